@@ -1,0 +1,121 @@
+"""Canonical JSON, digests, and the one strict reader of JSON that others wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+from labledger.errors import MalformedJson
+
+MAX_DEPTH = 64
+"""How deep arrays and objects may nest in JSON that labledger accepts."""
+
+_INT_LIMIT = 2**63
+
+
+def dumps(value: Any) -> str:
+    """The canonical text of a JSON value: sorted keys, no spaces, UTF-8 text, finite numbers."""
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+
+
+def dump_bytes(value: Any) -> bytes:
+    return dumps(value).encode("utf-8")
+
+
+def sha256_hex(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest(value: Any) -> str:
+    """SHA-256 (64 hex digits) of the canonical text of a JSON value."""
+    return sha256_hex(dump_bytes(value))
+
+
+def loads(data: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
+    """Parse JSON that labledger did not write.
+
+    Accepts UTF-8 without a byte order mark, no duplicate key, only finite numbers, integers of
+    64 bits and at most `max_depth` levels. Raises `MalformedJson` with what was found.
+    """
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise MalformedJson("starts with a byte order mark; plain UTF-8 is expected")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedJson(f"is not UTF-8 (byte {error.start})") from None
+    try:
+        value = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise MalformedJson(
+            f"is not JSON: {error.msg} at line {error.lineno} column {error.colno}"
+        ) from None
+    except RecursionError:
+        raise MalformedJson(f"nests deeper than {max_depth} levels") from None
+    _check_depth(value, max_depth)
+    if "\\u" in text:
+        _check_surrogates(value)
+    return value
+
+
+def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise MalformedJson(f"has the key {key[:80]!r} twice in one object")
+            seen.add(key)
+    return found
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise MalformedJson(f"has the number {text[:40]}, which is not finite as a double")
+    return value
+
+
+def _bounded_int(text: str) -> int:
+    value = int(text) if len(text) <= 20 else _INT_LIMIT
+    if not -_INT_LIMIT <= value < _INT_LIMIT:
+        raise MalformedJson(f"has the integer {text[:40]}, which does not fit 64 bits")
+    return value
+
+
+def _no_constant(text: str) -> Any:
+    raise MalformedJson(f"has {text}, which is not JSON")
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique_object,
+    parse_float=_finite_float,
+    parse_int=_bounded_int,
+    parse_constant=_no_constant,
+)
+
+
+def _check_depth(value: Any, max_depth: int) -> None:
+    level = [value]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > max_depth + 1:
+            raise MalformedJson(f"nests deeper than {max_depth} levels")
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+        level = below
+
+
+def _check_surrogates(value: Any) -> None:
+    try:
+        dump_bytes(value)
+    except UnicodeEncodeError:
+        raise MalformedJson("has half of a surrogate pair in a string") from None

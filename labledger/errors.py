@@ -1,0 +1,142 @@
+"""Every error labledger raises on purpose: one tree, each with an exit code and a mend."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes of the command line, as documented in the README."""
+
+    COMPLETE = 0
+    GATE_MISSED = 1
+    INVALID = 2
+    INCOMPLETE = 3
+    INTERRUPTED = 130
+
+
+class LabLedgerError(Exception):
+    """labledger could not do what was asked."""
+
+    exit_code: Exit = Exit.INVALID
+
+    def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+        self.hint = hint
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with something a person wrote: where, what was found, what was expected."""
+
+    where: str
+    """The file, as the user named it."""
+    message: str
+    """What was found and what was expected."""
+    line: int | None = None
+    """Line in the file, counted from 1."""
+    field: str | None = None
+    """Dotted path of the field, such as ``runtime.agent.command[0]``."""
+    hint: str | None = None
+    """What to do about it."""
+
+    def __str__(self) -> str:
+        place = self.where if self.line is None else f"{self.where}:{self.line}"
+        head = f"{place}: {self.field}: " if self.field else f"{place}: "
+        tail = f" ({self.hint})" if self.hint else ""
+        return f"{head}{self.message}{tail}"
+
+
+class InvalidInput(LabLedgerError):
+    """What was given is not valid."""
+
+    def __init__(self, what: str, problems: list[Problem], *, hint: str | None = None) -> None:
+        count = f"{len(problems)} problem" + ("" if len(problems) == 1 else "s")
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        super().__init__(f"{what}: {count}\n{lines}", hint=hint)
+        self.problems = problems
+
+
+class MalformedJson(LabLedgerError):
+    """The bytes are not JSON that labledger accepts."""
+
+
+class SchemaInvalid(LabLedgerError):
+    """A record does not fit its schema."""
+
+    def __init__(self, message: str, *, pointer: str = "") -> None:
+        super().__init__(message)
+        self.pointer = pointer
+
+
+class PreflightFailed(LabLedgerError):
+    """A check before the run failed; nothing has been created."""
+
+    exit_code = Exit.INCOMPLETE
+
+    def __init__(self, problems: list[Problem], *, exit_code: Exit = Exit.INCOMPLETE) -> None:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        super().__init__(f"the checks before the run failed; nothing has been created\n{lines}")
+        self.problems = problems
+        self.exit_code = exit_code
+
+
+class EngineUnavailable(LabLedgerError):
+    """The Docker engine does not answer."""
+
+    exit_code = Exit.INCOMPLETE
+
+
+class LedgerError(LabLedgerError):
+    """The ledger could not be used."""
+
+    exit_code = Exit.INCOMPLETE
+
+
+class LedgerMissing(LedgerError):
+    """There is no ledger here."""
+
+    exit_code = Exit.INVALID
+
+
+class LedgerOutdated(LedgerError):
+    """The ledger was written by an older labledger; `labledger db upgrade` brings it up to date."""
+
+
+class LedgerTooNew(LedgerError):
+    """The ledger was written by a newer labledger; install that version or a later one."""
+
+
+class RunNotFound(LedgerError):
+    """The ledger holds no such run."""
+
+    exit_code = Exit.INVALID
+
+
+class RunExists(LedgerError):
+    """The ledger holds a run of that name already."""
+
+    exit_code = Exit.INVALID
+
+
+class ExperimentChanged(LabLedgerError):
+    """The experiment is no longer the one that the run was started with."""
+
+
+class LeaseHeld(LedgerError):
+    """Another coordinator owns this run."""
+
+
+class LeaseLost(LedgerError):
+    """Another coordinator has taken this run over; nothing more was written."""
+
+
+class QueryFailed(LedgerError):
+    """The query could not be answered."""
+
+    exit_code = Exit.INVALID

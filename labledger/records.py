@@ -1,0 +1,238 @@
+"""The words of the ledger as types: what a trial hands back, and what a commit publishes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Self
+
+from labledger.canonical import sha256_hex
+
+JsonObject = dict[str, Any]
+"""A JSON object."""
+
+
+class SlotStatus(StrEnum):
+    """How the execution of a slot ended. Says nothing about the quality of the answer."""
+
+    COMPLETED = "completed"
+    AGENT_ERROR = "agent_error"
+    AGENT_TIMEOUT = "agent_timeout"
+    SETUP_ERROR = "setup_error"
+    GRADE_ERROR = "grade_error"
+    INFRA_ERROR = "infra_error"
+    CANCELLED = "cancelled"
+    SKIPPED_PRUNED = "skipped_pruned"
+
+
+class Verdict(StrEnum):
+    """What the grader judged. Only a score row carries one."""
+
+    PASS = "pass"  # noqa: S105
+    FAIL = "fail"
+    MISSING = "missing"
+    ERROR = "error"
+
+
+class GradeReason(StrEnum):
+    """Why a slot is a `grade_error`."""
+
+    GRADER_EXIT_NONZERO = "grader_exit_nonzero"
+    GRADER_TIMEOUT = "grader_timeout"
+    PREDICTION_MISSING = "prediction_missing"
+    SCORE_MISSING = "score_missing"
+    INVALID_JSON = "invalid_json"
+    SCHEMA_INVALID = "schema_invalid"
+    IDENTITY_MISMATCH = "identity_mismatch"
+    OUTPUT_UNSAFE = "output_unsafe"
+    OUTPUT_TOO_LARGE = "output_too_large"
+
+
+class RunStatus(StrEnum):
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"
+    COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One cell of the schedule."""
+
+    schedule_idx: int
+    variant_id: str
+    task_id: str
+    repl_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialIds:
+    """Who a row is about: the `ids` of every record."""
+
+    run_id: str
+    trial_id: str
+    variant_id: str
+    task_id: str
+    repl_idx: int
+
+    @classmethod
+    def of(cls, run_id: str, slot: Slot) -> Self:
+        trial_id = f"{run_id}-s{slot.schedule_idx:06d}"
+        return cls(run_id, trial_id, slot.variant_id, slot.task_id, slot.repl_idx)
+
+    def as_json(self) -> JsonObject:
+        return {
+            "run_id": self.run_id,
+            "trial_id": self.trial_id,
+            "variant_id": self.variant_id,
+            "task_id": self.task_id,
+            "repl_idx": self.repl_idx,
+        }
+
+
+def slot_commit_id(run_id: str, schedule_idx: int) -> str:
+    """The name of a slot's commit, known before it happens, so that workers can stamp it."""
+    return "sc_" + hashlib.sha256(f"{run_id}\n{schedule_idx}".encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a trial (`setup`, `agent` or `grader`), as PID 1 of the container saw it."""
+
+    exit_status: int
+    """The command's own status; 124 when its time limit ended it."""
+    duration_ms: int
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    metric_id: str
+    source: str
+    """`result`, `events`, `score` or `runner`."""
+    value: float | int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    row_seq: int
+    type: str | None
+    body: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """Content that a record refers to by its SHA-256 (hex)."""
+
+    sha256: str
+    size: int
+    content: bytes | None
+    """None when it lies in the artifact store already."""
+
+    @classmethod
+    def inline(cls, content: bytes) -> Self:
+        return cls(sha256_hex(content), len(content), content)
+
+    @property
+    def reference(self) -> str:
+        return f"artifact://sha256/{self.sha256}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What a worker hands back for one attempt at a slot: everything, validated, final."""
+
+    ids: TrialIds
+    schedule_idx: int
+    slot_commit_id: str
+    attempt: int
+    status: SlotStatus
+    started_at: str
+    """UTC, ISO 8601 with milliseconds and `Z`."""
+    ended_at: str
+    duration_ms: int
+    """From the container's start to its end."""
+    container: str
+    image_ref: str
+    image_id: str
+    reason: str | None = None
+    """A machine's word for why the status is not `completed`, such as a `GradeReason`."""
+    message: str | None = None
+    """A sentence for a person about the reason."""
+    exit_status: int | None = None
+    """The container's exit status; see the table in `trial.sh`."""
+    outcome: str | None = None
+    """The agent's own word on its result, from `result.json`."""
+    phases: Mapping[str, Phase] = field(default_factory=dict)
+    predictions: tuple[JsonObject, ...] = ()
+    scores: tuple[JsonObject, ...] = ()
+    evidence: tuple[JsonObject, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    events: tuple[Event, ...] = ()
+    events_dropped: int = 0
+    """Lines of the events file that could not be kept."""
+    artifacts: tuple[Artifact, ...] = ()
+
+    @property
+    def verdict(self) -> str | None:
+        return self.scores[0]["verdict"] if self.scores else None
+
+    def as_json(self) -> JsonObject:
+        """A JSON form without the artifacts' contents, which are kept apart."""
+        plain = ("slot_commit_id", "attempt", "started_at", "ended_at", "duration_ms", "container")
+        plain += ("image_ref", "image_id", "reason", "message", "exit_status", "outcome")
+        plain += ("schedule_idx", "events_dropped")
+        return {
+            "version": 1,
+            "ids": self.ids.as_json(),
+            "status": self.status.value,
+            **{name: getattr(self, name) for name in plain},
+            "phases": {
+                name: [p.exit_status, p.duration_ms, p.timed_out] for name, p in self.phases.items()
+            },
+            "predictions": list(self.predictions),
+            "scores": list(self.scores),
+            "evidence": list(self.evidence),
+            "metrics": [[m.metric_id, m.source, m.value] for m in self.metrics],
+            "events": [[e.row_seq, e.type, e.body] for e in self.events],
+            "artifacts": [[a.sha256, a.size] for a in self.artifacts],
+        }
+
+    @classmethod
+    def from_json(cls, data: JsonObject) -> Self:
+        """The inverse of `as_json`."""
+        if data["version"] != 1:
+            raise ValueError(f"a staged result of version {data['version']} cannot be read")
+        rest = {key: value for key, value in data.items() if key != "version"}
+        return cls(
+            **{
+                **rest,
+                "ids": TrialIds(**data["ids"]),
+                "status": SlotStatus(data["status"]),
+                "phases": {name: Phase(*values) for name, values in data["phases"].items()},
+                "predictions": tuple(data["predictions"]),
+                "scores": tuple(data["scores"]),
+                "evidence": tuple(data["evidence"]),
+                "metrics": tuple(Metric(*values) for values in data["metrics"]),
+                "events": tuple(Event(*values) for values in data["events"]),
+                "artifacts": tuple(Artifact(*values, content=None) for values in data["artifacts"]),
+            }
+        )
+
+    def failed_with(self, status: SlotStatus, reason: str, message: str) -> Self:
+        return replace(self, status=status, reason=reason, message=message)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRecords:
+    """What one commit publishes: the records of each mirror, in order, as they are exported."""
+
+    schedule_idx: int
+    status: SlotStatus
+    trials: tuple[JsonObject, ...] = ()
+    predictions: tuple[JsonObject, ...] = ()
+    scores: tuple[JsonObject, ...] = ()
+    evidence: tuple[JsonObject, ...] = ()
+    metrics: tuple[JsonObject, ...] = ()
+    events: tuple[JsonObject, ...] = ()

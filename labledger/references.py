@@ -1,0 +1,67 @@
+"""`$NAME` references in authored text: the one place that knows their syntax."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+_REFERENCE = re.compile(
+    r"\$(?:(?P<escaped>\$)|(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)\})"
+)
+
+
+class Part(NamedTuple):
+    """A piece of authored text: literal text, or the name that a `$NAME` refers to."""
+
+    text: str
+    is_name: bool
+
+
+def parse(text: str) -> list[Part]:
+    """Split `text` into literals and names. `$NAME` and `${NAME}` refer; `$$` is a dollar sign.
+
+    A dollar sign before anything else stands for itself.
+    """
+    parts: list[Part] = []
+    literal = ""
+    end = 0
+    for match in _REFERENCE.finditer(text):
+        literal += text[end : match.start()]
+        end = match.end()
+        if match["escaped"]:
+            literal += "$"
+            continue
+        if literal:
+            parts.append(Part(literal, is_name=False))
+            literal = ""
+        parts.append(Part(match["name"] or match["braced"], is_name=True))
+    literal += text[end:]
+    if literal or not parts:
+        parts.append(Part(literal, is_name=False))
+    return parts
+
+
+def names(text: str) -> Iterator[str]:
+    return (part.text for part in parse(text) if part.is_name)
+
+
+def substitute(text: str, known: Mapping[str, str]) -> str:
+    """Put in the values of known names; the result is authored text again, still escaped."""
+    return "".join(
+        _escape(known[part.text])
+        if part.is_name and part.text in known
+        else f"${{{part.text}}}"
+        if part.is_name
+        else _escape(part.text)
+        for part in parse(text)
+    )
+
+
+def expand(text: str, known: Mapping[str, str]) -> str:
+    """The final text, with every name replaced. Raises `KeyError` for an unknown name."""
+    return "".join(known[part.text] if part.is_name else part.text for part in parse(text))
+
+
+def _escape(text: str) -> str:
+    return text.replace("$", "$$")

@@ -1,0 +1,100 @@
+"""The content-addressed files beside the ledger: written once, durable before they are named."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from labledger.canonical import sha256_hex
+
+
+class ArtifactStore:
+    """Files named by the SHA-256 of their content, under `root`/sha256/ab/abcd….
+
+    A file appears under its name only when its content is synced to the disk, so a name found is
+    always whole. Files are never changed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, sha256: str) -> Path:
+        return self.root / "sha256" / sha256[:2] / sha256
+
+    def has(self, sha256: str) -> bool:
+        return self.path(sha256).is_file()
+
+    def put_bytes(self, content: bytes) -> str:
+        """Keep `content`, durably, and return its SHA-256 in hex."""
+        sha256 = sha256_hex(content)
+        if not self.has(sha256):
+            with self._new_file() as (handle, publish):
+                handle.write(content)
+                publish.append(sha256)
+        return sha256
+
+    def put_stream(self, chunks: Iterator[bytes]) -> tuple[str, int]:
+        """Keep a stream, durably, in flat memory; return its SHA-256 in hex and its size."""
+        hasher = hashlib.sha256()
+        size = 0
+        with self._new_file() as (handle, publish):
+            for chunk in chunks:
+                hasher.update(chunk)
+                size += len(chunk)
+                handle.write(chunk)
+            publish.append(hasher.hexdigest())
+        return hasher.hexdigest(), size
+
+    def put_file(self, source: Path) -> tuple[str, int]:
+        with source.open("rb") as handle:
+            return self.put_stream(iter(lambda: handle.read(1 << 20), b""))
+
+    @contextmanager
+    def _new_file(self) -> Iterator[tuple[BinaryIO, list[str]]]:
+        """A temporary file that becomes the artifact named by the digest put in the list."""
+        incoming = self.root / "incoming"
+        incoming.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=incoming)
+        publish: list[str] = []
+        try:
+            with os.fdopen(descriptor, "wb") as handle:
+                yield handle, publish
+                handle.flush()
+                os.fsync(handle.fileno())
+            target = self.path(publish[0])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Path(name).replace(target)
+            sync_directory(target.parent)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def sync_directory(folder: Path) -> None:
+    """Make the names in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` as a whole: a reader sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        Path(name).replace(path)
+        sync_directory(path.parent)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
