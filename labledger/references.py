@@ -42,6 +42,11 @@ def parse(text: str) -> list[Part]:
     return parts
 
 
+def is_contract_name(name: str) -> bool:
+    """True for a name that every container has by the contract, whatever the experiment says."""
+    return name.startswith("AGENTLAB_") or name == "WORKSPACE"
+
+
 def names(text: str) -> Iterator[str]:
     return (part.text for part in parse(text) if part.is_name)
 

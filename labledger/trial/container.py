@@ -1,0 +1,298 @@
+"""The Docker engine: the few calls that trials need, and what its failures mean."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from labledger.errors import EngineUnavailable, LabLedgerError
+from labledger.records import JsonObject
+from labledger.trial import contract
+from labledger.trial.contract import TrialSpec
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
+"""What a plain task needs as root: to install packages and to end its own processes."""
+
+_API_TIMEOUT_S = 60
+
+
+class ContainerFailed(LabLedgerError):
+    """The Docker engine refused something about a container."""
+
+
+class NoSuchContainer(ContainerFailed):
+    """The container is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """What the engine knows of a container."""
+
+    container_id: str
+    status: str
+    """`created`, `running`, `exited`, …"""
+    exit_status: int
+    out_of_memory: bool
+    started_at: str
+    finished_at: str
+    labels: dict[str, str]
+
+    @property
+    def has_started(self) -> bool:
+        return not self.started_at.startswith("0001-")
+
+
+class Engine:
+    """A connection to the Docker engine, for one thread."""
+
+    def __init__(self, client: APIClient) -> None:
+        self._client = client
+
+    @classmethod
+    def connect(cls) -> Engine:
+        """Connect as the `docker` command would. Raises `EngineUnavailable`."""
+        from docker import APIClient
+        from docker.errors import DockerException
+        from docker.utils import kwargs_from_env
+
+        settings = kwargs_from_env()
+        if "base_url" not in settings and (host := _context_host()):
+            settings["base_url"] = host
+        try:
+            return cls(APIClient(version="auto", timeout=_API_TIMEOUT_S, **settings))
+        except DockerException as error:
+            raise EngineUnavailable(
+                f"no Docker engine answers at {settings.get('base_url', 'the default socket')}: "
+                f"{_first_line(error)}",
+                hint="start Docker (`scripts/engine` does in a checkout), or set DOCKER_HOST",
+            ) from error
+
+    def close(self) -> None:
+        self._client.close()
+
+    def info(self) -> JsonObject:
+        with _translated("ask the Docker engine about itself"):
+            info: JsonObject = self._client.info()
+            return info
+
+    def image_id(self, ref: str) -> str | None:
+        """The id of a local image, or None where it is not here."""
+        from docker.errors import ImageNotFound
+
+        with _translated(f"look for image {ref}"):
+            try:
+                return str(self._client.inspect_image(ref)["Id"])  # type: ignore[no-untyped-call]
+            except ImageNotFound:
+                return None
+
+    def image_is_obtainable(self, ref: str) -> bool:
+        """True when a registry offers the image. Downloads nothing."""
+        from docker.errors import APIError
+
+        try:
+            self._client.inspect_distribution(ref)  # type: ignore[no-untyped-call]
+        except APIError:
+            return False
+        return True
+
+    def pull(self, ref: str) -> None:
+        with _translated(f"pull image {ref}"):
+            for line in self._client.pull(ref, stream=True, decode=True):
+                if "error" in line:
+                    raise ContainerFailed(f"could not pull image {ref}: {line['error']}")
+
+    def create(self, name: str | None, config: JsonObject) -> str:
+        """Create a container and return its id. Raises `ContainerFailed`."""
+        with _translated(f"create container {name or 'of image ' + config['Image']}"):
+            created = self._client.create_container_from_config(config, name)  # type: ignore[no-untyped-call]
+            return str(created["Id"])
+
+    def start(self, container: str) -> None:
+        with _translated(f"start container {container}"):
+            self._client.start(container)
+
+    def wait(self, container: str, timeout_s: float) -> int | None:
+        """The exit status of a container when it has ended, or None after `timeout_s`."""
+        from requests.exceptions import ConnectionError as Disconnected
+        from requests.exceptions import ReadTimeout
+
+        with _translated(f"wait for container {container}"):
+            try:
+                return int(self._client.wait(container, timeout=math.ceil(timeout_s))["StatusCode"])
+            except ReadTimeout:
+                return None
+            except Disconnected as error:
+                if "timed out" in str(error).lower():
+                    return None
+                raise
+
+    def inspect(self, container: str) -> ContainerState | None:
+        try:
+            with _translated(f"inspect container {container}"):
+                found = self._client.inspect_container(container)
+        except NoSuchContainer:
+            return None
+        state = found["State"]
+        return ContainerState(
+            container_id=found["Id"],
+            status=state["Status"],
+            exit_status=int(state["ExitCode"]),
+            out_of_memory=bool(state.get("OOMKilled")),
+            started_at=state["StartedAt"],
+            finished_at=state["FinishedAt"],
+            labels=found["Config"]["Labels"] or {},
+        )
+
+    def kill(self, container: str) -> None:
+        """End a container at once; one that has ended already is left as it is."""
+        try:
+            with _translated(f"kill container {container}"):
+                self._client.kill(container)
+        except ContainerFailed:
+            state = self.inspect(container)
+            if state is not None and state.status == "running":
+                raise
+
+    def remove(self, container: str) -> None:
+        """Remove a container by force; one that is gone already is no error."""
+        try:
+            with _translated(f"remove container {container}"):
+                self._client.remove_container(container, force=True, v=True)
+        except NoSuchContainer:
+            return
+
+    def names_with(self, labels: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
+        """Name and labels of every container, running or not, that carries all `labels`."""
+        with _translated("list containers"):
+            found = self._client.containers(
+                all=True, filters={"label": [f"{key}={value}" for key, value in labels.items()]}
+            )
+        return [(entry["Names"][0].lstrip("/"), entry["Labels"]) for entry in found]
+
+    def run_probe(self, image: str, script: str, labels: dict[str, str]) -> tuple[int, str]:
+        """Run a short shell script in a fresh container without network; status and output."""
+        config: JsonObject = {
+            "Image": image,
+            "Entrypoint": ["sh", "-c", script],
+            "Labels": labels,
+            "NetworkDisabled": True,
+            "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "json-file"}},
+        }
+        container = self.create(None, config)
+        try:
+            self.start(container)
+            status = self.wait(container, _API_TIMEOUT_S)
+            with _translated(f"read what image {image} answered"):
+                output = self._client.logs(container).decode("utf-8", "replace")
+            return (-1 if status is None else status), output
+        finally:
+            self.remove(container)
+
+
+def container_config(spec: TrialSpec) -> JsonObject:
+    """What the engine is asked for: the trial's command, limits, mounts and labels."""
+    runtime = spec.plan.runtime
+    values = spec.plan.environment
+    carried = {f"AGENTLAB_ENV_{i}": values[name] for i, name in enumerate(sorted(values))}
+    config: JsonObject = {
+        "Image": spec.image_id,
+        "Hostname": "trial",
+        "Entrypoint": ["sh", f"{contract.IN}/trial.sh"],
+        "Cmd": _trial_arguments(spec),
+        "Env": [f"{k}={v}" for k, v in (spec.container_env() | carried).items()],
+        "WorkingDir": contract.WORKSPACE,
+        "Labels": spec.labels(),
+        "Healthcheck": {"Test": ["NONE"]},
+        "NetworkDisabled": runtime["network"] == "none",
+        "HostConfig": _host_config(spec),
+    }
+    if runtime["user"] is not None:
+        config["User"] = str(runtime["user"])
+    return config
+
+
+def _trial_arguments(spec: TrialSpec) -> list[str]:
+    limits = [str(max(1, round(spec.timeout_s(phase) * 100))) for phase in contract.PHASE_NAMES]
+    grade_failed = "1" if spec.plan.policy["grade_failed_agents"] else "0"
+    share = "0" if os.geteuid() == 0 else "1"
+    return [*limits, grade_failed, str(spec.plan.runtime["max_log_bytes"]), share]
+
+
+def _host_config(spec: TrialSpec) -> JsonObject:
+    runtime = spec.plan.runtime
+    resources = runtime["resources"]
+    folder = spec.folder
+    return {
+        "Binds": [
+            f"{folder / 'in'}:{contract.IN}:ro",
+            f"{spec.plan.deps_dir}:{contract.DEPS}:ro",
+            f"{folder / 'out'}:{contract.OUT}",
+            f"{folder / 'state'}:{contract.STATE}",
+            f"{folder / 'workspace'}:{contract.WORKSPACE}",
+        ],
+        "NetworkMode": "none" if runtime["network"] == "none" else "default",
+        "CapDrop": ["ALL"],
+        "CapAdd": list(CAPABILITIES),
+        "SecurityOpt": ["no-new-privileges"],
+        "Memory": resources["memory_bytes"] or 0,
+        "MemorySwap": resources["memory_bytes"] or 0,
+        "NanoCpus": round((resources["cpus"] or 0) * 1_000_000_000),
+        "PidsLimit": resources["pids"] or 0,
+        "ReadonlyRootfs": runtime["root_read_only"],
+        "Tmpfs": {"/tmp": ""} if runtime["root_read_only"] else {},  # noqa: S108
+        "LogConfig": {"Type": "none"},
+        "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+    }
+
+
+_thread = threading.local()
+
+
+def thread_engine() -> Engine:
+    """This thread's connection, made when first asked for and then kept."""
+    engine: Engine | None = getattr(_thread, "engine", None)
+    if engine is None:
+        engine = _thread.engine = Engine.connect()
+    return engine
+
+
+def _context_host() -> str | None:
+    """The address that the user's current Docker context names."""
+    from docker.context import ContextAPI
+
+    try:
+        context = ContextAPI.get_current_context()
+    except Exception:  # An unreadable context leaves the default socket.
+        return None
+    host: str | None = context.Host if context is not None else None
+    return host
+
+
+@contextmanager
+def _translated(action: str) -> Iterator[None]:
+    """Turn the Docker library's errors into ours, with what was attempted."""
+    from docker.errors import APIError, DockerException, NotFound
+    from requests.exceptions import RequestException
+
+    try:
+        yield
+    except NotFound as error:
+        kind = NoSuchContainer if "No such container" in str(error) else ContainerFailed
+        raise kind(f"could not {action}: {_first_line(error)}") from error
+    except APIError as error:
+        raise ContainerFailed(f"could not {action}: {_first_line(error)}") from error
+    except (DockerException, RequestException, OSError) as error:
+        raise EngineUnavailable(f"could not {action}: {_first_line(error)}") from error
+
+
+def _first_line(error: Any) -> str:
+    text = getattr(error, "explanation", None) or str(error) or type(error).__name__
+    return str(text).strip().splitlines()[0][:300]

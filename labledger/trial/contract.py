@@ -1,0 +1,220 @@
+"""The container contract: its paths, its environment, its exit statuses, and what a trial is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labledger.records import JsonObject, Slot, TrialIds, slot_commit_id
+
+ROOT = "/agentlab"
+IN = f"{ROOT}/in"
+DEPS = f"{ROOT}/deps"
+OUT = f"{ROOT}/out"
+STATE = f"{ROOT}/state"
+WORKSPACE = f"{ROOT}/workspace"
+
+RESULT = "result.json"
+PREDICTION = "benchmark_prediction.json"
+SCORE = "benchmark_score.json"
+EVENTS = "events.jsonl"
+PHASES_FILE = "phases"
+
+PHASE_NAMES = ("setup", "agent", "grader")
+
+OUTER_MARGIN_S = 120.0
+"""What the host grants a trial beyond its own time limits before it ends the container."""
+
+
+class ExitStatus:
+    """What `trial.sh` says with its exit status; anything else was not said by it."""
+
+    GRADED = 0
+    AGENT_FAILED_GRADED = 10
+    AGENT_TIMED_OUT_GRADED = 11
+    SETUP_FAILED = 20
+    SETUP_TIMED_OUT = 21
+    AGENT_FAILED = 30
+    AGENT_TIMED_OUT = 31
+    GRADER_FAILED = 40
+    GRADER_TIMED_OUT = 41
+    SCRIPT_FAILED = 70
+
+    KNOWN = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 70})
+
+
+class Labels:
+    """Docker labels of what labledger starts; cleaning up touches nothing without them."""
+
+    LEDGER = "org.labledger.ledger"
+    RUN = "org.labledger.run"
+    SLOT = "org.labledger.slot"
+    ATTEMPT = "org.labledger.attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """A command of a trial. Its words and values may refer to `TrialPlan.environment` by name."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    timeout_s: float
+
+    @classmethod
+    def of(cls, data: JsonObject) -> PhasePlan:
+        return cls(tuple(data["command"]), dict(data["env"]), float(data["timeout_s"]))
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """What all trials of one variant of a run share."""
+
+    ledger_id: str
+    run_dir: Path
+    store_root: Path
+    bindings: JsonObject
+    phases: Mapping[str, PhasePlan]
+    """By phase name; `setup` only where there is one."""
+    runtime: JsonObject
+    benchmark: JsonObject
+    metrics: tuple[JsonObject, ...]
+    images: Mapping[str, str]
+    """Image id (`sha256:…`) by the name the experiment gives."""
+    environment: Mapping[str, str] = field(repr=False)
+    """Values from outside the experiment by name: secrets, never stored."""
+
+    @classmethod
+    def of(
+        cls,
+        document: JsonObject,
+        variant_id: str,
+        *,
+        ledger_id: str,
+        run_dir: Path,
+        store_root: Path,
+        images: Mapping[str, str],
+        environment: Mapping[str, str],
+    ) -> TrialPlan:
+        """The plan of one variant of a resolved experiment (`resolved_experiment_v1`)."""
+        variant = next(v for v in document["variants"] if v["variant_id"] == variant_id)
+        phases = {
+            "agent": PhasePlan.of(variant["agent"]),
+            "grader": PhasePlan.of(document["grader"]),
+        }
+        if variant["setup"]:
+            phases["setup"] = PhasePlan.of(variant["setup"])
+        return cls(
+            ledger_id=ledger_id,
+            run_dir=run_dir,
+            store_root=store_root,
+            bindings=variant["bindings"],
+            phases=phases,
+            runtime=document["runtime"],
+            benchmark=document["benchmark"],
+            metrics=tuple(document["metrics"]),
+            images=images,
+            environment={name: environment[name] for name in document["environment"]},
+        )
+
+    @property
+    def deps_dir(self) -> Path:
+        return self.run_dir / "deps"
+
+    @property
+    def policy(self) -> JsonObject:
+        policy: JsonObject = self.benchmark["policy"]
+        return policy
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSpec:
+    """One attempt at one slot: all that a worker needs, picklable."""
+
+    plan: TrialPlan
+    slot: Slot
+    run_id: str
+    attempt: int
+    task: JsonObject
+    """The frozen task row."""
+    may_exist: bool = False
+    """True when an earlier coordinator may have created this container."""
+
+    @property
+    def ids(self) -> TrialIds:
+        return TrialIds.of(self.run_id, self.slot)
+
+    @property
+    def slot_commit_id(self) -> str:
+        return slot_commit_id(self.run_id, self.slot.schedule_idx)
+
+    @property
+    def container(self) -> str:
+        return container_name(
+            self.plan.ledger_id, self.run_id, self.slot.schedule_idx, self.attempt
+        )
+
+    @property
+    def folder(self) -> Path:
+        name = f"{self.slot.schedule_idx:06d}-{self.attempt}"
+        return self.plan.run_dir / "trials" / name
+
+    @property
+    def image_ref(self) -> str:
+        return str(self.task.get("image") or self.plan.runtime["image"])
+
+    @property
+    def image_id(self) -> str:
+        return self.plan.images[self.image_ref]
+
+    @property
+    def agent_timeout_s(self) -> float:
+        return float(self.task.get("timeout_s") or self.plan.phases["agent"].timeout_s)
+
+    def timeout_s(self, phase: str) -> float:
+        """The time limit of a phase in seconds; 0 where the trial has no such phase."""
+        if phase == "agent":
+            return self.agent_timeout_s
+        plan = self.plan.phases.get(phase)
+        return plan.timeout_s if plan else 0.0
+
+    @property
+    def deadline_s(self) -> float:
+        """The host's outer limit in seconds, for a container that does not keep its own."""
+        return sum(self.timeout_s(phase) for phase in PHASE_NAMES) + OUTER_MARGIN_S
+
+    def labels(self) -> dict[str, str]:
+        return {
+            Labels.LEDGER: self.plan.ledger_id,
+            Labels.RUN: self.run_id,
+            Labels.SLOT: str(self.slot.schedule_idx),
+            Labels.ATTEMPT: str(self.attempt),
+        }
+
+    def container_env(self) -> dict[str, str]:
+        """The contract's environment, which every phase sees."""
+        ids = self.ids
+        env = {
+            "AGENTLAB_RUN_ID": ids.run_id,
+            "AGENTLAB_TRIAL_ID": ids.trial_id,
+            "AGENTLAB_VARIANT_ID": ids.variant_id,
+            "AGENTLAB_TASK_ID": ids.task_id,
+            "AGENTLAB_REPL_IDX": str(ids.repl_idx),
+            "AGENTLAB_TIMEOUT_MS": str(round(self.agent_timeout_s * 1000)),
+            "AGENTLAB_TASK_PATH": f"{IN}/task.json",
+            "AGENTLAB_BINDINGS_PATH": f"{IN}/bindings.json",
+            "AGENTLAB_POLICY_PATH": f"{IN}/policy.json",
+            "AGENTLAB_RESULT_PATH": f"{OUT}/{RESULT}",
+            "AGENTLAB_TRAJECTORY_PATH": f"{STATE}/{EVENTS}",
+            "AGENTLAB_BENCHMARK_PREDICTION_PATH": f"{OUT}/{PREDICTION}",
+            "AGENTLAB_BENCHMARK_SCORE_PATH": f"{OUT}/{SCORE}",
+            "WORKSPACE": WORKSPACE,
+        }
+        if "image" in self.task:
+            env["AGENTLAB_TASK_IMAGE"] = str(self.task["image"])
+        return env
+
+
+def container_name(ledger_id: str, run_id: str, schedule_idx: int, attempt: int) -> str:
+    """The one name that an attempt's container can have on a Docker engine."""
+    return f"labledger-{ledger_id[:8]}-{run_id}-{schedule_idx}-{attempt}"

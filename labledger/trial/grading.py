@@ -1,0 +1,185 @@
+"""From a container's exit status and the grader's files to a slot status, rows and a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from labledger import canonical, schema
+from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.records import GradeReason, JsonObject, SlotStatus
+from labledger.trial import contract, outputs
+from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.outputs import OutputFile, OutputRefused
+from labledger.trial.redact import Redactor
+
+PREDICTION_SCHEMA = "benchmark_prediction_record_v1"
+SCORE_SCHEMA = "benchmark_score_record_v1"
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What grading came to. Its rows are stamped and valid."""
+
+    status: SlotStatus
+    reason: str | None = None
+    message: str | None = None
+    prediction: JsonObject | None = None
+    score: JsonObject | None = None
+    rejected: dict[str, bytes] = field(default_factory=dict)
+    """What the grader left in a file that made no row, by `prediction` or `score`."""
+
+    def refuse(self, reason: GradeReason, message: str) -> None:
+        """Make this a `grade_error`; the first reason found stands."""
+        if self.status is not SlotStatus.GRADE_ERROR:
+            self.status, self.reason, self.message = SlotStatus.GRADE_ERROR, reason, message
+
+
+def judge(spec: TrialSpec, exit_status: int, ts: str, redactor: Redactor) -> Judgement:
+    """Judge a trial that `trial.sh` ended with one of `ExitStatus.KNOWN`. `ts` stamps the rows."""
+    judgement = _by_exit_status(spec, exit_status)
+    if exit_status in _NOT_GRADED:
+        return judgement
+    reader = _RowReader(spec, ts, redactor)
+    judgement.prediction = reader.read("prediction", judgement)
+    judgement.score = reader.read("score", judgement)
+    if judgement.status is SlotStatus.GRADE_ERROR and judgement.score is not None:
+        # A grader that failed has no say, even where it left a row that looks right.
+        judgement.rejected["score"] = canonical.dump_bytes(judgement.score)
+        judgement.score = None
+    return judgement
+
+
+_NOT_GRADED = frozenset(
+    {
+        ExitStatus.SETUP_FAILED,
+        ExitStatus.SETUP_TIMED_OUT,
+        ExitStatus.AGENT_FAILED,
+        ExitStatus.AGENT_TIMED_OUT,
+        ExitStatus.SCRIPT_FAILED,
+    }
+)
+
+
+def _by_exit_status(spec: TrialSpec, exit_status: int) -> Judgement:
+    setup_s, agent_s, grader_s = (spec.timeout_s(phase) for phase in contract.PHASE_NAMES)
+    match exit_status:
+        case ExitStatus.SETUP_FAILED:
+            message = "the setup command failed; see its stderr"
+            return Judgement(SlotStatus.SETUP_ERROR, "setup_exit_nonzero", message)
+        case ExitStatus.SETUP_TIMED_OUT:
+            message = f"the setup command ran into its limit of {setup_s:g} s"
+            return Judgement(SlotStatus.SETUP_ERROR, "setup_timeout", message)
+        case ExitStatus.AGENT_FAILED | ExitStatus.AGENT_FAILED_GRADED:
+            message = "the agent's command failed; see its stderr"
+            return Judgement(SlotStatus.AGENT_ERROR, "agent_exit_nonzero", message)
+        case ExitStatus.AGENT_TIMED_OUT | ExitStatus.AGENT_TIMED_OUT_GRADED:
+            message = f"the agent ran into its limit of {agent_s:g} s"
+            return Judgement(SlotStatus.AGENT_TIMEOUT, "agent_timeout", message)
+        case ExitStatus.GRADER_FAILED:
+            message = "the grader's command failed; see its stderr"
+            reason: str = GradeReason.GRADER_EXIT_NONZERO
+            return Judgement(SlotStatus.GRADE_ERROR, reason, message)
+        case ExitStatus.GRADER_TIMED_OUT:
+            message = f"the grader ran into its limit of {grader_s:g} s"
+            return Judgement(SlotStatus.GRADE_ERROR, GradeReason.GRADER_TIMEOUT, message)
+        case ExitStatus.SCRIPT_FAILED:
+            message = "a process could not be killed or a file not be removed in the container"
+            return Judgement(SlotStatus.INFRA_ERROR, "trial_script_failed", message)
+        case _:
+            return Judgement(SlotStatus.COMPLETED)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowKind:
+    file: str
+    schema: str
+    cap: int
+    missing: GradeReason
+
+
+_ROWS = {
+    "prediction": _RowKind(
+        contract.PREDICTION,
+        PREDICTION_SCHEMA,
+        outputs.PREDICTION_CAP,
+        GradeReason.PREDICTION_MISSING,
+    ),
+    "score": _RowKind(contract.SCORE, SCORE_SCHEMA, outputs.SCORE_CAP, GradeReason.SCORE_MISSING),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _RowReader:
+    """Reads, stamps and validates the grader's two files."""
+
+    spec: TrialSpec
+    ts: str
+    redactor: Redactor
+
+    def read(self, name: str, judgement: Judgement) -> JsonObject | None:
+        """The row in file `name`, or None with the reason in `judgement`."""
+        kind = _ROWS[name]
+        try:
+            content = OutputFile(self.spec.folder / "out", kind.file).read(kind.cap)
+        except OutputRefused as refused:
+            judgement.refuse(refused.reason, refused.message)
+            return None
+        if content is None:
+            judgement.refuse(kind.missing, f"the grader wrote no {kind.file}")
+            return None
+        content = self.redactor.data(content)
+        try:
+            return self._row(content, kind)
+        except MalformedJson as error:
+            judgement.refuse(GradeReason.INVALID_JSON, f"{kind.file} {error.message}")
+        except SchemaInvalid as error:
+            judgement.refuse(GradeReason.SCHEMA_INVALID, f"{kind.file}: {error.message}")
+        except IdentityMismatch as error:
+            judgement.refuse(GradeReason.IDENTITY_MISMATCH, f"{kind.file}: {error}")
+        judgement.rejected[name] = content
+        return None
+
+    def _row(self, content: bytes, kind: _RowKind) -> JsonObject:
+        row = canonical.loads(content)
+        if not isinstance(row, dict):
+            raise SchemaInvalid("is not a JSON object")
+        stamp(row, self.spec, kind.schema, self.ts)
+        given = self.spec.plan.benchmark
+        for key in ("adapter_id", "name", "version", "split"):
+            if key in given and isinstance(row.setdefault("benchmark", {}), dict):
+                row["benchmark"].setdefault(key, given[key])
+        if kind.schema == SCORE_SCHEMA:
+            row.setdefault("evaluator", given["evaluator"])
+        schema.check(row, kind.schema)
+        return row
+
+
+class IdentityMismatch(Exception):
+    """A row's `ids` are those of another trial."""
+
+
+def stamp(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str) -> None:
+    """Put our bookkeeping into a row that a program in the container wrote.
+
+    Raises `IdentityMismatch` where the row's own `ids` say that it belongs elsewhere.
+    """
+    row.setdefault("schema_version", schema_name)
+    row["schedule_idx"] = spec.slot.schedule_idx
+    row["slot_commit_id"] = spec.slot_commit_id
+    row["attempt"] = spec.attempt
+    row["row_seq"] = 0
+    row["ts"] = ts
+    row["ids"] = checked_ids(row.get("ids"), spec)
+
+
+def checked_ids(given: object, spec: TrialSpec) -> object:
+    """The slot's `ids` where a row gives none or some of them; the row's own where it is odd."""
+    expected = spec.ids.as_json()
+    if given is None:
+        return expected
+    if not isinstance(given, dict):
+        return given
+    for key, value in given.items():
+        if key in expected and value != expected[key]:
+            raise IdentityMismatch(f"ids.{key} is {value!r}; this trial's is {expected[key]!r}")
+    return {**expected, **given}

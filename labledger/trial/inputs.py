@@ -1,0 +1,150 @@
+"""The trial folder on the host before its container starts: inputs, phase scripts, workspace."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from labledger import canonical, references, resources
+from labledger.records import JsonObject
+from labledger.store import ArtifactStore
+from labledger.trial.contract import PhasePlan, TrialSpec
+
+_OPEN_FOLDER = 0o777
+"""Containers may run as any user; the run folder above is closed to other users of the host."""
+
+
+def prepare(spec: TrialSpec) -> None:
+    """Make the folder of a trial anew, with all that its container mounts."""
+    folder = spec.folder
+    if folder.exists():
+        shutil.rmtree(folder)
+    for name in ("in", "out", "state", "workspace"):
+        (folder / name).mkdir(parents=True)
+        (folder / name).chmod(_OPEN_FOLDER)
+    inside = folder / "in"
+    _write_json(inside / "task.json", spec.task)
+    _write_json(inside / "bindings.json", spec.plan.bindings)
+    _write_json(inside / "policy.json", spec.plan.policy)
+    for phase, plan in spec.plan.phases.items():
+        _write(inside / f"{phase}.sh", phase_script(plan, secret_names(spec)))
+    _write(inside / "trial.sh", resources.trial_script().read_text("utf-8"))
+    workspace_seed(spec).fill(folder / "workspace")
+
+
+def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -> None:
+    """Put the staged files of every phase under `deps`/<phase>/, once for the whole run."""
+    if deps.exists():
+        return
+    incoming = deps.with_name(".deps")
+    shutil.rmtree(incoming, ignore_errors=True)
+    incoming.mkdir(parents=True)
+    for phase, files in document["files"].items():
+        for entry in files:
+            target = incoming / phase / entry["name"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(store.path(entry["sha256"]), target)
+            target.chmod(0o755 if entry["executable"] else 0o644)
+    for folder in (incoming, *(path for path in incoming.rglob("*") if path.is_dir())):
+        folder.chmod(0o755)
+    incoming.rename(deps)
+
+
+def secret_names(spec: TrialSpec) -> dict[str, str]:
+    """The container's variable that carries each value from outside, by the value's name."""
+    return {name: f"AGENTLAB_ENV_{i}" for i, name in enumerate(sorted(spec.plan.environment))}
+
+
+def phase_script(plan: PhasePlan, carriers: dict[str, str]) -> str:
+    """The shell text of a phase. Values from outside are named in it, never written."""
+    lines = ["cd /agentlab/workspace || exit 126"]
+    for name, text in plan.env.items():
+        lines.append(f"export {name}={_word(text, carriers)}")
+    words = " ".join(_word(text, carriers) for text in plan.command)
+    if carriers:
+        # The command's words are expanded before the carriers are taken away.
+        lines.append(f"set -- {words}")
+        lines.append("unset " + " ".join(carriers.values()))
+        lines.append('exec "$@"')
+    else:
+        lines.append(f"exec {words}")
+    return "\n".join(lines) + "\n"
+
+
+def _word(text: str, carriers: dict[str, str]) -> str:
+    """Authored text as one word of the shell. The contract's own names are the container's."""
+    return "".join(
+        f'"${{{carriers.get(part.text, part.text)}}}"' if part.is_name else shlex.quote(part.text)
+        for part in references.parse(text)
+    )
+
+
+def _write_json(path: Path, value: JsonObject) -> None:
+    _write(path, canonical.dumps(value) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, "utf-8")
+    path.chmod(0o644)
+
+
+class InlineSeed:
+    """A workspace given as texts by name."""
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self._files = files
+
+    def fill(self, workspace: Path) -> None:
+        for name, text in self._files.items():
+            target = workspace / name
+            for parent in reversed(target.relative_to(workspace).parents[:-1]):
+                folder = workspace / parent
+                folder.mkdir(exist_ok=True)
+                folder.chmod(_OPEN_FOLDER)
+            target.write_bytes(text.encode())
+            target.chmod(0o666)
+
+    def files(self) -> Iterator[tuple[str, bytes, bool]]:
+        """Every regular file: its name, its content, and whether it can be executed."""
+        for name, text in self._files.items():
+            yield name, text.encode(), False
+
+
+class TarSeed:
+    """A workspace frozen as a tar in the artifact store, its names checked when it was made."""
+
+    def __init__(self, archive: Path) -> None:
+        self._archive = archive
+
+    def fill(self, workspace: Path) -> None:
+        with tarfile.open(self._archive, "r:") as archive:
+            for member in archive:
+                target = workspace / member.name
+                if member.isdir():
+                    target.mkdir(exist_ok=True)
+                    target.chmod(_OPEN_FOLDER)
+                elif member.issym():
+                    target.symlink_to(member.linkname)
+                elif (content := archive.extractfile(member)) is not None:
+                    with target.open("wb") as handle:
+                        shutil.copyfileobj(content, handle)
+                    target.chmod(0o777 if member.mode & 0o100 else 0o666)
+
+    def files(self) -> Iterator[tuple[str, bytes, bool]]:
+        with tarfile.open(self._archive, "r:") as archive:
+            for member in archive:
+                if member.isreg() and (content := archive.extractfile(member)) is not None:
+                    yield member.name, content.read(), bool(member.mode & 0o100)
+
+
+Seed = InlineSeed | TarSeed
+
+
+def workspace_seed(spec: TrialSpec) -> Seed:
+    workspace = spec.task.get("workspace") or {"files": {}}
+    if "tar" in workspace:
+        return TarSeed(ArtifactStore(spec.plan.store_root).path(workspace["tar"]))
+    return InlineSeed(workspace["files"])

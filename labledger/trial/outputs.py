@@ -1,0 +1,104 @@
+"""Reads what a container wrote. All of it is hostile until read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from labledger.errors import LabLedgerError
+from labledger.records import GradeReason
+
+MIB = 1 << 20
+RESULT_CAP = 8 * MIB
+PREDICTION_CAP = 8 * MIB
+SCORE_CAP = 1 * MIB
+EVENTS_CAP = 32 * MIB
+PHASES_CAP = 4096
+
+
+class OutputRefused(LabLedgerError):
+    """A file that a container wrote cannot be read safely."""
+
+    def __init__(self, reason: GradeReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file in a folder that a container could write."""
+
+    folder: Path
+    name: str
+
+    def read(self, cap: int) -> bytes | None:
+        """The content, or None where there is no such file.
+
+        Only a regular file that has no other name is opened, without following a link and without
+        blocking. Raises `OutputRefused` for anything else and for more than `cap` bytes.
+        """
+        try:
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError as error:
+            raise self._unsafe(f"its folder cannot be opened ({error.strerror})") from None
+        try:
+            return self._read_in(folder, cap)
+        finally:
+            os.close(folder)
+
+    def _read_in(self, folder: int, cap: int) -> bytes | None:
+        try:
+            found = os.lstat(self.name, dir_fd=folder)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unsafe(f"cannot be examined ({error.strerror})") from None
+        self._check_kind(found)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            handle = os.open(self.name, flags, dir_fd=folder)
+        except OSError as error:
+            raise self._unsafe(f"cannot be opened ({error.strerror})") from None
+        with os.fdopen(handle, "rb") as file:
+            opened = os.fstat(handle)
+            self._check_kind(opened)
+            if opened.st_size > cap:
+                raise self._too_large(cap, f"{opened.st_size:,}")
+            content = file.read(cap + 1)
+        if len(content) > cap:
+            raise self._too_large(cap, "more")
+        return content
+
+    def _check_kind(self, found: os.stat_result) -> None:
+        if not stat.S_ISREG(found.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+            raise self._unsafe(f"is {kind}; a regular file is expected")
+        if found.st_nlink != 1:
+            raise self._unsafe(f"has {found.st_nlink} names (hard links); one is expected")
+
+    def _unsafe(self, what: str) -> OutputRefused:
+        return OutputRefused(GradeReason.OUTPUT_UNSAFE, f"{self.name} {what}")
+
+    def _too_large(self, cap: int, found: str) -> OutputRefused:
+        message = f"{self.name} has {found} bytes; at most {cap:,} are read"
+        return OutputRefused(GradeReason.OUTPUT_TOO_LARGE, message)
+
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def read_leniently(folder: Path, name: str, cap: int) -> tuple[bytes | None, str | None]:
+    """The content of an output that may be left out, and why it could not be read, if so."""
+    try:
+        return OutputFile(folder, name).read(cap), None
+    except OutputRefused as refused:
+        return None, refused.message

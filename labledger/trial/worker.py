@@ -1,0 +1,168 @@
+"""Runs one attempt at a slot in its container and hands back a validated result."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from labledger import clock
+from labledger.errors import EngineUnavailable, LabLedgerError
+from labledger.records import TrialResult
+from labledger.trial import contract, inputs
+from labledger.trial.collect import Ended, collect, infra_error
+from labledger.trial.container import (
+    ContainerFailed,
+    ContainerState,
+    Engine,
+    container_config,
+    thread_engine,
+)
+from labledger.trial.contract import ExitStatus, TrialSpec
+
+
+class NotStarted(LabLedgerError):
+    """The run is stopping: the trial was not started and left nothing behind."""
+
+
+class StartGate:
+    """Lets at most `width` trials run at once, while others prepare or are collected."""
+
+    def __init__(self, width: int) -> None:
+        self._free = threading.Semaphore(width)
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Let no further trial start."""
+        self._closed.set()
+
+    @contextmanager
+    def passage(self) -> Iterator[None]:
+        while not self._free.acquire(timeout=0.2):
+            self._refuse_if_closed()
+        try:
+            self._refuse_if_closed()
+            yield
+        finally:
+            self._free.release()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed.is_set():
+            raise NotStarted
+
+
+_thread = threading.local()
+
+
+def use_gate(gate: StartGate) -> None:
+    """Make this thread's trials pass `gate`: the initializer of a local executor's threads."""
+    _thread.gate = gate
+
+
+def run_trial(spec: TrialSpec) -> TrialResult:
+    """Run one attempt, or adopt its container where one exists, and collect what it produced.
+
+    Leaves the container and the trial folder in place: the coordinator discards them when the
+    result is durable. Raises `NotStarted` where the run is stopping and `EngineUnavailable` where
+    the engine does not answer; every other trouble is the result's status.
+    """
+    begun = clock.utc_now()
+    try:
+        engine = thread_engine()
+        ended = _adopt(engine, spec) or _run_new(engine, spec)
+        return collect(spec, ended)
+    except (NotStarted, EngineUnavailable):
+        raise
+    except ContainerFailed as error:
+        return infra_error(spec, begun, "container_failed", error.message)
+    except OSError as error:
+        return infra_error(spec, begun, "host_error", f"{error.strerror}: {error.filename}")
+
+
+def discard_trial(spec: TrialSpec) -> None:
+    """Remove the container and the folder of an attempt whose result is durable."""
+    thread_engine().remove(spec.container)
+    remove_folder(spec)
+
+
+def remove_folder(spec: TrialSpec) -> None:
+    """Delete the trial folder, with a container's help where its files are not ours to delete."""
+    shutil.rmtree(spec.folder, ignore_errors=True)
+    if spec.folder.exists():
+        _open_by_container(thread_engine(), spec)
+        shutil.rmtree(spec.folder)
+
+
+def _adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
+    """Wait for a container that an earlier coordinator started; None where there is none."""
+    state = engine.inspect(spec.container) if spec.may_exist else None
+    if state is None:
+        return None
+    if not state.has_started or not (spec.folder / "out").is_dir():
+        # It never ran, or what it produced was deleted: the slot is run again.
+        engine.remove(spec.container)
+        return None
+    if state.status == "running":
+        engine.wait(spec.container, spec.deadline_s)
+        state = engine.inspect(spec.container) or state
+        if state.status == "running":
+            engine.kill(spec.container)
+            return _ended_from(state, exit_status=None)
+    return _ended_from(state, exit_status=state.exit_status)
+
+
+def _ended_from(state: ContainerState, *, exit_status: int | None) -> Ended:
+    started, finished = clock.parse(state.started_at), clock.parse(state.finished_at)
+    duration_ms = max(0, round((finished - started).total_seconds() * 1000))
+    return Ended(
+        exit_status, clock.iso(started), clock.iso(finished), duration_ms, state.out_of_memory
+    )
+
+
+def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
+    inputs.prepare(spec)
+    engine.create(spec.container, container_config(spec))
+    try:
+        with _gate().passage():
+            started_at, started = clock.utc_now(), time.monotonic()
+            engine.start(spec.container)
+            exit_status = engine.wait(spec.container, spec.deadline_s)
+            duration_ms = round((time.monotonic() - started) * 1000)
+    except (NotStarted, ContainerFailed):
+        engine.remove(spec.container)
+        remove_folder(spec)
+        raise
+    if exit_status is None:
+        engine.kill(spec.container)
+    return Ended(
+        exit_status, started_at, clock.utc_now(), duration_ms, _ran_out(engine, spec, exit_status)
+    )
+
+
+def _ran_out(engine: Engine, spec: TrialSpec, exit_status: int | None) -> bool:
+    """True when the memory limit killed something; asked only where something went wrong."""
+    if exit_status == ExitStatus.GRADED:
+        return False
+    state = engine.inspect(spec.container)
+    return state is not None and state.out_of_memory
+
+
+def _gate() -> StartGate:
+    gate: StartGate = getattr(_thread, "gate", None) or StartGate(1)
+    return gate
+
+
+def _open_by_container(engine: Engine, spec: TrialSpec) -> None:
+    """Have a container give the host's user every right on what a killed trial left."""
+    name = f"{spec.container}-sweep"
+    config = container_config(spec)
+    config["Entrypoint"], config["User"] = ["chmod", "-R", "a+rwX"], "0"
+    config["Cmd"] = [contract.OUT, contract.STATE, contract.WORKSPACE]
+    engine.create(name, config)
+    try:
+        engine.start(name)
+        engine.wait(name, contract.OUTER_MARGIN_S)
+    finally:
+        engine.remove(name)
