@@ -1,0 +1,19 @@
+"""labledger runs agent experiments in containers and keeps every result in one SQLite ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labledger.api import Ledger, RunOptions, RunOutcome, open_ledger, resume, run
+
+__all__ = ["Ledger", "RunOptions", "RunOutcome", "open_ledger", "resume", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    # The parts are loaded when first used, so that the command line starts fast.
+    if name in __all__:
+        from labledger import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'labledger' has no attribute {name!r}")

@@ -13,13 +13,14 @@ MAX_DEPTH = 64
 """How deep arrays and objects may nest in JSON that labledger accepts."""
 
 _INT_LIMIT = 2**63
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
 
 
 def dumps(value: Any) -> str:
     """The canonical text of a JSON value: sorted keys, no spaces, UTF-8 text, finite numbers."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    return _ENCODER.encode(value)
 
 
 def dump_bytes(value: Any) -> bytes:

@@ -55,9 +55,14 @@ class Problem:
 class InvalidInput(LabLedgerError):
     """What was given is not valid."""
 
+    SHOWN = 20
+    """How many problems the message shows; `problems` holds them all."""
+
     def __init__(self, what: str, problems: list[Problem], *, hint: str | None = None) -> None:
         count = f"{len(problems)} problem" + ("" if len(problems) == 1 else "s")
-        lines = "\n".join(f"  {problem}" for problem in problems)
+        lines = "\n".join(f"  {problem}" for problem in problems[: self.SHOWN])
+        if len(problems) > self.SHOWN:
+            lines += f"\n  and {len(problems) - self.SHOWN} more"
         super().__init__(f"{what}: {count}\n{lines}", hint=hint)
         self.problems = problems
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -180,14 +181,11 @@ class TrialResult:
 
     def as_json(self) -> JsonObject:
         """A JSON form without the artifacts' contents, which are kept apart."""
-        plain = ("slot_commit_id", "attempt", "started_at", "ended_at", "duration_ms", "container")
-        plain += ("image_ref", "image_id", "reason", "message", "exit_status", "outcome")
-        plain += ("schedule_idx", "events_dropped")
         return {
             "version": 1,
             "ids": self.ids.as_json(),
             "status": self.status.value,
-            **{name: getattr(self, name) for name in plain},
+            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
             "phases": {
                 name: [p.exit_status, p.duration_ms, p.timed_out] for name, p in self.phases.items()
             },
@@ -216,7 +214,7 @@ class TrialResult:
                 "evidence": tuple(data["evidence"]),
                 "metrics": tuple(Metric(*values) for values in data["metrics"]),
                 "events": tuple(Event(*values) for values in data["events"]),
-                "artifacts": tuple(Artifact(*values, content=None) for values in data["artifacts"]),
+                "artifacts": tuple(Artifact(sha, size, None) for sha, size in data["artifacts"]),
             }
         )
 
@@ -224,15 +222,48 @@ class TrialResult:
         return replace(self, status=status, reason=reason, message=message)
 
 
+_PLAIN_FIELDS = (
+    "schedule_idx",
+    "slot_commit_id",
+    "attempt",
+    "started_at",
+    "ended_at",
+    "duration_ms",
+    "container",
+    "image_ref",
+    "image_id",
+    "reason",
+    "message",
+    "exit_status",
+    "outcome",
+    "events_dropped",
+)
+
+RECORD_KINDS = ("predictions", "scores", "evidence", "trials", "metrics", "events")
+"""The kinds of record that a commit publishes: the fields of `SlotRecords`, one mirror each."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlotRecords:
-    """What one commit publishes: the records of each mirror, in order, as they are exported."""
+    """What one commit publishes: each record as the canonical JSON line that its mirror holds."""
 
     schedule_idx: int
+    variant_id: str
     status: SlotStatus
-    trials: tuple[JsonObject, ...] = ()
-    predictions: tuple[JsonObject, ...] = ()
-    scores: tuple[JsonObject, ...] = ()
-    evidence: tuple[JsonObject, ...] = ()
-    metrics: tuple[JsonObject, ...] = ()
-    events: tuple[JsonObject, ...] = ()
+    reason: str | None = None
+    verdict: str | None = None
+    trials: tuple[str, ...] = ()
+    predictions: tuple[str, ...] = ()
+    scores: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+
+    def lines(self, kind: str) -> tuple[str, ...]:
+        """The records of one of `RECORD_KINDS`, as text without line ends."""
+        found: tuple[str, ...] = getattr(self, kind)
+        return found
+
+    def objects(self, kind: str) -> list[JsonObject]:
+        """The records of one of `RECORD_KINDS`, parsed."""
+        return [json.loads(line) for line in self.lines(kind)]

@@ -54,11 +54,11 @@ def names(text: str) -> Iterator[str]:
 def substitute(text: str, known: Mapping[str, str]) -> str:
     """Put in the values of known names; the result is authored text again, still escaped."""
     return "".join(
-        _escape(known[part.text])
+        escape(known[part.text])
         if part.is_name and part.text in known
         else f"${{{part.text}}}"
         if part.is_name
-        else _escape(part.text)
+        else escape(part.text)
         for part in parse(text)
     )
 
@@ -68,5 +68,6 @@ def expand(text: str, known: Mapping[str, str]) -> str:
     return "".join(known[part.text] if part.is_name else part.text for part in parse(text))
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
+    """Authored text that stands for `text` itself."""
     return text.replace("$", "$$")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -26,9 +27,27 @@ def load(name: str) -> dict[str, Any]:
 
 @cache
 def _validator(name: str) -> Draft202012Validator:
-    from jsonschema import Draft202012Validator
+    from jsonschema import validators
 
-    return Draft202012Validator(load(name))
+    untyped: Any = validators
+    exact = untyped.extend(untyped.Draft202012Validator, {"pattern": _pattern_problems})
+    validator: Draft202012Validator = exact(load(name))
+    return validator
+
+
+def _pattern_problems(
+    validator: Draft202012Validator, pattern: str, instance: Any, _schema: Any
+) -> Iterator[ValidationError]:
+    """`pattern` as JSON Schema means it: ``$`` is the end, not also before a last line break."""
+    from jsonschema.exceptions import ValidationError
+
+    if validator.is_type(instance, "string") and not _compiled(pattern).search(instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern))
 
 
 def check(record: Any, name: str) -> None:
@@ -66,35 +85,40 @@ def _leaves(error: ValidationError) -> Iterator[ValidationError]:
 
 def _explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str]]:
     path = tuple(error.absolute_path)
+    found: Any = error.instance
+    wanted: Any = error.validator_value
+    schema: Any = error.schema
     match error.validator:
         case "additionalProperties":
-            known = sorted(error.schema.get("properties", {}))
-            for key in sorted(set(error.instance) - set(known)):
+            known = sorted(schema.get("properties", {}))
+            for key in sorted(set(found) - set(known)):
                 yield (*path, key), f"unknown key {key!r}; {_nearest(key, known)}"
         case "required":
-            missing = [key for key in error.validator_value if key not in error.instance]
-            for key in missing:
-                if repr(key) in error.message:
+            for key in wanted:
+                if key not in found and repr(key) in error.message:
                     yield path, f"{key!r} is missing"
-        case _:
-            expected = _expected(error)
-            found = _show(error.instance)
-            yield path, f"found {found}; expected {expected}" if expected else error.message[:300]
+        case keyword:
+            if list(error.schema_path)[-2:-1] == ["propertyNames"]:
+                path = (*path, found)
+            expected = _expected(str(keyword), wanted, schema.get("description"))
+            says = f"found {_show(found)}; expected {expected}"
+            yield path, says if expected else error.message[:300]
 
 
-def _expected(error: ValidationError) -> str | None:
-    wanted = error.validator_value
-    match error.validator:
+def _expected(keyword: str, wanted: Any, description: str | None) -> str | None:
+    match keyword:
         case "type":
             return _type_name(wanted)
         case "enum":
             return "one of " + ", ".join(json.dumps(value) for value in wanted)
         case "const":
             return json.dumps(wanted)
+        case "minProperties" | "maxProperties":
+            return description
         case "anyOf" | "oneOf":
-            return error.schema.get("description") or "one of the documented forms"
+            return description or "one of the documented forms"
         case "pattern":
-            return error.schema.get("description") or f"text matching {wanted}"
+            return description or f"text matching {wanted}"
         case "minimum":
             return f"{wanted} or more"
         case "exclusiveMinimum":

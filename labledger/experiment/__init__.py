@@ -1,0 +1,1 @@
+"""From an authored experiment to what will run: validated, resolved, frozen and scheduled."""

@@ -27,16 +27,41 @@ class NotStarted(LabLedgerError):
     """The run is stopping: the trial was not started and left nothing behind."""
 
 
+class Abandoned(LabLedgerError):
+    """Nobody waits for this trial any more; its container goes on by itself."""
+
+
+_SLICE_S = 5.0
+"""How long one call waits for a container before it is asked again whether anyone still cares."""
+
+
 class StartGate:
     """Lets at most `width` trials run at once, while others prepare or are collected."""
 
     def __init__(self, width: int) -> None:
         self._free = threading.Semaphore(width)
         self._closed = threading.Event()
+        self._abandoned = threading.Event()
 
     def close(self) -> None:
         """Let no further trial start."""
         self._closed.set()
+
+    def abandon(self) -> None:
+        """Let every thread stop waiting for its container."""
+        self._abandoned.set()
+        self.close()
+
+    def wait(self, engine: Engine, spec: TrialSpec) -> int | None:
+        """The exit status of a trial's container, or None after its outer deadline."""
+        deadline = time.monotonic() + spec.deadline_s
+        while (left := deadline - time.monotonic()) > 0:
+            status = engine.wait(spec.container, min(_SLICE_S, left))
+            if status is not None:
+                return status
+            if self._abandoned.is_set():
+                raise Abandoned
+        return None
 
     @contextmanager
     def passage(self) -> Iterator[None]:
@@ -65,15 +90,15 @@ def run_trial(spec: TrialSpec) -> TrialResult:
     """Run one attempt, or adopt its container where one exists, and collect what it produced.
 
     Leaves the container and the trial folder in place: the coordinator discards them when the
-    result is durable. Raises `NotStarted` where the run is stopping and `EngineUnavailable` where
-    the engine does not answer; every other trouble is the result's status.
+    result is durable. Raises `NotStarted` or `Abandoned` where the run is stopping, and
+    `EngineUnavailable` where the engine does not answer; other trouble is the result's status.
     """
     begun = clock.utc_now()
     try:
         engine = thread_engine()
         ended = _adopt(engine, spec) or _run_new(engine, spec)
         return collect(spec, ended)
-    except (NotStarted, EngineUnavailable):
+    except (NotStarted, Abandoned, EngineUnavailable):
         raise
     except ContainerFailed as error:
         return infra_error(spec, begun, "container_failed", error.message)
@@ -105,7 +130,7 @@ def _adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
         engine.remove(spec.container)
         return None
     if state.status == "running":
-        engine.wait(spec.container, spec.deadline_s)
+        _gate().wait(engine, spec)
         state = engine.inspect(spec.container) or state
         if state.status == "running":
             engine.kill(spec.container)
@@ -122,13 +147,14 @@ def _ended_from(state: ContainerState, *, exit_status: int | None) -> Ended:
 
 
 def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
+    gate = _gate()
     inputs.prepare(spec)
     engine.create(spec.container, container_config(spec))
     try:
-        with _gate().passage():
+        with gate.passage():
             started_at, started = clock.utc_now(), time.monotonic()
             engine.start(spec.container)
-            exit_status = engine.wait(spec.container, spec.deadline_s)
+            exit_status = gate.wait(engine, spec)
             duration_ms = round((time.monotonic() - started) * 1000)
     except (NotStarted, ContainerFailed):
         engine.remove(spec.container)

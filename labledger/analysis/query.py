@@ -1,0 +1,139 @@
+"""One SQL question to the ledger, over its documented views. It cannot write, whatever is asked."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from labledger.errors import QueryFailed
+from labledger.ledger import migrate, objects
+from labledger.ledger.engine import DRIVER, readonly_engine, translated
+
+_READING = {
+    DRIVER.SQLITE_SELECT,
+    DRIVER.SQLITE_READ,
+    DRIVER.SQLITE_FUNCTION,
+    DRIVER.SQLITE_RECURSIVE,
+}
+_REFUSED_FUNCTIONS = {"load_extension"}
+_STEPS_BETWEEN_CHECKS = 10_000
+_UNKNOWN = re.compile(r"no such (table|column|function): (\S+)")
+
+Row = tuple[Any, ...]
+"""Values of a row: int, float, str, bytes or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewInfo:
+    """A documented view."""
+
+    name: str
+    comment: str
+    """What one of its rows is."""
+    columns: tuple[str, ...]
+
+
+def query(
+    path: Path, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()
+) -> tuple[tuple[str, ...], Iterator[Row]]:
+    """The columns and the rows, streamed, of one SELECT.
+
+    `params` are values for `:name` or `?` in the statement. Ctrl-C interrupts the query. Raises
+    `QueryFailed`, with the nearest view or column where a name is unknown, and what
+    `migrate.check_current` raises.
+    """
+    rows = _rows(path, sql, params)
+    columns = next(rows)
+    return columns, rows
+
+
+def views(path: Path) -> list[ViewInfo]:
+    """The documented views, in the order a reader wants them, with their columns."""
+    found = []
+    for name, view in objects.VIEWS.items():
+        columns, rows = query(path, f"SELECT * FROM {name} LIMIT 0")  # noqa: S608
+        list(rows)
+        found.append(ViewInfo(name, view.comment, columns))
+    return found
+
+
+def _rows(path: Path, sql: str, params: Mapping[str, Any] | Sequence[Any]) -> Iterator[Row]:
+    """The column names, then each row."""
+    with ExitStack() as stack:
+        engine = readonly_engine(path)
+        stack.callback(engine.dispose)
+        with translated("open the ledger", path):
+            connection = stack.enter_context(engine.connect())
+            migrate.check_revision(connection, path)
+        known = _names(connection)
+        _restrict(connection, stack)
+        try:
+            given = dict(params) if isinstance(params, Mapping) else tuple(params)
+            result = connection.connection.cursor()
+            result.execute(sql, given)
+            if result.description is None:
+                raise QueryFailed("the query is empty", hint="ask with one SELECT statement")
+            yield tuple(column[0] for column in result.description)
+            yield from iter(result.fetchone, None)
+        except (DBAPIError, DRIVER.Error, DRIVER.Warning, ValueError, OverflowError) as error:
+            if "interrupted" in str(error):
+                raise KeyboardInterrupt from None
+            raise _failed(error, known) from error
+
+
+def _restrict(connection: Connection, stack: ExitStack) -> None:
+    """Until `stack` ends, only reading is possible, and waiting signals are heeded."""
+    driver: Any = connection.connection.driver_connection
+    driver.execute("PRAGMA query_only = ON")
+    driver.set_authorizer(_authorize)
+    stack.callback(driver.set_authorizer, None)
+    driver.set_progress_handler(lambda: 0, _STEPS_BETWEEN_CHECKS)
+
+
+def _authorize(action: int, _first: str | None, second: str | None, *_: object) -> int:
+    if action not in _READING or second in _REFUSED_FUNCTIONS:
+        return int(DRIVER.SQLITE_DENY)
+    return int(DRIVER.SQLITE_OK)
+
+
+def _names(connection: Connection) -> dict[str, list[str]]:
+    """What a query may name: the views as tables, and all their columns."""
+    columns = {
+        row[0]
+        for view in objects.VIEWS
+        for row in connection.exec_driver_sql("SELECT name FROM pragma_table_info(?)", (view,))
+    }
+    return {"table": list(objects.VIEWS), "column": sorted(columns)}
+
+
+def _failed(error: Exception, known: dict[str, list[str]]) -> QueryFailed:
+    text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    if "not authorized" in text or "prohibited" in text:
+        return QueryFailed(
+            "the query was refused: it may only read", hint="ask with one SELECT statement"
+        )
+    if "one statement at a time" in text:
+        return QueryFailed("the query is more than one statement", hint="ask one SELECT at a time")
+    return QueryFailed(f"the query failed: {text}", hint=_hint(text, known))
+
+
+def _hint(text: str, known: dict[str, list[str]]) -> str | None:
+    found = _UNKNOWN.search(text)
+    if found is None:
+        return "`labledger query --schema` lists the views and their columns"
+    kind, name = found.groups()
+    names = known.get(kind, [])
+    close = difflib.get_close_matches(name.rpartition(".")[2], names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if kind == "table":
+        return f"the views are {', '.join(names)}"
+    return "`labledger query --schema` lists the views and their columns"

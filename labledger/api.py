@@ -1,0 +1,160 @@
+"""The library: `run`, `resume` and `open_ledger`. The command line is a thin layer over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+from labledger.analysis.query import ViewInfo
+from labledger.analysis.query import query as ask
+from labledger.analysis.query import views as list_views
+from labledger.errors import InvalidInput, Problem
+from labledger.export import mirrors, summary
+from labledger.ledger.model import RunInfo, VariantCounts
+from labledger.ledger.reader import LedgerReader
+from labledger.records import RECORD_KINDS, JsonObject
+from labledger.run.lab import Lab
+from labledger.run.launch import resume_run, start_run
+from labledger.run.options import RunOptions, RunOutcome
+from labledger.store import write_atomically
+
+__all__ = ["Ledger", "RunOptions", "RunOutcome", "open_ledger", "resume", "run"]
+
+
+def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome:
+    """Run an experiment file to its end and return how it stands.
+
+    Raises `InvalidInput` or `PreflightFailed` before anything exists, and another
+    `LabLedgerError` where the run could not go on; then `resume` continues it.
+    """
+    return start_run(Path(experiment), options or RunOptions())
+
+
+def resume(run_id: str, options: RunOptions | None = None) -> RunOutcome:
+    """Go on with an interrupted run. Nothing that finished or was started is run again."""
+    return resume_run(run_id, options or RunOptions())
+
+
+def open_ledger(path: str | Path | None = None, *, lab_dir: Path | None = None) -> Ledger:
+    """Open a ledger to read: the file at `path`, or the one of a lab folder.
+
+    Reads while runs write. Raises `LedgerMissing`, `LedgerOutdated` or `LedgerTooNew`.
+    """
+    lab = Lab.find(lab_dir) if path is None else Lab(Path(path).absolute().parent)
+    return Ledger(lab, Path(path) if path is not None else lab.ledger)
+
+
+class Ledger:
+    """Answers from a ledger; it cannot write. Close it, or use it in a `with` statement."""
+
+    def __init__(self, lab: Lab, path: Path) -> None:
+        self._lab = lab
+        self._path = path
+        self._reader = LedgerReader.open(path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def runs(self) -> list[RunInfo]:
+        """Every run, the newest first."""
+        return self._reader.runs()
+
+    def run(self, run_id: str) -> RunInfo:
+        """One run. Raises `RunNotFound`."""
+        return self._reader.run(run_id)
+
+    def counts(self, run_id: str) -> list[VariantCounts]:
+        """Slots of each variant by status and verdict."""
+        return self._reader.counts(run_id)
+
+    def begun(self, run_id: str) -> int:
+        """How many slots were dispatched or finished and are not committed yet."""
+        start = self._reader.run(run_id).next_schedule_idx
+        staged = self._reader.staged(run_id)
+        return len(self._reader.last_dispatches(run_id, start).keys() | staged.keys())
+
+    def summary(self, run_id: str) -> JsonObject:
+        """The `benchmark_summary_v1` of what is committed so far."""
+        return summary.build_summary(self._reader, run_id)
+
+    def slot(self, run_id: str, schedule_idx: int) -> JsonObject:
+        """Everything about one slot: its place, its status, and its records by kind.
+
+        `status` is None where the slot is not committed yet. Raises `RunNotFound` or
+        `LedgerError`.
+        """
+        slot = self._reader.slot(run_id, schedule_idx)
+        found = next(self._reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)
+        return {
+            "slot": {"run_id": run_id, **asdict(slot)},
+            "status": found.status.value if found else None,
+            "reason": found.reason if found else None,
+            **{kind: found.objects(kind) if found else [] for kind in RECORD_KINDS},
+        }
+
+    def artifact(self, reference: str) -> bytes:
+        """The content behind an ``artifact://sha256/…`` reference, its digest checked."""
+        return self._reader.artifact(reference.removeprefix("artifact://sha256/"))
+
+    def query(
+        self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()
+    ) -> list[dict[str, Any]]:
+        """The rows of one SELECT as dictionaries. `params` fill `:name` or `?`.
+
+        Raises `QueryFailed`.
+        """
+        columns, rows = self.rows(sql, params)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def rows(
+        self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()
+    ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+        """The columns and the rows, streamed, of one SELECT. Raises `QueryFailed`."""
+        return ask(self._path, sql, params)
+
+    def views(self) -> list[ViewInfo]:
+        """The documented views and their columns."""
+        return list_views(self._path)
+
+    def export(self, run_id: str, what: str = "all", out: Path | None = None) -> list[Path]:
+        """Write mirrors (or the summary) anew, byte for byte as the run wrote them.
+
+        Without `out` they are the run folder's own. With `what="all"`, `out` is a folder.
+        Returns the files written.
+        """
+        if what == "all":
+            folder = out or self._lab.run_folder(run_id)
+            files = mirrors.rebuild_all(self._reader, run_id, folder)
+            return [*files, summary.write_summary(folder, self.summary(run_id))]
+        path = out or self._lab.run_folder(run_id) / _mirror_path(what)
+        if what == "summary":
+            write_atomically(path, summary.summary_bytes(self.summary(run_id)))
+        else:
+            mirrors.rebuild(self._reader, run_id, what, path)
+        return [path]
+
+    def export_to(self, run_id: str, what: str, stream: BinaryIO) -> None:
+        """Write one mirror, or the summary, to a binary stream."""
+        _mirror_path(what)
+        if what == "summary":
+            stream.write(summary.summary_bytes(self.summary(run_id)))
+        else:
+            self._reader.run(run_id)
+            mirrors.rebuild(self._reader, run_id, what, stream)
+
+
+def _mirror_path(what: str) -> Path:
+    known = {**mirrors.PATHS, "summary": summary.PATH}
+    if what not in known:
+        expected = ", ".join(known)
+        problem = Problem("--what", f"found {what!r}; expected one of {expected}")
+        raise InvalidInput("the export", [problem])
+    return known[what]

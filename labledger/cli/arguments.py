@@ -1,0 +1,48 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Experiment = Annotated[
+    Path, typer.Argument(help="The experiment file, or a folder that holds experiment.yaml.")
+]
+RunId = Annotated[str, typer.Argument(help="A run's id, as `labledger runs` lists it.")]
+LabDir = Annotated[
+    Path | None,
+    typer.Option(help="The lab folder; without it LABLEDGER_DIR, or the nearest .lab upwards."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+MaxConcurrency = Annotated[
+    int | None, typer.Option("--max-concurrency", "-n", min=1, help="How many trials run at once.")
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first so many tasks.")]
+Tasks = Annotated[
+    list[str] | None, typer.Option("--task", help="Only tasks whose id fits this glob; repeatable.")
+]
+Variants = Annotated[
+    list[str] | None, typer.Option("--variant", help="Only these variants (glob); repeatable.")
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", help="NAME=VALUE for a $NAME of the experiment; repeatable."),
+]
+EnvFile = Annotated[
+    list[Path] | None, typer.Option("--env-file", help="A file of NAME=VALUE lines; repeatable.")
+]
+EventsJson = Annotated[bool, typer.Option("--json", help="One event a line on stdout, as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings, errors and the result.")]
+FailUnder = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[VARIANT=]RATE",
+        help="Exit 1 where a variant passes fewer than this share of its slots; repeatable.",
+    ),
+]
+
+
+def experiment_file(given: Path) -> Path:
+    return given / "experiment.yaml" if given.is_dir() else given

@@ -1,0 +1,97 @@
+"""How the command line speaks: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from labledger.errors import LabLedgerError
+    from labledger.run.checks import Check
+
+
+def out(text: str = "") -> None:
+    """A line of the result itself."""
+    sys.stdout.write(text + "\n")
+
+
+def out_json(value: Any) -> None:
+    out(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def say(text: str = "") -> None:
+    """A line about the work, for a person."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def say_error(error: LabLedgerError) -> None:
+    say(f"labledger: {error.message}")
+    if error.hint:
+        say(f"  → {error.hint}")
+
+
+def console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
+) -> None:
+    """Print a table on stdout. Columns named in `right` are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in columns:
+        side = "right" if name in right else "left"
+        drawn.add_column(Text(name), justify=side, overflow="fold")  # type: ignore[arg-type]
+    for row in rows:
+        drawn.add_row(*(Text(cell(value)) for value in row))
+    printer = console()
+    if not printer.is_terminal:
+        # A file or a pipe has no width of its own: every row stays one line.
+        printer.width = 10_000
+        printer.width = printer.measure(drawn).maximum
+    printer.print(drawn)
+
+
+def print_checks(checks: Iterable[Check]) -> None:
+    """What was looked at, and the mend of what is not well."""
+    for check in checks:
+        mark = "ok  " if check.ok else "warn" if check.warning else "FAIL"
+        out(f"{mark}  {check.name}: {check.detail}")
+        if not check.ok and check.hint:
+            out(f"      → {check.hint}")
+
+
+def cell(value: Any) -> str:
+    """A value as it stands in a table."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    return str(value)
+
+
+def percent(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:.1%}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person reads them: ``8s``, ``3:07``, ``2:10:00``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

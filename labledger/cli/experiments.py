@@ -1,0 +1,154 @@
+"""Commands that make and run experiments: init, preflight, run, resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labledger.cli import arguments
+from labledger.cli.console import out, out_json, print_checks, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from labledger.cli.progress import JsonWatcher, LiveWatcher
+    from labledger.run.options import RunOptions, RunOutcome
+
+
+def register(app: typer.Typer) -> None:
+    for command in (init, preflight, run, resume):
+        app.command()(command)
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(help="A new or empty folder.")],
+    profile: Annotated[
+        str, typer.Option(help="agent-eval, ab-test, sweep or regression.")
+    ] = "agent-eval",
+    image: Annotated[str | None, typer.Option(help="The image its trials run in.")] = None,
+) -> None:
+    """Make a small, commented experiment that runs."""
+    from labledger.experiment.scaffold import scaffold
+
+    for path in scaffold(profile, directory, image=image):
+        out(str(path))
+    say(f"\nnext: labledger run {directory / 'experiment.yaml'}")
+
+
+def preflight(
+    experiment: arguments.Experiment,
+    lab_dir: arguments.LabDir = None,
+    env: arguments.Env = None,
+    env_file: arguments.EnvFile = None,
+    json: arguments.Json = False,
+    pull: Annotated[bool, typer.Option("--pull", help="Pull images that are not here.")] = False,
+) -> None:
+    """Check everything that a run of this experiment needs; create nothing."""
+    from labledger.run.launch import check_experiment
+    from labledger.run.options import RunOptions
+
+    path = arguments.experiment_file(experiment)
+    options = RunOptions(lab_dir=lab_dir, env=tuple(env or ()), env_files=tuple(env_file or ()))
+    found = check_experiment(path, options, pull=pull)
+    if json:
+        out_json([check.as_json() for check in found.checks])
+    else:
+        print_checks(found.checks)
+    if found.failures:
+        raise typer.Exit(int(found.failures[0].exit_code))
+    say(f"\nnext: labledger run {experiment}")
+
+
+def run(
+    experiment: arguments.Experiment,
+    run_id: Annotated[str | None, typer.Option(help="A name for the run.")] = None,
+    max_concurrency: arguments.MaxConcurrency = None,
+    limit: arguments.Limit = None,
+    task: arguments.Tasks = None,
+    variant: arguments.Variants = None,
+    env: arguments.Env = None,
+    env_file: arguments.EnvFile = None,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.EventsJson = False,
+    quiet: arguments.Quiet = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved experiment and the schedule.")
+    ] = False,
+    fail_under: arguments.FailUnder = None,
+) -> None:
+    """Run an experiment: every variant on every task, each trial in a container of its own."""
+    from labledger.run.launch import resolve_experiment, start_run
+    from labledger.run.options import RunOptions
+
+    path = arguments.experiment_file(experiment)
+    options = RunOptions(
+        lab_dir=lab_dir,
+        run_id=run_id,
+        max_concurrency=max_concurrency,
+        limit=limit,
+        tasks=tuple(task or ()),
+        variants=tuple(variant or ()),
+        env=tuple(env or ()),
+        env_files=tuple(env_file or ()),
+    )
+    if dry_run:
+        from labledger.cli.dry_run import print_plan
+
+        print_plan(resolve_experiment(path, options), as_json=json)
+        return
+    _watched(options, lambda o: start_run(path, o), json, quiet, fail_under)
+
+
+def resume(
+    run_id: arguments.RunId,
+    max_concurrency: arguments.MaxConcurrency = None,
+    env: arguments.Env = None,
+    env_file: arguments.EnvFile = None,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.EventsJson = False,
+    quiet: arguments.Quiet = False,
+    frozen: Annotated[
+        bool,
+        typer.Option("--frozen", help="Use the run's own copy where the experiment has changed."),
+    ] = False,
+    fail_under: arguments.FailUnder = None,
+) -> None:
+    """Go on with an interrupted run; nothing that finished or was started is run again."""
+    from labledger.run.launch import resume_run
+    from labledger.run.options import RunOptions
+
+    options = RunOptions(
+        lab_dir=lab_dir,
+        max_concurrency=max_concurrency,
+        env=tuple(env or ()),
+        env_files=tuple(env_file or ()),
+        frozen=frozen,
+    )
+    _watched(options, lambda o: resume_run(run_id, o), json, quiet, fail_under)
+
+
+def _watched(
+    options: RunOptions,
+    work: Callable[[RunOptions], RunOutcome],
+    as_json: bool,
+    quiet: bool,
+    fail_under: list[str] | None,
+) -> None:
+    """Do the work under a display, print its outcome, and leave with its exit code."""
+    from labledger.cli.gates import missed, parse_gates
+    from labledger.cli.outcome import print_outcome
+    from labledger.cli.progress import watcher
+
+    gates = parse_gates(fail_under or [])
+    watching: JsonWatcher | LiveWatcher = watcher(as_json=as_json, quiet=quiet)
+    with watching:
+        outcome = work(options.watched_by(watching))
+    misses = missed(gates, outcome.summary)
+    if not as_json:
+        print_outcome(outcome)
+    for miss in misses:
+        say(f"gate missed: {miss}")
+    code = int(outcome.exit_code)
+    raise typer.Exit(code or (1 if misses else 0))

@@ -1,0 +1,130 @@
+"""Commands that answer from the ledger: runs, status, show, query, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labledger.cli import arguments
+from labledger.cli.console import out_json, say, table
+
+
+def register(app: typer.Typer) -> None:
+    for command in (runs, status, show, query, export):
+        app.command()(command)
+
+
+def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None:
+    """List every run in the ledger, the newest first."""
+    from labledger.api import open_ledger
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        found = ledger.runs()
+    if json:
+        out_json([run.as_json() for run in found])
+        return
+    columns = ("run_id", "experiment", "status", "committed", "slots", "created")
+    rows = [
+        (
+            run.run_id,
+            run.experiment_id,
+            run.status.value,
+            run.next_schedule_idx,
+            run.total_slots,
+            run.created_at,
+        )
+        for run in found
+    ]
+    table(columns, rows, right=("committed", "slots"))
+
+
+def status(
+    run_id: arguments.RunId, lab_dir: arguments.LabDir = None, json: arguments.Json = False
+) -> None:
+    """Say how far a run is, who owns it, and what to type next."""
+    from labledger.api import open_ledger
+    from labledger.cli.outcome import print_status
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        run, counts = ledger.run(run_id), ledger.counts(run_id)
+        begun = ledger.begun(run_id)
+    if json:
+        variants = [count.as_json() for count in counts]
+        out_json({**run.as_json(), "begun": begun, "variants": variants})
+    else:
+        print_status(run, counts, begun)
+
+
+def show(
+    run_id: arguments.RunId,
+    schedule_idx: Annotated[int, typer.Argument(help="The slot's number in the schedule.")],
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+    full: Annotated[bool, typer.Option("--full", help="Print logs and patch whole.")] = False,
+) -> None:
+    """Show one trial: phases, times, exit statuses, logs, prediction, score, evidence."""
+    from labledger.api import open_ledger
+    from labledger.cli.trial_view import print_trial
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        records = ledger.slot(run_id, schedule_idx)
+        if json:
+            out_json(records)
+        else:
+            print_trial(ledger, records, full=full)
+
+
+def query(
+    sql: Annotated[str | None, typer.Argument(help="One SELECT statement.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Read the statement from a file.")] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", help="NAME=VALUE for a :NAME in the statement; repeatable."),
+    ] = None,
+    format: Annotated[str, typer.Option(help="table, json, jsonl or csv.")] = "table",  # noqa: A002
+    schema: Annotated[bool, typer.Option("--schema", help="List the views and columns.")] = False,
+    lab_dir: arguments.LabDir = None,
+) -> None:
+    """Ask SQL questions over all runs; see --schema for the views. Reads only."""
+    from labledger.api import open_ledger
+    from labledger.cli.query_output import parse_params, print_rows, print_schema, statement
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        if schema:
+            print_schema(ledger.views())
+            return
+        columns, rows = ledger.rows(statement(sql, file), parse_params(param or []))
+        print_rows(columns, rows, format)
+
+
+def export(
+    run_id: arguments.RunId,
+    what: Annotated[
+        str,
+        typer.Option(
+            help="predictions, scores, evidence, trials, metrics, events, summary, or all."
+        ),
+    ] = "all",
+    out_path: Annotated[
+        Path | None,
+        typer.Option("--out", help="A file, a folder for all, or - for stdout."),
+    ] = None,
+    lab_dir: arguments.LabDir = None,
+) -> None:
+    """Rebuild a run's mirrors from the ledger, byte for byte what the run wrote.
+
+    Without --out, the run folder's own mirrors are rebuilt in place.
+    """
+    import sys
+
+    from labledger.api import open_ledger
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        if out_path is not None and str(out_path) == "-":
+            sys.stdout.flush()
+            ledger.export_to(run_id, what, sys.stdout.buffer)
+            return
+        for path in ledger.export(run_id, what, out_path):
+            say(f"wrote {path}")

@@ -1,0 +1,98 @@
+"""Commands that look after the ledger and its machine: verify, db, doctor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labledger.cli import arguments
+from labledger.cli.console import out, out_json, print_checks, say
+from labledger.errors import Exit
+
+db = typer.Typer(
+    help="Upgrade, inspect and back up the ledger.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(verify)
+    app.command()(doctor)
+    db.command()(upgrade)
+    db.command()(current)
+    db.command()(backup)
+    app.add_typer(db, name="db")
+
+
+def verify(
+    run_id: Annotated[str | None, typer.Argument(help="One run; without it, all.")] = None,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Check every committed row against the chain of digests, and mirrors against the ledger."""
+    from labledger.run.lab import Lab
+    from labledger.run.verification import verify_lab
+
+    report = verify_lab(Lab.find(lab_dir), run_id)
+    if json:
+        out_json(report.as_json())
+    else:
+        for finding in report.findings:
+            out(str(finding))
+        out(report.line())
+    if report.findings:
+        raise typer.Exit(int(Exit.INCOMPLETE))
+
+
+def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None:
+    """Look at Docker, SQLite, the disk and the ledger; say what is wrong and what mends it."""
+    from labledger.run.diagnosis import diagnose
+    from labledger.run.lab import Lab
+
+    checks = diagnose(Lab.find(lab_dir))
+    if json:
+        out_json([check.as_json() for check in checks])
+    else:
+        print_checks(checks)
+    if any(not check.ok and not check.warning for check in checks):
+        raise typer.Exit(int(Exit.INCOMPLETE))
+
+
+def upgrade(lab_dir: arguments.LabDir = None) -> None:
+    """Bring the ledger up to date, after backing it up."""
+    from labledger.ledger import migrate
+    from labledger.run.lab import Lab
+
+    lab = Lab.find(lab_dir)
+    migrate.check_exists(lab.ledger)
+    done = migrate.upgrade(lab.ledger)
+    if done.backup is None:
+        out(f"{done.path} is at revision {done.after} already")
+    else:
+        out(f"{done.path}: revision {done.before} → {done.after}; backup: {done.backup}")
+
+
+def current(lab_dir: arguments.LabDir = None) -> None:
+    """Print the ledger's revision and the one this labledger needs."""
+    from labledger.ledger import migrate
+    from labledger.run.lab import Lab
+
+    lab = Lab.find(lab_dir)
+    out(f"{lab.ledger}: revision {migrate.current(lab.ledger)}; needed: {migrate.HEAD}")
+    migrate.check_current(lab.ledger)
+
+
+def backup(
+    target: Annotated[Path | None, typer.Argument(help="The copy's path.")] = None,
+    lab_dir: arguments.LabDir = None,
+) -> None:
+    """Copy the ledger, also while runs are writing, and check the copy."""
+    from labledger import clock
+    from labledger.ledger import migrate
+    from labledger.run.lab import Lab
+
+    lab = Lab.find(lab_dir)
+    stamp = clock.utc_now()[:19].replace(":", "").replace("-", "")
+    out(str(migrate.backup(lab.ledger, target or lab.root / f"ledger-{stamp}.sqlite")))
+    say(f"large artifacts are not in it; they lie in {lab.artifacts}")

@@ -1,0 +1,93 @@
+"""What is printed when a run's coordinator ends, and what to type next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from labledger.cli.console import out, percent, say, table
+from labledger.records import RunStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from labledger.ledger.model import RunInfo, VariantCounts
+    from labledger.records import JsonObject
+    from labledger.run.options import RunOutcome
+
+
+def print_outcome(outcome: RunOutcome) -> None:
+    ext = outcome.summary["ext"]
+    out(f"run {outcome.run_id}: {ext['committed']} of {ext['scheduled']} slots committed")
+    print_summary(outcome.summary)
+    if outcome.trouble:
+        say(f"stopped early: {outcome.trouble}")
+    say("next:")
+    for command in _next(outcome):
+        say(f"  {command}")
+
+
+def print_status(run: RunInfo, counts: Sequence[VariantCounts], begun: int) -> None:
+    """How far a run is, who owns it, and what to type next."""
+    out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
+    out(f"{run.next_schedule_idx} of {run.total_slots} slots committed; {begun} begun beyond them")
+    out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
+    if run.lease is not None:
+        owner = run.lease.owner
+        host = owner.host.partition(" ")[0]
+        out(f"owned by process {owner.pid} on {host} since {run.lease.acquired_at}, ")
+        out(f"  last heard of at {run.lease.renewed_at}; the lease ends {run.lease.expires_at}")
+    rows = []
+    for count in counts:
+        verdicts = [count.verdicts.get(v, 0) for v in ("pass", "fail", "missing", "error")]
+        scored = sum(verdicts)
+        rate = percent(verdicts[0] / scored if scored else None)
+        other = ", ".join(f"{n} {s}" for s, n in count.statuses.items() if s != "completed")
+        rows.append((count.variant_id, count.scheduled, count.committed, *verdicts, rate, other))
+    columns = ("variant", "slots", "committed", "pass", "fail", "miss", "err", "rate")
+    table((*columns, "not completed"), rows, right=columns[1:])
+    if run.status is RunStatus.COMPLETED:
+        say(f"next: labledger show {run.run_id} 0")
+    else:
+        say(f"next: labledger resume {run.run_id}")
+
+
+def print_summary(summary: JsonObject) -> None:
+    """The outcome by variant, with what was never scored."""
+    beside = {variant["variant_id"]: variant for variant in summary["ext"]["variants"]}
+    names = {variant["primary_metric_name"] for variant in summary["variants"]} - {None}
+    mean = f"mean {names.pop()}" if len(names) == 1 else "mean"
+    rows = [
+        (
+            variant["variant_id"],
+            beside[variant["variant_id"]]["scheduled"],
+            variant["total"],
+            *(variant[verdict] for verdict in ("pass", "fail", "missing", "error")),
+            percent(variant["pass_rate"]),
+            variant["primary_metric_mean"],
+        )
+        for variant in summary["variants"]
+    ]
+    columns = ("variant", "slots", "scored", "pass", "fail", "miss", "err", "rate", mean)
+    table(columns, rows, right=columns[1:])
+    statuses = {s: n for s, n in summary["ext"]["statuses"].items() if n and s != "completed"}
+    if statuses:
+        out("not completed: " + ", ".join(f"{n} {status}" for status, n in statuses.items()))
+    unscored = summary["ext"]["unscored"]
+    if unscored:
+        out(f"{unscored} committed slots have no score and are in no rate or mean")
+
+
+def _next(outcome: RunOutcome) -> list[str]:
+    run_id = outcome.run_id
+    if not outcome.complete:
+        return [f"labledger resume {run_id}", f"labledger status {run_id}"]
+    statuses = outcome.summary["ext"]["statuses"]
+    asked = "SELECT task_id, variant_id, verdict FROM scores"
+    commands = [f"labledger query \"{asked} WHERE run_id = '{run_id}'\""]
+    if any(n for status, n in statuses.items() if status != "completed"):
+        where = f"run_id = '{run_id}' AND status <> 'completed'"
+        asked = "SELECT schedule_idx, status, reason, message FROM trials"
+        commands.append(f'labledger query "{asked} WHERE {where}"')
+    commands.append(f"labledger show {run_id} 0")
+    commands.append(f"labledger export {run_id} --what scores --out -")
+    return commands

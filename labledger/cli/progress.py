@@ -1,0 +1,270 @@
+"""Watching a run: a live display on a terminal, plain lines elsewhere, JSON lines on request."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter, defaultdict
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from labledger.cli.console import console, duration, percent, say
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+    from labledger.records import JsonObject
+
+_LINE_EVERY_S = 2.0
+
+
+class RunView:
+    """What a run's events add up to."""
+
+    def __init__(self) -> None:
+        self.run_id = ""
+        self.total = 0
+        self.committed = 0
+        self.running = 0
+        self.waiting = 0
+        self.width = 0
+        self.finished = 0
+        self.variants: list[str] = []
+        self.statuses: dict[str, Counter[str]] = defaultdict(Counter)
+        self.verdicts: dict[str, Counter[str]] = defaultdict(Counter)
+        self.note = ""
+        self._began = time.monotonic()
+        self._committed_before = 0
+
+    def take(self, event: JsonObject) -> None:
+        match event["event"]:
+            case "run_started":
+                self.run_id, self.total = event["run_id"], event["total"]
+                self.committed = self._committed_before = event["committed"]
+                self.variants, self.width = event["variants"], event["max_concurrency"]
+            case "trial_finished":
+                self.finished += 1
+            case "slot_committed":
+                self.committed, self.waiting = event["schedule_idx"] + 1, event["waiting"]
+                self.statuses[event["variant_id"]][event["status"]] += 1
+                if event["verdict"]:
+                    self.verdicts[event["variant_id"]][event["verdict"]] += 1
+            case "tick":
+                self.running = min(event["running"], self.width)
+                self.waiting = event["waiting"]
+            case "warning":
+                self.note = event["message"]
+            case "stopping":
+                self.note = stopping_note(event["level"])
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds to the end at the pace so far; None before anything finished."""
+        done = self.committed - self._committed_before + self.waiting
+        if not done:
+            return None
+        return self.elapsed_s / done * (self.total - self.committed - self.waiting)
+
+    def all_statuses(self) -> Counter[str]:
+        return sum(self.statuses.values(), Counter())
+
+    def line(self) -> str:
+        """One line on where the run stands."""
+        statuses = self.all_statuses()
+        eta = self.remaining_s
+        parts = [
+            f"{self.committed}/{self.total} committed",
+            f"{self.running} running",
+            f"{self.waiting} waiting to commit",
+            *(f"{variant} {self.rate(variant)}" for variant in self.variants[:4]),
+            f"{statuses['grade_error']} grade errors",
+            f"{statuses['infra_error']} infra errors",
+            f"{duration(self.elapsed_s)} elapsed",
+        ]
+        if eta is not None:
+            parts.append(f"about {duration(eta)} left")
+        return " · ".join(parts)
+
+    def rate(self, variant: str) -> str:
+        verdicts = self.verdicts[variant]
+        scored = sum(verdicts.values())
+        return percent(verdicts["pass"] / scored if scored else None)
+
+
+def stopping_note(level: int) -> str:
+    if level == 1:
+        return "stopping: running trials finish and are committed; Ctrl-C again ends them now"
+    return "stopping now: containers are being ended; their slots run again on resume"
+
+
+class JsonWatcher:
+    """One event a line on stdout."""
+
+    def __enter__(self) -> JsonWatcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __call__(self, event: JsonObject) -> None:
+        if event["event"] != "tick":
+            sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+
+
+class QuietWatcher(JsonWatcher):
+    """Says nothing but warnings."""
+
+    def __call__(self, event: JsonObject) -> None:
+        if event["event"] == "warning":
+            say(f"warning: {event['message']}")
+
+
+class PlainWatcher(JsonWatcher):
+    """Lines for a log file: where the run stands every few seconds, and what went wrong."""
+
+    def __init__(self) -> None:
+        self._view = RunView()
+        self._last = 0.0
+
+    def __call__(self, event: JsonObject) -> None:
+        self._view.take(event)
+        match event["event"]:
+            case "run_started":
+                say(started_line(event))
+            case "warning":
+                say(f"warning: {event['message']}")
+            case "stopping":
+                say(stopping_note(event["level"]))
+            case "trial_finished" if event["status"] != "completed":
+                say(failed_line(event))
+            case "slot_committed":
+                if self._view.committed == self._view.total or self._is_time():
+                    say(self._view.line())
+            case "tick" if self._is_time():
+                say(self._view.line())
+
+    def _is_time(self) -> bool:
+        now = time.monotonic()
+        pause = _LINE_EVERY_S if self._view.elapsed_s < 60 else 15 * _LINE_EVERY_S
+        if now - self._last < pause:
+            return False
+        self._last = now
+        return True
+
+
+def started_line(event: JsonObject) -> str:
+    line = f"run {event['run_id']}: {event['total']} slots, {event['max_concurrency']} at once"
+    if event["committed"] or event["staged"] or event["begun"]:
+        line += (
+            f"; going on after {event['committed']} committed, with {event['staged']} finished "
+            f"and {event['begun']} begun trials of an earlier coordinator"
+        )
+    return line
+
+
+def failed_line(event: JsonObject) -> str:
+    again = ", running it again" if event["will_retry"] else ""
+    return (
+        f"slot {event['schedule_idx']} ({event['variant_id']}, {event['task_id']}): "
+        f"{event['status']}: {event['reason']}{again}"
+    )
+
+
+class LiveWatcher:
+    """A display that stays at the foot of the terminal."""
+
+    def __init__(self) -> None:
+        self._view = RunView()
+        self._live: Live | None = None
+
+    def __enter__(self) -> LiveWatcher:
+        from rich.live import Live
+
+        self._live = Live(
+            console=console(stderr=True),
+            get_renderable=self._draw,
+            refresh_per_second=5,
+            transient=True,
+        )
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: JsonObject) -> None:
+        self._view.take(event)
+        if event["event"] == "trial_finished" and event["status"] != "completed":
+            self._print(failed_line(event))
+        elif event["event"] == "run_started":
+            self._print(started_line(event))
+
+    def _print(self, text: str) -> None:
+        from rich.text import Text
+
+        if self._live is not None:
+            self._live.console.print(Text(text))
+
+    def _draw(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        view = self._view
+        if not view.total:
+            return Text("checking …")
+        eta = view.remaining_s
+        head = Table.grid(padding=(0, 1))
+        head.add_row(
+            ProgressBar(total=view.total, completed=view.committed, width=30),
+            Text(f"{view.committed}/{view.total} committed"),
+            Text(f"{view.running} running", style="cyan"),
+            Text(f"{view.waiting} waiting to commit"),
+            Text(f"{duration(view.elapsed_s)} elapsed", style="dim"),
+            Text(f"{duration(eta)} left" if eta is not None else "", style="dim"),
+        )
+        parts: list[RenderableType] = [Text(view.run_id, style="bold"), head, _variants(view)]
+        if view.note:
+            parts.append(Text(view.note, style="yellow"))
+        return Group(*parts)
+
+
+def _variants(view: RunView) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table.grid(padding=(0, 2))
+    names = ("pass rate", "pass", "fail", "missing", "error", "agent", "grade", "infra")
+    drawn.add_row(Text("variant", style="dim"), *(Text(name, style="dim") for name in names))
+    for variant in view.variants[:12]:
+        verdicts, statuses = view.verdicts[variant], view.statuses[variant]
+        agent = sum(statuses[s] for s in ("agent_error", "agent_timeout", "setup_error"))
+        counts = [verdicts[v] for v in ("pass", "fail", "missing", "error")]
+        counts += [agent, statuses["grade_error"], statuses["infra_error"]]
+        drawn.add_row(variant, Text(view.rate(variant), style="bold"), *(str(c) for c in counts))
+    if len(view.variants) > 12:
+        drawn.add_row(f"and {len(view.variants) - 12} more")
+    return drawn
+
+
+def watcher(*, as_json: bool, quiet: bool) -> JsonWatcher | LiveWatcher:
+    """The way to watch that fits the options and the terminal."""
+    if as_json:
+        return JsonWatcher()
+    if quiet:
+        return QuietWatcher()
+    return LiveWatcher() if sys.stderr.isatty() else PlainWatcher()

@@ -1,0 +1,97 @@
+"""The forms in which `labledger query` answers."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labledger.cli.console import out, out_json, say, table
+from labledger.errors import InvalidInput, Problem
+
+if TYPE_CHECKING:
+    from labledger.analysis.query import ViewInfo
+
+FORMATS = ("table", "json", "jsonl", "csv")
+_TABLE_ROWS = 1000
+
+
+def statement(sql: str | None, file: Path | None) -> str:
+    """The statement given as a word or in a file. Raises `InvalidInput`."""
+    if (sql is None) == (file is None):
+        problem = Problem("query", "give one statement, as a word or with --file")
+        raise InvalidInput("the query", [problem])
+    if file is None:
+        return sql or ""
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput("the query", [Problem(str(file), str(error))]) from None
+
+
+def parse_params(words: list[str]) -> dict[str, Any]:
+    """`NAME=VALUE` words; a value that is a JSON number is one. Raises `InvalidInput`."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            problem = Problem("--param", f"found {word!r}; expected NAME=VALUE")
+            raise InvalidInput("the query", [problem])
+        try:
+            number = json.loads(value)
+        except json.JSONDecodeError:
+            number = value
+        found[name] = number if type(number) in (int, float) else value
+    return found
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: str) -> None:
+    """Print the answer on stdout; all but a table is streamed."""
+    match form:
+        case "table":
+            _print_table(columns, rows)
+        case "json":
+            out_json([_named(columns, row) for row in rows])
+        case "jsonl":
+            for row in rows:
+                out(json.dumps(_named(columns, row), ensure_ascii=False))
+        case "csv":
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(_plain(row) for row in rows)
+        case _:
+            problem = Problem("--format", f"found {form!r}; expected one of {', '.join(FORMATS)}")
+            raise InvalidInput("the query", [problem])
+
+
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    stream = iter(rows)
+    shown = list(islice(stream, _TABLE_ROWS))
+    numeric = [
+        name
+        for i, name in enumerate(columns)
+        if shown and all(isinstance(row[i], int | float | None) for row in shown)
+    ]
+    table(columns, shown, right=numeric)
+    if next(stream, None) is not None:
+        say(f"only the first {_TABLE_ROWS} rows are shown; --format csv or jsonl prints them all")
+
+
+def _named(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(columns, _plain(row), strict=True))
+
+
+def _plain(row: Sequence[Any]) -> list[Any]:
+    """Values that JSON and CSV can hold: bytes as hex."""
+    return [value.hex() if isinstance(value, bytes) else value for value in row]
+
+
+def print_schema(views: Sequence[ViewInfo]) -> None:
+    """Name, purpose and columns of each view."""
+    for view in views:
+        out(f"{view.name}: {view.comment}")
+        out(f"    {', '.join(view.columns)}")

@@ -1,0 +1,105 @@
+"""`labledger show`: one trial, for a person who wants to know what happened in it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from labledger.cli.console import out, table
+
+if TYPE_CHECKING:
+    from labledger.api import Ledger
+    from labledger.records import JsonObject
+
+_HEAD_LINES = 20
+_SHOWN = (
+    *("setup_stdout", "setup_stderr", "agent_stdout", "agent_stderr"),
+    *("grader_stdout", "grader_stderr", "trial_output", "workspace_patch"),
+)
+
+
+def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
+    """Print the records of one slot, as `Ledger.slot` gives them."""
+    slot = records["slot"]
+    where = f"{slot['variant_id']} on {slot['task_id']}, replication {slot['repl_idx']}"
+    out(f"slot {slot['schedule_idx']} of run {slot['run_id']}: {where}")
+    if records["status"] is None:
+        out("not committed yet")
+        return
+    if not records["trials"]:
+        out(f"{records['status']}: never executed")
+        return
+    _print_run(records["trials"][0])
+    _print_rows(records)
+    for record in records["evidence"]:
+        _print_evidence(ledger, record, full=full)
+
+
+def _print_run(trial: JsonObject) -> None:
+    out(_status(trial))
+    out(
+        f"verdict: {trial['verdict'] or 'none'}; the agent's own word: {trial['outcome'] or 'none'}"
+    )
+    out(f"image {trial['image']['ref']} ({trial['image']['id']})")
+    out(f"{trial['started_at']} to {trial['ended_at']}")
+    rows = [
+        (name, phase["exit_status"], phase["duration_ms"], "yes" if phase["timed_out"] else "")
+        for name, phase in trial["phases"].items()
+        if phase is not None
+    ]
+    table(("phase", "exit", "ms", "timed out"), rows, right=("exit", "ms"))
+    for attempt in trial["attempts"][:-1]:
+        out(f"attempt {attempt['attempt']}: {_status(attempt)}")
+
+
+def _status(entry: JsonObject) -> str:
+    text = str(entry["status"])
+    if entry["reason"]:
+        text += f" ({entry['reason']})"
+    if entry["message"]:
+        text += f": {entry['message']}"
+    return text
+
+
+def _print_rows(records: JsonObject) -> None:
+    for name in ("predictions", "scores"):
+        for record in records[name]:
+            kept = {k: v for k, v in record.items() if k not in _BOOKKEEPING}
+            out(f"{name.removesuffix('s')}:")
+            out(_indented(json.dumps(kept, indent=2, ensure_ascii=False)))
+    if records["metrics"]:
+        rows = [(m["metric_id"], m["source"], m["value"]) for m in records["metrics"]]
+        table(("metric", "from", "value"), rows, right=("value",))
+    if records["events"]:
+        out(f"{len(records['events'])} events")
+
+
+_BOOKKEEPING = frozenset(
+    {"schema_version", "schedule_idx", "slot_commit_id", "attempt", "row_seq", "ts", "ids"}
+)
+
+
+def _print_evidence(ledger: Ledger, record: JsonObject, *, full: bool) -> None:
+    out(f"evidence of attempt {record['attempt']}:")
+    for name, reference in record["evidence"].items():
+        out(f"  {name}: {reference}")
+    for name, problem in record.get("ext", {}).get("problems", {}).items():
+        out(f"  {name}: {problem}")
+    for name in _SHOWN:
+        if name in record["evidence"]:
+            content = ledger.artifact(record["evidence"][name])
+            if content:
+                _print_text(name, content, full=full)
+
+
+def _print_text(name: str, content: bytes, *, full: bool) -> None:
+    lines = content.decode("utf-8", "replace").splitlines()
+    shown = lines if full else lines[:_HEAD_LINES]
+    out(f"--- {name} ({len(content)} bytes)")
+    out(_indented("\n".join(shown)))
+    if len(shown) < len(lines):
+        out(f"    … {len(lines) - len(shown)} more lines; --full prints them")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

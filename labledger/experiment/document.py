@@ -1,0 +1,224 @@
+"""The resolved experiment as one JSON object: what will run, with every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from labledger import canonical, references
+from labledger.experiment.checks import PHASES, authored_variants, lookup, memory_bytes
+from labledger.experiment.dataset import plain_number
+from labledger.experiment.findings import FieldPath, Refused, relative_name
+from labledger.experiment.staging import StagedFile
+from labledger.records import JsonObject
+
+SCHEMA_VERSION = "resolved_experiment_v1"
+DEPS = "/agentlab/deps"
+"""Where the container finds the staged files, in a folder for each phase."""
+
+TIMEOUT_S = {"setup": 600, "agent": 600, "grader": 120}
+"""Time limits of the phases, in seconds."""
+
+RUNTIME: JsonObject = {
+    "image": None,
+    "user": None,
+    "network": "none",
+    "root_read_only": False,
+    "max_log_bytes": 1 << 20,
+}
+RESOURCES: JsonObject = {"cpus": 1, "memory": "1g", "pids": 512}
+POLICY: JsonObject = {"grade_failed_agents": True}
+DESIGN: JsonObject = {
+    "replications": 1,
+    "max_concurrency": 1,
+    "schedule": "paired_interleaved",
+    "random_seed": 0,
+    "shuffle_tasks": False,
+    "prune": None,
+}
+RETRY: JsonObject = {"max_attempts": 2, "retry_on": ["infra_error"]}
+
+
+def base(data: JsonObject) -> JsonObject:
+    """The sections of the document that depend on the authored file alone.
+
+    Defaults: the constants of this module; `suite_id` is the benchmark's name; `split_id` and the
+    benchmark's `split` are each other's default, then ``test``; `adapter_id` is the benchmark's
+    name and the evaluator ``<name>-grader``, `custom`. Time is in seconds, memory in bytes.
+    """
+    experiment, benchmark = data["experiment"], data["benchmark"]
+    split_id = data["dataset"].get("split_id") or benchmark.get("split") or "test"
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "experiment": {
+            "id": experiment["id"],
+            "name": experiment.get("name", experiment["id"]),
+            "description": experiment.get("description", ""),
+            "tags": experiment.get("tags", []),
+        },
+        "dataset": {
+            "path": data["dataset"]["path"],
+            "suite_id": data["dataset"].get("suite_id", benchmark["name"]),
+            "split_id": split_id,
+            "limit": data["dataset"].get("limit"),
+        },
+        "runtime": _runtime(data["runtime"]),
+        "benchmark": _benchmark(benchmark, split_id),
+        "metrics": [_metric(metric) for metric in data.get("metrics", [])],
+        "design": _design(data.get("design", {})),
+    }
+
+
+def _runtime(authored: JsonObject) -> JsonObject:
+    runtime = RUNTIME | {key: authored[key] for key in RUNTIME.keys() & authored.keys()}
+    resources = RESOURCES | authored.get("resources", {})
+    return runtime | {
+        "user": None if runtime["user"] is None else str(plain_number(runtime["user"])),
+        "max_log_bytes": int(runtime["max_log_bytes"]),
+        "resources": {
+            "cpus": plain_number(resources["cpus"]),
+            "memory_bytes": memory_bytes(resources["memory"]),
+            "pids": int(resources["pids"]),
+        },
+    }
+
+
+def _benchmark(authored: JsonObject, split_id: str) -> JsonObject:
+    name = authored["name"]
+    benchmark = {
+        "adapter_id": authored.get("adapter_id", name),
+        "name": name,
+        "split": authored.get("split", split_id),
+        "policy": POLICY | authored.get("policy", {}),
+        "evaluator": authored.get("evaluator", {"name": f"{name}-grader", "mode": "custom"}),
+    }
+    if "version" in authored:
+        benchmark["version"] = authored["version"]
+    return benchmark
+
+
+def _metric(authored: JsonObject) -> JsonObject:
+    filled = {key: authored.get(key) for key in ("pointer", "event", "field", "aggregate")}
+    if authored["from"] == "events":
+        filled["aggregate"] = authored.get("aggregate", "count")
+    return {"id": authored["id"], "from": authored["from"], **filled}
+
+
+def _design(authored: JsonObject) -> JsonObject:
+    design = DESIGN | authored
+    retry = RETRY | authored.get("retry", {})
+    prune = authored.get("prune")
+    return design | {
+        **{key: int(design[key]) for key in ("replications", "max_concurrency", "random_seed")},
+        "retry": {
+            "max_attempts": int(retry["max_attempts"]),
+            "retry_on": sorted(set(retry["retry_on"])),
+        },
+        "prune": prune and {"max_consecutive_failures": int(prune["max_consecutive_failures"])},
+    }
+
+
+def variant_sections(
+    data: JsonObject, chosen: Sequence[str], files: Mapping[str, Sequence[StagedFile]]
+) -> list[JsonObject]:
+    """The `variants` of the document: the chosen ones, in authored order."""
+    sections = []
+    for path, variant in authored_variants(data):
+        if variant["variant_id"] not in chosen:
+            continue
+        bindings: JsonObject = variant.get("bindings", {})
+        sections.append(
+            {
+                "variant_id": variant["variant_id"],
+                "role": "baseline" if path == ("baseline",) else "treatment",
+                "bindings": bindings,
+                "setup": phase_section(data, "setup", bindings, files),
+                "agent": phase_section(data, "agent", bindings, files),
+            }
+        )
+    return sections
+
+
+def phase_section(
+    data: JsonObject,
+    name: str,
+    bindings: Mapping[str, Any],
+    files: Mapping[str, Sequence[StagedFile]],
+) -> JsonObject | None:
+    """One phase with the variant's bindings put in, or None where it is not authored.
+
+    Texts stay authored text: only names that the environment must give are left in them. A word
+    that names a staged file or folder becomes its path in the container.
+    """
+    phase = lookup(data, PHASES[name])
+    if phase is None:
+        return None
+    known = {key: _text(value) for key, value in bindings.items()}
+    staged = _staged_paths(name, files.get(name, ()))
+    env = phase.get("env", {})
+    return {
+        "command": [_word(_text(word), known, staged) for word in phase["command"]],
+        "env": {key: references.substitute(_text(env[key]), known) for key in sorted(env)},
+        "timeout_s": plain_number(phase.get("timeout_s", TIMEOUT_S[name])),
+    }
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else canonical.dumps(value)
+
+
+def _staged_paths(phase: str, files: Sequence[StagedFile]) -> dict[str, str]:
+    """Path in the container of each staged file and each folder around one, by relative name."""
+    paths: dict[str, str] = {}
+    for file in files:
+        steps = file.name.split("/")
+        for depth in range(1, len(steps) + 1):
+            name = "/".join(steps[:depth])
+            paths[name] = f"{DEPS}/{phase}/{name}"
+    return paths
+
+
+def _word(authored: str, known: Mapping[str, str], staged: Mapping[str, str]) -> str:
+    word = references.substitute(authored, known)
+    path = staged.get(literal_name(word) or "")
+    return word if path is None else references.escape(path)
+
+
+def literal_name(word: str) -> str | None:
+    """The relative name that a word of a command stands for, if it can be one at all."""
+    if any(True for _ in references.names(word)):
+        return None
+    try:
+        return relative_name(references.expand(word, {}))
+    except Refused:
+        return None
+
+
+def phases(document: JsonObject) -> Iterator[tuple[str, str | None, JsonObject]]:
+    """Each phase of a resolved document: its name, its variant (None for the grader), itself."""
+    for variant in document["variants"]:
+        for name in ("setup", "agent"):
+            if variant[name] is not None:
+                yield name, variant["variant_id"], variant[name]
+    yield "grader", None, document["grader"]
+
+
+def authored_place(name: str, place: FieldPath) -> FieldPath:
+    """Where a text of a phase stands in the authored file."""
+    return (*PHASES[name], *place)
+
+
+def result_part(document: JsonObject) -> JsonObject:
+    """What of a resolved document can change a result.
+
+    Left out: how many trials run at once, what the experiment is called, where its tasks were
+    read from and how they were chosen (the dataset's digest says which they are), and the names
+    of the environment, which the phases hold.
+    """
+    left_out = {"environment", "experiment", "dataset", "design"}
+    part = {key: value for key, value in document.items() if key not in left_out}
+    part["experiment"] = {"id": document["experiment"]["id"]}
+    part["dataset"] = {key: document["dataset"][key] for key in ("suite_id", "split_id", "digest")}
+    design = document["design"]
+    part["design"] = {key: design[key] for key in design if key != "max_concurrency"}
+    return part

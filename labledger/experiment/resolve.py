@@ -1,0 +1,263 @@
+"""From an authored experiment to the one thing that will run: `ResolvedExperiment`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from labledger import canonical
+from labledger.errors import ExperimentChanged, InvalidInput, Problem
+from labledger.experiment import document as documents
+from labledger.experiment import schedule, staging
+from labledger.experiment.authoring import Authored
+from labledger.experiment.checks import PHASES, authored_variants, lookup, phase_texts
+from labledger.experiment.dataset import Dataset, Selection, TaskRef, read_tasks
+from labledger.experiment.findings import FieldPath, Refused
+from labledger.experiment.staging import StagedFile
+from labledger.records import JsonObject, Slot
+from labledger.references import is_contract_name, names
+from labledger.store import ArtifactStore
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the command line narrows or changes of an authored experiment.
+
+    `tasks` and `variants` are globs (`fnmatch`, matching case) and keep what any of them matches;
+    each must match something. `limit` keeps the first so many of the tasks left by
+    `dataset.limit` and `tasks`: it narrows the authored experiment and never widens it.
+    """
+
+    limit: int | None = None
+    tasks: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    max_concurrency: int | None = None
+
+    @classmethod
+    def of(cls, document: JsonObject, *, max_concurrency: int | None = None) -> Self:
+        """The overrides that a resolved document was made with, to resolve it once more."""
+        filters = document["dataset"]["filters"]
+        tasks, variants = tuple(filters["tasks"]), tuple(filters["variants"])
+        return cls(filters["limit"], tasks, variants, max_concurrency)
+
+
+@dataclass(frozen=True)
+class ResolvedExperiment:
+    """What will run: every default filled in, every file and task digested, nothing written."""
+
+    authored: Authored
+    document: JsonObject
+    """`resolved_experiment_v1`, JSON all through."""
+    dataset: Dataset
+    files: Mapping[str, tuple[StagedFile, ...]]
+    """Staged files by phase name."""
+
+    @property
+    def source(self) -> Path:
+        return self.authored.path.absolute()
+
+    @property
+    def authored_text(self) -> str:
+        return self.authored.text
+
+    @property
+    def tasks(self) -> tuple[TaskRef, ...]:
+        """The selected tasks, in the file's order."""
+        return self.dataset.tasks
+
+    @cached_property
+    def variants(self) -> tuple[str, ...]:
+        """The selected variants' ids, the baseline first where it is selected."""
+        return tuple(variant["variant_id"] for variant in self.document["variants"])
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) over what can change a result; see `document.result_part`."""
+        return canonical.digest(documents.result_part(self.document))
+
+    @property
+    def total_slots(self) -> int:
+        replications: int = self.document["design"]["replications"]
+        return len(self.variants) * len(self.tasks) * replications
+
+    @property
+    def required_names(self) -> tuple[str, ...]:
+        """The `$NAME`s that --env, --env-file or the host's environment must give, sorted."""
+        return tuple(self.document["environment"])
+
+    @cached_property
+    def images(self) -> tuple[str, ...]:
+        """Every image that some trial will run in, sorted."""
+        default = self.document["runtime"]["image"]
+        return tuple(sorted({task.image or default for task in self.tasks}))
+
+    def slots(self) -> Iterator[Slot]:
+        """The schedule, lazily; see `schedule.slots` for its orders."""
+        task_ids = [task.task_id for task in self.tasks]
+        return schedule.slots(self.document["design"], self.variants, task_ids)
+
+    def frozen_tasks(self) -> Iterator[tuple[TaskRef, JsonObject]]:
+        """Each task with its frozen row, read from the file again, in flat memory.
+
+        Raises `ExperimentChanged` at a row that is no longer what was resolved.
+        """
+        return self.dataset.rows()
+
+    def freeze(self, store: ArtifactStore) -> None:
+        """Put the staged files and the workspaces' tars into `store`.
+
+        Raises `ExperimentChanged` where one is no longer what was resolved.
+        """
+        for file in {file.sha256: file for phase in self.files.values() for file in phase}.values():
+            if not store.has(file.sha256):
+                _freeze_file(file, store)
+        self.dataset.freeze(store)
+
+    def missing_names(self, known: Collection[str]) -> list[Problem]:
+        """A problem for each of `required_names` that is not `known`, where it is first used."""
+        problems: dict[str, Problem] = {}
+        for phase, variant, place, name in _references(self.document):
+            if name not in known and name not in problems:
+                problems[name] = self._missing(phase, variant, place, name, known)
+        return list(problems.values())
+
+    def _missing(
+        self, phase: str, variant: str | None, place: FieldPath, name: str, known: Collection[str]
+    ) -> Problem:
+        by_variant = f"bound by variant {variant!r} nor " if variant else ""
+        neither = "neither " if variant else "not "
+        message = f"${name} is {neither}{by_variant}set by --env, --env-file or the environment"
+        bound = {key for v in self.document["variants"] for key in v["bindings"]}
+        close = difflib.get_close_matches(name, sorted(bound | set(known)), n=1)
+        hint = f"pass --env {name}=… or export {name}"
+        if close:
+            hint = f"did you mean ${close[0]}? otherwise {hint}"
+        return self.authored.problem(documents.authored_place(phase, place), message, hint)
+
+    def warnings(self) -> list[Problem]:
+        """Words of commands that look like a file forgotten in `files`; not an error by itself."""
+        problems: dict[FieldPath, Problem] = {}
+        for phase, _, section in documents.phases(self.document):
+            for index, word in enumerate(section["command"]):
+                name = documents.literal_name(word)
+                path = documents.authored_place(phase, ("command", index))
+                if name and "." in name and (self.authored.folder / name).is_file():
+                    message = f"{name!r} lies beside the experiment and is not staged"
+                    hint = f"add it to {'.'.join(map(str, PHASES[phase]))}.files"
+                    problems[path] = self.authored.problem(path, message, hint)
+        return list(problems.values())
+
+
+def resolve(authored: Authored, overrides: Overrides | None = None) -> ResolvedExperiment:
+    """Fill in every default, choose variants and tasks, and digest every file. Writes nothing.
+
+    The tasks are read, checked and digested as a stream. Raises `InvalidInput` with every problem
+    of the tasks, or where a filter matches nothing.
+    """
+    overrides = overrides or Overrides()
+    _check_overrides(overrides)
+    data = authored.data
+    chosen = _chosen_variants(data, overrides.variants)
+    files = _staged(authored)
+    document = documents.base(data)
+    document["variants"] = documents.variant_sections(data, chosen, files)
+    document["grader"] = documents.phase_section(data, "grader", {}, files)
+    _check_executable(authored, document, files)
+    selection = Selection(document["dataset"]["limit"], overrides.tasks, overrides.limit)
+    path = authored.folder / document["dataset"]["path"]
+    dataset = read_tasks(path, selection, default_image=document["runtime"]["image"])
+    document["dataset"] |= {
+        "tasks": len(dataset.tasks),
+        "digest": dataset.digest,
+        "filters": {
+            "tasks": list(overrides.tasks),
+            "variants": list(overrides.variants),
+            "limit": overrides.limit,
+        },
+    }
+    if overrides.max_concurrency is not None:
+        document["design"]["max_concurrency"] = overrides.max_concurrency
+    document["environment"] = sorted({name for *_, name in _references(document)})
+    document["files"] = {phase: [f.as_json() for f in staged] for phase, staged in files.items()}
+    return ResolvedExperiment(authored, document, dataset, files)
+
+
+def _check_overrides(overrides: Overrides) -> None:
+    problems = [
+        Problem(option, f"found {value}; expected 1 or more")
+        for option, value in (
+            ("--limit", overrides.limit),
+            ("--max-concurrency", overrides.max_concurrency),
+        )
+        if value is not None and value < 1
+    ]
+    if problems:
+        raise InvalidInput("the options given are not valid", problems)
+
+
+def _chosen_variants(data: JsonObject, globs: tuple[str, ...]) -> list[str]:
+    known = [variant["variant_id"] for _, variant in authored_variants(data)]
+    problems = [
+        Problem("--variant", f"{glob!r} matches no variant", hint=f"variants: {', '.join(known)}")
+        for glob in globs
+        if not any(fnmatchcase(name, glob) for name in known)
+    ]
+    if problems:
+        raise InvalidInput("the variants chosen do not exist", problems)
+    return [n for n in known if not globs or any(fnmatchcase(n, glob) for glob in globs)]
+
+
+def _staged(authored: Authored) -> dict[str, tuple[StagedFile, ...]]:
+    files: dict[str, tuple[StagedFile, ...]] = {}
+    problems: list[Problem] = []
+    for phase, path in PHASES.items():
+        entries = (lookup(authored.data, path) or {}).get("files", [])
+        try:
+            files[phase] = staging.stage(authored.folder, entries)
+        except Refused as refused:
+            problems.append(authored.problem((*path, "files"), refused.message, refused.hint))
+    if problems:
+        raise InvalidInput(f"the files of {authored.path} cannot be staged", problems)
+    return files
+
+
+def _check_executable(
+    authored: Authored, document: JsonObject, files: Mapping[str, tuple[StagedFile, ...]]
+) -> None:
+    """A staged file that a command starts itself must be executable."""
+    problems: dict[FieldPath, Problem] = {}
+    for phase, _, section in documents.phases(document):
+        path = documents.authored_place(phase, ("command", 0))
+        for file in files[phase]:
+            started = section["command"][0] == f"{documents.DEPS}/{phase}/{file.name}"
+            if started and not file.executable:
+                hint = f"chmod +x {file.source}, or start it by its interpreter"
+                problems[path] = authored.problem(path, f"{file.name} is not executable", hint)
+    if problems:
+        raise InvalidInput(f"the commands of {authored.path} cannot start", list(problems.values()))
+
+
+def _references(document: JsonObject) -> Iterator[tuple[str, str | None, FieldPath, str]]:
+    """Each `$NAME` that a document takes from outside: phase, variant, place, name."""
+    for phase, variant, section in documents.phases(document):
+        for place, text in phase_texts(section):
+            for name in names(text):
+                if not is_contract_name(name):
+                    yield phase, variant, place, name
+
+
+def _freeze_file(file: StagedFile, store: ArtifactStore) -> None:
+    try:
+        kept, _ = store.put_file(file.source)
+    except FileNotFoundError:
+        kept = "gone"
+    if kept != file.sha256:
+        raise ExperimentChanged(
+            f"{file.source} changed while it was being used",
+            hint="leave the experiment's files alone until it has started, and start it again",
+        )

@@ -1,0 +1,38 @@
+"""Writing files that appear whole or not at all, streamed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from labledger.errors import LabLedgerError
+from labledger.store import sync_directory
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` when the block ends well.
+
+    Raises `LabLedgerError` where that fails; `path` is then as it was.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        Path(name).replace(path)
+        sync_directory(path.parent)
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
+        raise

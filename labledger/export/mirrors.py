@@ -1,0 +1,245 @@
+"""The JSONL mirrors of a run: followed live, and at any time rebuilt from the ledger.
+
+A mirror holds one canonical JSON record a line, in schedule order: the same bytes for the same
+ledger, whether they were appended commit by commit or rebuilt at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from labledger.errors import LedgerError
+from labledger.export.files import replacing
+from labledger.ledger.reader import LedgerReader
+from labledger.records import SlotRecords
+
+PATHS = {
+    "predictions": Path("benchmark/predictions.jsonl"),
+    "scores": Path("benchmark/scores.jsonl"),
+    "evidence": Path("evidence/evidence_records.jsonl"),
+    "trials": Path("facts/trials.jsonl"),
+    "metrics": Path("facts/metrics_long.jsonl"),
+    "events": Path("facts/events.jsonl"),
+}
+"""Each mirror's file in the run folder, by the kind of its records."""
+
+_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a mirror is not what the ledger would make of it."""
+
+    path: Path
+    line: int
+    """The first line that differs, counted from 1; 0 where there is no file."""
+    message: str
+
+
+class MirrorWriter:
+    """Appends each commit's records to the mirrors in a run folder. Needs `mend` first."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self._open: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def mend(self, reader: LedgerReader, run_id: str) -> None:
+        """Bring every mirror to where the ledger is, and open it for appending.
+
+        Looks at the last slot of each file only: a torn line is dropped, missing lines are
+        appended, and a file that is no mirror of this run is rebuilt. Raises `LabLedgerError`.
+        """
+        self.close()
+        end = reader.run(run_id).next_schedule_idx
+        for kind, relative in PATHS.items():
+            path = self.run_dir / relative
+            with _reported(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+                rest = _mend_tail(descriptor, reader, run_id, kind, end)
+                if rest is None:
+                    os.close(descriptor)
+                    rebuild(reader, run_id, kind, path)
+                    descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+                else:
+                    _append_all(descriptor, rest)
+                self._open[kind] = descriptor
+
+    def append(self, records: SlotRecords) -> None:
+        """Append the records of one commit: whole lines, in one write for each file.
+
+        Raises `LedgerError` where a file cannot be written; it then still ends in a whole line,
+        and the next `mend` adds what is missing.
+        """
+        for kind, descriptor in self._open.items():
+            if lines := records.lines(kind):
+                with _reported(self.run_dir / PATHS[kind]):
+                    _write_whole(descriptor, _as_bytes(lines))
+
+
+def rebuild(reader: LedgerReader, run_id: str, kind: str, out: Path | BinaryIO) -> None:
+    """Write a mirror anew from the ledger: to a stream, or to a file that appears whole."""
+    if isinstance(out, Path):
+        with replacing(out) as handle:
+            rebuild(reader, run_id, kind, handle)
+        return
+    for _, line in reader.record_lines(run_id, kind):
+        out.write(line.encode() + b"\n")
+
+
+def rebuild_all(reader: LedgerReader, run_id: str, folder: Path) -> list[Path]:
+    """Write every mirror anew under `folder`, as in a run folder. Returns the files."""
+    for kind, relative in PATHS.items():
+        rebuild(reader, run_id, kind, folder / relative)
+    return [folder / relative for relative in PATHS.values()]
+
+
+def compare(reader: LedgerReader, run_id: str, run_dir: Path) -> list[Difference]:
+    """The mirrors in a run folder that are not, byte for byte, what the ledger makes of them."""
+    found = (
+        _first_difference(run_dir / relative, reader.record_lines(run_id, kind))
+        for kind, relative in PATHS.items()
+    )
+    return [difference for difference in found if difference is not None]
+
+
+def _first_difference(path: Path, expected: Iterator[tuple[int, str]]) -> Difference | None:
+    number = 0
+    try:
+        with path.open("rb") as handle:
+            for number, (idx, line) in enumerate(expected, 1):
+                if handle.readline() != line.encode() + b"\n":
+                    return Difference(path, number, f"differs from the ledger at slot {idx}")
+            if handle.read(1):
+                return Difference(path, number + 1, "has more than the ledger")
+    except FileNotFoundError:
+        return Difference(path, 0, "is missing")
+    except OSError as error:
+        return Difference(path, number, f"cannot be read: {error.strerror}")
+    return None
+
+
+def _mend_tail(
+    descriptor: int, reader: LedgerReader, run_id: str, kind: str, end: int
+) -> Iterator[tuple[int, str]] | None:
+    """Cut the file back to whole slots that the ledger agrees with.
+
+    Returns the records that must follow; None where the file is no mirror of this run up to slot
+    `end` (not included).
+    """
+    size = os.fstat(descriptor).st_size
+    whole = _end_of_last_line(descriptor, size)
+    if whole < size:
+        os.ftruncate(descriptor, whole)
+    if whole == 0:
+        return reader.record_lines(run_id, kind)
+    last = _slot_of(_line_before(descriptor, whole)[1], run_id)
+    if last is None or last >= end:
+        return None
+    start = whole
+    while start > 0:
+        before, line = _line_before(descriptor, start)
+        if _slot_of(line, run_id) != last:
+            break
+        start = before
+    rest = reader.record_lines(run_id, kind, last)
+    return _after_the_common(descriptor, start, whole, last, rest)
+
+
+def _after_the_common(
+    descriptor: int, start: int, end: int, last: int, rest: Iterator[tuple[int, str]]
+) -> Iterator[tuple[int, str]] | None:
+    """Go past the lines of slot `last` that stand in the file already, from `start` to `end`."""
+    tail = os.pread(descriptor, end - start, start)
+    for standing in tail.splitlines(keepends=True):
+        idx, line = next(rest, (-1, ""))
+        if idx != last or line.encode() + b"\n" != standing:
+            return None
+    return rest
+
+
+def _slot_of(line: bytes, run_id: str) -> int | None:
+    """The slot that a line of this run's mirror is about; None for anything else."""
+    try:
+        record = json.loads(line)
+        idx = record["schedule_idx"]
+        return idx if isinstance(idx, int) and record["ids"]["run_id"] == run_id else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _end_of_last_line(descriptor: int, size: int) -> int:
+    """The offset after the last line end; 0 where there is none."""
+    position = size
+    while position > 0:
+        start = max(0, position - _BLOCK)
+        found = os.pread(descriptor, position - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        position = start
+    return 0
+
+
+def _line_before(descriptor: int, end: int) -> tuple[int, bytes]:
+    """The line that ends at offset `end`, and the offset at which it starts."""
+    start = _end_of_last_line(descriptor, end - 1)
+    return start, os.pread(descriptor, end - start, start)
+
+
+def _append_all(descriptor: int, records: Iterator[tuple[int, str]]) -> None:
+    """Append records in writes of some size, each of whole lines."""
+    waiting: list[str] = []
+    size = 0
+    for _, line in records:
+        waiting.append(line)
+        size += len(line)
+        if size >= _BLOCK:
+            _write_whole(descriptor, _as_bytes(waiting))
+            waiting, size = [], 0
+    if waiting:
+        _write_whole(descriptor, _as_bytes(waiting))
+
+
+def _as_bytes(lines: list[str] | tuple[str, ...]) -> bytes:
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _write_whole(descriptor: int, content: bytes) -> None:
+    """One write; where it could only be done in part, what was written is taken back."""
+    before = os.fstat(descriptor).st_size
+    try:
+        written = os.write(descriptor, content)
+        while written < len(content):
+            written += os.write(descriptor, content[written:])
+    except OSError:
+        os.ftruncate(descriptor, before)
+        raise
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """Turn a failure of the file system into a `LedgerError` about this mirror."""
+    try:
+        yield
+    except OSError as error:
+        raise LedgerError(
+            f"could not write the mirror {path}: {error.strerror}",
+            hint="nothing is lost: the ledger holds the records, and resuming mends the mirror",
+        ) from error

@@ -1,0 +1,111 @@
+"""The summary of a run: built from committed scores alone, the same bytes for the same ledger."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from labledger import schema
+from labledger.ledger.model import PrimaryMetric, VariantCounts
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject, SlotStatus, Verdict
+from labledger.store import write_atomically
+
+PATH = Path("benchmark/summary.json")
+"""The summary's file in the run folder."""
+
+SCHEMA = "benchmark_summary_v1"
+_VERDICTS = tuple(verdict.value for verdict in Verdict)
+_BENCHMARK_KEYS = ("adapter_id", "name", "version", "split")
+
+
+def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
+    """A `benchmark_summary_v1` of what is committed so far.
+
+    A slot counts as scored when a score row of it is committed and its status is not
+    `grade_error`. `total` and the verdicts count scored slots; `pass_rate` is `pass` over them,
+    and null where there are none. `ext` holds the other denominators.
+    """
+    run = reader.run(run_id)
+    counts = reader.counts(run_id)
+    metrics = reader.primary_metrics(run_id)
+    first = reader.first_score(run_id)
+    benchmark = run.resolved.get("benchmark") or (first or {}).get("benchmark", {})
+    summary: JsonObject = {
+        "schema_version": SCHEMA,
+        "run_id": run_id,
+        "benchmark": {key: benchmark[key] for key in _BENCHMARK_KEYS if benchmark.get(key)},
+        "totals": {
+            "trials": sum(count.scored for count in counts),
+            **{
+                verdict: sum(count.verdicts.get(verdict, 0) for count in counts)
+                for verdict in _VERDICTS
+            },
+        },
+        "variants": [_variant(count, metrics.get(count.variant_id)) for count in counts],
+        "ext": {
+            "experiment_id": run.experiment_id,
+            "run_digest": run.digest,
+            "chain_head": reader.chain_head(run_id),
+            **_denominators(_sum(counts)),
+            "variants": [
+                {"variant_id": count.variant_id, **_denominators(count)} for count in counts
+            ],
+        },
+    }
+    if first is not None:
+        summary["evaluator"] = first["evaluator"]
+    schema.check(summary, SCHEMA)
+    return summary
+
+
+def summary_bytes(summary: JsonObject) -> bytes:
+    """The summary as its file holds it: indented, sorted keys, a line end."""
+    return (json.dumps(summary, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def write_summary(run_dir: Path, summary: JsonObject) -> Path:
+    """Write the summary into a run folder, whole; return the file."""
+    path = run_dir / PATH
+    write_atomically(path, summary_bytes(summary))
+    return path
+
+
+def _variant(count: VariantCounts, metric: PrimaryMetric | None) -> dict[str, Any]:
+    scored = count.scored
+    return {
+        "variant_id": count.variant_id,
+        "total": scored,
+        **{verdict: count.verdicts.get(verdict, 0) for verdict in _VERDICTS},
+        "pass_rate": count.verdicts.get("pass", 0) / scored if scored else None,
+        "primary_metric_name": metric.name if metric else None,
+        "primary_metric_mean": metric.mean if metric else None,
+    }
+
+
+def _denominators(count: VariantCounts) -> dict[str, Any]:
+    return {
+        "scheduled": count.scheduled,
+        "committed": count.committed,
+        "scored": count.scored,
+        "unscored": count.committed - count.scored,
+        "not_committed": count.scheduled - count.committed,
+        "statuses": {status.value: count.statuses.get(status.value, 0) for status in SlotStatus},
+    }
+
+
+def _sum(counts: list[VariantCounts]) -> VariantCounts:
+    statuses: dict[str, int] = {}
+    verdicts: dict[str, int] = {}
+    for count in counts:
+        for found, into in ((count.statuses, statuses), (count.verdicts, verdicts)):
+            for key, number in found.items():
+                into[key] = into.get(key, 0) + number
+    return VariantCounts(
+        "",
+        sum(count.scheduled for count in counts),
+        sum(count.committed for count in counts),
+        statuses,
+        verdicts,
+    )

@@ -1,0 +1,169 @@
+"""SQLite as the ledger uses it: which driver, which settings, and driver errors in our words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool, QueuePool
+
+from labledger.errors import LedgerError, LedgerMissing
+
+LOCK_WAIT_S = 30
+"""How long a statement waits for another connection's write."""
+
+_SAFE_SQLITE = (3, 51, 3)
+_PRAGMAS = (
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA recursive_triggers = ON",
+    "PRAGMA cache_size = -32768",
+    "PRAGMA temp_store = MEMORY",
+)
+_WRITER_PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA wal_autocheckpoint = 4000",
+    "PRAGMA journal_size_limit = 67108864",
+)
+
+
+def _choose_driver() -> ModuleType:
+    """The newer SQLite of the standard library's and pysqlite3's, where that is installed."""
+    try:
+        from pysqlite3 import dbapi2
+    except ImportError:
+        return sqlite3
+    bundled: ModuleType = dbapi2
+    return bundled if bundled.sqlite_version_info >= sqlite3.sqlite_version_info else sqlite3
+
+
+DRIVER = _choose_driver()
+
+
+def driver_risk(version: tuple[int, ...] | None = None) -> str | None:
+    """A sentence that names the risk of the SQLite in use (or of `version`), or None."""
+    found = version or DRIVER.sqlite_version_info
+    if found >= _SAFE_SQLITE:
+        return None
+    return (
+        f"SQLite {'.'.join(map(str, found))} has a known, rare corruption in WAL mode when one "
+        "connection writes while another checkpoints (mended in 3.51.3); "
+        "`pip install pysqlite3` brings a newer SQLite"
+    )
+
+
+def writable_engine(path: Path, *, foreign_keys: bool = True) -> Engine:
+    """An engine whose transactions take the write lock at once. Creates no file."""
+    engine = _engine(path, "mode=rw", foreign_keys=foreign_keys, pragmas=_WRITER_PRAGMAS)
+    event.listen(engine, "begin", _begin_immediate)
+    return engine
+
+
+def readonly_engine(path: Path) -> Engine:
+    """An engine that cannot write; each of its transactions sees one state of the ledger.
+
+    Raises `LedgerMissing` where there is no file, and `LedgerError` where it cannot be opened.
+    """
+    require(path)
+    engine = _engine(path, "mode=ro")
+    try:
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SELECT 1 FROM sqlite_schema LIMIT 1")
+    except DBAPIError as error:
+        engine.dispose()
+        if _wal_is_empty(path) and not os.access(path.parent, os.W_OK):
+            engine = _engine(path, "immutable=1")
+        else:
+            raise _in_our_words("open the ledger", path, error) from error
+    event.listen(engine, "begin", _begin_deferred)
+    return engine
+
+
+def require(path: Path) -> None:
+    """Raise `LedgerMissing` unless there is a file with something in it."""
+    try:
+        size = path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        raise LedgerMissing(
+            f"there is no ledger at {path}", hint="`labledger run` creates one"
+        ) from None
+    except OSError as error:
+        raise LedgerError(f"could not open the ledger: {error.strerror} ({path})") from error
+    if size == 0 and _wal_is_empty(path):
+        raise LedgerMissing(
+            f"the ledger at {path} is empty: its creation was interrupted",
+            hint="`labledger run` creates it anew",
+        )
+
+
+@contextmanager
+def translated(what: str, path: Path) -> Iterator[None]:
+    """The one boundary where a failure of the driver while trying to `what` is a `LedgerError`."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise _in_our_words(what, path, error) from error
+
+
+def _engine(
+    path: Path, mode: str, *, foreign_keys: bool = True, pragmas: tuple[str, ...] = ()
+) -> Engine:
+    uri = f"file:{quote(str(path.absolute()))}?{mode}"
+    reading = not pragmas
+
+    def connect() -> Any:
+        connection = DRIVER.connect(
+            uri,
+            uri=True,
+            timeout=LOCK_WAIT_S,
+            isolation_level=None,
+            check_same_thread=not reading,
+        )
+        for pragma in (*_PRAGMAS, *pragmas):
+            connection.execute(pragma)
+        if not foreign_keys:
+            connection.execute("PRAGMA foreign_keys = OFF")
+        return connection
+
+    pool = QueuePool if reading else NullPool
+    return create_engine("sqlite://", module=DRIVER, creator=connect, poolclass=pool)
+
+
+def _begin_immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _begin_deferred(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _wal_is_empty(path: Path) -> bool:
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size == 0
+    except OSError:
+        return True
+
+
+_HINTS = (
+    ("full", "free some space, then `labledger resume`"),
+    ("locked", "another process has been writing for long; try again"),
+    ("readonly", "make the ledger's folder writable"),
+    ("unable to open", "check the permissions of the ledger's folder"),
+    ("not a database", "this file is not a ledger; choose another with --lab-dir"),
+    ("malformed", "`labledger verify` says what is damaged; restore a backup"),
+    ("disk I/O", "check the disk and its file system, then `labledger verify`"),
+)
+
+
+def _in_our_words(what: str, path: Path, error: DBAPIError) -> LedgerError:
+    cause = str(error.orig)
+    hint = next((hint for word, hint in _HINTS if word in cause), None)
+    return LedgerError(f"could not {what}: {cause} ({path})", hint=hint)

@@ -1,0 +1,187 @@
+"""What crosses the ledger's border besides trial results: runs, leases, dispatches, counts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from labledger.records import JsonObject, RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    variant_id: str
+    role: str
+    """`baseline` or `treatment`."""
+    bindings: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run that is about to be created; its tasks and slots are given apart, as streams."""
+
+    run_id: str
+    experiment_id: str
+    name: str
+    resolved: JsonObject
+    """The resolved experiment: what will run."""
+    authored: str
+    """The text of the authored experiment file."""
+    digest: str
+    """Digest of what affects results, from the resolved experiment."""
+    source_path: str
+    """Where the authored file lay."""
+    images: JsonObject
+    """Image id by image reference."""
+    variants: tuple[Variant, ...]
+    labledger_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A coordinator process, named so that a later one can tell whether it still lives."""
+
+    host: str
+    pid: int
+    process_token: str
+    """What tells this process from a later one with the same pid, such as its start time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """Who owns a run now. Times are UTC text in the form of `labledger.clock`."""
+
+    run_id: str
+    epoch: int
+    owner: Owner
+    acquired_at: str
+    renewed_at: str
+    expires_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write a run. Every write checks that `epoch` is still the run's."""
+
+    run_no: int
+    run_id: str
+    epoch: int
+    ttl_s: float
+    """Seconds from a renewal to the expiry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """The journal's word that a container may exist."""
+
+    schedule_idx: int
+    attempt: int
+    container: str
+    host: str
+    """The machine whose engine the container was to be created on."""
+    dispatched_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class StagedAttempt:
+    """The newest staged result of a slot that is not committed yet."""
+
+    attempt: int
+    final: bool
+    """False when a retry was to follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """All that the ledger holds on a run as a whole."""
+
+    run_id: str
+    experiment_id: str
+    name: str
+    created_at: str
+    resolved_text: str
+    authored: str
+    digest: str
+    source_path: str
+    images: JsonObject
+    labledger_version: str
+    total_slots: int
+    genesis_digest: str
+    variants: tuple[Variant, ...]
+    next_schedule_idx: int
+    """Also the number of committed slots."""
+    epoch: int
+    status: RunStatus
+    updated_at: str
+    ended_at: str | None
+    lease: LeaseInfo | None
+    """None when nobody owns the run."""
+    run_no: int
+
+    def as_json(self) -> JsonObject:
+        """The run as a whole, without the experiment's text."""
+        owner = self.lease and {**asdict(self.lease.owner), "expires_at": self.lease.expires_at}
+        return {
+            "run_id": self.run_id,
+            "experiment_id": self.experiment_id,
+            "name": self.name,
+            "status": self.status.value,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            "ended_at": self.ended_at,
+            "total_slots": self.total_slots,
+            "committed": self.next_schedule_idx,
+            "digest": self.digest,
+            "source_path": self.source_path,
+            "owner": owner,
+        }
+
+    @property
+    def resolved(self) -> JsonObject:
+        """The resolved experiment, parsed."""
+        document: JsonObject = json.loads(self.resolved_text)
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class VariantCounts:
+    """How far a variant is: slots by status, and verdicts of the slots that count as scored."""
+
+    variant_id: str
+    scheduled: int = 0
+    committed: int = 0
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    """Of committed slots with a score row, except `grade_error`: its score is kept, not counted."""
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+    @property
+    def scored(self) -> int:
+        return sum(self.verdicts.values())
+
+    def plus(self, status: str | None, verdict: str | None, count: int = 1) -> VariantCounts:
+        """With `count` more slots: `status` is None where they are not committed."""
+        statuses, verdicts = Counter(self.statuses), Counter(self.verdicts)
+        if status is not None:
+            statuses[status] += count
+        if verdict is not None:
+            verdicts[verdict] += count
+        return VariantCounts(
+            self.variant_id,
+            self.scheduled + count,
+            self.committed + (count if status is not None else 0),
+            dict(statuses),
+            dict(verdicts),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryMetric:
+    """A variant's primary metric over its scored slots."""
+
+    name: str
+    mean: float

@@ -1,0 +1,254 @@
+"""Reading the ledger: never a lock that a writer waits for, never a write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from sqlalchemy import Connection, Engine
+
+from labledger.canonical import sha256_hex
+from labledger.errors import LedgerError
+from labledger.ledger import migrate, runs, stream, tallies
+from labledger.ledger.engine import readonly_engine, translated
+from labledger.ledger.lookup import ledger_id, run_number
+from labledger.ledger.model import (
+    Dispatch,
+    PrimaryMetric,
+    RunInfo,
+    StagedAttempt,
+    VariantCounts,
+)
+from labledger.records import JsonObject, Slot, SlotRecords, TrialResult
+from labledger.store import ArtifactStore
+
+_SLOT_SQL = """
+SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx
+FROM slot
+JOIN run_variant
+  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+WHERE slot.run_no = ? AND slot.schedule_idx >= ?
+ORDER BY slot.schedule_idx"""
+
+
+class LedgerReader:
+    """A way into the ledger that cannot write; methods may be called from any thread.
+
+    Each call sees one state of the ledger, and an iterator keeps to the state at its first step
+    until it is exhausted or closed.
+    """
+
+    def __init__(self, path: Path, engine: Engine, store: ArtifactStore) -> None:
+        self.path = path
+        self._engine = engine
+        self._store = store
+        with self._snapshot("open the ledger") as connection:
+            migrate.check_revision(connection, path)
+            self.ledger_id = ledger_id(connection)
+
+    @classmethod
+    def open(cls, path: Path, store: ArtifactStore | None = None) -> Self:
+        """Open a current ledger; `store` is the folder `artifacts` beside it by default.
+
+        Raises `LedgerMissing`, `LedgerOutdated`, `LedgerTooNew`, or `LedgerError`.
+        """
+        engine = readonly_engine(path)
+        try:
+            return cls(path, engine, store or ArtifactStore(path.parent / "artifacts"))
+        except BaseException:
+            engine.dispose()
+            raise
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- runs
+
+    def runs(self) -> list[RunInfo]:
+        """Every run, the newest first."""
+        with self._snapshot("list the runs") as connection:
+            return runs.all_runs(connection)
+
+    def run(self, run_id: str) -> RunInfo:
+        """One run. Raises `RunNotFound`."""
+        with self._of_run(run_id) as (connection, run_no):
+            return runs.one_run(connection, run_no)
+
+    def counts(self, run_id: str) -> list[VariantCounts]:
+        """How far each variant is, in the order of the experiment."""
+        with self._of_run(run_id) as (connection, run_no):
+            return tallies.counts(connection, run_no)
+
+    def consecutive_failures(self, run_id: str) -> dict[str, int]:
+        """For each variant, its committed slots since the last `completed` one.
+
+        Pruned slots do not count: they neither failed nor ended a row of failures.
+        """
+        with self._of_run(run_id) as (connection, run_no):
+            return tallies.consecutive_failures(connection, run_no)
+
+    # -- slots and tasks
+
+    def slots(self, run_id: str, start: int = 0) -> Iterator[Slot]:
+        """The schedule from slot `start` on, streamed."""
+        with self._of_run(run_id) as (connection, run_no):
+            for row in connection.exec_driver_sql(_SLOT_SQL, (run_no, start)):
+                yield Slot(*row)
+
+    def slot(self, run_id: str, schedule_idx: int) -> Slot:
+        """One slot. Raises `LedgerError` where the run has none of that number."""
+        found = next(self.slots(run_id, schedule_idx), None)
+        if found is None or schedule_idx < 0:
+            total = self.run(run_id).total_slots
+            raise LedgerError(
+                f"run {run_id} has no slot {schedule_idx}",
+                hint=f"its slots are numbered from 0 to {total - 1}",
+            )
+        return found
+
+    def task(self, run_id: str, task_id: str) -> JsonObject:
+        """The frozen row of a task. Raises `LedgerError` where the run has no such task."""
+        with self._of_run(run_id) as (connection, run_no):
+            body = connection.exec_driver_sql(
+                "SELECT task_payload.body FROM run_task JOIN task_payload "
+                "ON task_payload.payload_digest = run_task.payload_digest "
+                "WHERE run_task.run_no = ? AND run_task.task_id = ?",
+                (run_no, task_id),
+            ).scalar()
+        if body is None:
+            raise LedgerError(f"run {run_id} has no task {task_id!r}")
+        row: JsonObject = json.loads(body)
+        return row
+
+    def task_digests(self, run_id: str) -> dict[str, str]:
+        """The digest of each task by its id, in the order of the dataset."""
+        with self._of_run(run_id) as (connection, run_no):
+            found = connection.exec_driver_sql(
+                "SELECT task_id, digest FROM run_task WHERE run_no = ? ORDER BY task_idx",
+                (run_no,),
+            ).all()
+            return dict(map(tuple, found))
+
+    # -- what was begun and is not committed
+
+    def staged(self, run_id: str) -> dict[int, StagedAttempt]:
+        """The newest staged result of each slot that has one, by `schedule_idx`."""
+        with self._of_run(run_id) as (connection, run_no):
+            found = connection.exec_driver_sql(
+                "SELECT schedule_idx, attempt, final FROM staged_result WHERE run_no = ? "
+                "ORDER BY schedule_idx, attempt",
+                (run_no,),
+            ).all()
+            return {idx: StagedAttempt(attempt, bool(final)) for idx, attempt, final in found}
+
+    def staged_result(self, run_id: str, schedule_idx: int) -> TrialResult | None:
+        """The newest staged result of a slot, without the contents of its artifacts."""
+        with self._of_run(run_id) as (connection, run_no):
+            payload = connection.exec_driver_sql(
+                "SELECT payload FROM staged_result WHERE run_no = ? AND schedule_idx = ? "
+                "ORDER BY attempt DESC LIMIT 1",
+                (run_no, schedule_idx),
+            ).scalar()
+        return None if payload is None else TrialResult.from_json(json.loads(payload))
+
+    def last_dispatches(self, run_id: str, start: int = 0) -> dict[int, Dispatch]:
+        """The newest dispatch of each slot from `start` on that has one, by `schedule_idx`."""
+        with self._of_run(run_id) as (connection, run_no):
+            found = connection.exec_driver_sql(
+                "SELECT schedule_idx, attempt, container, host, dispatched_at FROM dispatch "
+                "WHERE run_no = ? AND schedule_idx >= ? ORDER BY schedule_idx, attempt, epoch",
+                (run_no, start),
+            ).all()
+            return {row[0]: Dispatch(*row) for row in found}
+
+    # -- what is committed
+
+    def slot_records(
+        self, run_id: str, start: int = 0, stop: int | None = None
+    ) -> Iterator[SlotRecords]:
+        """What the commits of slots `start` to `stop` (not included) published, streamed."""
+        with self._of_run(run_id) as (connection, run_no):
+            for commit in stream.commits(connection, run_id, run_no, start, stop):
+                yield commit.records
+
+    def record_lines(self, run_id: str, kind: str, start: int = 0) -> Iterator[tuple[int, str]]:
+        """Records of one of `RECORD_KINDS` from slot `start` on, with each its `schedule_idx`."""
+        with self._of_run(run_id) as (connection, run_no):
+            for idx, lines in stream.lines(connection, kind, run_id, run_no, start):
+                for line in lines:
+                    yield idx, line
+
+    def primary_metrics(self, run_id: str) -> dict[str, PrimaryMetric]:
+        """The mean primary metric of each variant whose scored slots all have the same one.
+
+        A `grade_error`'s score is not counted.
+        """
+        with self._of_run(run_id) as (connection, run_no):
+            return tallies.primary_metrics(connection, run_no)
+
+    def first_score(self, run_id: str) -> JsonObject | None:
+        """The first committed score record, which names the benchmark and the evaluator."""
+        with self._of_run(run_id) as (connection, run_no):
+            record = connection.exec_driver_sql(
+                "SELECT record FROM score WHERE run_no = ? ORDER BY schedule_idx, row_seq LIMIT 1",
+                (run_no,),
+            ).scalar()
+        return None if record is None else json.loads(record)
+
+    def chain_head(self, run_id: str) -> str:
+        """The digest that stands for all that is committed: the last commit's, or the genesis."""
+        with self._of_run(run_id) as (connection, run_no):
+            head: str = connection.exec_driver_sql(
+                "SELECT coalesce((SELECT chain_digest FROM slot_commit WHERE run_no = ?1 "
+                "ORDER BY schedule_idx DESC LIMIT 1), "
+                "(SELECT genesis_digest FROM schedule WHERE run_no = ?1))",
+                (run_no,),
+            ).scalar_one()
+            return head
+
+    def artifact(self, sha256: str) -> bytes:
+        """The content of an artifact (64 hex digits), its digest checked. Raises `LedgerError`."""
+        with self._snapshot("read an artifact") as connection:
+            row = connection.exec_driver_sql(
+                "SELECT content FROM artifact WHERE sha256 = ?", (_digest_bytes(sha256),)
+            ).first()
+        if row is None:
+            raise LedgerError(f"the ledger holds no artifact {sha256}")
+        try:
+            content: bytes = row[0] if row[0] is not None else self._store.path(sha256).read_bytes()
+        except OSError as error:
+            raise LedgerError(
+                f"could not read artifact {sha256}: {error.strerror} ({self._store.path(sha256)})"
+            ) from error
+        if sha256_hex(content) != sha256:
+            raise LedgerError(f"artifact {sha256} was changed: its content has another digest")
+        return content
+
+    # -- connections
+
+    @contextmanager
+    def _snapshot(self, what: str) -> Iterator[Connection]:
+        with translated(what, self.path), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def _of_run(self, run_id: str) -> Iterator[tuple[Connection, int]]:
+        with self._snapshot(f"read run {run_id}") as connection:
+            yield connection, run_number(connection, run_id)
+
+
+def _digest_bytes(sha256: str) -> bytes:
+    try:
+        return bytes.fromhex(sha256)
+    except ValueError:
+        raise LedgerError(f"{sha256!r} is not the SHA-256 of an artifact in hex") from None

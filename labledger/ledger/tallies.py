@@ -1,0 +1,81 @@
+"""Counts and means over a run's committed slots, read inside the caller's snapshot."""
+
+from __future__ import annotations
+
+import math
+
+from sqlalchemy import Connection
+
+from labledger.ledger.model import PrimaryMetric, VariantCounts
+from labledger.ledger.runs import variants
+
+_COUNTS_SQL = """
+SELECT slot.variant_idx, slot_commit.status, score.verdict, count(*)
+FROM slot
+LEFT JOIN slot_commit
+  ON slot_commit.run_no = slot.run_no AND slot_commit.schedule_idx = slot.schedule_idx
+LEFT JOIN score
+  ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
+  AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
+WHERE slot.run_no = ?
+GROUP BY 1, 2, 3
+ORDER BY 1, 2, 3"""
+_FAILURES_SQL = """
+WITH committed AS (
+  SELECT slot.variant_idx, slot.schedule_idx, slot_commit.status
+  FROM slot_commit
+  JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
+  WHERE slot_commit.run_no = ?1
+),
+done AS (
+  SELECT variant_idx, max(schedule_idx) AS last FROM committed
+  WHERE status = 'completed' GROUP BY variant_idx
+)
+SELECT run_variant.variant_id, count(committed.status)
+FROM run_variant
+LEFT JOIN done ON done.variant_idx = run_variant.variant_idx
+LEFT JOIN committed
+  ON committed.variant_idx = run_variant.variant_idx
+  AND committed.status NOT IN ('completed', 'skipped_pruned')
+  AND committed.schedule_idx > coalesce(done.last, -1)
+WHERE run_variant.run_no = ?1
+GROUP BY run_variant.variant_idx"""
+_METRICS_SQL = """
+SELECT run_variant.variant_id, score.primary_metric_name, score.primary_metric_value
+FROM score
+JOIN slot_commit
+  ON slot_commit.run_no = score.run_no AND slot_commit.schedule_idx = score.schedule_idx
+JOIN slot ON slot.run_no = score.run_no AND slot.schedule_idx = score.schedule_idx
+JOIN run_variant
+  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+WHERE score.run_no = ? AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'"""
+
+
+def counts(connection: Connection, run_no: int) -> list[VariantCounts]:
+    """How far each variant is, in the order of the experiment."""
+    found = [VariantCounts(variant.variant_id) for variant in variants(connection, run_no)]
+    for idx, status, verdict, count in connection.exec_driver_sql(_COUNTS_SQL, (run_no,)):
+        found[idx] = found[idx].plus(status, verdict, count)
+    return found
+
+
+def consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:
+    """For each variant, its committed slots since the last `completed` one, but pruned ones."""
+    found = connection.exec_driver_sql(_FAILURES_SQL, (run_no,)).all()
+    return dict(map(tuple, found))
+
+
+def primary_metrics(connection: Connection, run_no: int) -> dict[str, PrimaryMetric]:
+    """The mean primary metric of each variant whose scored slots all have the same one.
+
+    The sum is exact (`math.fsum`), so that the mean is the same whatever the order.
+    """
+    values: dict[str, dict[str, list[float]]] = {}
+    for variant_id, name, value in connection.exec_driver_sql(_METRICS_SQL, (run_no,)):
+        values.setdefault(variant_id, {}).setdefault(name, []).append(value)
+    return {
+        variant_id: PrimaryMetric(name, math.fsum(found) / len(found))
+        for variant_id, named in values.items()
+        if len(named) == 1
+        for name, found in named.items()
+    }

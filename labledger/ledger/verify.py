@@ -1,0 +1,263 @@
+"""Finding every committed row that was changed, removed or inserted after its commit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from labledger import canonical
+from labledger.ledger import chain, migrate, objects, rows, statements, stream
+from labledger.ledger.engine import readonly_engine, translated
+from labledger.ledger.lookup import run_number
+from labledger.records import JsonObject, RunStatus, SlotRecords, slot_commit_id
+from labledger.store import ArtifactStore
+
+_REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
+_VARIANTS_SQL = (
+    "SELECT variant_id, role, bindings FROM run_variant WHERE run_no = ? ORDER BY variant_idx"
+)
+_TASKS_SQL = (
+    "SELECT run_task.task_id, run_task.digest, run_task.payload_digest, task_payload.body "
+    "FROM run_task JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest "
+    "WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
+)
+_SLOTS_SQL = (
+    "SELECT variant_idx, task_idx, repl_idx FROM slot WHERE run_no = ? ORDER BY schedule_idx"
+)
+_SCHEDULE_SQL = "SELECT total_slots, genesis_digest FROM schedule WHERE run_no = ?"
+_PROGRESS_SQL = (
+    "SELECT schedule_progress.next_schedule_idx, schedule_progress.status, schedule.total_slots "
+    "FROM schedule_progress JOIN schedule ON schedule.run_no = schedule_progress.run_no "
+    "WHERE schedule_progress.run_no = ?"
+)
+_LEFT_STAGED_SQL = (
+    "SELECT DISTINCT staged_result.schedule_idx FROM staged_result JOIN slot_commit "
+    "ON slot_commit.run_no = staged_result.run_no "
+    "AND slot_commit.schedule_idx = staged_result.schedule_idx WHERE staged_result.run_no = ?"
+)
+_ARTIFACT_SQL = "SELECT content, size FROM artifact WHERE sha256 = ?"
+
+_Message = tuple[int | None, str]
+"""The slot, where it is about one, and what was found."""
+
+
+class _Repeated(NamedTuple):
+    """A table whose rows repeat parts of their `record` in columns."""
+
+    table: str
+    row: type[rows.PredictionRow | rows.ScoreRow | rows.EvidenceRow]
+    make: Callable[[int, int, int, str, JsonObject], tuple[Any, ...]]
+    key: int
+    """How many leading columns number the rows from 0 anew."""
+
+    def agrees(self, row: tuple[Any, ...], seq: int, text: str) -> bool:
+        try:
+            return self.make(row[0], row[1], seq, text, json.loads(text)) == row
+        except (ValueError, KeyError, TypeError):
+            return False
+
+
+_REPEATED = (
+    _Repeated("prediction", rows.PredictionRow, rows.prediction_row, 2),
+    _Repeated("score", rows.ScoreRow, rows.score_row, 2),
+    _Repeated("evidence_record", rows.EvidenceRow, rows.evidence_row, 3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in the ledger that is not as it was committed."""
+
+    run_id: str | None
+    """None where it concerns the file as a whole."""
+    schedule_idx: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was looked at, and what was found."""
+
+    runs: int
+    slots: int
+    """Commits whose digests were recomputed."""
+    artifacts: int
+    """Artifacts whose content was read."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.findings
+
+
+def verify(
+    path: Path, run_id: str | None = None, store: ArtifactStore | None = None
+) -> Verification:
+    """Check one run, or all runs and all artifacts, against their digests.
+
+    Reads one state of the ledger in flat memory. What cannot be seen: the loss of a run's newest
+    commits together with its progress, as an older copy of the ledger would show; the mirrors and
+    the summary's `chain_head` tell. Raises `RunNotFound` and what `migrate.check_current` raises.
+    """
+    engine = readonly_engine(path)
+    try:
+        with translated("verify the ledger", path), engine.connect() as connection:
+            migrate.check_revision(connection, path)
+            checker = _Checker(connection, store or ArtifactStore(path.parent / "artifacts"))
+            return checker.check(run_id)
+    finally:
+        engine.dispose()
+
+
+class _Checker:
+    """One pass over a snapshot of the ledger."""
+
+    def __init__(self, connection: Connection, store: ArtifactStore) -> None:
+        self._connection = connection
+        self._store = store
+        self._slots = 0
+        self._artifacts = 0
+
+    def check(self, run_id: str | None) -> Verification:
+        if run_id is None:
+            runs = [(row[0], row[1]) for row in self._rows("SELECT run_no, run_id FROM run")]
+        else:
+            runs = [(run_number(self._connection, run_id), run_id)]
+        findings = list(self._file())
+        for run_no, name in runs:
+            findings += [Finding(name, idx, message) for idx, message in self._run(run_no, name)]
+        return Verification(len(runs), self._slots, self._artifacts, tuple(findings))
+
+    def _file(self) -> Iterator[Finding]:
+        """The file as a whole: its pages, its foreign keys, its triggers and views."""
+        for (message,) in self._rows("PRAGMA integrity_check"):
+            if message != "ok":
+                yield Finding(None, None, f"SQLite's integrity check: {message}")
+        for table, _, parent, _ in self._rows("PRAGMA foreign_key_check"):
+            yield Finding(None, None, f"a row of {table} has lost its row of {parent}")
+        names = {row[0] for row in self._rows("SELECT name FROM sqlite_schema")}
+        for name in [*objects.TRIGGERS, *objects.VIEWS]:
+            if name not in names:
+                yield Finding(None, None, f"{name} is missing from the ledger's schema")
+
+    def _run(self, run_no: int, run_id: str) -> Iterator[_Message]:
+        yield from self._genesis(run_no)
+        yield from self._commits(run_no, run_id)
+        for check in _REPEATED:
+            yield from self._columns(run_no, check)
+
+    def _genesis(self, run_no: int) -> Iterator[_Message]:
+        """The run's row, variants, tasks with their payloads, and slots."""
+        found = self._connection.exec_driver_sql(
+            f"SELECT {', '.join(statements.RUN_COLUMNS)} FROM run WHERE run_no = ?",  # noqa: S608
+            (run_no,),
+        ).one()
+        genesis = chain.Genesis(dict(zip(statements.RUN_COLUMNS, found, strict=True)))
+        for row in self._rows(_VARIANTS_SQL, run_no):
+            genesis.variant(*row)
+        for task_id, digest, payload_digest, body in self._rows(_TASKS_SQL, run_no):
+            genesis.task(task_id, digest, payload_digest)
+            if canonical.sha256_hex(body.encode()) != payload_digest:
+                yield None, f"the payload of task {task_id} was changed"
+        total = 0
+        for row in self._rows(_SLOTS_SQL, run_no):
+            genesis.slot(*row)
+            total += 1
+        expected = self._rows(_SCHEDULE_SQL, run_no)
+        if [(total, genesis.hexdigest())] != [tuple(row) for row in expected]:
+            yield None, "the run's row, variants, tasks or slots were changed"
+
+    def _commits(self, run_no: int, run_id: str) -> Iterator[_Message]:
+        """Every commit against its digests and the chain, and the progress against them all."""
+        head = self._connection.exec_driver_sql(
+            "SELECT genesis_digest FROM schedule WHERE run_no = ?", (run_no,)
+        ).scalar()
+        next_idx = 0
+        for commit in stream.commits(self._connection, run_id, run_no, 0, None):
+            idx = commit.records.schedule_idx
+            self._slots += 1
+            if idx != next_idx:
+                yield next_idx, f"the commits of slots {next_idx} to {idx - 1} are missing"
+            for message in self._commit(run_id, commit, head if idx == next_idx else None):
+                yield idx, message
+            for message in self._references(commit.records):
+                yield idx, message
+            head, next_idx = commit.chain_digest, idx + 1
+        yield from self._progress(run_no, next_idx)
+
+    @staticmethod
+    def _commit(run_id: str, commit: stream.Commit, head: str | None) -> Iterator[str]:
+        """One commit; `head` is the chain before it, None where that is not known."""
+        records = commit.records
+        if commit.slot_commit_id != slot_commit_id(run_id, records.schedule_idx):
+            yield "the commit's id was changed"
+        if chain.payload_digest(records) != commit.payload_digest:
+            yield "the records are not those that were committed"
+        link = chain.chain_digest(
+            head or "",
+            commit.slot_commit_id,
+            commit.epoch,
+            commit.committed_at,
+            commit.payload_digest,
+        )
+        if head is not None and link != commit.chain_digest:
+            yield "the commit does not follow from the one before it"
+
+    def _progress(self, run_no: int, committed: int) -> Iterator[_Message]:
+        next_idx, status, total = self._connection.exec_driver_sql(_PROGRESS_SQL, (run_no,)).one()
+        if next_idx != committed:
+            yield None, f"the progress says {next_idx} slots are committed; {committed} are"
+        if status == RunStatus.COMPLETED.value and committed != total:
+            yield None, f"the run is said to be completed; {committed} of {total} slots are"
+        for (idx,) in self._rows(_LEFT_STAGED_SQL, run_no):
+            yield idx, "a staged result was left behind by the commit"
+
+    def _columns(self, run_no: int, check: _Repeated) -> Iterator[_Message]:
+        """The columns that repeat what a record says, for queries, against the record."""
+        columns = check.row._fields
+        sql = (
+            f"SELECT {', '.join(columns)} FROM {check.table} WHERE run_no = ? "  # noqa: S608
+            f"ORDER BY {', '.join(columns[: check.key + 1])}"
+        )
+        found = self._rows(sql, run_no)
+        for key, group in groupby(found, key=lambda row: tuple(row[: check.key])):
+            for seq, row in enumerate(group):
+                if not check.agrees(tuple(row), seq, row[-1]):
+                    yield key[1], f"the columns of a row of {check.table} do not fit its record"
+
+    def _references(self, records: SlotRecords) -> Iterator[str]:
+        """The artifacts that a slot's evidence refers to."""
+        referred = {sha for line in records.evidence for sha in _REFERENCE.findall(line)}
+        for sha256 in sorted(referred):
+            self._artifacts += 1
+            problem = self._artifact(sha256)
+            if problem is not None:
+                yield f"artifact {sha256} {problem}"
+
+    def _artifact(self, sha256: str) -> str | None:
+        row = self._connection.exec_driver_sql(_ARTIFACT_SQL, (bytes.fromhex(sha256),)).first()
+        if row is None:
+            return "is missing from the ledger"
+        content, size = row
+        if content is not None:
+            return None if canonical.sha256_hex(content) == sha256 else "was changed"
+        try:
+            with self._store.path(sha256).open("rb") as handle:
+                found = hashlib.file_digest(handle, "sha256").hexdigest()
+                whole = handle.tell() == size
+        except FileNotFoundError:
+            return f"is missing from the store {self._store.root}"
+        except OSError as error:
+            return f"cannot be read from the store: {error.strerror}"
+        return None if found == sha256 and whole else "was changed in the store"
+
+    def _rows(self, sql: str, *params: Any) -> Iterator[Any]:
+        return iter(self._connection.exec_driver_sql(sql, params))

@@ -1,0 +1,311 @@
+"""The one way into the ledger: every change of a run, each in a transaction of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine
+
+from labledger import canonical, clock
+from labledger.errors import LedgerError
+from labledger.ledger import chain, leases, lines, migrate, registration, rows, statements
+from labledger.ledger.engine import translated, writable_engine
+from labledger.ledger.lookup import ledger_id, run_number
+from labledger.ledger.model import Dispatch, Lease, LeaseInfo, NewRun, Owner
+from labledger.records import (
+    Artifact,
+    RunStatus,
+    Slot,
+    SlotRecords,
+    SlotStatus,
+    TrialIds,
+    TrialResult,
+    slot_commit_id,
+)
+from labledger.store import ArtifactStore
+
+UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
+"""Statuses of slots that are committed without a trial."""
+
+
+class LedgerWriter:
+    """A connection that may write, for one thread.
+
+    Every method is one transaction: it happens as a whole or not at all. A failure of SQLite is a
+    `LedgerError` that says what was attempted; the writer can be used further after it.
+    """
+
+    def __init__(
+        self, path: Path, engine: Engine, store: ArtifactStore, now: Callable[[], str]
+    ) -> None:
+        self.path = path
+        self.ledger_id = ""
+        self._engine = engine
+        self._store = store
+        self._now = now
+        self._connection = engine.connect()
+
+    @classmethod
+    def open(
+        cls, path: Path, store: ArtifactStore, *, now: Callable[[], str] = clock.utc_now
+    ) -> Self:
+        """Open an existing, current ledger (`migrate.upgrade` makes one).
+
+        `now` gives the time as text in the form of `labledger.clock`. Raises `LedgerMissing`,
+        `LedgerOutdated`, `LedgerTooNew`, or `LedgerError`.
+        """
+        migrate.check_current(path)
+        with translated("open the ledger", path):
+            writer = cls(path, writable_engine(path), store, now)
+            with writer._connection.begin():
+                writer.ledger_id = ledger_id(writer._connection)
+        return writer
+
+    def close(self) -> None:
+        self._connection.close()
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- runs and their owners
+
+    def create_run(
+        self, run: NewRun, tasks: Iterable[registration.TaskRow], slots: Iterable[Slot]
+    ) -> None:
+        """Keep a new run, `interrupted` until a lease is taken. Raises `RunExists`."""
+        with self._transaction(f"create run {run.run_id}") as connection:
+            registration.register(connection, run, tasks, slots, self._now())
+
+    def acquire_lease(
+        self,
+        run_id: str,
+        owner: Owner,
+        ttl_s: float,
+        *,
+        holder_is_dead: Callable[[LeaseInfo], bool] = lambda _: False,
+    ) -> Lease:
+        """Own a run, in a new epoch that fences off every earlier owner.
+
+        A lease that lasts is taken over only where `holder_is_dead` says so. Raises `LeaseHeld`
+        and `RunNotFound`.
+        """
+        with self._transaction(f"take the lease of run {run_id}") as connection:
+            run_no = run_number(connection, run_id)
+            return leases.take(
+                connection, run_no, run_id, owner, ttl_s, self._now(), holder_is_dead
+            )
+
+    def renew_lease(self, lease: Lease) -> None:
+        """Make the lease last `ttl_s` from now. Raises `LeaseLost`."""
+        with self._transaction(f"renew the lease of run {lease.run_id}") as connection:
+            leases.renew(connection, lease, self._now())
+
+    def release_lease(self, lease: Lease, status: RunStatus) -> None:
+        """Give the run back as `status`. Raises `LeaseLost`; `completed` needs every slot."""
+        with self._transaction(f"release the lease of run {lease.run_id}") as connection:
+            leases.give_back(connection, lease, status, self._now())
+
+    # -- trials that go on
+
+    def journal_dispatch(self, lease: Lease, dispatches: Sequence[Dispatch]) -> None:
+        """Note that these containers are about to be created. Raises `LeaseLost`.
+
+        One attempt is dispatched once in an epoch.
+        """
+        with self._transaction(f"journal a dispatch of run {lease.run_id}") as connection:
+            leases.check(connection, lease)
+            _insert_many(
+                connection,
+                statements.INSERT_DISPATCH,
+                [
+                    (
+                        lease.run_no,
+                        dispatch.schedule_idx,
+                        dispatch.attempt,
+                        lease.epoch,
+                        dispatch.container,
+                        dispatch.host,
+                        dispatch.dispatched_at,
+                    )
+                    for dispatch in dispatches
+                ],
+            )
+
+    def stage(self, lease: Lease, result: TrialResult, *, final: bool) -> None:
+        """Keep a result, with its artifacts, until its slot's turn to be committed.
+
+        `final` is False where another attempt follows. Raises `LeaseLost`.
+        """
+        idx = result.schedule_idx
+        with self._transaction(f"stage slot {idx} of run {lease.run_id}") as connection:
+            if leases.check(connection, lease) > idx:
+                raise LedgerError(f"slot {idx} of run {lease.run_id} is committed already")
+            self._insert_artifacts(connection, result.artifacts)
+            payload = canonical.dumps(result.as_json())
+            connection.exec_driver_sql(
+                statements.INSERT_STAGED,
+                (lease.run_no, idx, result.attempt, int(final), payload, self._now()),
+            )
+
+    # -- commits
+
+    def commit_result(self, lease: Lease, result: TrialResult) -> SlotRecords:
+        """Publish a slot with its last attempt's result, and earlier attempts that were staged.
+
+        Raises `LeaseLost` where another process owns the run, and `LedgerError` where it is not
+        the slot's turn; then nothing is written.
+        """
+        idx = result.schedule_idx
+        with self._commit(lease, idx) as (connection, ids, previous):
+            staged = self._staged(connection, lease, idx)
+            if any(found.attempt >= result.attempt for found in staged):
+                raise LedgerError(
+                    f"slot {idx} of run {lease.run_id} has attempt {result.attempt} or a later one "
+                    "staged already"
+                )
+            self._insert_artifacts(connection, result.artifacts)
+            records = self._publish(connection, lease, ids, previous, [*_results(staged), result])
+            if staged:
+                connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, idx))
+            return records
+
+    def commit_staged(self, lease: Lease, schedule_idx: int) -> SlotRecords:
+        """Publish a slot whose final result is staged. Raises as `commit_result` does."""
+        with self._commit(lease, schedule_idx) as (connection, ids, previous):
+            staged = self._staged(connection, lease, schedule_idx)
+            if not staged or not staged[-1].final:
+                raise LedgerError(
+                    f"slot {schedule_idx} of run {lease.run_id} has no final result staged"
+                )
+            records = self._publish(connection, lease, ids, previous, _results(staged))
+            connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, schedule_idx))
+            return records
+
+    def commit_unexecuted(
+        self, lease: Lease, schedule_idx: int, status: SlotStatus, reason: str
+    ) -> SlotRecords:
+        """Publish that a slot was not run (`UNEXECUTED`), and why. Raises as `commit_result`."""
+        if status not in UNEXECUTED:
+            raise ValueError(f"{status} needs a trial")
+        with self._commit(lease, schedule_idx) as (connection, ids, previous):
+            if self._staged(connection, lease, schedule_idx):
+                raise LedgerError(
+                    f"slot {schedule_idx} of run {lease.run_id} was run; it cannot be {status}"
+                )
+            records = SlotRecords(schedule_idx, ids.variant_id, status, reason)
+            self._insert_commit(connection, lease, previous, records)
+            return records
+
+    @contextmanager
+    def _commit(self, lease: Lease, idx: int) -> Iterator[tuple[Connection, TrialIds, str]]:
+        """A transaction that moves the run past slot `idx`, or fails before anything is written.
+
+        Gives the connection, who the slot is, and the chain's digest before it.
+        """
+        with self._transaction(f"commit slot {idx} of run {lease.run_id}") as connection:
+            moved = connection.exec_driver_sql(
+                statements.ADVANCE, (idx + 1, self._now(), lease.run_no, idx, lease.epoch)
+            )
+            if moved.rowcount != 1:
+                next_idx = leases.check(connection, lease)
+                raise LedgerError(
+                    f"slot {idx} of run {lease.run_id} cannot be committed: "
+                    f"the next one is slot {next_idx}"
+                )
+            found = connection.exec_driver_sql(statements.SELECT_SLOT, (lease.run_no, idx)).first()
+            if found is None:
+                raise LedgerError(f"run {lease.run_id} has no slot {idx}")
+            variant_id, task_id, repl_idx, previous = found
+            slot = Slot(idx, variant_id, task_id, repl_idx)
+            yield connection, TrialIds.of(lease.run_id, slot), previous
+
+    def _publish(
+        self,
+        connection: Connection,
+        lease: Lease,
+        ids: TrialIds,
+        previous: str,
+        results: Sequence[TrialResult],
+    ) -> SlotRecords:
+        final = results[-1]
+        idx = final.schedule_idx
+        commit_id = slot_commit_id(lease.run_id, idx)
+        if final.ids != ids or final.slot_commit_id != commit_id:
+            raise LedgerError(
+                f"a result for {final.ids} cannot be committed as slot {idx}, which is {ids}"
+            )
+        found = rows.slot_rows(lease.run_no, results)
+        stamp = lines.Stamp(ids, idx, commit_id, final.attempt, final.ended_at)
+        records = lines.slot_records(final.status, stamp, found)
+        self._insert_commit(connection, lease, previous, records)
+        connection.exec_driver_sql(statements.INSERT_TRIAL, found.trial)
+        _insert_many(connection, statements.INSERT_ATTEMPT, found.attempts)
+        _insert_many(connection, statements.INSERT_METRIC, found.metrics)
+        _insert_many(connection, statements.INSERT_EVENT, found.events)
+        _insert_many(connection, statements.INSERT_PREDICTION, found.predictions)
+        _insert_many(connection, statements.INSERT_SCORE, found.scores)
+        _insert_many(connection, statements.INSERT_EVIDENCE, found.evidence)
+        return records
+
+    def _insert_commit(
+        self, connection: Connection, lease: Lease, previous: str, records: SlotRecords
+    ) -> None:
+        now = self._now()
+        commit_id = slot_commit_id(lease.run_id, records.schedule_idx)
+        payload = chain.payload_digest(records)
+        link = chain.chain_digest(previous, commit_id, lease.epoch, now, payload)
+        connection.exec_driver_sql(
+            statements.INSERT_SLOT_COMMIT,
+            (
+                lease.run_no,
+                records.schedule_idx,
+                commit_id,
+                records.status.value,
+                records.reason,
+                lease.epoch,
+                now,
+                payload,
+                link,
+            ),
+        )
+
+    def _insert_artifacts(self, connection: Connection, artifacts: Sequence[Artifact]) -> None:
+        for artifact in artifacts:
+            self._require_durable(artifact)
+        _insert_many(
+            connection,
+            statements.INSERT_ARTIFACT,
+            [(bytes.fromhex(a.sha256), a.size, a.content) for a in artifacts],
+        )
+
+    def _require_durable(self, artifact: Artifact) -> None:
+        if artifact.content is None and not self._store.has(artifact.sha256):
+            raise LedgerError(
+                f"artifact {artifact.sha256} is neither given nor in the store {self._store.root}"
+            )
+
+    @staticmethod
+    def _staged(connection: Connection, lease: Lease, idx: int) -> Sequence[Any]:
+        return connection.exec_driver_sql(statements.SELECT_STAGED, (lease.run_no, idx)).all()
+
+    @contextmanager
+    def _transaction(self, what: str) -> Iterator[Connection]:
+        with translated(what, self.path), self._connection.begin():
+            yield self._connection
+
+
+def _results(staged: Sequence[Any]) -> list[TrialResult]:
+    return [TrialResult.from_json(json.loads(row.payload)) for row in staged]
+
+
+def _insert_many(connection: Connection, statement: str, found: Sequence[tuple[Any, ...]]) -> None:
+    if found:
+        connection.exec_driver_sql(statement, list(found))

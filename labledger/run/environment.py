@@ -1,0 +1,65 @@
+"""Values for the names that an experiment takes from outside: --env, --env-file, the host's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from labledger.errors import InvalidInput, Problem
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
+    """`NAME=VALUE` words of the command line; a bare `NAME` takes the host's value."""
+    found: dict[str, str] = {}
+    problems: list[Problem] = []
+    for word in assignments:
+        name, equals, value = word.partition("=")
+        if equals and name.isidentifier():
+            found[name] = value
+        elif name.isidentifier() and name in os.environ:
+            found[name] = os.environ[name]
+        else:
+            message = f"found {name!r}; expected NAME=VALUE, or a NAME that is set here"
+            problems.append(Problem("--env", message))
+    if problems:
+        raise InvalidInput("the environment given", problems)
+    return found
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """A file of `NAME=VALUE` lines, with `#` comments, `export` and quoted values understood."""
+    found: dict[str, str] = {}
+    problems: list[Problem] = []
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput("the environment file", [Problem(str(path), str(error))]) from None
+    for number, line in enumerate(lines, 1):
+        text = line.strip().removeprefix("export ").strip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        name, value = name.strip(), value.strip()
+        if not equals or not name.isidentifier():
+            problems.append(Problem(str(path), "expected NAME=VALUE", line=number))
+        elif len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
+            found[name] = value[1:-1]
+        else:
+            found[name] = value
+    if problems:
+        raise InvalidInput("the environment file", problems)
+    return found
+
+
+def missing(names: Iterable[str], values: dict[str, str]) -> list[str]:
+    return sorted(name for name in names if name not in values)
+
+
+def gather(assignments: Sequence[str], files: Sequence[Path]) -> dict[str, str]:
+    """All values: `--env` wins over `--env-file`, a later file over an earlier."""
+    values = dict(os.environ)
+    for path in files:
+        values.update(read_env_file(path))
+    values.update(parse_assignments(assignments))
+    return values

@@ -1,0 +1,48 @@
+"""Where trials run: threads of this process, behind `concurrent.futures.Executor`."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+
+from labledger.records import TrialResult
+from labledger.trial.contract import TrialSpec
+from labledger.trial.worker import StartGate, discard_trial, run_trial, use_gate
+
+MAX_AHEAD = 4
+
+
+class LocalTrials:
+    """Runs at most `width` trials at once, and prepares a few more meanwhile.
+
+    Containers of the next trials are created and those of the last removed while others run, so
+    that the engine's own time is not added to the trials'.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.capacity = width + min(width, MAX_AHEAD)
+        self._gate = StartGate(width)
+        self._trials: Executor = ThreadPoolExecutor(
+            self.capacity, "trial", initializer=use_gate, initargs=(self._gate,)
+        )
+        self._discards: Executor = ThreadPoolExecutor(min(width, MAX_AHEAD), "discard")
+
+    def submit(self, spec: TrialSpec) -> Future[TrialResult]:
+        return self._trials.submit(run_trial, spec)
+
+    def discard(self, spec: TrialSpec) -> Future[None]:
+        return self._discards.submit(discard_trial, spec)
+
+    def close_gate(self) -> None:
+        """Let no further trial start; those that run go on."""
+        self._gate.close()
+
+    def abandon(self) -> None:
+        """Stop watching the trials that run; their containers go on by themselves."""
+        self._gate.abandon()
+
+    def shutdown(self) -> None:
+        """Let nothing more start, and return when every trial and every removal has ended."""
+        self._gate.close()
+        self._trials.shutdown(wait=True)
+        self._discards.shutdown(wait=True)

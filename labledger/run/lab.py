@@ -1,0 +1,52 @@
+"""The lab folder: where the ledger, the artifacts and the run folders lie."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = ".lab"
+VARIABLE = "LABLEDGER_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """The paths of one lab folder. Nothing in it exists until a run is created."""
+
+    root: Path
+
+    @classmethod
+    def find(cls, given: Path | None = None) -> Lab:
+        """The lab folder given, else the one `LABLEDGER_DIR` names, else the nearest upwards.
+
+        Where there is none upwards, the one that would be made here.
+        """
+        if given is not None:
+            return cls(given.absolute())
+        if named := os.environ.get(VARIABLE):
+            return cls(Path(named).absolute())
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if (folder / FOLDER).is_dir():
+                return cls(folder / FOLDER)
+        return cls(here / FOLDER)
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.sqlite"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.root / "artifacts"
+
+    def run_folder(self, run_id: str) -> Path:
+        return self.root / "runs" / run_id
+
+    def create(self) -> None:
+        """Make the lab folder, closed to other users of this machine."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.root.chmod(0o700)
+        ignore = self.root / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", "utf-8")

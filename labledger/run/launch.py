@@ -1,0 +1,157 @@
+"""Starting and resuming runs: from an experiment file, or from what the ledger holds of one."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from labledger.errors import (
+    ExperimentChanged,
+    InvalidInput,
+    PreflightFailed,
+    Problem,
+    RunExists,
+)
+from labledger.experiment.authoring import load_experiment
+from labledger.experiment.changes import differences
+from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
+from labledger.ledger import migrate
+from labledger.ledger.model import NewRun, RunInfo, Variant
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import RunStatus
+from labledger.run import environment
+from labledger.run.events import event
+from labledger.run.lab import Lab
+from labledger.run.options import RunOptions, RunOutcome
+from labledger.run.preflight import Preflight, preflight
+from labledger.run.session import Session
+from labledger.store import ArtifactStore
+from labledger.trial.container import thread_engine
+
+
+def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
+    """What `path` says, with the options applied. Raises `InvalidInput` with every problem."""
+    return resolve(load_experiment(path), options.overrides)
+
+
+def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> Preflight:
+    """The checks before a run of `path`. Creates nothing."""
+    experiment = resolve_experiment(path, options)
+    values = environment.gather(options.env, options.env_files)
+    return preflight(experiment, Lab.find(options.lab_dir), values, pull=pull)
+
+
+def start_run(path: Path, options: RunOptions) -> RunOutcome:
+    """Run an experiment to its end. Raises before anything exists where it cannot begin."""
+    lab = Lab.find(options.lab_dir)
+    experiment = resolve_experiment(path, options)
+    values = environment.gather(options.env, options.env_files)
+    found = preflight(experiment, lab, values, pull=True)
+    for check in found.checks:
+        if check.warning:
+            options.tell(event("warning", message=f"{check.detail} ({check.hint})"))
+    found.require()
+    run_id = options.run_id or new_run_id(experiment.document["experiment"]["id"])
+    _refuse_existing(lab, run_id)
+    lab.create()
+    migrate.upgrade(lab.ledger)
+    store = ArtifactStore(lab.artifacts)
+    experiment.freeze(store)
+    with LedgerWriter.open(lab.ledger, store) as writer:
+        writer.create_run(
+            _new_run(run_id, experiment, found.images),
+            ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
+            experiment.slots(),
+        )
+        return Session(lab, writer, store, run_id, values, options).execute()
+
+
+def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
+    """Go on with a run to the result that it would have had without the interruption."""
+    lab = Lab.find(options.lab_dir)
+    store = ArtifactStore(lab.artifacts)
+    values = environment.gather(options.env, options.env_files)
+    with LedgerReader.open(lab.ledger) as reader:
+        run = reader.run(run_id)
+        if run.status is not RunStatus.COMPLETED:
+            if not options.frozen:
+                refuse_changed(run, reader.task_digests(run_id), options)
+            _require_means(run, values)
+    with LedgerWriter.open(lab.ledger, store) as writer:
+        return Session(lab, writer, store, run_id, values, options).execute()
+
+
+def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
+    """Raise `ExperimentChanged` where the authored files would give other results than before."""
+    source = Path(run.source_path)
+    if not source.exists():
+        message = f"{source} is gone; the run goes on with the copy it was started with"
+        options.tell(event("warning", message=message))
+        return
+    overrides = Overrides.of(run.resolved, max_concurrency=options.max_concurrency)
+    hint = "restore it, start a new run, or resume with --frozen to use the run's own copy"
+    try:
+        now = resolve(load_experiment(source), overrides)
+    except InvalidInput as error:
+        message = f"{source} is no longer what {run.run_id} was started with\n{error.message}"
+        raise ExperimentChanged(message, hint=hint) from error
+    changes = differences(run.resolved, dict(tasks), now)
+    if changes:
+        listed = "\n".join(f"  {change}" for change in changes)
+        message = f"the experiment of {run.run_id} has changed since it was started:\n{listed}"
+        raise ExperimentChanged(message, hint=hint)
+
+
+def _require_means(run: RunInfo, values: Mapping[str, str]) -> None:
+    """Raise `PreflightFailed` where a value or an image that the run needs is not there."""
+    problems = [
+        Problem("environment", f"${name} is not set", hint=f"give it with --env {name}=…")
+        for name in environment.missing(run.resolved["environment"], dict(values))
+    ]
+    engine = thread_engine()
+    for ref, image in run.images.items():
+        if engine.image_id(image) is None:
+            hint = "the run cannot go on with another image: bring this one back"
+            problems.append(Problem("image", f"{ref} ({image}) is no longer here", hint=hint))
+    if problems:
+        raise PreflightFailed(problems)
+
+
+def new_run_id(experiment_id: str) -> str:
+    """A name for a run: the experiment's, the time, and a little chance."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{experiment_id[:40]}-{stamp}-{secrets.token_hex(2)}"
+
+
+def _refuse_existing(lab: Lab, run_id: str) -> None:
+    if not lab.ledger.exists():
+        return
+    with LedgerReader.open(lab.ledger) as reader:
+        if any(run.run_id == run_id for run in reader.runs()):
+            raise RunExists(
+                f"{lab.ledger} holds a run {run_id!r} already",
+                hint=f"choose another --run-id, or `labledger resume {run_id}`",
+            )
+
+
+def _new_run(run_id: str, experiment: ResolvedExperiment, images: Mapping[str, str]) -> NewRun:
+    about = experiment.document["experiment"]
+    return NewRun(
+        run_id=run_id,
+        experiment_id=about["id"],
+        name=about["name"],
+        resolved=experiment.document,
+        authored=experiment.authored_text,
+        digest=experiment.digest,
+        source_path=str(experiment.source),
+        images=dict(images),
+        variants=tuple(
+            Variant(v["variant_id"], v["role"], v["bindings"])
+            for v in experiment.document["variants"]
+        ),
+        labledger_version=version("labledger"),
+    )

@@ -1,0 +1,71 @@
+"""How to run an experiment beyond what it says itself, and how the run stood at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from labledger.errors import Exit
+from labledger.experiment.resolve import Overrides
+from labledger.records import JsonObject
+from labledger.run.events import Listener, event, ignore
+from labledger.run.stopping import StopRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run, as far as the experiment does not say it."""
+
+    lab_dir: Path | None = None
+    run_id: str | None = None
+    max_concurrency: int | None = None
+    limit: int | None = None
+    tasks: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    """`NAME=VALUE` words."""
+    env_files: tuple[Path, ...] = ()
+    frozen: bool = False
+    """Resume with what the run was started with, whatever became of its files."""
+    tell: Listener = ignore
+    stop: StopRequest = field(default_factory=StopRequest)
+
+    def watched_by(self, listener: Listener) -> RunOptions:
+        """The same options, with every event told to `listener`, stop requests included."""
+        stop = StopRequest(lambda level: listener(event("stopping", level=level)))
+        return replace(self, tell=listener, stop=stop)
+
+    @property
+    def overrides(self) -> Overrides:
+        return Overrides(
+            limit=self.limit,
+            tasks=self.tasks,
+            variants=self.variants,
+            max_concurrency=self.max_concurrency,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How a run stands when its coordinator ends."""
+
+    run_id: str
+    folder: Path
+    complete: bool
+    summary: JsonObject
+    stopped: bool = False
+    """True when somebody asked it to stop."""
+    trouble: str | None = None
+    """What ended it before its time, where nobody asked for that."""
+
+    @property
+    def infra_errors(self) -> int:
+        return int(self.summary["ext"]["statuses"].get("infra_error", 0))
+
+    @property
+    def exit_code(self) -> Exit:
+        if self.stopped and not self.complete:
+            return Exit.INTERRUPTED
+        if not self.complete or self.infra_errors:
+            return Exit.INCOMPLETE
+        return Exit.COMPLETE

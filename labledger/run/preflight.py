@@ -1,0 +1,210 @@
+"""The checks before a run. They change nothing but the local images, where pulling is allowed."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from labledger import references
+from labledger.errors import (
+    EngineUnavailable,
+    Exit,
+    LabLedgerError,
+    LedgerError,
+    PreflightFailed,
+    Problem,
+)
+from labledger.experiment.resolve import ResolvedExperiment
+from labledger.ledger import migrate
+from labledger.records import JsonObject
+from labledger.run.checks import Check, check_disk
+from labledger.run.lab import Lab
+from labledger.trial import contract
+from labledger.trial.container import Engine
+from labledger.trial.redact import MIN_LENGTH
+
+PROBE_LABEL = "org.labledger.probe"
+
+_NEEDED_TOOLS = ("cat", "chmod", "head", "mkfifo", "rm", "sleep")
+"""What `trial.sh` itself runs besides the shell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What the checks found."""
+
+    checks: tuple[Check, ...]
+    images: Mapping[str, str]
+    """Image id by reference, for each image that is here."""
+
+    @property
+    def failures(self) -> list[Check]:
+        return [check for check in self.checks if not check.ok and not check.warning]
+
+    def require(self) -> None:
+        """Raise `PreflightFailed` with every failure and its mend."""
+        if self.failures:
+            problems = [Problem(c.name, c.detail, hint=c.hint) for c in self.failures]
+            raise PreflightFailed(problems, exit_code=self.failures[0].exit_code)
+
+
+def preflight(
+    experiment: ResolvedExperiment, lab: Lab, environment: Mapping[str, str], *, pull: bool
+) -> Preflight:
+    """Check all that a run of `experiment` needs. With `pull`, missing images are pulled."""
+    checks = [
+        *_check_experiment(experiment),
+        *_check_environment(experiment, environment),
+        *_check_ledger(lab),
+        check_disk(lab),
+    ]
+    images: dict[str, str] = {}
+    try:
+        engine = Engine.connect()
+    except EngineUnavailable as error:
+        checks.append(Check("docker", error.message, ok=False, hint=error.hint))
+        return Preflight(tuple(checks), images)
+    try:
+        checks.append(Check("docker", f"engine {engine.info()['ServerVersion']} answers"))
+        checks += [_check_image(engine, ref, images, pull=pull) for ref in experiment.images]
+        for ref, image in images.items():
+            checks.extend(_look_into(engine, ref, image, experiment.document))
+    except EngineUnavailable as error:
+        checks.append(Check("docker", error.message, ok=False, hint=error.hint))
+    finally:
+        engine.close()
+    return Preflight(tuple(checks), images)
+
+
+def _check_experiment(experiment: ResolvedExperiment) -> Iterator[Check]:
+    files = sum(len(entries) for entries in experiment.document["files"].values())
+    variants, tasks = len(experiment.variants), len(experiment.tasks)
+    yield Check(
+        "experiment",
+        f"{variants} variants × {tasks} tasks × "
+        f"{experiment.document['design']['replications']} replications = "
+        f"{experiment.total_slots} slots; {files} files to stage",
+    )
+    for problem in experiment.warnings():
+        detail = f"{problem.where}:{problem.line}: {problem.field}: {problem.message}"
+        yield Check("files", detail, ok=False, hint=problem.hint, warning=True)
+
+
+def _check_environment(
+    experiment: ResolvedExperiment, environment: Mapping[str, str]
+) -> Iterator[Check]:
+    for problem in experiment.missing_names(environment):
+        place = problem.where if problem.line is None else f"{problem.where}:{problem.line}"
+        detail = f"{place}: {problem.field}: {problem.message}"
+        yield Check("environment", detail, ok=False, hint=problem.hint, exit_code=Exit.INVALID)
+    for name in experiment.required_names:
+        if 0 < len(environment.get(name, "")) < MIN_LENGTH:
+            yield Check(
+                "environment",
+                f"the value of ${name} is shorter than {MIN_LENGTH} characters and "
+                "will not be taken out of what is kept",
+                ok=False,
+                hint="bind it in the experiment if it is no secret",
+                warning=True,
+            )
+    if experiment.required_names and not experiment.missing_names(environment):
+        yield Check("environment", f"set: {', '.join(experiment.required_names)}")
+
+
+def _check_ledger(lab: Lab) -> Iterator[Check]:
+    try:
+        if lab.ledger.exists():
+            migrate.check_current(lab.ledger)
+            yield Check("ledger", f"{lab.ledger} is current")
+        else:
+            parent = next(p for p in (lab.root, *lab.root.parents) if p.is_dir())
+            probe_writable(parent)
+            yield Check("ledger", f"{lab.ledger} will be made")
+    except LedgerError as error:
+        yield Check("ledger", error.message, ok=False, hint=error.hint)
+    except OSError as error:
+        yield Check(
+            "ledger",
+            f"{lab.root} cannot be written: {error.strerror}",
+            ok=False,
+            hint="choose another folder with --lab-dir",
+        )
+
+
+def probe_writable(folder: Path) -> None:
+    """Raise `OSError` where no file can be made in `folder`."""
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool) -> Check:
+    image = engine.image_id(ref)
+    detail = f"{ref} is here"
+    try:
+        if image is None and pull:
+            engine.pull(ref)
+            image, detail = engine.image_id(ref), f"{ref} was pulled"
+    except LabLedgerError as error:
+        hint = f"build or import it, or check the name {ref!r}"
+        return Check("image", error.message, ok=False, hint=hint)
+    if image is not None:
+        images[ref] = image
+        return Check("image", detail)
+    if engine.image_is_obtainable(ref):
+        return Check("image", f"{ref} is not here; `run` will pull it")
+    hint = f"build or import it, or check the name {ref!r}"
+    return Check("image", f"{ref} is not here and no registry offers it", ok=False, hint=hint)
+
+
+def _look_into(engine: Engine, ref: str, image: str, document: JsonObject) -> Iterator[Check]:
+    """Ask a container of the image for the shell and for every phase's command."""
+    commands = _commands(document)
+    wanted = sorted({*_NEEDED_TOOLS, *commands})
+    script = "; ".join(
+        f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in wanted
+    )
+    try:
+        status, output = engine.run_probe(image, f"{script}; true", {PROBE_LABEL: "1"})
+    except EngineUnavailable:
+        raise
+    except LabLedgerError as error:
+        yield Check(
+            "image",
+            f"{ref} has no usable `sh`: {error.message}",
+            ok=False,
+            hint="use an image with a POSIX shell, such as busybox or any Debian",
+        )
+        return
+    absent = output.split("\n")[:-1]
+    if status != 0:
+        yield Check("image", f"{ref}: `sh` failed with status {status}: {output[:200]}", ok=False)
+    for command in absent:
+        yield Check(
+            "image",
+            f"{ref} has no command {command!r}, which {commands.get(command, 'every trial')} needs",
+            ok=False,
+            hint="install it in the image, or correct the command",
+            exit_code=Exit.INVALID,
+        )
+    if status == 0 and not absent:
+        yield Check("image", f"{ref} has sh and {', '.join(sorted(commands)) or 'all commands'}")
+
+
+def _commands(document: JsonObject) -> dict[str, str]:
+    """The first word of every phase's command, by what needs it; staged files are our own."""
+    found: dict[str, str] = {}
+    phases = [("the grader", document["grader"])]
+    for variant in document["variants"]:
+        phases += [
+            (f"{p} of variant {variant['variant_id']}", variant[p]) for p in ("setup", "agent")
+        ]
+    for who, phase in phases:
+        if phase is None:
+            continue
+        word = phase["command"][0]
+        if not any(references.names(word)) and not word.startswith(f"{contract.DEPS}/"):
+            found.setdefault(references.expand(word, {}), who)
+    return found

@@ -1,0 +1,72 @@
+"""Which slots to run next, in schedule order, with what earlier coordinators left of each."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+
+from labledger.ledger.model import RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject, Slot
+from labledger.run.recovery import Leftover
+from labledger.trial.contract import TrialPlan, TrialSpec
+
+_CHUNK = 512
+
+
+class SlotQueue:
+    """Hands out trial specs: retries first, then the schedule from where the ledger stands.
+
+    Reads the schedule in chunks, so that memory stays flat and no read transaction stays open.
+    """
+
+    def __init__(
+        self,
+        reader: LedgerReader,
+        run: RunInfo,
+        plans: Mapping[str, TrialPlan],
+        left: Mapping[int, Leftover],
+    ) -> None:
+        self._reader = reader
+        self._run = run
+        self._plans = plans
+        self._left = left
+        self._retries: deque[TrialSpec] = deque()
+        self._chunk: deque[Slot] = deque()
+        self._next_idx = run.next_schedule_idx
+        self._task: tuple[str, JsonObject] = ("", {})
+
+    def retry(self, spec: TrialSpec) -> None:
+        """Have the slot run again, as its next attempt, before any new slot."""
+        self._retries.append(replace(spec, attempt=spec.attempt + 1, may_exist=False))
+
+    def next_retry(self) -> TrialSpec | None:
+        return self._retries.popleft() if self._retries else None
+
+    def next_slot(self) -> Slot | None:
+        """The next slot of the schedule, or None at its end."""
+        if not self._chunk:
+            slots = self._reader.slots(self._run.run_id, self._next_idx)
+            self._chunk.extend(islice(slots, _CHUNK))
+            self._next_idx += len(self._chunk)
+        return self._chunk.popleft() if self._chunk else None
+
+    def spec(self, slot: Slot) -> TrialSpec:
+        """What a worker needs for a slot, with the attempt to go on with."""
+        left = self._left.get(slot.schedule_idx, Leftover(1, staged=False, may_exist=False))
+        return TrialSpec(
+            plan=self._plans[slot.variant_id],
+            slot=slot,
+            run_id=self._run.run_id,
+            attempt=left.attempt,
+            task=self._task_row(slot.task_id),
+            may_exist=left.may_exist,
+        )
+
+    def _task_row(self, task_id: str) -> JsonObject:
+        """A frozen task row; neighbours in the schedule often share one."""
+        if self._task[0] != task_id:
+            self._task = (task_id, self._reader.task(self._run.run_id, task_id))
+        return self._task[1]

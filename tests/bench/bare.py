@@ -1,0 +1,101 @@
+"""The rows of a slot's commit written by the bare SQLite driver: what the writer is held against.
+
+The same file format, tables, triggers, keys and settings, and the same rows, but the rows are
+ready beforehand: no checks, no digests, no records, no reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from labledger import canonical
+from labledger.ledger import rows, statements
+from labledger.ledger.engine import writable_engine
+from labledger.ledger.model import Lease
+from labledger.records import TrialResult
+
+Rows = list[tuple[str, Sequence[tuple[Any, ...]]]]
+"""Statements, each with the rows that it writes."""
+
+_NOW = "2026-01-31T12:00:02.000Z"
+_DIGEST = "d" * 64
+
+
+class BareWriter:
+    """A connection of the driver's own, set up as the ledger's writer sets up its connection."""
+
+    def __init__(self, path: Path) -> None:
+        self._engine = writable_engine(path)
+        self._pooled = self._engine.raw_connection()
+        self._driver: Any = self._pooled.driver_connection
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pooled.close()
+        self._engine.dispose()
+
+    def commit(self, found: Rows) -> None:
+        """Write all rows in one transaction."""
+        execute, executemany = self._driver.execute, self._driver.executemany
+        execute("BEGIN IMMEDIATE")
+        for statement, values in found:
+            executemany(statement, values)
+        execute("COMMIT")
+
+
+def commit_rows(lease: Lease, result: TrialResult) -> Rows:
+    """All that a commit of `result` writes."""
+    return [*_progress(lease, result), *_artifacts(result), *_published(lease, result)]
+
+
+def stage_rows(lease: Lease, result: TrialResult) -> Rows:
+    """All that staging `result` writes."""
+    payload = canonical.dumps(result.as_json())
+    staged = (lease.run_no, result.schedule_idx, result.attempt, 1, payload, _NOW)
+    return [*_artifacts(result), (statements.INSERT_STAGED, [staged])]
+
+
+def commit_staged_rows(lease: Lease, result: TrialResult) -> Rows:
+    """All that a commit of `result` writes when it was staged before."""
+    key = (lease.run_no, result.schedule_idx)
+    published = _published(lease, result)
+    return [*_progress(lease, result), *published, (statements.DELETE_STAGED, [key])]
+
+
+def _progress(lease: Lease, result: TrialResult) -> Rows:
+    idx = result.schedule_idx
+    return [(statements.ADVANCE, [(idx + 1, _NOW, lease.run_no, idx, lease.epoch)])]
+
+
+def _artifacts(result: TrialResult) -> Rows:
+    found = [(bytes.fromhex(a.sha256), a.size, a.content) for a in result.artifacts]
+    return [(statements.INSERT_ARTIFACT, found)]
+
+
+def _published(lease: Lease, result: TrialResult) -> Rows:
+    found = rows.slot_rows(lease.run_no, [result])
+    commit = (
+        lease.run_no,
+        result.schedule_idx,
+        result.slot_commit_id,
+        result.status.value,
+        result.reason,
+        lease.epoch,
+        _NOW,
+        _DIGEST,
+        _DIGEST,
+    )
+    return [
+        (statements.INSERT_SLOT_COMMIT, [commit]),
+        (statements.INSERT_TRIAL, [found.trial]),
+        (statements.INSERT_ATTEMPT, found.attempts),
+        (statements.INSERT_METRIC, found.metrics),
+        (statements.INSERT_EVENT, found.events),
+        (statements.INSERT_PREDICTION, found.predictions),
+        (statements.INSERT_SCORE, found.scores),
+        (statements.INSERT_EVIDENCE, found.evidence),
+    ]

@@ -1,0 +1,182 @@
+"""Ready-made runs and trial results for tests of the ledger and of what is exported from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from labledger.ledger import migrate
+from labledger.ledger.model import Lease, NewRun, Owner, Variant
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import (
+    Artifact,
+    Event,
+    JsonObject,
+    Metric,
+    Phase,
+    Slot,
+    SlotStatus,
+    TrialIds,
+    TrialResult,
+    slot_commit_id,
+)
+from labledger.store import ArtifactStore
+
+RUN = "run-1"
+BENCHMARK = {"adapter_id": "demo", "name": "demo", "split": "test"}
+OWNER = Owner(host="here", pid=4711, process_token="boot-1")
+TIMES = ("2026-01-31T12:00:00.000Z", "2026-01-31T12:00:01.500Z")
+
+
+class FakeClock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.seconds = 0
+
+    def __call__(self) -> str:
+        minutes, seconds = divmod(self.seconds, 60)
+        return f"2026-02-01T00:{minutes:02d}:{seconds:02d}.000Z"
+
+
+def new_run(run_id: str = RUN, **changes: Any) -> NewRun:
+    fields: JsonObject = {
+        "run_id": run_id,
+        "experiment_id": "demo",
+        "name": "A demo",
+        "resolved": {"benchmark": {**BENCHMARK, "policy": {}}, "design": {"replications": 1}},
+        "authored": "experiment: {id: demo}\n",
+        "digest": "d" * 64,
+        "source_path": "/tmp/experiment.yaml",
+        "images": {"python:3.11": "sha256:" + "1" * 64},
+        "variants": (
+            Variant("base", "baseline", {"mode": "a"}),
+            Variant("treat", "treatment", {"mode": "b"}),
+        ),
+        "labledger_version": "0.1.0",
+    }
+    return NewRun(**{**fields, **changes})
+
+
+def tasks(count: int) -> Iterator[tuple[str, str, JsonObject]]:
+    for number in range(count):
+        yield f"t{number}", f"digest-{number}", {"id": f"t{number}", "task": {"n": number}}
+
+
+def slots(count: int) -> Iterator[Slot]:
+    """`count` slots, the two variants in turn."""
+    for idx in range(count):
+        yield Slot(idx, ("base", "treat")[idx % 2], f"t{idx // 2}", 0)
+
+
+def slot(idx: int) -> Slot:
+    return Slot(idx, ("base", "treat")[idx % 2], f"t{idx // 2}", 0)
+
+
+def ids(idx: int, run_id: str = RUN) -> TrialIds:
+    return TrialIds.of(run_id, slot(idx))
+
+
+def record(idx: int, schema: str, attempt: int = 1, run_id: str = RUN, **rest: Any) -> JsonObject:
+    return {
+        "schema_version": schema,
+        "schedule_idx": idx,
+        "slot_commit_id": slot_commit_id(run_id, idx),
+        "attempt": attempt,
+        "row_seq": 0,
+        "ts": TIMES[1],
+        "ids": ids(idx, run_id).as_json(),
+        **rest,
+    }
+
+
+def evidence(idx: int, artifact: Artifact, attempt: int = 1, run_id: str = RUN) -> JsonObject:
+    return record(
+        idx,
+        "evidence_record_v1",
+        attempt,
+        run_id,
+        runtime={"executor": "local_docker", "exit_status": 0, "duration_ms": 1500},
+        evidence={"trial_input": artifact.reference, "agent_stdout": artifact.reference},
+    )
+
+
+def score(idx: int, verdict: str, value: float, run_id: str = RUN) -> JsonObject:
+    return record(
+        idx,
+        "benchmark_score_record_v1",
+        run_id=run_id,
+        benchmark=BENCHMARK,
+        verdict=verdict,
+        primary_metric_name="resolved",
+        primary_metric_value=value,
+        metrics={"resolved": value},
+        evaluator={"name": "check", "mode": "custom"},
+    )
+
+
+def prediction(idx: int, run_id: str = RUN) -> JsonObject:
+    return record(
+        idx,
+        "benchmark_prediction_record_v1",
+        run_id=run_id,
+        benchmark=BENCHMARK,
+        prediction={"kind": "text", "value": f"answer é {idx}"},
+    )
+
+
+def result(idx: int, run_id: str = RUN, **changes: Any) -> TrialResult:
+    """A whole result for slot `idx`: even slots pass, odd ones fail."""
+    artifact = Artifact.inline(f"input of slot {idx}".encode())
+    attempt = changes.get("attempt", 1)
+    passed = idx % 2 == 0
+    fields: JsonObject = {
+        "ids": ids(idx, run_id),
+        "schedule_idx": idx,
+        "slot_commit_id": slot_commit_id(run_id, idx),
+        "attempt": attempt,
+        "status": SlotStatus.COMPLETED,
+        "started_at": TIMES[0],
+        "ended_at": TIMES[1],
+        "duration_ms": 1500,
+        "container": f"labledger-{run_id}-{idx}-{attempt}",
+        "image_ref": "python:3.11",
+        "image_id": "sha256:" + "1" * 64,
+        "exit_status": 0,
+        "outcome": "success",
+        "phases": {"agent": Phase(0, 900), "grader": Phase(0, 200)},
+        "predictions": (prediction(idx, run_id),),
+        "scores": (score(idx, "pass" if passed else "fail", float(passed), run_id),),
+        "evidence": (evidence(idx, artifact, attempt, run_id),),
+        "metrics": (
+            Metric("tokens_in", "events", 10 + idx),
+            Metric("confidence", "result", 0.5),
+            Metric("whole", "result", 1.0),
+            Metric("model", "result", "a/b"),
+            Metric("agent_ms", "runner", 900),
+        ),
+        "events": tuple(
+            Event(n, "model_call_end", {"type": "model_call_end", "n": n, "cost": n / 10})
+            for n in range(10)
+        ),
+        "artifacts": (artifact,),
+    }
+    return TrialResult(**{**fields, **changes})
+
+
+def make_ledger(folder: Path) -> Path:
+    path = folder / ".lab" / "ledger.sqlite"
+    migrate.upgrade(path)
+    return path
+
+
+def open_writer(path: Path, clock: FakeClock | None = None) -> LedgerWriter:
+    store = ArtifactStore(path.parent / "artifacts")
+    return LedgerWriter.open(path, store, now=clock) if clock else LedgerWriter.open(path, store)
+
+
+def begin_run(writer: LedgerWriter, total: int = 4, run_id: str = RUN) -> Lease:
+    """A new run of `total` slots, owned."""
+    writer.create_run(new_run(run_id), tasks((total + 1) // 2), slots(total))
+    return writer.acquire_lease(run_id, OWNER, 30.0)

@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_files import TASKS, Folder
+
+from labledger import canonical
+from labledger.experiment.changes import differences
+from labledger.experiment.resolve import Overrides, ResolvedExperiment
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def digests(resolved: ResolvedExperiment) -> dict[str, str]:
+    return {task.task_id: task.digest for task in resolved.tasks}
+
+
+def test_phases_are_ready_for_the_container(folder: Folder) -> None:
+    """Bindings are put in, staged files become paths, and only outside names are left."""
+    folder.data["runtime"]["setup"] = {"command": ["sh", "./lib/grade.py"], "files": ["lib"]}
+    document = folder.resolve().document
+    reference, empty = document["variants"]
+    assert reference["agent"] == {
+        "command": [
+            "python3",
+            "/agentlab/deps/agent/agent.py",
+            "--mode",
+            "ref",
+            "--key=${KEY}",
+        ],
+        "env": {"API": "${TOKEN}", "N": "3"},
+        "timeout_s": 600,
+    }
+    assert empty["agent"]["command"][3] == "empty"
+    assert reference["setup"]["command"] == ["sh", "/agentlab/deps/setup/lib/grade.py"]
+    assert document["grader"]["command"] == ["python3", "/agentlab/deps/grader/lib/grade.py"]
+    assert document["grader"]["timeout_s"] == 120
+    assert document["environment"] == ["KEY", "TOKEN"]
+    assert [variant["role"] for variant in document["variants"]] == ["baseline", "treatment"]
+    assert [file["name"] for file in document["files"]["grader"]] == ["lib/grade.py"]
+
+
+def test_bindings_are_text_in_commands(folder: Folder) -> None:
+    """Bindings that are not text are given as JSON; dollar signs in them stay as they are."""
+    folder.data["baseline"]["bindings"] = {
+        "a": True,
+        "b": 0.5,
+        "c": {"x": [1, None]},
+        "d": "$KEY and $$",
+        "file": "./agent.py",
+    }
+    agent = folder.data["runtime"]["agent"]
+    agent["command"] = ["x", "$a", "${b}c", "$c", "$d", "$$a", "$file", 5, "agent.pyc"]
+    command = folder.resolve().document["variants"][0]["agent"]["command"]
+    assert command == [
+        "x",
+        "true",
+        "0.5c",
+        '{"x":[1,null]}',
+        "$$KEY and $$$$",
+        "$$a",
+        "/agentlab/deps/agent/agent.py",
+        "5",
+        "agent.pyc",
+    ]
+
+
+def test_every_default_is_filled_in(folder: Folder) -> None:
+    """The smallest experiment resolves to a document that leaves nothing to be guessed."""
+    folder.data = {
+        "experiment": {"id": "x"},
+        "dataset": {"path": "tasks.jsonl"},
+        "baseline": {"variant_id": "a"},
+        "runtime": {"image": "i", "agent": {"command": ["true"]}},
+        "benchmark": {"name": "b", "grader": {"command": ["true"]}},
+    }
+    document = folder.resolve().document
+    digest = document["dataset"].pop("digest")
+    assert len(digest) == 64
+    phase = {"command": ["true"], "env": {}}
+    agent = {**phase, "timeout_s": 600}
+    assert document == {
+        "schema_version": "resolved_experiment_v1",
+        "experiment": {"id": "x", "name": "x", "description": "", "tags": []},
+        "dataset": {
+            "path": "tasks.jsonl",
+            "suite_id": "b",
+            "split_id": "test",
+            "limit": None,
+            "tasks": 5,
+            "filters": {"tasks": [], "variants": [], "limit": None},
+        },
+        "variants": [
+            {"variant_id": "a", "role": "baseline", "bindings": {}, "setup": None, "agent": agent}
+        ],
+        "grader": {**phase, "timeout_s": 120},
+        "runtime": {
+            "image": "i",
+            "user": None,
+            "network": "none",
+            "root_read_only": False,
+            "resources": {"cpus": 1, "memory_bytes": 1 << 30, "pids": 512},
+            "max_log_bytes": 1 << 20,
+        },
+        "benchmark": {
+            "adapter_id": "b",
+            "name": "b",
+            "split": "test",
+            "policy": {"grade_failed_agents": True},
+            "evaluator": {"name": "b-grader", "mode": "custom"},
+        },
+        "metrics": [],
+        "design": {
+            "replications": 1,
+            "max_concurrency": 1,
+            "schedule": "paired_interleaved",
+            "random_seed": 0,
+            "shuffle_tasks": False,
+            "retry": {"max_attempts": 2, "retry_on": ["infra_error"]},
+            "prune": None,
+        },
+        "environment": [],
+        "files": {"setup": [], "agent": [], "grader": []},
+    }
+    assert json.loads(canonical.dumps(document)) == document
+
+
+def test_slots_are_those_of_the_selection(folder: Folder) -> None:
+    """Tasks, variants and replications that are left make the schedule, and no others."""
+    folder.data["design"] = {"replications": 2}
+    resolved = folder.resolve(tasks=("t/[12]",), variants=("emp*",), max_concurrency=7)
+    assert [(s.variant_id, s.task_id, s.repl_idx) for s in resolved.slots()] == [
+        ("empty", "t/1", 0),
+        ("empty", "t/2", 0),
+        ("empty", "t/1", 1),
+        ("empty", "t/2", 1),
+    ]
+    assert resolved.total_slots == 4
+    assert resolved.document["design"]["max_concurrency"] == 7
+    again = folder.resolve(**dataclasses.asdict(Overrides.of(resolved.document)))
+    assert again.digest == resolved.digest
+
+
+def test_options_that_make_no_sense_are_refused(folder: Folder) -> None:
+    """Unknown variants are answered with the known ones, numbers below 1 with what is expected."""
+    assert str(folder.task_problems(variants=("emtpy",))[0]) == (
+        "--variant: 'emtpy' matches no variant (variants: reference, empty)"
+    )
+    assert [p.where for p in folder.task_problems(limit=0, max_concurrency=0)] == [
+        "--limit",
+        "--max-concurrency",
+    ]
+
+
+def test_unknown_names_are_told_with_their_place(folder: Folder) -> None:
+    """A `$NAME` that nobody sets is told once, where it is used, with the nearest known name."""
+    folder.data["runtime"]["agent"]["command"][3] = "$moed"
+    resolved = folder.resolve()
+    assert resolved.required_names == ("KEY", "TOKEN", "moed")
+    problems = resolved.missing_names({"KEY": "k", "TOKEN": "t"})
+    assert [problem.field for problem in problems] == ["runtime.agent.command[3]"]
+    rows = resolved.authored_text.splitlines()
+    assert "$moed" in rows[(problems[0].line or 0) - 1]
+    assert "did you mean $mode?" in str(problems[0])
+    assert [p.field for p in resolved.missing_names(())] == [
+        "runtime.agent.command[3]",
+        "runtime.agent.command[4]",
+        "runtime.agent.env.API",
+    ]
+
+
+def test_a_name_bound_by_one_variant_only_is_the_others_to_give(folder: Folder) -> None:
+    """Where a variant does not bind a name, the environment must give it for that variant."""
+    del folder.data["variant_plan"][0]["bindings"]["mode"]
+    resolved = folder.resolve()
+    assert "mode" in resolved.required_names
+    assert "bound by variant 'empty'" in str(resolved.missing_names({"KEY", "TOKEN"})[0])
+    assert "mode" not in folder.resolve(variants=("reference",)).required_names
+
+
+def test_a_started_file_must_be_executable(folder: Folder) -> None:
+    """A staged file that is started by itself and cannot be is refused before anything runs."""
+    folder.data["runtime"]["agent"]["command"] = ["./agent.py"]
+    assert folder.task_problems()[0].field == "runtime.agent.command[0]"
+    (folder.path / "agent.py").chmod(0o755)
+    assert folder.resolve().document["files"]["agent"][0]["executable"] is True
+
+
+def test_a_forgotten_file_is_warned_of(folder: Folder) -> None:
+    """A command that names a file beside the experiment without staging it is warned of."""
+    assert folder.resolve().warnings() == []
+    folder.data["runtime"]["agent"]["files"] = []
+    (warning,) = folder.resolve().warnings()
+    assert warning.field == "runtime.agent.command[1]"
+    assert warning.hint == "add it to runtime.agent.files"
+
+
+def test_folders_are_staged_without_caches(folder: Folder) -> None:
+    """A staged folder brings its files at any depth, sorted, but no caches or repositories."""
+    for name in ("lib/a/b.txt", "lib/__pycache__/x.pyc", "lib/.git/config", "lib/z"):
+        folder.write(name, name)
+    folder.data["benchmark"]["grader"]["files"] = ["./lib/", "lib/z"]
+    names = [file["name"] for file in folder.resolve().document["files"]["grader"]]
+    assert names == ["lib/a/b.txt", "lib/grade.py", "lib/z"]
+
+
+CHANGES: list[tuple[Callable[[Folder], object], list[str]]] = [
+    (
+        lambda f: f.data["runtime"].update(image="other"),
+        ['runtime.image was "python:3" and is "other"'],
+    ),
+    (
+        lambda f: f.data["runtime"].update(resources={"memory": "2g"}),
+        ["runtime.resources.memory_bytes was 1073741824 and is 2147483648"],
+    ),
+    (
+        lambda f: f.data["baseline"]["bindings"].update(n=5),
+        [
+            'variants.reference.agent.env.N was "3" and is "5"',
+            "variants.reference.bindings.n was 3 and is 5",
+        ],
+    ),
+    (lambda f: f.write("agent.py", "new"), ["agent.py changed (a file of the agent)"]),
+    (lambda f: f.write("lib/new", "new"), ["lib/new was added to the grader's files"]),
+    (
+        lambda f: (f.path / "lib/grade.py").chmod(0o755),
+        ["lib/grade.py changed in whether it is executable (a file of the grader)"],
+    ),
+    (
+        lambda f: f.tasks([{"id": "t/0"}, *TASKS[1:4], {"id": "new"}]),
+        ["1 task was removed: t/4", "1 task was added: new", "1 task was changed: t/0"],
+    ),
+    (lambda f: f.tasks(TASKS[:1]), ["4 tasks were removed: t/1, t/2, t/3 and 1 more"]),
+    (lambda f: f.tasks(TASKS[::-1]), ["the order of the tasks changed"]),
+    (lambda f: f.data["metrics"].clear(), ["the metric 'tokens' was removed"]),
+    (
+        lambda f: f.data["metrics"][0].update(aggregate="max"),
+        ['metrics.tokens.aggregate was "sum" and is "max"'],
+    ),
+    (
+        lambda f: f.data.update(
+            design={"replications": 2, "prune": {"max_consecutive_failures": 3}}
+        ),
+        [
+            "design.prune.max_consecutive_failures was not there and is 3",
+            "design.replications was 1 and is 2",
+        ],
+    ),
+    (
+        lambda f: f.data["baseline"]["bindings"].update(extra={}),
+        ["variants.reference.bindings.extra was not there and is {}"],
+    ),
+    (lambda f: f.data.update(variant_plan=[]), ["the variant 'empty' was removed"]),
+    (
+        lambda f: f.data["variant_plan"].insert(0, {"variant_id": "late"}),
+        ["the variant 'late' was added"],
+    ),
+    (
+        lambda f: f.data["runtime"].update(setup={"command": ["x"]}),
+        [
+            f"variants.{variant}.setup.{field} was not there and is {value}"
+            for variant in ("empty", "reference")
+            for field, value in (("command", '["x"]'), ("env", "{}"), ("timeout_s", "600"))
+        ],
+    ),
+    (
+        lambda f: f.data.update(
+            baseline=f.data["variant_plan"][0], variant_plan=[f.data["baseline"]]
+        ),
+        [
+            "the order of the variants changed",
+            'variants.empty.role was "treatment" and is "baseline"',
+            'variants.reference.role was "baseline" and is "treatment"',
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "sentences"), CHANGES)
+def test_changes_that_matter_are_told(
+    folder: Folder, change: Callable[[Folder], object], sentences: list[str]
+) -> None:
+    """A change that can change a result changes the digest and is told in a sentence."""
+    old = folder.resolve()
+    change(folder)
+    new = folder.resolve()
+    assert new.digest != old.digest
+    assert differences(old.document, digests(old), new) == sentences
+
+
+NO_CHANGES: list[Callable[[Folder], object]] = [
+    lambda f: None,
+    lambda f: f.data["experiment"].update(name="x", description="y", tags=[]),
+    lambda f: f.data.update(design={"max_concurrency": 9}),
+    lambda f: f.data.update(design={"replications": 1.0, "random_seed": 0}),
+    lambda f: f.data["dataset"].update(limit=5),
+    lambda f: f.data["runtime"]["agent"].update(timeout_s=600.0),
+    lambda f: f.write("lib/__pycache__/x.pyc", "cache"),
+    lambda f: f.write(
+        "tasks.jsonl", "".join(f"\n{json.dumps(row, indent=None)} " for row in TASKS)
+    ),
+    lambda f: [
+        shutil.move(f.path / "tasks.jsonl", f.path / "other.jsonl"),
+        f.data["dataset"].update(path="other.jsonl"),
+    ],
+]
+
+
+@pytest.mark.parametrize("change", NO_CHANGES)
+def test_changes_that_do_not_matter_are_not(
+    folder: Folder, change: Callable[[Folder], object]
+) -> None:
+    """Names, concurrency, spelled-out defaults and where tasks lie may change."""
+    old = folder.resolve()
+    change(folder)
+    new = folder.resolve()
+    assert new.digest == old.digest
+    assert differences(old.document, digests(old), new) == []
+
+
+def test_moving_the_folder_changes_nothing(folder: Folder, tmp_path: Path) -> None:
+    """The digest does not depend on where the experiment lies."""
+    old = folder.resolve()
+    shutil.copytree(folder.path, tmp_path / "moved", ignore=shutil.ignore_patterns("moved"))
+    moved = Folder(tmp_path / "moved")
+    assert moved.resolve().digest == old.digest
+
+
+def test_long_values_are_cut_in_sentences(folder: Folder) -> None:
+    """A sentence stays readable however long the values are."""
+    old = folder.resolve()
+    folder.data["baseline"]["bindings"]["mode"] = "x" * 10_000
+    assert all(len(s) < 300 for s in differences(old.document, digests(old), folder.resolve()))
+
+
+def test_resolving_leaves_what_was_authored(folder: Folder) -> None:
+    """Resolving twice gives equal documents and leaves what was authored untouched."""
+    first = folder.resolve()
+    data: dict[str, Any] = json.loads(json.dumps(first.authored.data))
+    assert folder.resolve().document == first.document
+    assert first.authored.data == data == folder.data
