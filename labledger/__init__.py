@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labledger.api import Ledger, RunOptions, RunOutcome, open_ledger, resume, run
 
+__version__ = "0.1.0"
+
 __all__ = ["Ledger", "RunOptions", "RunOutcome", "open_ledger", "resume", "run"]
 
 

@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from labledger import __version__
 from labledger.cli import experiments, history, maintenance
 from labledger.cli.console import say, say_error
 from labledger.errors import Exit, LabLedgerError
@@ -23,9 +24,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"labledger {version('labledger')}")
+        typer.echo(f"labledger {__version__}")
         raise typer.Exit
 
 

@@ -6,8 +6,8 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 
+from labledger import __version__
 from labledger.errors import EngineUnavailable, LabLedgerError, LedgerMissing
 from labledger.ledger import migrate
 from labledger.ledger.engine import DRIVER, driver_risk

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
+from labledger import __version__
 from labledger.errors import (
     ExperimentChanged,
     InvalidInput,
@@ -153,5 +153,5 @@ def _new_run(run_id: str, experiment: ResolvedExperiment, images: Mapping[str, s
             Variant(v["variant_id"], v["role"], v["bindings"])
             for v in experiment.document["variants"]
         ),
-        labledger_version=version("labledger"),
+        labledger_version=__version__,
     )

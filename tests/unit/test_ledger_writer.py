@@ -29,18 +29,18 @@ SCHEMAS = {
 }
 
 
-@pytest.fixture()
+@pytest.fixture
 def path(tmp_path: Path) -> Path:
     return kit.make_ledger(tmp_path)
 
 
-@pytest.fixture()
+@pytest.fixture
 def writer(path: Path) -> Iterator[LedgerWriter]:
     with kit.open_writer(path) as opened:
         yield opened
 
 
-@pytest.fixture()
+@pytest.fixture
 def reader(path: Path) -> Iterator[LedgerReader]:
     with LedgerReader.open(path) as opened:
         yield opened

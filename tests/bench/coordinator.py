@@ -1,0 +1,110 @@
+"""The coordinator's memory and its start, over runs of many slots whose trials are made up.
+
+Everything is real but the containers: the command line, the experiment, the ledger's writer, the
+mirrors, the schedule. Each coordinator is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench import synthetic
+from bench.report import Row, say
+
+GOAL_MB = 200
+GOAL_S = 2.0
+RESUMES = 5
+
+_RUN = "bench"
+
+
+def memory(folder: Path, *, quick: bool) -> Iterator[Row]:
+    few, many = _few(quick), _many(quick)
+    found = {slots: _run(folder, slots) for slots in (few, many)}
+    peaks = {slots: report["peak_mb"] for slots, report in found.items()}
+    yield Row(
+        f"peak memory of the coordinator, {many:,} slots",
+        f"{peaks[many]:.0f} MB",
+        f"{peaks[few]:.0f} MB at {few:,}",
+        f"{peaks[many] / peaks[few]:.2f}",
+        f"< {GOAL_MB} MB",
+        peaks[many] < GOAL_MB,
+    )
+    rates = {slots: slots / report["seconds"] for slots, report in found.items()}
+    yield Row(
+        "slots dispatched, finished and committed",
+        f"{rates[many]:,.0f}/s",
+        f"{rates[few]:,.0f}/s at {few:,}",
+    )
+    first = found[many]["first_dispatch_s"]
+    yield Row(f"`run` to the first dispatch, {many:,} slots", f"{first:.2f} s")
+
+
+def resume(folder: Path, *, quick: bool) -> Iterator[Row]:
+    slots = _many(quick)
+    lab = _half_committed(folder, slots)
+    times = [_first_dispatch(lab) for _ in range(RESUMES)]
+    measured = statistics.median(times)
+    yield Row(
+        f"`resume` to the first dispatch, {slots:,} slots, half committed",
+        f"{measured:.2f} s",
+        goal=f"< {GOAL_S:.0f} s",
+        met=measured < GOAL_S,
+    )
+
+
+def _few(quick: bool) -> int:
+    return 1_000 if quick else 10_000
+
+
+def _many(quick: bool) -> int:
+    return 10_000 if quick else 100_000
+
+
+def _run(folder: Path, slots: int) -> dict[str, Any]:
+    """What the coordinator of a whole run reports; its lab is kept as it is half-way."""
+    say(f"coordinator: a run of {slots:,} made-up trials")
+    place = folder / f"slots-{slots}"
+    tasks = slots // len(synthetic.VARIANTS)
+    synthetic.write_experiment(place, tasks=tasks, variants=len(synthetic.VARIANTS))
+    lab, half = place / ".lab", place / "half"
+    report = _coordinator(
+        ["whole", str(half), str(slots // 2)],
+        ["run", str(place), "--run-id", _RUN, "--lab-dir", str(lab), "--quiet"],
+    )
+    shutil.rmtree(lab)
+    return report
+
+
+def _half_committed(folder: Path, slots: int) -> Path:
+    """The lab of a run whose coordinator is gone with half of its slots committed."""
+    half = folder / f"slots-{slots}" / "half"
+    if not half.is_dir():
+        _run(folder, slots)
+    return half
+
+
+def _first_dispatch(lab: Path) -> float:
+    report = _coordinator(["first"], ["resume", _RUN, "--lab-dir", str(lab), "--quiet"])
+    seconds: float = report["first_dispatch_s"]
+    return seconds
+
+
+def _coordinator(mode: list[str], command: list[str]) -> dict[str, Any]:
+    """Run a `labledger` command with made-up trials, in a process of its own."""
+    program = [sys.executable, "-m", "bench.made_up_trials", str(time.monotonic())]
+    done = subprocess.run(
+        [*program, *mode, "--", *command], check=False, capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"labledger {' '.join(command)} failed:\n{done.stderr}")
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report

@@ -1,0 +1,124 @@
+"""`labledger` with trials that are made up instead of run; says at its end what that took.
+
+    python -m bench.made_up_trials BEGUN first -- COMMAND…
+    python -m bench.made_up_trials BEGUN whole HALF IDX -- COMMAND…
+
+`first` ends the process, as a kill would, at the first dispatch. `whole` goes on to the end, and
+copies the lab folder to HALF when slot IDX is dispatched. BEGUN is when the caller started this
+process (`time.monotonic`). The last line on stdout is the report, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from bench import synthetic
+from labledger.cli import app
+from labledger.records import TrialResult
+from labledger.run import executors, session
+from labledger.trial.contract import TrialSpec
+
+_SLOW_EVERY, _SLOW_S = 50, 0.05
+"""Now and then a trial takes its time, and those behind it are staged."""
+
+
+class Watch:
+    """What is noted while the coordinator works."""
+
+    def __init__(self, begun: float) -> None:
+        self.begun = begun
+        self.first_dispatch: float | None = None
+
+    def dispatched(self) -> None:
+        if self.first_dispatch is None:
+            self.first_dispatch = time.monotonic()
+
+    def report(self) -> None:
+        assert self.first_dispatch is not None, "nothing was dispatched"
+        found = {
+            "first_dispatch_s": self.first_dispatch - self.begun,
+            "seconds": time.monotonic() - self.first_dispatch,
+            "peak_mb": _peak_mb(),
+        }
+        print(json.dumps(found), flush=True)
+
+
+class MadeUpTrials:
+    """Stands where `labledger.run.executors.LocalTrials` does."""
+
+    watch: Watch
+    half: Path | None = None
+    half_idx = -1
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.capacity = width + min(width, executors.MAX_AHEAD)
+        self._pool = ThreadPoolExecutor(self.capacity, "trial")
+
+    def submit(self, spec: TrialSpec) -> Future[TrialResult]:
+        self.watch.dispatched()
+        if self.half is None:
+            self.watch.report()
+            os._exit(0)
+        if spec.slot.schedule_idx == self.half_idx:
+            # In the coordinator's thread, between two transactions: the copy is a whole ledger.
+            shutil.copytree(spec.plan.run_dir.parents[1], self.half, ignore=_shared_memory)
+        return self._pool.submit(_made_up, spec)
+
+    def discard(self, _spec: TrialSpec) -> Future[None]:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def close_gate(self) -> None:
+        """Nothing waits at a gate."""
+
+    def abandon(self) -> None:
+        """Nothing goes on by itself."""
+
+    def shutdown(self) -> None:
+        self._pool.shutdown(wait=True)
+
+
+def _made_up(spec: TrialSpec) -> TrialResult:
+    if spec.slot.schedule_idx % _SLOW_EVERY == 0:
+        time.sleep(_SLOW_S)
+    return synthetic.result(spec.run_id, spec.slot, spec.attempt)
+
+
+def _shared_memory(_folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if name.endswith("-shm")]
+
+
+def _peak_mb() -> float:
+    """This process's own peak; `getrusage` would begin with that of the process that forked it."""
+    for line in Path("/proc/self/status").read_text("utf-8").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("/proc/self/status says nothing of VmHWM")
+
+
+def main() -> None:
+    split = sys.argv.index("--")
+    begun, mode, *rest = sys.argv[1:split]
+    MadeUpTrials.watch = Watch(float(begun))
+    if mode == "whole":
+        MadeUpTrials.half, MadeUpTrials.half_idx = Path(rest[0]), int(rest[1])
+    session.LocalTrials = MadeUpTrials  # type: ignore[assignment,misc]
+    sys.argv = ["labledger", *sys.argv[split + 1 :]]
+    try:
+        app.main()
+    except SystemExit as ended:
+        if ended.code != 0:
+            raise
+    MadeUpTrials.watch.report()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""What all tests share: a Docker engine with labledger's images, or a plain word that it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trial_kit import SHELLS, Trials, trials_in
+
+from labledger.errors import EngineUnavailable
+from labledger.trial.container import Engine
+
+
+@pytest.fixture(scope="session")
+def image_ids() -> dict[str, str]:
+    """The ids of the images that `scripts/image` makes, by name; fails where one is not here."""
+    try:
+        engine = Engine.connect()
+    except EngineUnavailable as error:
+        pytest.fail(f"{error.message}; `scripts/engine` starts one", pytrace=False)
+    try:
+        found = {name: engine.image_id(name) for name in SHELLS}
+    finally:
+        engine.close()
+    missing = [name for name, image_id in found.items() if image_id is None]
+    if missing:
+        pytest.fail(f"no image {', '.join(missing)}; `scripts/image` makes it", pytrace=False)
+    return {name: image_id for name, image_id in found.items() if image_id is not None}
+
+
+@pytest.fixture
+def trials(tmp_path: Path, image_ids: dict[str, str]) -> Iterator[Trials]:
+    """Makes and runs trials; their containers and folders are gone after the test."""
+    with trials_in(tmp_path, image_ids) as made:
+        yield made

@@ -1,0 +1,87 @@
+"""The wheel: what is in it, and that it works where there is no checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this checkout."""
+    target = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target)]
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+    return next(target.glob("*.whl"))
+
+
+def run_installed(wheel: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the wheel's own `labledger` in a fresh environment that borrows only dependencies."""
+    venv = folder / "venv"
+    if not venv.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        python = venv / "bin" / "python"
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+        subprocess.run([*pip, str(wheel)], check=True)
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        borrowed = venv / "lib" / version / "site-packages" / "borrowed.pth"
+        borrowed.write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [str(venv / "bin" / arguments[0]), *arguments[1:]],
+        cwd=folder,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
+    """The wheel holds the code, schemas, migrations, templates and trial.sh, and nothing else."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "labledger", "migrations", "schemas"],
+        cwd=PROJECT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    expected = {
+        name if name.startswith("labledger/") else f"labledger/{name}"
+        for name in listed
+        if (PROJECT / name).is_file()
+    }
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == expected
+
+
+def test_installed_wheel_creates_a_ledger(wheel: Path, tmp_path: Path) -> None:
+    """A fresh environment with only the wheel finds its migrations and makes a current ledger."""
+    code = (
+        "from pathlib import Path; import labledger; from labledger.ledger import migrate; "
+        "path = Path('lab/ledger.sqlite'); migrate.upgrade(path); migrate.check_current(path); "
+        "print(labledger.__file__, migrate.current(path) == migrate.HEAD)"
+    )
+    done = run_installed(wheel, tmp_path, "python", "-c", code)
+    assert done.returncode == 0, done.stderr
+    where, is_current = done.stdout.split()
+    assert Path(where).is_relative_to(tmp_path)
+    assert is_current == "True"
+
+
+def test_installed_command_makes_and_resolves_an_experiment(wheel: Path, tmp_path: Path) -> None:
+    """The wheel's command finds its templates and schemas."""
+    done = run_installed(wheel, tmp_path, "labledger", "init", "mine")
+    assert done.returncode == 0, done.stderr
+    done = run_installed(wheel, tmp_path, "labledger", "run", "mine", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "resolved_experiment_v1" in done.stdout

@@ -1,0 +1,186 @@
+"""Ready-made trials: one spec from a few shell scripts, run on a real engine or looked at alone."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labledger import references
+from labledger.records import JsonObject, Slot, TrialResult
+from labledger.store import ArtifactStore
+from labledger.trial.container import thread_engine
+from labledger.trial.contract import Labels, PhasePlan, TrialPlan, TrialSpec
+from labledger.trial.worker import remove_folder, run_trial
+
+BUSYBOX = "labledger/busybox:1"
+PYTHON = "labledger/python:3"
+SHELLS = (BUSYBOX, PYTHON)
+"""One image whose `sh` is busybox, one whose `sh` is dash."""
+
+BENCHMARK: JsonObject = {
+    "adapter_id": "demo",
+    "name": "demo-bench",
+    "split": "test",
+    "policy": {"grade_failed_agents": True},
+    "evaluator": {"name": "demo-grader", "mode": "custom"},
+}
+
+RUNTIME: JsonObject = {
+    "image": BUSYBOX,
+    "user": None,
+    "network": "none",
+    "root_read_only": False,
+    "max_log_bytes": 1 << 20,
+    "resources": {"cpus": 1, "memory_bytes": 256 << 20, "pids": 128},
+}
+
+PREDICTION: JsonObject = {"prediction": {"kind": "text", "value": "42"}}
+SCORE: JsonObject = {
+    "verdict": "pass",
+    "primary_metric_name": "resolved",
+    "primary_metric_value": 1.0,
+}
+
+RUN_ID = "run-1"
+SLOT = Slot(schedule_idx=7, variant_id="base", task_id="t/1", repl_idx=2)
+
+
+def writes(path_variable: str, row: object) -> str:
+    """Shell text that writes a JSON value to the file that a variable names."""
+    return f"cat >\"${path_variable}\" <<'EOF_ROW'\n{json.dumps(row)}\nEOF_ROW\n"
+
+
+def predicts(row: object = PREDICTION) -> str:
+    return writes("AGENTLAB_BENCHMARK_PREDICTION_PATH", row)
+
+
+def scores(row: object = SCORE) -> str:
+    return writes("AGENTLAB_BENCHMARK_SCORE_PATH", row)
+
+
+GRADES = predicts() + scores()
+"""A grader that passes everything."""
+
+
+def script(text: str) -> tuple[str, ...]:
+    """An authored command that runs shell text, in which `$` is the container shell's."""
+    return ("sh", "-c", references.escape(text))
+
+
+def python(text: str) -> tuple[str, ...]:
+    return ("python3", "-c", references.escape(text))
+
+
+def phase(
+    command: str | tuple[str, ...], timeout_s: float = 30, env: Mapping[str, str] | None = None
+) -> PhasePlan:
+    words = script(command) if isinstance(command, str) else command
+    return PhasePlan(words, dict(env or {}), timeout_s)
+
+
+class Trials:
+    """Makes specs in a folder of their own, runs them, and removes what they left."""
+
+    def __init__(self, root: Path, images: Mapping[str, str]) -> None:
+        self.ledger_id = secrets.token_hex(16)
+        self.root = root
+        self.images = images
+        self.store = ArtifactStore(root / "artifacts")
+        self._made: list[TrialSpec] = []
+
+    def spec(
+        self,
+        agent: str | tuple[str, ...] | PhasePlan = "true",
+        grader: str | tuple[str, ...] | PhasePlan = GRADES,
+        setup: str | tuple[str, ...] | PhasePlan | None = None,
+        *,
+        image: str = BUSYBOX,
+        task: JsonObject | None = None,
+        bindings: JsonObject | None = None,
+        runtime: JsonObject | None = None,
+        benchmark: JsonObject | None = None,
+        metrics: tuple[JsonObject, ...] = (),
+        environment: Mapping[str, str] | None = None,
+        slot: Slot = SLOT,
+        attempt: int = 1,
+        may_exist: bool = False,
+    ) -> TrialSpec:
+        """One attempt at one slot; every call names another run, so that nothing collides."""
+        commands = {"agent": agent, "grader": grader} | ({"setup": setup} if setup else {})
+        run_id = f"{RUN_ID}-{len(self._made)}"
+        run_dir = self.root / "runs" / run_id
+        (run_dir / "deps").mkdir(parents=True)
+        plan = TrialPlan(
+            ledger_id=self.ledger_id,
+            run_dir=run_dir,
+            store_root=self.store.root,
+            bindings=bindings or {},
+            phases={
+                name: command if isinstance(command, PhasePlan) else phase(command)
+                for name, command in commands.items()
+            },
+            runtime=RUNTIME | {"image": image} | (runtime or {}),
+            benchmark=BENCHMARK | (benchmark or {}),
+            metrics=metrics,
+            images=self.images,
+            environment=environment or {},
+        )
+        row = {"id": slot.task_id, "task": {"n": 1}} | (task or {})
+        spec = TrialSpec(plan, slot, run_id, attempt, row, may_exist)
+        self._made.append(spec)
+        return spec
+
+    def run(self, *args: Any, **settings: Any) -> TrialResult:
+        return run_trial(self.spec(*args, **settings))
+
+    def content(self, result: TrialResult, name: str) -> bytes:
+        """What a trial's evidence holds under a name such as `agent_stdout`."""
+        return self.artifact(result, result.evidence[0]["evidence"][name])
+
+    def rejected(self, result: TrialResult, name: str) -> bytes:
+        return self.artifact(result, result.evidence[0]["ext"]["rejected"][name])
+
+    def artifact(self, result: TrialResult, reference: str) -> bytes:
+        found = next(a for a in result.artifacts if a.reference == reference)
+        if found.content is not None:
+            return found.content
+        return self.store.path(found.sha256).read_bytes()
+
+    def everything(self, result: TrialResult) -> bytes:
+        """All that a result would have the ledger keep, as bytes to search in."""
+        kept = [self.artifact(result, a.reference) for a in result.artifacts]
+        return b"\n".join([json.dumps(result.as_json(), ensure_ascii=False).encode(), *kept])
+
+    def containers(self) -> list[str]:
+        """The names of all containers that these trials have on the engine."""
+        found = thread_engine().names_with({Labels.LEDGER: self.ledger_id})
+        return sorted(name for name, _ in found)
+
+    def clear(self) -> None:
+        for name in self.containers():
+            thread_engine().remove(name)
+        for spec in self._made:
+            remove_folder(spec)
+
+
+@contextmanager
+def trials_in(root: Path, images: Mapping[str, str]) -> Iterator[Trials]:
+    made = Trials(root, images)
+    try:
+        yield made
+    finally:
+        made.clear()
+
+
+def problems(result: TrialResult) -> dict[str, str]:
+    """Why pieces of a result's evidence are not there."""
+    found: dict[str, str] = result.evidence[0].get("ext", {}).get("problems", {})
+    return found
+
+
+def brief(result: TrialResult) -> tuple[str, str | None, int | None]:
+    return result.status.value, result.reason, result.exit_status

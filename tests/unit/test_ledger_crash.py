@@ -1,0 +1,65 @@
+"""A writer killed at any statement of a commit leaves the slot whole or not there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import ledger_kit as kit
+import pytest
+
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verify import verify
+
+KILLED_WRITER = """
+import os, signal, sys
+from pathlib import Path
+from sqlalchemy import event
+sys.path.insert(0, sys.argv[3])
+import ledger_kit as kit
+
+with kit.open_writer(Path(sys.argv[1])) as writer:
+    lease = kit.begin_run(writer)
+    writer.commit_result(lease, kit.result(0))
+    writer.stage(lease, kit.result(1), final=True)
+
+    def before_statement(_conn, _cursor, statement, *_):
+        if statement.startswith(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def before_commit(_conn):
+        if sys.argv[2] == "COMMIT":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    event.listen(writer._engine, "before_cursor_execute", before_statement)
+    event.listen(writer._engine, "commit", before_commit)
+    writer.commit_staged(lease, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE schedule_progress", "INSERT INTO slot_commit", "INSERT INTO trial",
+     "INSERT INTO event", "INSERT INTO score", "DELETE FROM staged_result", "COMMIT"],
+)  # fmt: skip
+def test_a_killed_commit_is_as_if_it_had_not_begun(tmp_path: Path, statement: str) -> None:
+    """SIGKILL before each statement: the slot is still staged, and commits again to the same."""
+    path = kit.make_ledger(tmp_path)
+    here = str(Path(__file__).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_WRITER, str(path), statement, here],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == -9, done.stderr
+    with LedgerReader.open(path) as reader:
+        assert reader.run(kit.RUN).next_schedule_idx == 1
+        assert len(list(reader.slot_records(kit.RUN))) == 1
+        assert reader.staged(kit.RUN)[1].final
+        assert verify(path).is_clean
+        with kit.open_writer(path) as writer:
+            lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30, holder_is_dead=lambda _: True)
+            records = writer.commit_staged(lease, 1)
+        assert records.objects("scores") == list(kit.result(1).scores)
+        assert list(reader.slot_records(kit.RUN, 1)) == [records]
+    assert verify(path).is_clean

@@ -1,0 +1,193 @@
+"""Tampering: whatever is changed, removed or inserted after a commit is found and named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ledger_kit as kit
+import pytest
+
+from labledger.errors import RunNotFound
+from labledger.ledger.engine import DRIVER
+from labledger.ledger.verify import Finding, verify
+from labledger.records import Artifact, RunStatus, SlotStatus
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A completed run of six slots: a retried one, a pruned one, one with a stored artifact."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 6)
+        writer.commit_result(lease, kit.result(0))
+        writer.stage(lease, kit.result(1, status=SlotStatus.INFRA_ERROR), final=False)
+        writer.commit_result(lease, kit.result(1, attempt=2))
+        writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
+        stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
+        evidence = (kit.evidence(3, stored),)
+        writer.commit_result(lease, kit.result(3, artifacts=(stored,), evidence=evidence))
+        for idx in (4, 5):
+            writer.commit_result(lease, kit.result(idx))
+        writer.release_lease(lease, RunStatus.COMPLETED)
+    return path
+
+
+def tamper(path: Path, *statements: str) -> None:
+    """Change the ledger behind labledger's back, with its triggers out of the way."""
+    raw = DRIVER.connect(str(path), isolation_level=None)
+    triggers = raw.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        raw.execute(f"DROP TRIGGER {name}")
+    for statement in statements:
+        assert raw.execute(statement).rowcount > 0, statement
+    for _, sql in triggers:
+        raw.execute(sql)
+    raw.close()
+
+
+def test_an_untouched_ledger_is_clean(path: Path) -> None:
+    """Nothing is found in what labledger wrote, and the figures say what was looked at."""
+    report = verify(path)
+    assert report.findings == ()
+    assert (report.runs, report.slots, report.artifacts) == (1, 6, 6)
+    assert verify(path, kit.RUN).is_clean
+
+
+CHANGED = {
+    "commit status": ("UPDATE slot_commit SET status='completed' WHERE schedule_idx=2", 2),
+    "commit reason": ("UPDATE slot_commit SET reason='other' WHERE schedule_idx=2", 2),
+    "commit time": ("UPDATE slot_commit SET committed_at='2020' WHERE schedule_idx=2", 2),
+    "commit epoch": ("UPDATE slot_commit SET epoch=7 WHERE schedule_idx=2", 2),
+    "commit id": ("UPDATE slot_commit SET slot_commit_id='sc' WHERE schedule_idx=2", 2),
+    "trial verdict": ("UPDATE trial SET verdict='pass' WHERE schedule_idx=1", 1),
+    "trial outcome": ("UPDATE trial SET outcome='failure' WHERE schedule_idx=1", 1),
+    "trial phase": ("UPDATE trial SET agent_duration_ms=1 WHERE schedule_idx=1", 1),
+    "attempt": ("UPDATE attempt SET container='c' WHERE schedule_idx=1 AND attempt=1", 1),
+    "metric value": ("UPDATE metric SET value=0.75 WHERE schedule_idx=4 AND row_seq=1", 4),
+    "metric type": ("UPDATE metric SET value=1 WHERE schedule_idx=4 AND row_seq=2", 4),
+    "event": ("UPDATE event SET body='{}' WHERE schedule_idx=4 AND row_seq=3", 4),
+    "event order": ("UPDATE event SET row_seq=99 WHERE schedule_idx=4 AND row_seq=3", 4),
+    "prediction": ("UPDATE prediction SET record=replace(record, 'é', 'e')", 0),
+    "prediction column": ("UPDATE prediction SET kind='json' WHERE schedule_idx=5", 5),
+    "score": ("UPDATE score SET record=replace(record,'fail','pass') WHERE schedule_idx=5", 5),
+    "score verdict": ("UPDATE score SET verdict='pass' WHERE schedule_idx=5", 5),
+    "score value": ("UPDATE score SET primary_metric_value=1 WHERE schedule_idx=5", 5),
+    "score order": ("UPDATE score SET row_seq=1 WHERE schedule_idx=5", 5),
+    "score not JSON": ("UPDATE score SET record='{' WHERE schedule_idx=5", 5),
+    "evidence": ("UPDATE evidence_record SET record='{}' WHERE schedule_idx=5", 5),
+    "evidence attempt": ("UPDATE evidence_record SET attempt=3 WHERE schedule_idx=5", 5),
+    "artifact": ("UPDATE artifact SET content=zeroblob(size) WHERE artifact_no=1", 0),
+    "removed metric": ("DELETE FROM metric WHERE schedule_idx=4 AND row_seq=4", 4),
+    "removed event": ("DELETE FROM event WHERE schedule_idx=4 AND row_seq=9", 4),
+    "removed score": ("DELETE FROM score WHERE schedule_idx=5", 5),
+    "removed attempt": ("DELETE FROM attempt WHERE schedule_idx=1 AND attempt=1", 1),
+    "removed artifact": ("DELETE FROM artifact WHERE content IS NULL", 3),
+    "inserted metric": ("INSERT INTO metric VALUES (1, 4, 9, 'm', 'result', 1)", 4),
+    "inserted event": ("INSERT INTO event VALUES (1, 4, 99, '{}')", 4),
+    "inserted score": (
+        "INSERT INTO score SELECT 1, 4, 1, verdict, primary_metric_name, primary_metric_value, "
+        "record FROM score WHERE schedule_idx=4",
+        4,
+    ),
+    "inserted trial for a pruned slot": (
+        "INSERT INTO trial SELECT 1, 2, attempt, status, reason, message, verdict, outcome, "
+        "exit_status, started_at, ended_at, duration_ms, NULL, NULL, NULL, NULL, NULL, NULL, "
+        "NULL, NULL, NULL, image_ref, image_id, 0 FROM trial WHERE schedule_idx=0",
+        2,
+    ),
+    "left staged": (
+        "INSERT INTO staged_result VALUES (1, 0, 1, 1, '{}', '2026')",
+        0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("statement", "slot"), CHANGED.values(), ids=CHANGED.keys())
+def test_a_changed_slot_is_found(path: Path, statement: str, slot: int) -> None:
+    """One changed, removed or inserted row is found, in its run and its slot."""
+    tamper(path, statement)
+    report = verify(path)
+    assert [(f.run_id, f.schedule_idx) for f in report.findings][:1] == [(kit.RUN, slot)]
+
+
+RUN_CHANGES = {
+    "run": "UPDATE run SET authored = 'x'",
+    "resolved": "UPDATE run SET resolved = '{}'",
+    "variant": """UPDATE run_variant SET bindings = '{"mode":"c"}' WHERE variant_idx = 1""",
+    "task": "UPDATE run_task SET digest = 'x' WHERE task_idx = 1",
+    "payload": "UPDATE task_payload SET body = '{}' WHERE body LIKE '%t1%'",
+    "slot": "UPDATE slot SET repl_idx = 1 WHERE schedule_idx = 5",
+    "total": "UPDATE schedule SET total_slots = 7",
+    "genesis": "UPDATE schedule SET genesis_digest = 'x'",
+    "progress": "UPDATE schedule_progress SET next_schedule_idx = 5",
+}
+
+
+@pytest.mark.parametrize("statement", RUN_CHANGES.values(), ids=RUN_CHANGES.keys())
+def test_a_changed_run_is_found(path: Path, statement: str) -> None:
+    """The immutable part of a run, and its progress, are checked as well."""
+    tamper(path, statement)
+    assert any(finding.run_id == kit.RUN for finding in verify(path).findings)
+
+
+def test_a_removed_commit_is_found(path: Path) -> None:
+    """A commit cut out of the middle, with all its rows, leaves a gap in the chain."""
+    tables = ("score", "prediction", "evidence_record", "event", "metric", "attempt", "trial")
+    tamper(
+        path,
+        *(f"DELETE FROM {table} WHERE schedule_idx = 4" for table in (*tables, "slot_commit")),
+    )
+    messages = [finding.message for finding in verify(path).findings]
+    assert "the commits of slots 4 to 4 are missing" in messages
+
+
+def test_a_truncated_run_is_found(path: Path) -> None:
+    """The last commit removed together with its progress contradicts a completed run."""
+    tables = ("score", "prediction", "evidence_record", "event", "metric", "attempt", "trial")
+    tamper(
+        path,
+        *(f"DELETE FROM {table} WHERE schedule_idx = 5" for table in (*tables, "slot_commit")),
+        "UPDATE schedule_progress SET next_schedule_idx = 5",
+    )
+    [finding] = verify(path).findings
+    assert finding.message == "the run is said to be completed; 5 of 6 slots are"
+
+
+def test_a_rewritten_commit_breaks_the_chain_after_it(path: Path) -> None:
+    """Whoever recomputes one commit's digests would have to recompute all that follow."""
+    tamper(path, "UPDATE slot_commit SET chain_digest = 'x' WHERE schedule_idx = 3")
+    found = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
+    message = "the commit does not follow from the one before it"
+    assert found == [(3, message), (4, message)]
+
+
+def test_a_lost_or_changed_file_of_the_store_is_found(path: Path) -> None:
+    """Artifacts outside the database are read and checked too."""
+    [file] = (path.parent / "artifacts" / "sha256").glob("*/*")
+    file.write_bytes(b"small")
+    [changed] = verify(path).findings
+    assert changed == Finding(kit.RUN, 3, f"artifact {file.name} was changed in the store")
+    file.unlink()
+    [missing] = verify(path).findings
+    assert "is missing from the store" in missing.message
+
+
+def test_missing_triggers_are_found(path: Path) -> None:
+    """A ledger whose guards were taken away says so."""
+    raw = DRIVER.connect(str(path))
+    raw.execute("DROP TRIGGER score_refuses_update")
+    raw.close()
+    [finding] = verify(path).findings
+    assert "score_refuses_update" in finding.message
+
+
+def test_one_run_is_verified_alone(path: Path) -> None:
+    """Naming a run leaves the others out; an unknown name is an error."""
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 2, "run-2")
+        writer.commit_result(lease, kit.result(0, "run-2"))
+    tamper(path, "UPDATE score SET verdict = 'missing' WHERE run_no = 1 AND schedule_idx = 5")
+    assert verify(path, "run-2").is_clean
+    assert verify(path, kit.RUN).findings
+    with pytest.raises(RunNotFound):
+        verify(path, "run-3")
