@@ -15,9 +15,9 @@ from labledger.export import mirrors, summary
 from labledger.ledger.model import RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import RECORD_KINDS, JsonObject
-from labledger.run.lab import Lab
-from labledger.run.launch import resume_run, start_run
-from labledger.run.options import RunOptions, RunOutcome
+from labledger.runner.lab import Lab
+from labledger.runner.launch import resume_run, start_run
+from labledger.runner.options import RunOptions, RunOutcome
 from labledger.store import write_atomically
 
 __all__ = ["Ledger", "RunOptions", "RunOutcome", "open_ledger", "resume", "run"]
@@ -89,7 +89,7 @@ class Ledger:
         """Everything about one slot: its place, its status, and its records by kind.
 
         `status` is None where the slot is not committed yet. Raises `RunNotFound` or
-        `LedgerError`.
+        `SlotNotFound`.
         """
         slot = self._reader.slot(run_id, schedule_idx)
         found = next(self._reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)
@@ -130,11 +130,13 @@ class Ledger:
         Without `out` they are the run folder's own. With `what="all"`, `out` is a folder.
         Returns the files written.
         """
+        self._reader.run(run_id)
         if what == "all":
             folder = out or self._lab.run_folder(run_id)
             files = mirrors.rebuild_all(self._reader, run_id, folder)
             return [*files, summary.write_summary(folder, self.summary(run_id))]
-        path = out or self._lab.run_folder(run_id) / _mirror_path(what)
+        relative = _mirror_path(what)
+        path = out or self._lab.run_folder(run_id) / relative
         if what == "summary":
             write_atomically(path, summary.summary_bytes(self.summary(run_id)))
         else:

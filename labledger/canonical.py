@@ -102,17 +102,13 @@ _DECODER = json.JSONDecoder(
 def _check_depth(value: Any, max_depth: int) -> None:
     level = [value]
     depth = 0
-    while level:
+    while containers := [item for item in level if isinstance(item, dict | list)]:
         depth += 1
-        if depth > max_depth + 1:
+        if depth > max_depth:
             raise MalformedJson(f"nests deeper than {max_depth} levels")
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                below.extend(item.values())
-            elif isinstance(item, list):
-                below.extend(item)
-        level = below
+        level = []
+        for item in containers:
+            level.extend(item.values() if isinstance(item, dict) else item)
 
 
 def _check_surrogates(value: Any) -> None:

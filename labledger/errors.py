@@ -123,6 +123,12 @@ class RunNotFound(LedgerError):
     exit_code = Exit.INVALID
 
 
+class SlotNotFound(LedgerError):
+    """The run has no such slot."""
+
+    exit_code = Exit.INVALID
+
+
 class RunExists(LedgerError):
     """The ledger holds a run of that name already."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from experiments import EngineLog, engine_log_in
 from trial_kit import SHELLS, Trials, trials_in
 
 from labledger.errors import EngineUnavailable
@@ -34,3 +35,12 @@ def trials(tmp_path: Path, image_ids: dict[str, str]) -> Iterator[Trials]:
     """Makes and runs trials; their containers and folders are gone after the test."""
     with trials_in(tmp_path, image_ids) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def engine_log(
+    image_ids: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineLog]:
+    """What the engine does with labledger's containers, from now on."""
+    with engine_log_in(tmp_path_factory.mktemp("engine")) as log:
+        yield log

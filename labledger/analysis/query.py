@@ -24,6 +24,9 @@ _READING = {
     DRIVER.SQLITE_RECURSIVE,
 }
 _REFUSED_FUNCTIONS = {"load_extension"}
+_REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "within a transaction")
+"""What SQLite says of a statement that does more than read."""
+
 _STEPS_BETWEEN_CHECKS = 10_000
 _UNKNOWN = re.compile(r"no such (table|column|function): (\S+)")
 
@@ -93,6 +96,8 @@ def _restrict(connection: Connection, stack: ExitStack) -> None:
     """Until `stack` ends, only reading is possible, and waiting signals are heeded."""
     driver: Any = connection.connection.driver_connection
     driver.execute("PRAGMA query_only = ON")
+    # Older SQLites set these table functions up at first use, which the authorizer would refuse.
+    driver.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").fetchall()
     driver.set_authorizer(_authorize)
     stack.callback(driver.set_authorizer, None)
     driver.set_progress_handler(lambda: 0, _STEPS_BETWEEN_CHECKS)
@@ -116,7 +121,7 @@ def _names(connection: Connection) -> dict[str, list[str]]:
 
 def _failed(error: Exception, known: dict[str, list[str]]) -> QueryFailed:
     text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-    if "not authorized" in text or "prohibited" in text:
+    if any(word in text for word in _REFUSALS):
         return QueryFailed(
             "the query was refused: it may only read", hint="ask with one SELECT statement"
         )

@@ -8,7 +8,7 @@ import typer
 
 from labledger import __version__
 from labledger.cli import experiments, history, maintenance
-from labledger.cli.console import say, say_error
+from labledger.cli.console import say, say_error, silence
 from labledger.errors import Exit, LabLedgerError
 
 app = typer.Typer(
@@ -43,16 +43,31 @@ maintenance.register(app)
 
 
 def main() -> None:
-    """Run the command line; every error labledger knows becomes a message and an exit code."""
+    """Run the command line and leave with its exit code."""
+    code = _exit_code()
+    try:
+        sys.stdout.flush()
+    except OSError:
+        silence(sys.stdout)
+    sys.exit(code)
+
+
+def _exit_code() -> int:
+    """Run the command; every error labledger knows becomes a message and an exit code."""
     try:
         app()
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):
+            # The reader of a pipe has seen enough, as `head` does; typer would say 1.
+            return int(Exit.COMPLETE)
+        return leaving.code if isinstance(leaving.code, int) else int(Exit.COMPLETE)
     except LabLedgerError as error:
         say_error(error)
-        sys.exit(int(error.exit_code))
+        return int(error.exit_code)
+    except OSError as error:
+        say(f"labledger: {error}")
+        return int(Exit.INCOMPLETE)
     except KeyboardInterrupt:
         say("labledger: interrupted")
-        sys.exit(int(Exit.INTERRUPTED))
-    except BrokenPipeError:
-        # The reader of a pipe has seen enough, as `head` does.
-        sys.stderr.close()
-        sys.exit(0)
+        return int(Exit.INTERRUPTED)
+    return int(Exit.COMPLETE)

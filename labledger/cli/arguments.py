@@ -13,7 +13,10 @@ Experiment = Annotated[
 RunId = Annotated[str, typer.Argument(help="A run's id, as `labledger runs` lists it.")]
 LabDir = Annotated[
     Path | None,
-    typer.Option(help="The lab folder; without it LABLEDGER_DIR, or the nearest .lab upwards."),
+    typer.Option(
+        help="The lab folder; without it LABLEDGER_DIR, or the nearest .lab upwards.",
+        readable=False,  # Left to the checks, which say what to do.
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 MaxConcurrency = Annotated[

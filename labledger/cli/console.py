@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from labledger.errors import LabLedgerError
-    from labledger.run.checks import Check
+    from labledger.runner.checks import Check
 
 
 def out(text: str = "") -> None:
@@ -24,9 +25,24 @@ def out_json(value: Any) -> None:
 
 
 def say(text: str = "") -> None:
-    """A line about the work, for a person."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """A line about the work, for a person. Where nobody can read it, the work goes on."""
+    tell(sys.stderr, text)
+
+
+def tell(stream: TextIO, text: str) -> None:
+    """Write a line at once. A stream that cannot be written any more is silenced for good."""
+    try:
+        stream.write(text + "\n")
+        stream.flush()
+    except OSError:
+        silence(stream)
+
+
+def silence(stream: TextIO) -> None:
+    """Send what is still to be written, and what waits in a buffer, nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def say_error(error: LabLedgerError) -> None:
@@ -60,7 +76,9 @@ def table(
         # A file or a pipe has no width of its own: every row stays one line.
         printer.width = 10_000
         printer.width = printer.measure(drawn).maximum
-    printer.print(drawn)
+    with printer.capture() as drawing:
+        printer.print(drawn)
+    out(drawing.get().removesuffix("\n"))
 
 
 def print_checks(checks: Iterable[Check]) -> None:

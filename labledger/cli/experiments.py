@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from labledger.cli.progress import JsonWatcher, LiveWatcher
-    from labledger.run.options import RunOptions, RunOutcome
+    from labledger.runner.options import RunOptions, RunOutcome
 
 
 def register(app: typer.Typer) -> None:
@@ -46,8 +46,8 @@ def preflight(
     pull: Annotated[bool, typer.Option("--pull", help="Pull images that are not here.")] = False,
 ) -> None:
     """Check everything that a run of this experiment needs; create nothing."""
-    from labledger.run.launch import check_experiment
-    from labledger.run.options import RunOptions
+    from labledger.runner.launch import check_experiment
+    from labledger.runner.options import RunOptions
 
     path = arguments.experiment_file(experiment)
     options = RunOptions(lab_dir=lab_dir, env=tuple(env or ()), env_files=tuple(env_file or ()))
@@ -79,8 +79,8 @@ def run(
     fail_under: arguments.FailUnder = None,
 ) -> None:
     """Run an experiment: every variant on every task, each trial in a container of its own."""
-    from labledger.run.launch import resolve_experiment, start_run
-    from labledger.run.options import RunOptions
+    from labledger.runner.launch import resolve_experiment, start_run
+    from labledger.runner.options import RunOptions
 
     path = arguments.experiment_file(experiment)
     options = RunOptions(
@@ -116,8 +116,8 @@ def resume(
     fail_under: arguments.FailUnder = None,
 ) -> None:
     """Go on with an interrupted run; nothing that finished or was started is run again."""
-    from labledger.run.launch import resume_run
-    from labledger.run.options import RunOptions
+    from labledger.runner.launch import resume_run
+    from labledger.runner.options import RunOptions
 
     options = RunOptions(
         lab_dir=lab_dir,
@@ -138,7 +138,7 @@ def _watched(
 ) -> None:
     """Do the work under a display, print its outcome, and leave with its exit code."""
     from labledger.cli.gates import missed, parse_gates
-    from labledger.cli.outcome import print_outcome
+    from labledger.cli.outcome import print_next, print_outcome
     from labledger.cli.progress import watcher
 
     gates = parse_gates(fail_under or [])
@@ -148,6 +148,8 @@ def _watched(
     misses = missed(gates, outcome.summary)
     if not as_json:
         print_outcome(outcome)
+    if not (as_json or quiet):
+        print_next(outcome)
     for miss in misses:
         say(f"gate missed: {miss}")
     code = int(outcome.exit_code)

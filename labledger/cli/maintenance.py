@@ -31,8 +31,8 @@ def verify(
     json: arguments.Json = False,
 ) -> None:
     """Check every committed row against the chain of digests, and mirrors against the ledger."""
-    from labledger.run.lab import Lab
-    from labledger.run.verification import verify_lab
+    from labledger.runner.lab import Lab
+    from labledger.runner.verification import verify_lab
 
     report = verify_lab(Lab.find(lab_dir), run_id)
     if json:
@@ -47,8 +47,8 @@ def verify(
 
 def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None:
     """Look at Docker, SQLite, the disk and the ledger; say what is wrong and what mends it."""
-    from labledger.run.diagnosis import diagnose
-    from labledger.run.lab import Lab
+    from labledger.runner.diagnosis import diagnose
+    from labledger.runner.lab import Lab
 
     checks = diagnose(Lab.find(lab_dir))
     if json:
@@ -62,7 +62,7 @@ def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> No
 def upgrade(lab_dir: arguments.LabDir = None) -> None:
     """Bring the ledger up to date, after backing it up."""
     from labledger.ledger import migrate
-    from labledger.run.lab import Lab
+    from labledger.runner.lab import Lab
 
     lab = Lab.find(lab_dir)
     migrate.check_exists(lab.ledger)
@@ -76,7 +76,7 @@ def upgrade(lab_dir: arguments.LabDir = None) -> None:
 def current(lab_dir: arguments.LabDir = None) -> None:
     """Print the ledger's revision and the one this labledger needs."""
     from labledger.ledger import migrate
-    from labledger.run.lab import Lab
+    from labledger.runner.lab import Lab
 
     lab = Lab.find(lab_dir)
     out(f"{lab.ledger}: revision {migrate.current(lab.ledger)}; needed: {migrate.HEAD}")
@@ -90,7 +90,7 @@ def backup(
     """Copy the ledger, also while runs are writing, and check the copy."""
     from labledger import clock
     from labledger.ledger import migrate
-    from labledger.run.lab import Lab
+    from labledger.runner.lab import Lab
 
     lab = Lab.find(lab_dir)
     stamp = clock.utc_now()[:19].replace(":", "").replace("-", "")

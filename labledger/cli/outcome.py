@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from labledger.ledger.model import RunInfo, VariantCounts
     from labledger.records import JsonObject
-    from labledger.run.options import RunOutcome
+    from labledger.runner.options import RunOutcome
 
 
 def print_outcome(outcome: RunOutcome) -> None:
@@ -21,6 +21,10 @@ def print_outcome(outcome: RunOutcome) -> None:
     print_summary(outcome.summary)
     if outcome.trouble:
         say(f"stopped early: {outcome.trouble}")
+
+
+def print_next(outcome: RunOutcome) -> None:
+    """What to type next."""
     say("next:")
     for command in _next(outcome):
         say(f"  {command}")
@@ -33,8 +37,7 @@ def print_status(run: RunInfo, counts: Sequence[VariantCounts], begun: int) -> N
     out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
     if run.lease is not None:
         owner = run.lease.owner
-        host = owner.host.partition(" ")[0]
-        out(f"owned by process {owner.pid} on {host} since {run.lease.acquired_at}, ")
+        out(f"owned by process {owner.pid} on {owner.machine} since {run.lease.acquired_at}, ")
         out(f"  last heard of at {run.lease.renewed_at}; the lease ends {run.lease.expires_at}")
     rows = []
     for count in counts:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from labledger.cli.console import console, duration, percent, say
+from labledger.cli.console import console, duration, percent, say, tell
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,17 +47,18 @@ class RunView:
             case "trial_finished":
                 self.finished += 1
             case "slot_committed":
-                self.committed, self.waiting = event["schedule_idx"] + 1, event["waiting"]
+                self.committed = event["schedule_idx"] + 1
+                self._take_numbers(event)
                 self.statuses[event["variant_id"]][event["status"]] += 1
                 if event["verdict"]:
                     self.verdicts[event["variant_id"]][event["verdict"]] += 1
             case "tick":
-                self.running = min(event["running"], self.width)
-                self.waiting = event["waiting"]
-            case "warning":
-                self.note = event["message"]
+                self._take_numbers(event)
             case "stopping":
                 self.note = stopping_note(event["level"])
+
+    def _take_numbers(self, event: JsonObject) -> None:
+        self.running, self.waiting = min(event["running"], self.width), event["waiting"]
 
     @property
     def elapsed_s(self) -> float:
@@ -114,8 +115,7 @@ class JsonWatcher:
 
     def __call__(self, event: JsonObject) -> None:
         if event["event"] != "tick":
-            sys.stdout.write(json.dumps(event, ensure_ascii=False) + "\n")
-            sys.stdout.flush()
+            tell(sys.stdout, json.dumps(event, ensure_ascii=False))
 
 
 class QuietWatcher(JsonWatcher):
@@ -211,6 +211,8 @@ class LiveWatcher:
             self._print(failed_line(event))
         elif event["event"] == "run_started":
             self._print(started_line(event))
+        elif event["event"] == "warning":
+            self._print(f"warning: {event['message']}")
 
     def _print(self, text: str) -> None:
         from rich.text import Text

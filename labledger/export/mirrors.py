@@ -67,13 +67,12 @@ class MirrorWriter:
         appended, and a file that is no mirror of this run is rebuilt. Raises `LabLedgerError`.
         """
         self.close()
-        end = reader.run(run_id).next_schedule_idx
         for kind, relative in PATHS.items():
             path = self.run_dir / relative
             with _reported(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-                rest = _mend_tail(descriptor, reader, run_id, kind, end)
+                rest = _mend_tail(descriptor, reader, run_id, kind)
                 if rest is None:
                     os.close(descriptor)
                     rebuild(reader, run_id, kind, path)
@@ -137,12 +136,11 @@ def _first_difference(path: Path, expected: Iterator[tuple[int, str]]) -> Differ
 
 
 def _mend_tail(
-    descriptor: int, reader: LedgerReader, run_id: str, kind: str, end: int
+    descriptor: int, reader: LedgerReader, run_id: str, kind: str
 ) -> Iterator[tuple[int, str]] | None:
     """Cut the file back to whole slots that the ledger agrees with.
 
-    Returns the records that must follow; None where the file is no mirror of this run up to slot
-    `end` (not included).
+    Returns the records that must follow; None where the last slot's lines are not the ledger's.
     """
     size = os.fstat(descriptor).st_size
     whole = _end_of_last_line(descriptor, size)
@@ -150,37 +148,36 @@ def _mend_tail(
         os.ftruncate(descriptor, whole)
     if whole == 0:
         return reader.record_lines(run_id, kind)
-    last = _slot_of(_line_before(descriptor, whole)[1], run_id)
-    if last is None or last >= end:
+    last = _slot_of(_line_before(descriptor, whole)[1])
+    if last is None:
         return None
     start = whole
     while start > 0:
         before, line = _line_before(descriptor, start)
-        if _slot_of(line, run_id) != last:
+        if _slot_of(line) != last:
             break
         start = before
     rest = reader.record_lines(run_id, kind, last)
-    return _after_the_common(descriptor, start, whole, last, rest)
+    return _after_the_common(descriptor, start, whole, rest)
 
 
 def _after_the_common(
-    descriptor: int, start: int, end: int, last: int, rest: Iterator[tuple[int, str]]
+    descriptor: int, start: int, end: int, rest: Iterator[tuple[int, str]]
 ) -> Iterator[tuple[int, str]] | None:
-    """Go past the lines of slot `last` that stand in the file already, from `start` to `end`."""
+    """Go past the lines that stand in the file already, from `start` to `end`."""
     tail = os.pread(descriptor, end - start, start)
     for standing in tail.splitlines(keepends=True):
-        idx, line = next(rest, (-1, ""))
-        if idx != last or line.encode() + b"\n" != standing:
+        _, line = next(rest, (None, ""))
+        if line.encode() + b"\n" != standing:
             return None
     return rest
 
 
-def _slot_of(line: bytes, run_id: str) -> int | None:
-    """The slot that a line of this run's mirror is about; None for anything else."""
+def _slot_of(line: bytes) -> int | None:
+    """The slot that a line of a mirror is about; None for anything else."""
     try:
-        record = json.loads(line)
-        idx = record["schedule_idx"]
-        return idx if isinstance(idx, int) and record["ids"]["run_id"] == run_id else None
+        idx = json.loads(line)["schedule_idx"]
+        return idx if isinstance(idx, int) else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 

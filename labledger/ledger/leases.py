@@ -27,7 +27,7 @@ def take(
     held = holder(connection, run_no)
     if held is not None and held.expires_at > now and not holder_is_dead(held):
         raise LeaseHeld(
-            f"run {run_id} belongs to process {held.owner.pid} on {held.owner.host} since "
+            f"run {run_id} belongs to process {held.owner.pid} on {held.owner.machine} since "
             f"{held.acquired_at}; its lease lasts until {held.expires_at}",
             hint="stop that process, or wait until its lease has expired",
         )
@@ -96,7 +96,7 @@ def lost(connection: Connection, lease: Lease) -> LeaseLost:
         who = "its lease was taken and given back since"
     else:
         who = (
-            f"process {now_held.owner.pid} on {now_held.owner.host} took it at "
+            f"process {now_held.owner.pid} on {now_held.owner.machine} took it at "
             f"{now_held.acquired_at}"
         )
     return LeaseLost(

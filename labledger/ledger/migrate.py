@@ -238,9 +238,15 @@ def _create_folder(folder: Path) -> None:
 
 
 def _create_file(path: Path) -> None:
-    """Make an empty file that only its owner can read; SQLite's other files take its mode."""
+    """Make an empty file that only its owner can read; SQLite's other files take its mode.
+
+    A file that is there is not opened: closing it again would drop the locks that SQLite holds
+    on it for other connections of this process.
+    """
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError:
+        return
     except OSError as error:
         raise LedgerError(f"could not create the ledger {path}: {error.strerror}") from error
 

@@ -44,9 +44,15 @@ class Owner:
     """A coordinator process, named so that a later one can tell whether it still lives."""
 
     host: str
+    """The machine's name, and after a space what tells its boots and namespaces apart."""
     pid: int
     process_token: str
     """What tells this process from a later one with the same pid, such as its start time."""
+
+    @property
+    def machine(self) -> str:
+        """The host's name alone, for a person."""
+        return self.host.partition(" ")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Self
 from sqlalchemy import Connection, Engine
 
 from labledger.canonical import sha256_hex
-from labledger.errors import LedgerError
+from labledger.errors import LedgerError, SlotNotFound
 from labledger.ledger import migrate, runs, stream, tallies
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.lookup import ledger_id, run_number
@@ -106,11 +106,11 @@ class LedgerReader:
                 yield Slot(*row)
 
     def slot(self, run_id: str, schedule_idx: int) -> Slot:
-        """One slot. Raises `LedgerError` where the run has none of that number."""
+        """One slot. Raises `SlotNotFound`."""
         found = next(self.slots(run_id, schedule_idx), None)
         if found is None or schedule_idx < 0:
             total = self.run(run_id).total_slots
-            raise LedgerError(
+            raise SlotNotFound(
                 f"run {run_id} has no slot {schedule_idx}",
                 hint=f"its slots are numbered from 0 to {total - 1}",
             )

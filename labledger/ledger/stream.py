@@ -67,7 +67,8 @@ _SQL = {
 _COMMITS_SQL = """
 SELECT slot_commit.schedule_idx, slot_commit.slot_commit_id, slot_commit.status,
   slot_commit.reason, slot_commit.epoch, slot_commit.committed_at, slot_commit.payload_digest,
-  slot_commit.chain_digest, run_variant.variant_id, trial.verdict
+  slot_commit.chain_digest, run_variant.variant_id, trial.verdict,
+  trial.run_no IS NOT NULL
 FROM slot_commit
 JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
 JOIN run_variant
@@ -90,6 +91,8 @@ class Commit:
     committed_at: str
     payload_digest: str
     chain_digest: str
+    has_trial: bool
+    """Whether there is a row of `trial`; then `records` have a trial record."""
     records: SlotRecords
 
 
@@ -103,7 +106,8 @@ def commits(
         for kind in RECORD_KINDS
     }
     for row in connection.exec_driver_sql(_COMMITS_SQL, (run_no, start, end)):
-        idx, commit_id, status, reason, epoch, committed_at, payload, link, variant, verdict = row
+        idx, commit_id, status, reason, epoch, committed_at, payload, link = row[:8]
+        variant, verdict, has_trial = row[8:]
         records = SlotRecords(
             schedule_idx=idx,
             variant_id=variant,
@@ -112,7 +116,7 @@ def commits(
             verdict=verdict,
             **{kind: source.at(idx) for kind, source in sources.items()},
         )
-        yield Commit(commit_id, epoch, committed_at, payload, link, records)
+        yield Commit(commit_id, epoch, committed_at, payload, link, bool(has_trial), records)
 
 
 def lines(

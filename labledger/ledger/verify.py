@@ -201,6 +201,8 @@ class _Checker:
             yield "the commit's id was changed"
         if chain.payload_digest(records) != commit.payload_digest:
             yield "the records are not those that were committed"
+        if commit.has_trial != bool(records.trials):
+            yield "a trial row was inserted"
         link = chain.chain_digest(
             head or "",
             commit.slot_commit_id,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
-from labledger import clock
+from labledger import canonical, clock, schema
 from labledger.records import Phase, SlotStatus, TrialResult
 from labledger.trial import contract, metrics, outputs
 from labledger.trial.contract import ExitStatus, TrialSpec
-from labledger.trial.evidence import Evidence
-from labledger.trial.grading import Judgement, judge
+from labledger.trial.evidence import EVIDENCE_SCHEMA, RESULT_SCHEMA, Evidence
+from labledger.trial.grading import PREDICTION_SCHEMA, SCORE_SCHEMA, Judgement, judge
 from labledger.trial.redact import Redactor
 
 CONTAINER_KILLED = "container_killed"
@@ -30,10 +31,10 @@ class Ended:
 
 def collect(spec: TrialSpec, ended: Ended) -> TrialResult:
     """Read what the container produced. Nothing in here needs the container any more."""
-    redactor = Redactor(spec.plan.environment)
+    redactor = redactor_of(spec)
     evidence = Evidence(spec, redactor)
     judgement = _judge(spec, ended, redactor)
-    phases = read_phases(spec)
+    phases = read_phases(spec) if ended.exit_status in ExitStatus.KNOWN else {}
     evidence.collect_inputs()
     evidence.collect_logs(list(phases) or list(spec.plan.phases))
     evidence.collect_rejected(judgement)
@@ -86,8 +87,23 @@ def _judge(spec: TrialSpec, ended: Ended, redactor: Redactor) -> Judgement:
     return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_KILLED, message)
 
 
+def redactor_of(spec: TrialSpec) -> Redactor:
+    """Takes out the values from outside, but for those that a valid record says anyway."""
+    names = canonical.dumps([spec.ids.as_json(), spec.plan.benchmark])
+    return Redactor(spec.plan.environment, (names, _record_words()))
+
+
+@cache
+def _record_words() -> str:
+    names = (PREDICTION_SCHEMA, SCORE_SCHEMA, EVIDENCE_SCHEMA, RESULT_SCHEMA)
+    return canonical.dumps([schema.load(name) for name in names])
+
+
 def read_phases(spec: TrialSpec) -> dict[str, Phase]:
-    """What `trial.sh` noted of its phases; empty where it could not finish its note."""
+    """What `trial.sh` noted of its phases; empty where it could not write its note.
+
+    To be trusted only where `trial.sh` ended the trial: before, the agent can write there too.
+    """
     content, _ = outputs.read_leniently(
         spec.folder / "state", contract.PHASES_FILE, outputs.PHASES_CAP
     )
@@ -104,7 +120,7 @@ def read_phases(spec: TrialSpec) -> dict[str, Phase]:
 
 
 def infra_error(spec: TrialSpec, begun: str, reason: str, message: str) -> TrialResult:
-    redactor = Redactor(spec.plan.environment)
+    redactor = redactor_of(spec)
     evidence = Evidence(spec, redactor)
     evidence.collect_inputs()
     now = clock.utc_now()

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 """What a plain task needs as root: to install packages and to end its own processes."""
 
+_WRITTEN = {"out": contract.OUT, "state": contract.STATE, "workspace": contract.WORKSPACE}
+"""Where a container finds the folders of its trial that it may write in."""
+
 _API_TIMEOUT_S = 60
+_NOT_FOUND = 404
 
 
 class ContainerFailed(LabLedgerError):
@@ -48,6 +52,10 @@ class ContainerState:
     @property
     def has_started(self) -> bool:
         return not self.started_at.startswith("0001-")
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in {"exited", "dead"}
 
 
 class Engine:
@@ -120,7 +128,12 @@ class Engine:
             self._client.start(container)
 
     def wait(self, container: str, timeout_s: float) -> int | None:
-        """The exit status of a container when it has ended, or None after `timeout_s`."""
+        """The exit status of a container when it has ended, or None after `timeout_s`.
+
+        Raises `NoSuchContainer` where there is none, and `EngineUnavailable` for every other
+        trouble: the container may well go on.
+        """
+        from docker.errors import APIError, DockerException
         from requests.exceptions import ConnectionError as Disconnected
         from requests.exceptions import ReadTimeout
 
@@ -132,6 +145,10 @@ class Engine:
             except Disconnected as error:
                 if "timed out" in str(error).lower():
                     return None
+                raise
+            except APIError as error:
+                if error.status_code != _NOT_FOUND:
+                    raise DockerException(_first_line(error)) from error
                 raise
 
     def inspect(self, container: str) -> ContainerState | None:
@@ -158,7 +175,7 @@ class Engine:
                 self._client.kill(container)
         except ContainerFailed:
             state = self.inspect(container)
-            if state is not None and state.status == "running":
+            if state is not None and not state.has_ended:
                 raise
 
     def remove(self, container: str) -> None:
@@ -219,6 +236,24 @@ def container_config(spec: TrialSpec) -> JsonObject:
     return config
 
 
+def sweep_config(spec: TrialSpec) -> JsonObject:
+    """A container that opens what a trial left to the host's user, who may not own it."""
+    config = container_config(spec)
+    left = {
+        spec.folder / name: inside
+        for name, inside in _WRITTEN.items()
+        if (spec.folder / name).exists()
+    }
+    binds = [f"{path}:{inside}" for path, inside in left.items()]
+    return config | {
+        "Entrypoint": ["chmod", "-R", "a+rwX,-t"],
+        "Cmd": list(left.values()),
+        "Env": [],
+        "User": "0",
+        "HostConfig": config["HostConfig"] | {"Binds": binds},
+    }
+
+
 def _trial_arguments(spec: TrialSpec) -> list[str]:
     limits = [str(max(1, round(spec.timeout_s(phase) * 100))) for phase in contract.PHASE_NAMES]
     grade_failed = "1" if spec.plan.policy["grade_failed_agents"] else "0"
@@ -234,9 +269,7 @@ def _host_config(spec: TrialSpec) -> JsonObject:
         "Binds": [
             f"{folder / 'in'}:{contract.IN}:ro",
             f"{spec.plan.deps_dir}:{contract.DEPS}:ro",
-            f"{folder / 'out'}:{contract.OUT}",
-            f"{folder / 'state'}:{contract.STATE}",
-            f"{folder / 'workspace'}:{contract.WORKSPACE}",
+            *(f"{folder / name}:{inside}" for name, inside in _WRITTEN.items()),
         ],
         "NetworkMode": "none" if runtime["network"] == "none" else "default",
         "CapDrop": ["ALL"],

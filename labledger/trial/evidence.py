@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, field
+from typing import cast
 
 from labledger import canonical, schema
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.records import Artifact, Event, JsonObject
 from labledger.store import ArtifactStore
-from labledger.trial import contract, outputs, workspace
+from labledger.trial import contract, outputs, patches, workspace
 from labledger.trial.contract import TrialSpec
-from labledger.trial.grading import IdentityMismatch, Judgement, checked_ids
+from labledger.trial.grading import IdentityMismatch, Judgement, checked_ids, parse
 from labledger.trial.inputs import workspace_seed
 from labledger.trial.redact import Redactor
 
@@ -18,6 +20,10 @@ EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"
 INLINE_LIMIT = 32 * 1024
 """Larger artifacts go to the artifact store instead of the database."""
+MAX_EVENTS = 100_000
+"""How many events of a trial become rows; the file that holds all of them is kept besides."""
+_CUT = 8 * 1024
+"""How many bytes of an output beyond what is kept are looked at; `trial.sh` leaves as many."""
 
 
 @dataclass(slots=True)
@@ -41,7 +47,7 @@ class Evidence:
 
     def note(self, name: str, problem: str) -> None:
         """Say why a piece of evidence is not there."""
-        self.ext.setdefault("problems", {})[name] = problem
+        self.ext.setdefault("problems", {})[name] = self.redactor.text(problem)
 
     def collect_inputs(self) -> None:
         spec = self.spec
@@ -59,11 +65,10 @@ class Evidence:
         self.references["trial_input"] = self.keep(canonical.dump_bytes(content))
 
     def collect_logs(self, phases: list[str]) -> None:
+        cap = self.spec.plan.runtime["max_log_bytes"]
         for phase in phases:
             for stream in ("stdout", "stderr"):
-                name = f"{phase}_{stream}"
-                cap = self.spec.plan.runtime["max_log_bytes"]
-                self._collect(name, "state", f"{phase}.{stream}", cap)
+                self._collect_beginning(f"{phase}_{stream}", f"{phase}.{stream}", cap)
 
     def collect_rejected(self, judgement: Judgement) -> None:
         """Keep what the grader wrote and no row was made of, so that its author can look."""
@@ -72,39 +77,47 @@ class Evidence:
 
     def collect_result(self) -> JsonObject | None:
         """Keep the agent's result; return it where it is valid."""
-        content = self._collect("trial_output", "out", contract.RESULT, outputs.RESULT_CAP)
+        folder = self.spec.folder / "out"
+        content, problem = outputs.read_leniently(folder, contract.RESULT, outputs.RESULT_CAP)
+        if problem is not None:
+            self.note("trial_output", problem)
         if content is None:
             return None
+        self.references["trial_output"] = self.keep(self.redactor.data(content))
         try:
-            result = canonical.loads(content)
+            result = parse(content, self.redactor)
             if isinstance(result, dict):
+                ids = checked_ids(result.get("ids"), self.spec)
+                result = self.redactor.json(result) | {"ids": ids}
                 result.setdefault("schema_version", RESULT_SCHEMA)
-                result["ids"] = checked_ids(result.get("ids"), self.spec)
             schema.check(result, RESULT_SCHEMA)
         except (MalformedJson, SchemaInvalid, IdentityMismatch) as error:
             self.note("trial_output", f"{contract.RESULT}: {error}")
             return None
-        found: JsonObject = result
-        return found
+        return cast("JsonObject", result)
 
     def collect_events(self) -> tuple[tuple[Event, ...], int]:
         """Keep the events file; return the events that can be read and how many cannot."""
-        content = self._collect("events", "state", contract.EVENTS, outputs.EVENTS_CAP)
+        content = self._collect_beginning("events", contract.EVENTS, outputs.EVENTS_CAP)
         events: list[Event] = []
         dropped = 0
-        for line in (content or b"").split(b"\n"):
+        for line in io.BytesIO(content or b""):
             if not line.strip():
                 continue
-            try:
-                body = canonical.loads(line)
-            except MalformedJson:
-                body = None
-            if isinstance(body, dict):
+            body = self._event(line) if len(events) < MAX_EVENTS else None
+            if body is None:
+                dropped += 1
+            else:
                 kind = body.get("type")
                 events.append(Event(len(events), kind if isinstance(kind, str) else None, body))
-            else:
-                dropped += 1
         return tuple(events), dropped
+
+    def _event(self, line: bytes) -> JsonObject | None:
+        try:
+            body = canonical.loads(line)
+        except MalformedJson:
+            return None
+        return self.redactor.json(body) if isinstance(body, dict) else None
 
     def collect_workspace(self) -> None:
         """Keep the list of files before and after, and the patch between them."""
@@ -115,7 +128,7 @@ class Evidence:
         for name, listing in (("workspace_before", before), ("workspace_after", after)):
             content = self.redactor.data(canonical.dump_bytes(listing.as_json()))
             self.references[name] = self.keep(content)
-        patch = self.redactor.data(workspace.patch(seed, folder, before, after))
+        patch = self.redactor.data(patches.patch(seed, folder, before, after))
         if patch:
             self.references["workspace_patch"] = self.keep(patch)
 
@@ -145,13 +158,16 @@ class Evidence:
         schema.check(record, EVIDENCE_SCHEMA)
         return record
 
-    def _collect(self, name: str, folder: str, file: str, cap: int) -> bytes | None:
-        """Read an output, redact and keep it under `name`; None where it cannot be had."""
-        content, problem = outputs.read_leniently(self.spec.folder / folder, file, cap)
+    def _collect_beginning(self, name: str, file: str, cap: int) -> bytes | None:
+        """Keep an output's first `cap` bytes, redacted, under `name`; return them as they were."""
+        folder = self.spec.folder / "state"
+        content, problem = outputs.read_beginning(folder, file, cap + _CUT)
         if problem is not None:
-            self.note(name, self.redactor.text(problem))
+            self.note(name, problem)
         if content is None:
             return None
-        content = self.redactor.data(content)
-        self.references[name] = self.keep(content)
-        return content
+        if len(content) > cap:
+            self.note(name, f"{file} has more than {cap:,} bytes; the first of them are kept")
+        # Redacted before it is cut, so that no secret is cut in two.
+        self.references[name] = self.keep(self.redactor.data(content)[:cap])
+        return content[:cap]

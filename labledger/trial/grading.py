@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from labledger import canonical, schema
 from labledger.errors import MalformedJson, SchemaInvalid
@@ -127,7 +128,6 @@ class _RowReader:
         if content is None:
             judgement.refuse(kind.missing, f"the grader wrote no {kind.file}")
             return None
-        content = self.redactor.data(content)
         try:
             return self._row(content, kind)
         except MalformedJson as error:
@@ -136,14 +136,16 @@ class _RowReader:
             judgement.refuse(GradeReason.SCHEMA_INVALID, f"{kind.file}: {error.message}")
         except IdentityMismatch as error:
             judgement.refuse(GradeReason.IDENTITY_MISMATCH, f"{kind.file}: {error}")
-        judgement.rejected[name] = content
+        judgement.rejected[name] = self.redactor.data(content)
         return None
 
     def _row(self, content: bytes, kind: _RowKind) -> JsonObject:
-        row = canonical.loads(content)
+        row = parse(content, self.redactor)
         if not isinstance(row, dict):
             raise SchemaInvalid("is not a JSON object")
-        stamp(row, self.spec, kind.schema, self.ts)
+        ids = checked_ids(row.get("ids"), self.spec)
+        row = {key: self._redacted(value) for key, value in row.items()}
+        stamp(row, self.spec, kind.schema, self.ts, ids)
         given = self.spec.plan.benchmark
         for key in ("adapter_id", "name", "version", "split"):
             if key in given and isinstance(row.setdefault("benchmark", {}), dict):
@@ -153,33 +155,50 @@ class _RowReader:
         schema.check(row, kind.schema)
         return row
 
+    def _redacted(self, value: object) -> object:
+        # A row's own numbers are its grader's; only those inside what it tells may be secrets.
+        return value if isinstance(value, int | float) else self.redactor.json(value)
+
+
+def parse(content: bytes, redactor: Redactor) -> Any:
+    """JSON that a program in the container wrote, with whatever secrets it holds.
+
+    Raises `MalformedJson`, whose message quotes what is redacted already: a quotation that is cut
+    short could hide half a secret from redaction.
+    """
+    try:
+        return canonical.loads(content)
+    except MalformedJson:
+        canonical.loads(redactor.data(content))
+        raise
+
 
 class IdentityMismatch(Exception):
     """A row's `ids` are those of another trial."""
 
 
-def stamp(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str) -> None:
-    """Put our bookkeeping into a row that a program in the container wrote.
-
-    Raises `IdentityMismatch` where the row's own `ids` say that it belongs elsewhere.
-    """
+def stamp(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str, ids: object) -> None:
+    """Put our bookkeeping into a row that a program in the container wrote."""
     row.setdefault("schema_version", schema_name)
     row["schedule_idx"] = spec.slot.schedule_idx
     row["slot_commit_id"] = spec.slot_commit_id
     row["attempt"] = spec.attempt
     row["row_seq"] = 0
     row["ts"] = ts
-    row["ids"] = checked_ids(row.get("ids"), spec)
+    row["ids"] = ids
 
 
 def checked_ids(given: object, spec: TrialSpec) -> object:
-    """The slot's `ids` where a row gives none or some of them; the row's own where it is odd."""
+    """The slot's `ids` where a row gives none or some of them; the row's own where it is odd.
+
+    Raises `IdentityMismatch` where they say that the row belongs elsewhere.
+    """
     expected = spec.ids.as_json()
     if given is None:
         return expected
     if not isinstance(given, dict):
         return given
     for key, value in given.items():
-        if key in expected and value != expected[key]:
+        if key in expected and (value != expected[key] or isinstance(value, bool)):
             raise IdentityMismatch(f"ids.{key} is {value!r}; this trial's is {expected[key]!r}")
-    return {**expected, **given}
+    return {**given, **expected}

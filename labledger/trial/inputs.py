@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import tarfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from labledger import canonical, references, resources
@@ -18,10 +20,8 @@ _OPEN_FOLDER = 0o777
 
 
 def prepare(spec: TrialSpec) -> None:
-    """Make the folder of a trial anew, with all that its container mounts."""
+    """Make the folder of a trial, which must not be there, with all that its container mounts."""
     folder = spec.folder
-    if folder.exists():
-        shutil.rmtree(folder)
     for name in ("in", "out", "state", "workspace"):
         (folder / name).mkdir(parents=True)
         (folder / name).chmod(_OPEN_FOLDER)
@@ -91,6 +91,17 @@ def _write(path: Path, text: str) -> None:
     path.chmod(0o644)
 
 
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """A file or link that a workspace begins with."""
+
+    name: str
+    content: bytes
+    """Of a link, what it points to."""
+    executable: bool = False
+    is_link: bool = False
+
+
 class InlineSeed:
     """A workspace given as texts by name."""
 
@@ -107,10 +118,9 @@ class InlineSeed:
             target.write_bytes(text.encode())
             target.chmod(0o666)
 
-    def files(self) -> Iterator[tuple[str, bytes, bool]]:
-        """Every regular file: its name, its content, and whether it can be executed."""
+    def entries(self) -> Iterator[Seeded]:
         for name, text in self._files.items():
-            yield name, text.encode(), False
+            yield Seeded(name, text.encode())
 
 
 class TarSeed:
@@ -133,11 +143,14 @@ class TarSeed:
                         shutil.copyfileobj(content, handle)
                     target.chmod(0o777 if member.mode & 0o100 else 0o666)
 
-    def files(self) -> Iterator[tuple[str, bytes, bool]]:
+    def entries(self) -> Iterator[Seeded]:
         with tarfile.open(self._archive, "r:") as archive:
             for member in archive:
-                if member.isreg() and (content := archive.extractfile(member)) is not None:
-                    yield member.name, content.read(), bool(member.mode & 0o100)
+                if member.issym():
+                    yield Seeded(member.name, os.fsencode(member.linkname), is_link=True)
+                elif member.isreg() and (content := archive.extractfile(member)) is not None:
+                    executable = bool(member.mode & 0o100)
+                    yield Seeded(member.name, content.read(), executable=executable)
 
 
 Seed = InlineSeed | TarSeed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,21 @@ def collect(definitions: Iterable[JsonObject], sources: Sources) -> tuple[Metric
     """One `Metric` for each definition whose value is there; what is missing gives no row."""
     found = []
     for definition in definitions:
-        value = _value(definition, sources)
-        if isinstance(value, bool):
-            value = int(value)
-        if isinstance(value, int | float | str):
+        value = _storable(_value(definition, sources))
+        if value is not None:
             found.append(Metric(definition["id"], definition["from"], value))
     return tuple(found)
+
+
+def _storable(value: Any) -> float | int | str | None:
+    """A value as a metric can hold it: a text, a finite double or an integer of 64 bits."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        value = float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, int | float | str) else None
 
 
 def _value(definition: JsonObject, sources: Sources) -> Any:

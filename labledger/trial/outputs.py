@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from labledger.errors import LabLedgerError
 from labledger.records import GradeReason
@@ -28,7 +32,11 @@ class OutputRefused(LabLedgerError):
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file in a folder that a container could write."""
+    """A file in a folder that a container could write.
+
+    Only a regular file that has no other name is opened, without following a link and without
+    blocking. Every method raises `OutputRefused` for anything else.
+    """
 
     folder: Path
     name: str
@@ -36,19 +44,58 @@ class OutputFile:
     def read(self, cap: int) -> bytes | None:
         """The content, or None where there is no such file.
 
-        Only a regular file that has no other name is opened, without following a link and without
-        blocking. Raises `OutputRefused` for anything else and for more than `cap` bytes.
+        Raises `OutputRefused` for more than `cap` bytes.
         """
+        with self._opened() as file:
+            if file is None:
+                return None
+            size = os.fstat(file.fileno()).st_size
+            if size > cap:
+                raise self._too_large(cap, f"{size:,}")
+            content = file.read(cap + 1)
+        if len(content) > cap:
+            raise self._too_large(cap, "more")
+        return content
+
+    def read_head(self, cap: int) -> bytes | None:
+        """At most the first `cap` bytes, or None where there is no such file."""
+        with self._opened() as file:
+            return None if file is None else file.read(cap)
+
+    def sha256(self, cap: int) -> str | None:
+        """The content's SHA-256 (hex), in flat memory; None where there is no such file.
+
+        Raises `OutputRefused` for more than `cap` bytes.
+        """
+        with self._opened() as file:
+            if file is None:
+                return None
+            hasher, size = hashlib.sha256(), 0
+            while chunk := file.read(MIB):
+                size += len(chunk)
+                if size > cap:
+                    raise self._too_large(cap, "more")
+                hasher.update(chunk)
+            return hasher.hexdigest()
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO | None]:
         try:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError as error:
             raise self._unsafe(f"its folder cannot be opened ({error.strerror})") from None
         try:
-            return self._read_in(folder, cap)
+            handle = self._open_in(folder)
         finally:
             os.close(folder)
+        if handle is None:
+            yield None
+            return
+        with os.fdopen(handle, "rb") as file:
+            self._check_kind(os.fstat(handle))
+            yield file
 
-    def _read_in(self, folder: int, cap: int) -> bytes | None:
+    def _open_in(self, folder: int) -> int | None:
         try:
             found = os.lstat(self.name, dir_fd=folder)
         except FileNotFoundError:
@@ -58,18 +105,9 @@ class OutputFile:
         self._check_kind(found)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            handle = os.open(self.name, flags, dir_fd=folder)
+            return os.open(self.name, flags, dir_fd=folder)
         except OSError as error:
             raise self._unsafe(f"cannot be opened ({error.strerror})") from None
-        with os.fdopen(handle, "rb") as file:
-            opened = os.fstat(handle)
-            self._check_kind(opened)
-            if opened.st_size > cap:
-                raise self._too_large(cap, f"{opened.st_size:,}")
-            content = file.read(cap + 1)
-        if len(content) > cap:
-            raise self._too_large(cap, "more")
-        return content
 
     def _check_kind(self, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
@@ -100,5 +138,13 @@ def read_leniently(folder: Path, name: str, cap: int) -> tuple[bytes | None, str
     """The content of an output that may be left out, and why it could not be read, if so."""
     try:
         return OutputFile(folder, name).read(cap), None
+    except OutputRefused as refused:
+        return None, refused.message
+
+
+def read_beginning(folder: Path, name: str, cap: int) -> tuple[bytes | None, str | None]:
+    """As `read_leniently`, but at most the first `cap` bytes of however many there are."""
+    try:
+        return OutputFile(folder, name).read_head(cap), None
     except OutputRefused as refused:
         return None, refused.message

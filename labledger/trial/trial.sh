@@ -4,11 +4,12 @@
 #   trial.sh SETUP_CS AGENT_CS GRADER_CS GRADE_FAILED LOG_BYTES SHARE
 #
 # Time limits are in hundredths of a second. GRADE_FAILED is 1 where failed agents are graded too.
-# LOG_BYTES is what is kept of each output. SHARE is 1 where the host's user is not root and must
-# be able to read and delete what this container wrote.
+# LOG_BYTES is what is kept of each output, and 8 KiB more for the host to look at. SHARE is 1 where
+# the host's user is not root and must be able to read and delete what is left here.
 #
-# Needs a POSIX shell and cat, chmod, head, mkfifo, rm, sleep. Runs nothing else of its own, needs
-# no coordinator while it runs, and tells its outcome in its exit status:
+# Needs a POSIX shell and cat, chmod, mkfifo, rm and a sleep that knows fractions of a second. Runs
+# nothing else of its own, needs no coordinator while it runs, and tells its outcome in its exit
+# status:
 #
 #    0  agent succeeded, graded            30  agent failed, not graded by policy
 #   10  agent failed, graded               31  agent timed out, not graded by policy
@@ -18,96 +19,223 @@
 set -u
 
 IN=/agentlab/in
+OUT=/agentlab/out
 STATE=/agentlab/state
-PIPES=/dev/shm/agentlab.pipes
+WORKSPACE=/agentlab/workspace
+PIPES=/dev/shm/agentlab
 SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6
 PHASES=''
 
-# How long a stopped phase may take to end by itself, and its left-over output to be read.
-TERM_GRACE=2
-DRAIN_GRACE=1
+# How long a stopped phase may take to end by itself, in hundredths of a second.
+TERM_GRACE=200
+
+# What `wait` says when the end of a process interrupted it: 128 + CHLD.
+WOKEN=145
 
 exec </dev/null
 
+# The one signal that a shell as PID 1 would otherwise die of.
+trap : INT
+
 # Sets $now: hundredths of a second since boot.
 read_clock() {
-    read -r now _ </proc/uptime
-    now=${now%.*}${now#*.}
+    read -r uptime _ </proc/uptime
+    now=${uptime%.*}${uptime#*.}
 }
 
-# Keeps the first LOG_BYTES of pipe $1 in file $2 and reads on, so that the writer never blocks.
+# Keeps the beginning of pipe $1 in file $2 and reads on, so that the writer never blocks. `cat`
+# holds nothing back, so that nothing is lost when it is killed; the file's limit ends it.
 keep() {
-    { head -c "$LOG_BYTES" >"$2"; cat >/dev/null; } <"$1"
+    ulimit -f "$((LOG_BYTES / 512 + 17))"
+    { cat >"$2" || cat >/dev/null; } <"$1"
 }
 
-# Ends process $2 when $1 hundredths of a second have passed.
-watch() {
-    sleep "$(($1 / 100)).$(($1 / 10 % 10))$(($1 % 10))"
-    kill -TERM "$2" && sleep "$TERM_GRACE" && kill -KILL "$2"
+# Sets $state and $parent of process $1 with built-ins alone; $state is `gone` when it is.
+look_at() {
+    stat=''
+    { read -r stat <"/proc/$1/stat"; } 2>/dev/null
+    case ${#stat} in
+        0) stat=') gone 0 ' ;;
+        # A name with a line break in it cuts the line short: such a process is nobody's child.
+        ? | [1-5]?) stat=') ? 0 ' ;;
+    esac
+    from_state=${stat##*) }
+    state=${from_state%% *}
+    from_parent=${from_state#* }
+    parent=${from_parent%% *}
 }
 
-# True when a process other than this one is alive. Reads /proc with built-ins alone.
-others_alive() {
-    for entry in /proc/[0-9]*; do
-        [ "$entry" = /proc/1 ] && continue
-        { read -r line <"$entry/stat"; } 2>/dev/null || continue
-        line=${line##*) }
-        case $line in Z* | X*) ;; *) return 0 ;; esac
+# Starts a process, $alarm, that ends when the clock says $1.
+set_alarm() {
+    left=$(($1 - now))
+    sleep "$((left / 100)).$((left / 10 % 10))$((left % 10))" &
+    alarm=$!
+}
+
+# Ends $command at $deadline, by TERM and after a grace by KILL; renews an alarm that somebody killed
+# or stopped. A trap in a trap confuses dash about exit statuses, so nothing here depends on one.
+look_at_clock() {
+    read_clock
+    rings=$deadline
+    case $((now < deadline))$warned in
+        00)
+            warned=1 alarm=$last_alarm rings=$last_deadline
+            kill -TERM "$command"
+            ;;
+        01) rings=$last_deadline ;;
+    esac
+    case $((now < rings)) in
+        0) kill -KILL "$command"; return ;;
+    esac
+    look_at "$alarm"
+    case $state in
+        R | S | D) return ;;
+        gone) ;;
+        *) kill -KILL "$alarm" ;;
+    esac
+    set_alarm "$rings"
+}
+
+# Runs whenever a child has changed: the alarm has rung, or something has happened to it. A change
+# while this looks makes it look again, so that none is lost. The `for` stands for `while`, which
+# depends on an exit status, and saves depth: a storm of changes is not to exhaust the stack.
+keep_time() {
+    changed=1
+    case $looking in 1) return ;; esac
+    looking=1
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
+        changed=0
+        look_at_clock
+        case $changed in 0) break ;; esac
+    done
+    looking=0
+    case $changed in 1) keep_time ;; esac
+} 2>/dev/null
+
+# Gives the next command $1 hundredths of a second. Its alarms are there before it, so that it
+# cannot keep them away by using up all the processes that the container may have.
+start_clock() {
+    read_clock
+    started=$now deadline=$((now + $1)) last_deadline=$((now + $1 + TERM_GRACE)) warned=0
+    set_alarm "$last_deadline"
+    last_alarm=$alarm
+    set_alarm "$deadline"
+}
+
+# Waits for $command, ends it when its time is up, and sets $status.
+await_command() {
+    looking=0
+    trap keep_time CHLD
+    keep_time
+    wait "$command"
+    status=$?
+    # Above 128 it may be a signal that only interrupted the waiting.
+    while [ "$status" -gt 128 ] && kill -0 "$command" 2>/dev/null; do
+        wait "$command"
+        status=$?
+    done
+    trap - CHLD
+    # The end of $command itself may have interrupted it: its status is still to be had then.
+    [ "$status" = "$WOKEN" ] || return 0
+    wait "$command"
+    status=$?
+}
+
+# True when another process is in a state that is none of $1.
+others_are_not() {
+    for pid in /proc/[0-9]*; do
+        [ "$pid" = /proc/1 ] && continue
+        look_at "${pid#/proc/}"
+        case $1 in *"$state"*) ;; *) return 0 ;; esac
     done
     return 1
 }
 
-# Kills every other process and returns when they are dead; gives up after about 20 s.
-kill_all() {
+# Kills every process but this one and the two that keep the output: they meet its end then. All are
+# stopped first, so that none can fork away: what is stopped, dead or stuck is forking nothing, and
+# what it has forked can be seen.
+kill_all_but_keepers() {
     tries=0
-    kill -KILL -1 2>/dev/null
-    while others_alive; do
+    kill -STOP -1
+    while [ "$tries" -lt 1000 ] && others_are_not 'T t D Z X gone'; do
         tries=$((tries + 1))
-        [ "$tries" -gt 400 ] && finish 70
-        sleep 0.05
-        kill -KILL -1 2>/dev/null
     done
+    for pid in /proc/[0-9]*; do
+        pid=${pid#/proc/}
+        look_at "$pid"
+        case " 1 $keepers " in
+            *" $pid "*) continue ;;
+        esac
+        case " $keepers " in
+            *" $parent "*) ;;
+            *) kill -KILL "$pid" ;;
+        esac
+    done
+    kill -CONT -1
+}
+
+# Kills every other process and returns when they are dead; gives up after 20 s. Starts none: there
+# may be no room for one. `jobs` reaps the dead, of whom the container may only have so many.
+kill_all() {
+    read_clock
+    gives_up=$((now + 2000))
+    while kill -KILL -1; jobs >/dev/null; others_are_not 'Z X gone'; do
+        read_clock
+        [ "$now" -lt "$gives_up" ] || finish 70
+    done
+    jobs >/dev/null
+}
+
+exists() {
+    [ -e "$1" ] || [ -L "$1" ]
 }
 
 # Removes the paths given, whatever they have become.
 remove() {
-    rm -rf -- "$@" 2>/dev/null
     for path in "$@"; do
-        [ -e "$path" ] || [ -L "$path" ] || continue
-        chmod -R u+rwx -- "$path" 2>/dev/null
-        rm -rf -- "$path" || finish 70
+        exists "$path" || continue
+        rm -rf -- "$path"
+        exists "$path" || continue
+        chmod -R u+rwx -- "$path"
+        rm -rf -- "$path"
+        ! exists "$path" || finish 70
+    done
+}
+
+# Makes sure that this script can see and change what lies in the folders given.
+reopen() {
+    for path in "$@"; do
+        [ -r "$path" ] && [ -w "$path" ] && [ -x "$path" ] && continue
+        chmod u+rwx "$path" || finish 70
     done
 }
 
 # Runs phase $1 within $2 hundredths of a second. Sets $status, 124 after a time-out. When this
 # returns, no process but this one is left.
 run_phase() {
-    remove "$PIPES.out" "$PIPES.err" "$STATE/$1.stdout" "$STATE/$1.stderr"
-    mkfifo "$PIPES.out" "$PIPES.err" || finish 70
-    read_clock
-    started=$now
-    keep "$PIPES.out" "$STATE/$1.stdout" & keep_out=$!
-    keep "$PIPES.err" "$STATE/$1.stderr" & keep_err=$!
-    sh "$IN/$1.sh" >"$PIPES.out" 2>"$PIPES.err" & command=$!
-    watch "$2" "$command" 2>/dev/null &
-    wait "$command"
-    status=$?
+    remove "$PIPES.$1.out" "$PIPES.$1.err" "$STATE/$1.stdout" "$STATE/$1.stderr" 2>/dev/null
+    mkfifo "$PIPES.$1.out" "$PIPES.$1.err" || finish 70
+    keep "$PIPES.$1.out" "$STATE/$1.stdout" & keepers=$!
+    keep "$PIPES.$1.err" "$STATE/$1.stderr" & keepers="$keepers $!"
+    start_clock "$2"
+    sh "$IN/$1.sh" >"$PIPES.$1.out" 2>"$PIPES.$1.err" & command=$!
+    await_command
     read_clock
     timed_out=0
-    [ $((now - started)) -ge "$2" ] && status=124 timed_out=1
+    [ "$now" -ge "$deadline" ] && status=124 timed_out=1
     PHASES="$PHASES$1 $status $started $now $timed_out
 "
-    # What a process left behind still holds the pipes: it gets a moment, and is then killed.
-    { sleep "$DRAIN_GRACE"; kill -KILL -1; } 2>/dev/null &
-    wait "$keep_out" "$keep_err"
-    kill_all
+    kill_all_but_keepers 2>/dev/null
+    wait
+    kill_all 2>/dev/null
+    reopen "$OUT" "$STATE" "$WORKSPACE"
 }
 
 # Writes what happened, opens the files to the host's user, and ends the trial with status $1.
 finish() {
     rm -rf -- "$STATE/phases" 2>/dev/null
     printf '%s' "$PHASES" >"$STATE/phases"
-    [ "$SHARE" = 1 ] && chmod -R a+rwX /agentlab/out "$STATE" /agentlab/workspace 2>/dev/null
+    [ "$SHARE" = 1 ] && chmod -R a+rwX,-t "$OUT" "$STATE" "$WORKSPACE" 2>/dev/null
     exit "$1"
 }
 

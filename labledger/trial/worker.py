@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from labledger import clock
 from labledger.errors import EngineUnavailable, LabLedgerError
@@ -18,6 +22,7 @@ from labledger.trial.container import (
     ContainerState,
     Engine,
     container_config,
+    sweep_config,
     thread_engine,
 )
 from labledger.trial.contract import ExitStatus, TrialSpec
@@ -39,17 +44,21 @@ class StartGate:
     """Lets at most `width` trials run at once, while others prepare or are collected."""
 
     def __init__(self, width: int) -> None:
-        self._free = threading.Semaphore(width)
-        self._closed = threading.Event()
-        self._abandoned = threading.Event()
+        self._changed = threading.Condition()
+        self._free = width
+        self._waiting: list[int] = []
+        self._closed = False
+        self._abandoned = False
 
     def close(self) -> None:
         """Let no further trial start."""
-        self._closed.set()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
     def abandon(self) -> None:
         """Let every thread stop waiting for its container."""
-        self._abandoned.set()
+        self._abandoned = True
         self.close()
 
     def wait(self, engine: Engine, spec: TrialSpec) -> int | None:
@@ -59,23 +68,43 @@ class StartGate:
             status = engine.wait(spec.container, min(_SLICE_S, left))
             if status is not None:
                 return status
-            if self._abandoned.is_set():
+            if self._abandoned:
                 raise Abandoned
         return None
 
     @contextmanager
-    def passage(self) -> Iterator[None]:
-        while not self._free.acquire(timeout=0.2):
-            self._refuse_if_closed()
+    def passage(self, turn: int) -> Iterator[None]:
+        """Run when there is a place; of the trials that wait for one, the lowest `turn` goes first.
+
+        Raises `NotStarted` where the gate is closed before.
+        """
+        with self._changed:
+            self._waiting.append(turn)
+            self._changed.wait_for(
+                lambda: self._closed or (self._free > 0 and turn == min(self._waiting))
+            )
+            self._waiting.remove(turn)
+            if self._closed:
+                raise NotStarted
+            self._take(1)
         try:
-            self._refuse_if_closed()
             yield
         finally:
-            self._free.release()
+            self._take(-1)
 
-    def _refuse_if_closed(self) -> None:
-        if self._closed.is_set():
-            raise NotStarted
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Take a place, also where none is free: for a trial that runs already."""
+        self._take(1)
+        try:
+            yield
+        finally:
+            self._take(-1)
+
+    def _take(self, places: int) -> None:
+        with self._changed:
+            self._free -= places
+            self._changed.notify_all()
 
 
 _thread = threading.local()
@@ -97,6 +126,9 @@ def run_trial(spec: TrialSpec) -> TrialResult:
     try:
         engine = thread_engine()
         ended = _adopt(engine, spec) or _run_new(engine, spec)
+        if ended.exit_status not in ExitStatus.KNOWN and os.geteuid() != 0:
+            # `trial.sh` was ended before it could do this itself.
+            _open_by_container(engine, spec)
         return collect(spec, ended)
     except (NotStarted, Abandoned, EngineUnavailable):
         raise
@@ -114,10 +146,21 @@ def discard_trial(spec: TrialSpec) -> None:
 
 def remove_folder(spec: TrialSpec) -> None:
     """Delete the trial folder, with a container's help where its files are not ours to delete."""
-    shutil.rmtree(spec.folder, ignore_errors=True)
+    _delete(spec.folder)
     if spec.folder.exists():
         _open_by_container(thread_engine(), spec)
-        shutil.rmtree(spec.folder)
+        _delete(spec.folder)
+        if spec.folder.exists():
+            raise OSError(errno.ENOTEMPTY, "could not be deleted", str(spec.folder))
+
+
+def _delete(folder: Path) -> None:
+    """Delete what can be deleted of a folder."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        # A folder in a folder in a folder: `rm` keeps no stack of calls.
+        subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL)
 
 
 def _adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
@@ -129,11 +172,13 @@ def _adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
         # It never ran, or what it produced was deleted: the slot is run again.
         engine.remove(spec.container)
         return None
-    if state.status == "running":
-        _gate().wait(engine, spec)
+    if not state.has_ended:
+        with _gate().place():
+            _gate().wait(engine, spec)
         state = engine.inspect(spec.container) or state
-        if state.status == "running":
+        if not state.has_ended:
             engine.kill(spec.container)
+            state = engine.inspect(spec.container) or state
             return _ended_from(state, exit_status=None)
     return _ended_from(state, exit_status=state.exit_status)
 
@@ -148,10 +193,11 @@ def _ended_from(state: ContainerState, *, exit_status: int | None) -> Ended:
 
 def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     gate = _gate()
+    remove_folder(spec)
     inputs.prepare(spec)
     engine.create(spec.container, container_config(spec))
     try:
-        with gate.passage():
+        with gate.passage(spec.slot.schedule_idx):
             started_at, started = clock.utc_now(), time.monotonic()
             engine.start(spec.container)
             exit_status = gate.wait(engine, spec)
@@ -183,10 +229,8 @@ def _gate() -> StartGate:
 def _open_by_container(engine: Engine, spec: TrialSpec) -> None:
     """Have a container give the host's user every right on what a killed trial left."""
     name = f"{spec.container}-sweep"
-    config = container_config(spec)
-    config["Entrypoint"], config["User"] = ["chmod", "-R", "a+rwX"], "0"
-    config["Cmd"] = [contract.OUT, contract.STATE, contract.WORKSPACE]
-    engine.create(name, config)
+    engine.remove(name)
+    engine.create(name, sweep_config(spec))
     try:
         engine.start(name)
         engine.wait(name, contract.OUTER_MARGIN_S)

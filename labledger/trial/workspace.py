@@ -1,13 +1,12 @@
-"""What an agent changed: the workspace's files before and after, and a patch of the text."""
+"""What an agent changed: the workspace's files before and after."""
 
 from __future__ import annotations
 
-import difflib
-import io
 import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from labledger.canonical import sha256_hex
@@ -25,10 +24,11 @@ LEFT_OUT = frozenset(
 """Folders that hold dependencies, caches or history: named in a listing, not looked into."""
 
 MAX_ENTRIES = 20_000
+MAX_NAMES = 4 * MIB
+"""How long the names in a listing may be, all together."""
 MAX_HASHED = 64 * MIB
-MAX_PATCHED = 256 * 1024
-"""A larger text is named in the patch, not compared line by line."""
-PATCH_CAP = 1 * MIB
+HASHING_BUDGET = 1024 * MIB
+"""How much of a workspace is read for its digests; files beyond have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Entry:
     """`file`, `link` or `other`."""
     size: int
     sha256: str | None = None
+    """Of a file's content, or of what a link points to."""
     executable: bool = False
 
 
@@ -47,6 +48,7 @@ class Listing:
     entries: dict[str, Entry] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     truncated: bool = False
+    _room: int = MAX_NAMES
 
     def as_json(self) -> JsonObject:
         return {
@@ -62,124 +64,97 @@ class Listing:
         }
 
     def add(self, name: str, entry: Entry) -> None:
-        if len(self.entries) >= MAX_ENTRIES:
+        self._room -= len(name)
+        if len(self.entries) >= MAX_ENTRIES or self._room < 0:
             self.truncated = True
         else:
             self.entries[name] = entry
+
+    def leave_out(self, name: str) -> None:
+        self._room -= len(name)
+        if self._room < 0:
+            self.truncated = True
+        else:
+            self.left_out.append(name)
 
 
 def list_seed(seed: Seed) -> Listing:
     """The workspace as the runner seeded it."""
     listing = Listing()
-    for name, content, executable in seed.files():
-        folder = next((part for part in Path(name).parts[:-1] if part in LEFT_OUT), None)
-        if folder is None:
-            listing.add(name, Entry("file", len(content), sha256_hex(content), executable))
+    for seeded in seed.entries():
+        if LEFT_OUT.isdisjoint(Path(seeded.name).parts[:-1]):
+            kind = "link" if seeded.is_link else "file"
+            digest = sha256_hex(seeded.content)
+            listing.add(seeded.name, Entry(kind, len(seeded.content), digest, seeded.executable))
     return listing
 
 
 def list_folder(workspace: Path) -> Listing:
     """The workspace as it is now. Follows no link and opens nothing but regular files."""
     listing = Listing()
-    for folder, name, found in _walk(workspace, "", listing):
-        path = f"{folder}{name}"
-        if stat.S_ISLNK(found.st_mode):
-            listing.add(path, Entry("link", found.st_size))
-        elif not stat.S_ISREG(found.st_mode):
-            listing.add(path, Entry("other", 0))
-        else:
-            content = _read(workspace, path, MAX_HASHED)
-            sha256 = sha256_hex(content) if content is not None else None
-            executable = bool(found.st_mode & stat.S_IXUSR)
-            listing.add(path, Entry("file", found.st_size, sha256, executable))
+    budget = HASHING_BUDGET
+    for name, child in _walk(workspace, listing):
+        entry = _entry(child, budget)
+        if entry.kind == "file" and entry.sha256:
+            budget -= entry.size
+        listing.add(name, entry)
     return listing
 
 
-def _walk(top: Path, inside: str, listing: Listing) -> Iterator[tuple[str, str, os.stat_result]]:
+def _entry(child: os.DirEntry[str], budget: int) -> Entry:
     try:
-        children = sorted(os.scandir(top / inside), key=lambda child: child.name)
+        found = child.stat(follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            target = os.readlink(child.path)  # noqa: PTH115  (as it is, not as a Path tidies it)
+            return Entry("link", found.st_size, sha256_hex(os.fsencode(target)))
     except OSError:
-        listing.left_out.append(inside.rstrip("/") or ".")
-        return
-    for child in children:
-        if listing.truncated:
-            return
-        name = _printable(child.name)
-        if not child.is_dir(follow_symlinks=False):
-            yield inside, name, child.stat(follow_symlinks=False)
-        elif child.name in LEFT_OUT or name != child.name:
-            listing.left_out.append(f"{inside}{name}")
-        else:
-            yield from _walk(top, f"{inside}{name}/", listing)
+        return Entry("other", 0)
+    if not stat.S_ISREG(found.st_mode):
+        return Entry("other", 0)
+    path = Path(child.path)
+    try:
+        sha256 = OutputFile(path.parent, path.name).sha256(min(MAX_HASHED, budget))
+    except OutputRefused:
+        sha256 = None
+    return Entry("file", found.st_size, sha256, bool(found.st_mode & stat.S_IXUSR))
+
+
+def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """All that is not a folder, folder by folder. Keeps no stack of calls: folders may be deep."""
+    pending = [""]
+    looked_into = 0
+    while pending and not listing.truncated:
+        inside = pending.pop()
+        looked_into += 1
+        listing.truncated |= looked_into > MAX_ENTRIES
+        try:
+            children = _children(top / inside)
+        except OSError:
+            listing.leave_out(inside.rstrip("/") or ".")
+            continue
+        folders = []
+        for child in children:
+            name = f"{inside}{_printable(child.name)}"
+            if not _is_folder(child):
+                yield name, child
+            elif child.name in LEFT_OUT or name != inside + child.name:
+                listing.leave_out(name)
+            else:
+                folders.append(f"{name}/")
+        pending.extend(reversed(folders))
+
+
+def _children(folder: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        return sorted(islice(found, MAX_ENTRIES + 1), key=lambda child: child.name)
+
+
+def _is_folder(child: os.DirEntry[str]) -> bool:
+    try:
+        return child.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
 
 
 def _printable(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _read(workspace: Path, name: str, cap: int) -> bytes | None:
-    """A file's content, or None where it cannot be read safely."""
-    path = workspace / name
-    try:
-        return OutputFile(path.parent, path.name).read(cap)
-    except OutputRefused:
-        return None
-
-
-def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> bytes:
-    """A unified patch from the seeded workspace to the present one, at most `PATCH_CAP` bytes."""
-    names = {name for name in before.entries | after.entries if _changed(name, before, after)}
-    if not names:
-        return b""
-    old = {name: content for name, content, _ in seed.files() if name in names}
-    pieces: list[bytes] = []
-    size = 0
-    for name in sorted(names):
-        entry = after.entries.get(name)
-        new = _read(workspace, name, MAX_PATCHED) if entry and entry.kind == "file" else None
-        piece = _file_patch(name, old.get(name), new, entry)
-        if size + len(piece) > PATCH_CAP:
-            pieces.append(f"# the patch ends here: more than {PATCH_CAP:,} bytes\n".encode())
-            break
-        size += len(piece)
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def _changed(name: str, before: Listing, after: Listing) -> bool:
-    return before.entries.get(name) != after.entries.get(name)
-
-
-def _file_patch(name: str, old: bytes | None, new: bytes | None, now: Entry | None) -> bytes:
-    head = f"diff --git a/{name} b/{name}\n"
-    if old is None:
-        head += f"new file mode {'100755' if now and now.executable else '100644'}\n"
-    elif now is None:
-        head += "deleted file mode 100644\n"
-    if now is not None and new is None:
-        note = f"# {now.kind} of {now.size:,} bytes, not compared\n"
-        return (head + note).encode()
-    before, after = _lines(old), _lines(new)
-    if before is None or after is None:
-        return (head + f"Binary files a/{name} and b/{name} differ\n").encode()
-    a, b = (
-        "/dev/null" if old is None else f"a/{name}",
-        "/dev/null" if new is None else f"b/{name}",
-    )
-    text = "".join(
-        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-        for line in difflib.unified_diff(before, after, a, b)
-    )
-    return (head + text).encode()
-
-
-def _lines(content: bytes | None) -> list[str] | None:
-    """The lines of a text, or None where the content is not a text to compare."""
-    if content is None:
-        return []
-    if len(content) > MAX_PATCHED or b"\0" in content:
-        return None
-    try:
-        return list(io.StringIO(content.decode("utf-8"), newline="\n"))
-    except UnicodeDecodeError:
-        return None

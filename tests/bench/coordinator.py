@@ -38,14 +38,16 @@ def memory(folder: Path, *, quick: bool) -> Iterator[Row]:
         f"< {GOAL_MB} MB",
         peaks[many] < GOAL_MB,
     )
+    first, last = found[many]["first_mb"], found[many]["last_mb"]
+    yield Row("memory at the last dispatch beside the first", f"{last:.0f} MB", f"{first:.0f} MB")
     rates = {slots: slots / report["seconds"] for slots, report in found.items()}
     yield Row(
         "slots dispatched, finished and committed",
         f"{rates[many]:,.0f}/s",
         f"{rates[few]:,.0f}/s at {few:,}",
     )
-    first = found[many]["first_dispatch_s"]
-    yield Row(f"`run` to the first dispatch, {many:,} slots", f"{first:.2f} s")
+    start = found[many]["first_dispatch_s"]
+    yield Row(f"`run` to the first dispatch, {many:,} slots", f"{start:.2f} s")
 
 
 def resume(folder: Path, *, quick: bool) -> Iterator[Row]:

@@ -21,9 +21,10 @@ from pathlib import Path
 from bench import synthetic
 from labledger.cli import app
 from labledger.records import TrialResult
-from labledger.run import executors, session
+from labledger.runner import executors, session
 from labledger.trial.contract import TrialSpec
 
+_LOOK_EVERY = 500
 _SLOW_EVERY, _SLOW_S = 50, 0.05
 """Now and then a trial takes its time, and those behind it are staged."""
 
@@ -34,23 +35,31 @@ class Watch:
     def __init__(self, begun: float) -> None:
         self.begun = begun
         self.first_dispatch: float | None = None
+        self.dispatches = 0
+        self.memory_mb: list[float] = []
+        """What the process held while it dispatched, now and then."""
 
     def dispatched(self) -> None:
         if self.first_dispatch is None:
             self.first_dispatch = time.monotonic()
+        if self.dispatches % _LOOK_EVERY == 0:
+            self.memory_mb.append(_memory_mb("VmRSS"))
+        self.dispatches += 1
 
     def report(self) -> None:
         assert self.first_dispatch is not None, "nothing was dispatched"
         found = {
             "first_dispatch_s": self.first_dispatch - self.begun,
             "seconds": time.monotonic() - self.first_dispatch,
-            "peak_mb": _peak_mb(),
+            "first_mb": self.memory_mb[0],
+            "last_mb": self.memory_mb[-1],
+            "peak_mb": _memory_mb("VmHWM"),
         }
         print(json.dumps(found), flush=True)
 
 
 class MadeUpTrials:
-    """Stands where `labledger.run.executors.LocalTrials` does."""
+    """Stands where `labledger.runner.executors.LocalTrials` does."""
 
     watch: Watch
     half: Path | None = None
@@ -96,12 +105,12 @@ def _shared_memory(_folder: str, names: list[str]) -> list[str]:
     return [name for name in names if name.endswith("-shm")]
 
 
-def _peak_mb() -> float:
-    """This process's own peak; `getrusage` would begin with that of the process that forked it."""
+def _memory_mb(what: str) -> float:
+    """This process's own; the peak of `getrusage` would begin with that of whoever forked it."""
     for line in Path("/proc/self/status").read_text("utf-8").splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{what}:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("/proc/self/status says nothing of VmHWM")
+    raise RuntimeError(f"/proc/self/status says nothing of {what}")
 
 
 def main() -> None:
@@ -110,7 +119,7 @@ def main() -> None:
     MadeUpTrials.watch = Watch(float(begun))
     if mode == "whole":
         MadeUpTrials.half, MadeUpTrials.half_idx = Path(rest[0]), int(rest[1])
-    session.LocalTrials = MadeUpTrials  # type: ignore[assignment,misc]
+    session.LocalTrials = MadeUpTrials  # type: ignore[assignment,attr-defined]
     sys.argv = ["labledger", *sys.argv[split + 1 :]]
     try:
         app.main()

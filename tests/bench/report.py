@@ -9,12 +9,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from docker import APIClient
 from docker.errors import DockerException
 from docker.utils import kwargs_from_env
+
 from labledger.ledger.engine import DRIVER
 
 _HEAD = ("what", "measured", "baseline", "ratio", "goal", "met")
@@ -31,6 +32,9 @@ class Row:
     goal: str = ""
     met: bool | None = None
     """None where the design sets no goal."""
+
+    def without_goal(self) -> Row:
+        return replace(self, goal="", met=None)
 
     def cells(self) -> tuple[str, ...]:
         *texts, met = astuple(self)
@@ -75,7 +79,7 @@ def _docker() -> str:
 
 def _fsync_ms(folder: Path) -> float:
     """Over a file's old content, as a WAL is written most of the time."""
-    times = []
+    times: list[float] = []
     with tempfile.TemporaryFile(dir=folder, buffering=0) as handle:
         for lap in range(2):
             handle.seek(0)

@@ -26,16 +26,19 @@ BENCHMARK = {"adapter_id": "bench", "name": "bench", "split": "test"}
 METRICS, EVENTS = 5, 10
 _IMAGE_ID = "sha256:" + "1" * 64
 _TIMES = ("2026-01-31T12:00:00.000Z", "2026-01-31T12:00:01.500Z")
-_ARTIFACTS = (
+_OWN_ARTIFACTS = (
     "trial_input",
     "trial_output",
     "events",
     "agent_stdout",
-    "grader_stdout",
-    "workspace_before",
     "workspace_after",
     "workspace_patch",
 )
+_COMMON_ARTIFACTS = {
+    "agent_stderr": Artifact.inline(b""),
+    "workspace_before": Artifact.inline(b'{"files":{}}'),
+}
+"""What is the same in every trial, as an empty log is."""
 
 AGENT = """\
 import json, os
@@ -119,10 +122,10 @@ def slot(idx: int) -> Slot:
 
 
 def result(run_id: str, slot: Slot, attempt: int = 1) -> TrialResult:
-    """A trial that went well, with `METRICS`, `EVENTS` and eight artifacts of its own."""
+    """A trial that went well, with `METRICS`, `EVENTS` and eight artifacts, six of them its own."""
     ids = TrialIds.of(run_id, slot)
-    artifacts = {
-        name: Artifact.inline(f"{name} of {ids.trial_id}\n".encode() * 8) for name in _ARTIFACTS
+    artifacts = _COMMON_ARTIFACTS | {
+        name: Artifact.inline(f"{name} of {ids.trial_id}\n".encode() * 8) for name in _OWN_ARTIFACTS
     }
     stamp: JsonObject = {
         "schedule_idx": slot.schedule_idx,

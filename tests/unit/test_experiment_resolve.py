@@ -348,3 +348,13 @@ def test_resolving_leaves_what_was_authored(folder: Folder) -> None:
     data: dict[str, Any] = json.loads(json.dumps(first.authored.data))
     assert folder.resolve().document == first.document
     assert first.authored.data == data == folder.data
+
+
+def test_the_containers_own_names_are_asked_of_nobody(folder: Folder) -> None:
+    """A `$AGENTLAB_…` name stays in the command for the container and is no missing value."""
+    command = ["python3", "agent.py", "--task", "$AGENTLAB_TASK_PATH", "--in", "$WORKSPACE"]
+    folder.data["runtime"]["agent"]["command"] = command
+    experiment = folder.resolve()
+    assert experiment.required_names == ("TOKEN",)
+    resolved = experiment.document["variants"][0]["agent"]["command"]
+    assert resolved[3:] == ["${AGENTLAB_TASK_PATH}", "--in", "${WORKSPACE}"]

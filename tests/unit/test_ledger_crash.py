@@ -46,7 +46,7 @@ with kit.open_writer(Path(sys.argv[1])) as writer:
 def test_a_killed_commit_is_as_if_it_had_not_begun(tmp_path: Path, statement: str) -> None:
     """SIGKILL before each statement: the slot is still staged, and commits again to the same."""
     path = kit.make_ledger(tmp_path)
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", KILLED_WRITER, str(path), statement, here],
         capture_output=True, text=True, check=False,

@@ -39,7 +39,7 @@ def tamper(path: Path, *statements: str) -> None:
     for name, _ in triggers:
         raw.execute(f"DROP TRIGGER {name}")
     for statement in statements:
-        assert raw.execute(statement).rowcount > 0, statement
+        assert raw.execute(statement).rowcount != 0, statement
     for _, sql in triggers:
         raw.execute(sql)
     raw.close()
@@ -49,7 +49,7 @@ def test_an_untouched_ledger_is_clean(path: Path) -> None:
     """Nothing is found in what labledger wrote, and the figures say what was looked at."""
     report = verify(path)
     assert report.findings == ()
-    assert (report.runs, report.slots, report.artifacts) == (1, 6, 6)
+    assert (report.runs, report.slots, report.artifacts) == (1, 6, 5)
     assert verify(path, kit.RUN).is_clean
 
 
@@ -85,14 +85,14 @@ CHANGED = {
     "inserted metric": ("INSERT INTO metric VALUES (1, 4, 9, 'm', 'result', 1)", 4),
     "inserted event": ("INSERT INTO event VALUES (1, 4, 99, '{}')", 4),
     "inserted score": (
-        "INSERT INTO score SELECT 1, 4, 1, verdict, primary_metric_name, primary_metric_value, "
-        "record FROM score WHERE schedule_idx=4",
+        """INSERT INTO score SELECT 1, 4, 1, verdict, primary_metric_name, primary_metric_value,
+        record FROM score WHERE schedule_idx=4""",
         4,
     ),
     "inserted trial for a pruned slot": (
-        "INSERT INTO trial SELECT 1, 2, attempt, status, reason, message, verdict, outcome, "
-        "exit_status, started_at, ended_at, duration_ms, NULL, NULL, NULL, NULL, NULL, NULL, "
-        "NULL, NULL, NULL, image_ref, image_id, 0 FROM trial WHERE schedule_idx=0",
+        """INSERT INTO trial SELECT 1, 2, attempt, status, reason, message, verdict, outcome,
+        exit_status, started_at, ended_at, duration_ms, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, image_ref, image_id, 0 FROM trial WHERE schedule_idx=0""",
         2,
     ),
     "left staged": (
@@ -139,6 +139,15 @@ def test_a_removed_commit_is_found(path: Path) -> None:
     )
     messages = [finding.message for finding in verify(path).findings]
     assert "the commits of slots 4 to 4 are missing" in messages
+
+
+def test_rows_without_their_commit_are_found(path: Path) -> None:
+    """A commit removed by itself leaves rows behind; the slots after it are still judged right."""
+    tamper(path, "PRAGMA foreign_keys = OFF", "DELETE FROM slot_commit WHERE schedule_idx = 4")
+    found = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
+    assert (None, "a row of trial has lost its row of slot_commit") in found
+    assert (4, "the commits of slots 4 to 4 are missing") in found
+    assert not [message for idx, message in found if idx == 5]
 
 
 def test_a_truncated_run_is_found(path: Path) -> None:

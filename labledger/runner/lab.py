@@ -33,6 +33,11 @@ class Lab:
         return cls(here / FOLDER)
 
     @property
+    def standing(self) -> Path:
+        """What is there of it: its root, or the nearest place above it."""
+        return next(p for p in (self.root, *self.root.parents) if os.access(p, os.F_OK))
+
+    @property
     def ledger(self) -> Path:
         return self.root / "ledger.sqlite"
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
 class StopRequest:
-    """How urgently the run is asked to stop: 0 not at all, 1 after running trials, 2 now."""
+    """How urgently the run is asked to stop: 0 not at all, 1 after running trials, 2 now.
 
-    def __init__(self, on_change: Callable[[int], None] | None = None) -> None:
+    Pressing it does nothing but count, so that a signal handler may, in the middle of anything.
+    """
+
+    def __init__(self) -> None:
         self.level = 0
-        self._on_change = on_change
 
     def press(self) -> None:
-        if self.level < 2:
-            self.level += 1
-            if self._on_change is not None:
-                self._on_change(self.level)
+        self.level = min(self.level + 1, 2)
 
 
 @contextmanager

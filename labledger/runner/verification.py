@@ -8,7 +8,7 @@ from labledger.export import mirrors, summary
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.records import JsonObject, RunStatus
-from labledger.run.lab import Lab
+from labledger.runner.lab import Lab
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.model import Dispatch, Lease, RunInfo
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, SlotRecords, SlotStatus, TrialResult
-from labledger.run.events import Listener, event
-from labledger.run.executors import LocalTrials
-from labledger.run.lease import HEARTBEAT_S
-from labledger.run.pruning import Pruning
-from labledger.run.slots import SlotQueue
-from labledger.run.stopping import StopRequest
+from labledger.runner.events import Listener, event
+from labledger.runner.executors import LocalTrials
+from labledger.runner.lease import HEARTBEAT_S
+from labledger.runner.pruning import Pruning
+from labledger.runner.slots import SlotQueue
+from labledger.runner.stopping import StopRequest
 from labledger.trial.collect import CONTAINER_KILLED
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialSpec
@@ -56,18 +56,19 @@ class Coordinator:
     _discards: set[Future[None]] = field(default_factory=set)
     _skipped: dict[int, str] = field(default_factory=dict)
     _exhausted: bool = False
-    _killed: bool = False
+    _heeded: int = 0
+    """The level of the stop request that was told of."""
+    _warned: set[str] = field(default_factory=set)
     _renewed: float = field(default_factory=time.monotonic)
 
     def execute(self) -> bool:
         """Run until every slot is committed or the run is stopped. True when all are committed."""
         self.next_idx = self.run.next_schedule_idx
         try:
+            self._commit_ready()
             while self._dispatch() or self._running:
-                self._commit_ready()
                 self._heed_stop()
                 self._collect()
-            self._commit_ready()
         except BaseException:
             # The containers are left to whoever goes on with the run.
             self.trials.abandon()
@@ -105,7 +106,7 @@ class Coordinator:
             if slot is None:
                 self._exhausted = True
                 return None
-            if slot.schedule_idx in self.staged:
+            if slot.schedule_idx < self.next_idx or slot.schedule_idx in self.staged:
                 continue
             spec = self.queue.spec(slot)
             if self.pruning.is_pruned(slot.variant_id) and not spec.may_exist:
@@ -122,21 +123,25 @@ class Coordinator:
     def _heed_stop(self) -> None:
         if self._stopping:
             self.trials.close_gate()
-        if self.stop.level > 1 and not self._killed:
-            self._killed = True
+        while self._heeded < self.stop.level:
+            self._heeded += 1
+            self.tell(event("stopping", level=self._heeded))
+        if self._heeded > 1:
+            # Every time anew: a trial may have passed the gate just before it was closed.
             for spec in self._running.values():
                 try:
                     thread_engine().kill(spec.container)
                 except LabLedgerError as error:
-                    self.tell(event("warning", message=error.message))
+                    self._warn(error.message)
 
     # -- collecting
 
     def _collect(self) -> None:
-        """Wait a moment for trials to end, and make each result durable."""
+        """Wait a moment for trials to end, make each result durable, and commit what can be."""
         done, _ = wait(self._running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
         for future in sorted(done, key=lambda f: self._running[f].slot.schedule_idx):
             self._take(future, self._running.pop(future))
+        self._commit_ready()
         self._reap_discards()
         if time.monotonic() - self._renewed > HEARTBEAT_S:
             self.writer.renew_lease(self.lease)
@@ -151,7 +156,7 @@ class Coordinator:
         except EngineUnavailable as error:
             # Nobody's fault and no result: the slot stays open, and its container may live on.
             self.trouble = error.message
-            self.tell(event("warning", message=error.message))
+            self._warn(error.message)
             return
         if self.stop.level > 1 and result.reason == CONTAINER_KILLED:
             self._discard(spec)
@@ -159,8 +164,14 @@ class Coordinator:
         self._keep(result, spec)
 
     def _keep(self, result: TrialResult, spec: TrialSpec) -> None:
+        """Make a result durable: committed where it is its turn, staged otherwise."""
         retry = self.retry
         again = result.status in retry["retry_on"] and result.attempt < retry["max_attempts"]
+        records = None
+        if not again and result.schedule_idx == self.next_idx:
+            records = self.writer.commit_result(self.lease, result)
+        else:
+            self.writer.stage(self.lease, result, final=not again)
         self.tell(
             event(
                 "trial_finished",
@@ -173,12 +184,10 @@ class Coordinator:
             )
         )
         if again:
-            self.writer.stage(self.lease, result, final=False)
             self.queue.retry(spec)
-        elif result.schedule_idx == self.next_idx:
-            self._committed(self.writer.commit_result(self.lease, result))
+        elif records is not None:
+            self._committed(records)
         else:
-            self.writer.stage(self.lease, result, final=True)
             self.staged[result.schedule_idx] = result.attempt
         self._discard(spec)
 
@@ -212,6 +221,7 @@ class Coordinator:
                 variant_id=records.variant_id,
                 status=records.status.value,
                 verdict=records.verdict,
+                running=len(self._running),
                 waiting=len(self.staged),
             )
         )
@@ -227,7 +237,13 @@ class Coordinator:
             self._discards.discard(future)
             error = future.exception()
             if error is not None:
-                self.tell(event("warning", message=f"a trial was not cleaned up yet: {error}"))
+                self._warn(f"a trial was not cleaned up yet: {error}")
+
+    def _warn(self, message: str) -> None:
+        """Tell of something wrong, once."""
+        if message not in self._warned:
+            self._warned.add(message)
+            self.tell(event("warning", message=message))
 
 
 def _about(spec: TrialSpec) -> dict[str, object]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from labledger.errors import Exit
 from labledger.records import JsonObject
-from labledger.run.lab import Lab
+from labledger.runner.lab import Lab
 
 MIN_FREE_BYTES = 512 << 20
 
@@ -38,7 +38,7 @@ class Check:
 
 def check_disk(lab: Lab) -> Check:
     """Whether there is room where the lab lies, or will lie."""
-    folder = next(p for p in (lab.root, *lab.root.parents) if p.is_dir())
+    folder = lab.standing
     free = shutil.disk_usage(folder).free
     return Check(
         "disk",

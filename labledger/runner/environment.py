@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from labledger.errors import InvalidInput, Problem
@@ -52,7 +52,7 @@ def read_env_file(path: Path) -> dict[str, str]:
     return found
 
 
-def missing(names: Iterable[str], values: dict[str, str]) -> list[str]:
+def missing(names: Iterable[str], values: Mapping[str, str]) -> list[str]:
     return sorted(name for name in names if name not in values)
 
 

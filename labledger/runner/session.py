@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from labledger.errors import LedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.export.summary import build_summary, write_summary
 from labledger.ledger.model import Lease, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, RunStatus
-from labledger.run.coordinator import Coordinator
-from labledger.run.events import event
-from labledger.run.executors import LocalTrials
-from labledger.run.lab import Lab
-from labledger.run.lease import TTL_S, holder_is_dead, this_process
-from labledger.run.options import RunOptions, RunOutcome
-from labledger.run.pruning import Pruning
-from labledger.run.recovery import Leftover, leftovers, sweep
-from labledger.run.slots import SlotQueue
-from labledger.run.stopping import on_signals
+from labledger.runner.coordinator import Coordinator
+from labledger.runner.events import event
+from labledger.runner.executors import LocalTrials
+from labledger.runner.lab import Lab
+from labledger.runner.lease import TTL_S, holder_is_dead, this_process
+from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.pruning import Pruning
+from labledger.runner.recovery import Leftover, leftovers, sweep
+from labledger.runner.slots import SlotQueue
+from labledger.runner.stopping import on_signals
 from labledger.store import ArtifactStore, write_atomically
 from labledger.trial.contract import TrialPlan
 from labledger.trial.inputs import stage_dependencies
@@ -43,10 +44,9 @@ class Session:
 
     def execute(self) -> RunOutcome:
         """Own the run, run what is left of it, and say how it stands."""
-        owner = this_process()
-        lease = self.writer.acquire_lease(self.run_id, owner, TTL_S, holder_is_dead=holder_is_dead)
         folder = self.lab.run_folder(self.run_id)
         with ExitStack() as stack:
+            lease = stack.enter_context(self._ownership())
             reader = stack.enter_context(LedgerReader.open(self.lab.ledger))
             stack.enter_context(on_signals(self.options.stop))
             run = reader.run(self.run_id)
@@ -64,6 +64,19 @@ class Session:
         outcome = RunOutcome(self.run_id, folder, complete, summary, stopped, trouble)
         self.options.tell(_ended(outcome))
         return outcome
+
+    @contextmanager
+    def _ownership(self) -> Iterator[Lease]:
+        """The run's lease. Where what follows fails, the run is given back as interrupted."""
+        owner = this_process()
+        lease = self.writer.acquire_lease(self.run_id, owner, TTL_S, holder_is_dead=holder_is_dead)
+        try:
+            yield lease
+        except BaseException:
+            # Where that fails too, the lease ends with its time or with this process.
+            with suppress(LedgerError):
+                self.writer.release_lease(lease, RunStatus.INTERRUPTED)
+            raise
 
     def _prepare_folder(self, run: RunInfo) -> None:
         """Make what the run folder must hold; all of it comes from the ledger and the artifacts."""

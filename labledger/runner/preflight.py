@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from labledger import references
 from labledger.errors import (
@@ -14,14 +14,15 @@ from labledger.errors import (
     Exit,
     LabLedgerError,
     LedgerError,
+    LedgerMissing,
     PreflightFailed,
     Problem,
 )
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.ledger import migrate
 from labledger.records import JsonObject
-from labledger.run.checks import Check, check_disk
-from labledger.run.lab import Lab
+from labledger.runner.checks import Check, check_disk
+from labledger.runner.lab import Lab
 from labledger.trial import contract
 from labledger.trial.container import Engine
 from labledger.trial.redact import MIN_LENGTH
@@ -115,29 +116,23 @@ def _check_environment(
 
 
 def _check_ledger(lab: Lab) -> Iterator[Check]:
+    hint = "choose another folder with --lab-dir"
     try:
-        if lab.ledger.exists():
-            migrate.check_current(lab.ledger)
-            yield Check("ledger", f"{lab.ledger} is current")
-        else:
-            parent = next(p for p in (lab.root, *lab.root.parents) if p.is_dir())
-            probe_writable(parent)
-            yield Check("ledger", f"{lab.ledger} will be made")
+        with tempfile.TemporaryFile(dir=lab.standing):
+            pass
+        migrate.check_current(lab.ledger)
+    except LedgerMissing:
+        yield Check("ledger", f"{lab.ledger} will be made")
     except LedgerError as error:
         yield Check("ledger", error.message, ok=False, hint=error.hint)
     except OSError as error:
-        yield Check(
-            "ledger",
-            f"{lab.root} cannot be written: {error.strerror}",
-            ok=False,
-            hint="choose another folder with --lab-dir",
-        )
-
-
-def probe_writable(folder: Path) -> None:
-    """Raise `OSError` where no file can be made in `folder`."""
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+        yield Check("ledger", f"{lab.root} cannot be written: {error.strerror}", False, hint)
+    else:
+        # Not tried by opening it: closing it again would drop SQLite's locks of this process.
+        if os.access(lab.ledger, os.W_OK):
+            yield Check("ledger", f"{lab.ledger} is current")
+        else:
+            yield Check("ledger", f"{lab.ledger} cannot be written", False, hint)
 
 
 def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool) -> Check:
@@ -199,7 +194,7 @@ def _commands(document: JsonObject) -> dict[str, str]:
     phases = [("the grader", document["grader"])]
     for variant in document["variants"]:
         phases += [
-            (f"{p} of variant {variant['variant_id']}", variant[p]) for p in ("setup", "agent")
+            (f"the {p} of variant {variant['variant_id']}", variant[p]) for p in ("setup", "agent")
         ]
     for who, phase in phases:
         if phase is None:

@@ -10,7 +10,7 @@ from itertools import islice
 from labledger.ledger.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, Slot
-from labledger.run.recovery import Leftover
+from labledger.runner.recovery import Leftover
 from labledger.trial.contract import TrialPlan, TrialSpec
 
 _CHUNK = 512

@@ -13,15 +13,15 @@ from labledger.ledger import migrate
 from labledger.ledger.engine import DRIVER, driver_risk
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, RunStatus
-from labledger.run.checks import Check, check_disk
-from labledger.run.lab import Lab
-from labledger.run.lease import holder_is_dead
+from labledger.runner.checks import Check, check_disk
+from labledger.runner.lab import Lab
+from labledger.runner.lease import holder_is_dead
 from labledger.trial.container import Engine
 
 
 def diagnose(lab: Lab) -> list[Check]:
     """Everything worth knowing, the good and the bad."""
-    python = f"labledger {version('labledger')} on Python {platform.python_version()}"
+    python = f"labledger {__version__} on Python {platform.python_version()}"
     return [
         Check("labledger", f"{python}, {sys.platform}"),
         *_docker(),

@@ -8,8 +8,8 @@ from pathlib import Path
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.records import JsonObject
-from labledger.run.events import Listener, event, ignore
-from labledger.run.stopping import StopRequest
+from labledger.runner.events import Listener, ignore
+from labledger.runner.stopping import StopRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,8 @@ class RunOptions:
     stop: StopRequest = field(default_factory=StopRequest)
 
     def watched_by(self, listener: Listener) -> RunOptions:
-        """The same options, with every event told to `listener`, stop requests included."""
-        stop = StopRequest(lambda level: listener(event("stopping", level=level)))
-        return replace(self, tell=listener, stop=stop)
+        """The same options, with every event told to `listener`."""
+        return replace(self, tell=listener)
 
     @property
     def overrides(self) -> Overrides:

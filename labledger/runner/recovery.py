@@ -10,7 +10,7 @@ from pathlib import Path
 from labledger.errors import LabLedgerError
 from labledger.ledger.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
-from labledger.run.events import Listener, event
+from labledger.runner.events import Listener, event
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,9 +12,11 @@ from labledger import __version__
 from labledger.errors import (
     ExperimentChanged,
     InvalidInput,
+    LedgerMissing,
     PreflightFailed,
     Problem,
     RunExists,
+    RunNotFound,
 )
 from labledger.experiment.authoring import load_experiment
 from labledger.experiment.changes import differences
@@ -23,14 +26,16 @@ from labledger.ledger.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RunStatus
-from labledger.run import environment
-from labledger.run.events import event
-from labledger.run.lab import Lab
-from labledger.run.options import RunOptions, RunOutcome
-from labledger.run.preflight import Preflight, preflight
-from labledger.run.session import Session
+from labledger.runner import environment
+from labledger.runner.events import event
+from labledger.runner.lab import Lab
+from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.preflight import Preflight, preflight
+from labledger.runner.session import Session
 from labledger.store import ArtifactStore
 from labledger.trial.container import thread_engine
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
@@ -49,13 +54,14 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     """Run an experiment to its end. Raises before anything exists where it cannot begin."""
     lab = Lab.find(options.lab_dir)
     experiment = resolve_experiment(path, options)
+    run_id = options.run_id or new_run_id(experiment.document["experiment"]["id"])
+    _require_run_id(run_id)
     values = environment.gather(options.env, options.env_files)
     found = preflight(experiment, lab, values, pull=True)
     for check in found.checks:
         if check.warning:
             options.tell(event("warning", message=f"{check.detail} ({check.hint})"))
     found.require()
-    run_id = options.run_id or new_run_id(experiment.document["experiment"]["id"])
     _refuse_existing(lab, run_id)
     lab.create()
     migrate.upgrade(lab.ledger)
@@ -107,11 +113,13 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
 
 
 def _require_means(run: RunInfo, values: Mapping[str, str]) -> None:
-    """Raise `PreflightFailed` where a value or an image that the run needs is not there."""
+    """Raise `InvalidInput` where a value is not there, and `PreflightFailed` for an image."""
     problems = [
         Problem("environment", f"${name} is not set", hint=f"give it with --env {name}=…")
-        for name in environment.missing(run.resolved["environment"], dict(values))
+        for name in environment.missing(run.resolved["environment"], values)
     ]
+    if problems:
+        raise InvalidInput(f"run {run.run_id} cannot go on", problems)
     engine = thread_engine()
     for ref, image in run.images.items():
         if engine.image_id(image) is None:
@@ -128,14 +136,23 @@ def new_run_id(experiment_id: str) -> str:
 
 
 def _refuse_existing(lab: Lab, run_id: str) -> None:
-    if not lab.ledger.exists():
+    try:
+        with LedgerReader.open(lab.ledger) as reader:
+            reader.run(run_id)
+    except (LedgerMissing, RunNotFound):
         return
-    with LedgerReader.open(lab.ledger) as reader:
-        if any(run.run_id == run_id for run in reader.runs()):
-            raise RunExists(
-                f"{lab.ledger} holds a run {run_id!r} already",
-                hint=f"choose another --run-id, or `labledger resume {run_id}`",
-            )
+    raise RunExists(
+        f"{lab.ledger} holds a run {run_id!r} already",
+        hint=f"choose another --run-id, or `labledger resume {run_id}`",
+    )
+
+
+def _require_run_id(run_id: str) -> None:
+    """Raise `InvalidInput` for what cannot name a folder and a container."""
+    if not _RUN_ID.fullmatch(run_id):
+        expected = "letters, digits and _ . -, starting with a letter or digit, at most 100"
+        problem = Problem("--run-id", f"found {run_id!r}; expected {expected}")
+        raise InvalidInput("the run's id", [problem])
 
 
 def _new_run(run_id: str, experiment: ResolvedExperiment, images: Mapping[str, str]) -> NewRun:

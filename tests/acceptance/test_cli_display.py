@@ -1,0 +1,250 @@
+"""How a run is watched: on a terminal, in a log file, by a program, through a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from experiments import (
+    FAILS,
+    HOLDS_CAREFUL,
+    PATIENCE_S,
+    RIGHT,
+    Project,
+    command_env,
+    command_line,
+    until,
+)
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]) -> Project:
+    tasks = {"a": RIGHT, "b": FAILS, "c": HOLDS_CAREFUL}
+    return Project(tmp_path_factory.mktemp("display"), tasks, max_concurrency=2)
+
+
+class Terminal:
+    """A command on a terminal of its own, 120 columns wide, and all that it ever showed."""
+
+    def __init__(self, project: Project, *words: object) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self._process = subprocess.Popen(
+            command_line(*words),
+            cwd=project.folder,
+            env=command_env(TERM="xterm-256color"),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(slave)
+        self._shown = b""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self._master, 1 << 16):
+                self._shown += data
+        except OSError:
+            return
+
+    @property
+    def text(self) -> str:
+        """What was shown, without colours and cursor movements."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._shown.decode("utf-8", "replace"))
+
+    def await_text(self, pattern: str) -> None:
+        until(lambda: re.search(pattern, self.text), pattern)
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def finish(self) -> int:
+        code = self._process.wait(PATIENCE_S)
+        self._reader.join()
+        return code
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        os.close(self._master)
+
+
+def test_a_terminal_shows_the_run_live(project: Project) -> None:
+    """Committed, running, pass rate and failures while it runs; at the end the table stays."""
+    words = ("run", project.experiment, "--run-id", "live", "--env", "PACE=holding")
+    with closing(Terminal(project, *words)) as terminal:
+        terminal.await_text(r"4/6 committed +1 running +1 waiting to commit")
+        terminal.await_text(r"base +50\.0% +1 +1 +0 +0 +1 ")
+        assert re.search(r"slot 2 \(base, b\): agent_error: agent_exit_nonzero", terminal.text)
+        (held,) = [slot for slot, _ in project.running("live")]
+        project.open_gate("live", held)
+        assert terminal.finish() == 0, terminal.text
+        end = terminal.text.replace("\r", "").partition("run live: 6 of 6 slots committed\n")[2]
+    lines = [line.split() for line in end.splitlines()]
+    assert lines[0][:7] == ["variant", "slots", "scored", "pass", "fail", "miss", "err"]
+    assert lines[2][:4] == ["base", "3", "3", "2"]
+    assert "not completed: 2 agent_error" in end
+    assert "labledger show live 0" in end
+
+
+def test_ctrl_c_on_a_terminal(project: Project) -> None:
+    """The key itself stops the run, the display says what happens, and the end how to go on."""
+    words = ("run", project.experiment, "--run-id", "key", "--env", "PACE=holding")
+    words += ("--task", "c", "--variant", "base")
+    with closing(Terminal(project, *words)) as terminal:
+        project.await_agents("key", 1) if project.lab.exists() else None
+        terminal.press(b"\x03")
+        terminal.await_text("stopping: running trials finish and are committed; Ctrl-C again")
+        terminal.press(b"\x03")
+        assert terminal.finish() == 130, terminal.text
+        assert "labledger resume key" in terminal.text
+
+
+@pytest.fixture(scope="module")
+def plain(project: Project) -> subprocess.CompletedProcess[str]:
+    return project.command("run", project.experiment, "--run-id", "plain")
+
+
+def test_a_log_file_gets_plain_lines(plain: subprocess.CompletedProcess[str]) -> None:
+    """Off a terminal: whole lines on stderr without control characters, the result on stdout."""
+    assert plain.returncode == 0
+    lines = plain.stderr.splitlines()
+    assert lines[0] == "run plain: 6 slots, 2 at once"
+    assert "slot 2 (base, b): agent_error: agent_exit_nonzero" in lines
+    assert any(line.startswith("6/6 committed · 0 running · 0 waiting") for line in lines)
+    assert "\x1b" not in plain.stderr + plain.stdout
+    assert plain.stdout.startswith("run plain: 6 of 6 slots committed\n")
+    assert "next:" in lines
+
+
+def test_quiet_prints_the_result_alone(project: Project) -> None:
+    """--quiet says nothing on stderr where nothing is wrong."""
+    words = ("--quiet", "--task", "a", "--run-id", "quiet")
+    done = project.command("run", project.experiment, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("run quiet: 2 of 2 slots committed\n")
+
+
+def test_json_is_one_event_a_line(project: Project) -> None:
+    """A program reads events from start to end on stdout, and nothing else on either stream."""
+    words = ("--json", "--task", "a", "--run-id", "json")
+    done = project.command("run", project.experiment, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[0]["event"] == "run_started"
+    assert events[0]["total"] == 2
+    assert events[-1]["event"] == "run_ended"
+    assert events[-1]["exit_code"] == 0
+    assert events[-1]["summary"]["totals"]["pass"] == 2
+    kinds = {event["event"] for event in events}
+    assert kinds == {"run_started", "slot_dispatched", "trial_finished", "slot_committed"} | {
+        "run_ended"
+    }
+    assert {event["version"] for event in events} == {1}
+
+
+def test_a_failure_under_json_leaves_stdout_empty(project: Project) -> None:
+    """What could not begin has no events; its reason is on stderr."""
+    done = project.command("run", project.experiment, "--json", "--task", "zzz")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--task" in done.stderr
+
+
+def piped(project: Project, *words: object) -> tuple[str, int, str]:
+    """The first line of a command's stdout, after which nobody reads on; its code and stderr."""
+    process = subprocess.Popen(
+        command_line(*words),
+        cwd=project.folder,
+        env=command_env(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.stdout.close()
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    return line, process.returncode, stderr
+
+
+COUNT = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 200000) "
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("query", COUNT + "SELECT n FROM t", "--format", "csv"),
+        ("query", COUNT + "SELECT n FROM t", "--format", "jsonl"),
+        ("export", "plain", "--what", "events", "--out", "-"),
+        ("query", "--schema"),
+        ("show", "plain", 0),
+        ("runs",),
+    ],
+    ids=["csv", "jsonl", "export", "schema", "show", "runs"],
+)
+def test_a_closed_pipe_is_no_error(
+    project: Project, plain: subprocess.CompletedProcess[str], words: tuple[object, ...]
+) -> None:
+    """`| head -1` has its line, and the command says nothing of it."""
+    line, code, stderr = piped(project, *words)
+    assert line
+    assert (code, stderr) == (0, "")
+
+
+def test_a_run_goes_on_when_its_reader_leaves(project: Project) -> None:
+    """`run --json | head -1` runs to its end: paid work does not depend on who reads along."""
+    line, code, stderr = piped(project, "run", project.experiment, "--json", "--run-id", "unread")
+    assert json.loads(line)["event"] == "run_started"
+    assert (code, stderr) == (0, "")
+    project.check_whole("unread")
+
+
+def test_a_query_is_interrupted(project: Project, plain: object) -> None:
+    """Ctrl-C ends a question that takes too long, with the code of an interruption."""
+    endless = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT max(n) FROM t"
+    with subprocess.Popen(
+        command_line("query", endless),
+        cwd=project.folder,
+        env=command_env(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        until(lambda: _reads(process.pid, project.lab / "ledger.sqlite"), "the query to run")
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+
+
+def _reads(pid: int, path: Path) -> bool:
+    """Whether a process has had a file open for a moment."""
+    links = Path(f"/proc/{pid}/fd").iterdir()
+    return any(link.resolve() == path for link in links)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_inherited_ignore() -> Iterator[None]:
+    """A shell that runs tests in the background has them ignore SIGINT, and so their children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

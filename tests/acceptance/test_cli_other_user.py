@@ -1,0 +1,92 @@
+"""labledger for somebody who is not root and may use Docker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from experiments import BY_MODE, PATIENCE_S, Project, command_env, command_line
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.skipif(os.geteuid() != 0, reason="every other test runs as such a user already"),
+]
+
+USER = 54321
+
+
+@pytest.fixture
+def project(image_ids: dict[str, str]) -> Iterator[Project]:
+    """A project in a folder of the user's own."""
+    folder = Path(tempfile.mkdtemp(prefix="labledger-user-"))
+    made = Project(folder, {"a": BY_MODE, "b": "mkdir -m 700 deep; echo x >deep/x; answer=right"})
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, USER, USER)
+    yield made
+    shutil.rmtree(folder)
+
+
+def as_user(folder: Path, *command: str, may_search: bool = False) -> str:
+    """Run a command as the user, who is in the group of the engine's socket.
+
+    `may_search` lets it read this checkout and its Python where they lie in root's home.
+    """
+    words = ["setpriv", f"--reuid={USER}", f"--regid={USER}", f"--groups={_docker_group()}"]
+    if may_search:
+        words += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    done = subprocess.run(
+        [*words, *command],
+        cwd=folder,
+        env=command_env(HOME=str(folder), PYTHONDONTWRITEBYTECODE="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    return f"{done.stdout}{done.stderr}exit code {done.returncode}"
+
+
+def _docker_group() -> int:
+    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    return Path(address.removeprefix("unix://")).stat().st_gid
+
+
+def test_a_whole_run_as_another_user(project: Project) -> None:
+    """The run completes, its files are the user's own, private, readable and deletable."""
+    command = command_line("run", "experiment.yaml", "--run-id", "mine")
+    said = as_user(project.folder, *command, may_search=True)
+    assert said.endswith("exit code 0"), said
+    assert "run mine: 4 of 4 slots committed" in said
+
+    files = [project.lab, *project.lab.rglob("*")]
+    assert {path.lstat().st_uid for path in files} == {USER}
+    assert stat.S_IMODE(project.lab.stat().st_mode) == 0o700
+    assert stat.S_IMODE((project.lab / "ledger.sqlite").stat().st_mode) == 0o600
+    project.check_whole("mine")
+    assert as_user(project.folder, "rm", "-r", ".lab") == "exit code 0"
+
+
+def test_somebody_elses_lab(project: Project) -> None:
+    """A lab folder that cannot be written, or not even looked into, is refused with its name."""
+    closed = project.folder / "closed"
+    closed.mkdir(mode=0o755)
+    for mode, where in ((0o755, closed), (0o700, closed), (0o700, closed / "deeper" / ".lab")):
+        closed.chmod(mode)
+        command = command_line("run", "experiment.yaml", "--lab-dir", where)
+        said = as_user(project.folder, *command, may_search=True)
+        assert said.endswith("exit code 3"), said
+        assert f"{where} cannot be written: Permission denied" in said
+        assert "Traceback" not in said
+    for words in (("runs",), ("doctor",), ("resume", "x"), ("verify",)):
+        said = as_user(
+            project.folder, *command_line(*words, "--lab-dir", "closed"), may_search=True
+        )
+        assert "Traceback" not in said, words
+        assert not said.endswith("exit code 1"), words
+    assert list(closed.iterdir()) == []

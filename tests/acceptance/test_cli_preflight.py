@@ -1,0 +1,190 @@
+"""What is checked before a run: each failure names its mend, and nothing has been created."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from experiments import RIGHT, Project
+
+from labledger.ledger import migrate
+from labledger.ledger.engine import DRIVER
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture
+def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    return Project(tmp_path, {"a": RIGHT})
+
+
+@pytest.fixture(scope="module")
+def bare_image(image_ids: dict[str, str]) -> Iterator[str]:
+    """An image with a file in it and no shell."""
+    name = f"labledger-test/no-shell:{os.getpid()}"
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as made:
+        made.addfile(tarfile.TarInfo("empty"))
+    subprocess.run(
+        ["docker", "import", "-", name], input=archive.getvalue(), check=True, capture_output=True
+    )
+    yield name
+    subprocess.run(["docker", "rmi", name], check=True, capture_output=True)
+
+
+def refused(project: Project, code: int, *words: object, **environment: str) -> str:
+    """What `run` says when its checks fail with this exit code; it must have made nothing."""
+    before = standing(project)
+    done = project.command("run", project.experiment, *words, **environment)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert standing(project) == before
+    return done.stderr
+
+
+def standing(project: Project) -> list[Path]:
+    """Every file, but for what SQLite makes beside a ledger to read it."""
+    found = project.folder.rglob("*")
+    return sorted(path for path in found if not path.name.startswith("ledger.sqlite-"))
+
+
+def test_all_is_well(project: Project) -> None:
+    """Every check is listed, the command says what to type next, and nothing is created."""
+    done = project.command("preflight", project.experiment)
+    assert done.returncode == 0, done.stdout
+    checked = [line.split()[1].rstrip(":") for line in done.stdout.splitlines()]
+    assert {"experiment", "environment", "ledger", "disk", "docker", "image"} <= set(checked)
+    assert all(line.startswith("ok") for line in done.stdout.splitlines())
+    assert "2 slots" in done.stdout
+    assert f"next: labledger run {project.experiment}" in done.stderr
+    assert not project.lab.exists()
+
+
+def test_checks_as_json(project: Project) -> None:
+    """A program reads the same checks; the exit code is that of the first that failed."""
+    project.document["runtime"]["agent"]["env"]["TOKEN"] = "$UNHEARD_OF"
+    project.save()
+    done = project.command("preflight", project.folder, "--json")
+    assert done.returncode == 2
+    assert '"ok": false' in done.stdout
+    assert "UNHEARD_OF" in done.stdout
+
+
+def test_no_engine(project: Project) -> None:
+    """Without a Docker engine, the address that was tried and what starts one are named."""
+    said = refused(project, 3, DOCKER_HOST="unix:///nonexistent.sock")
+    assert "no Docker engine answers at" in said
+    assert "nonexistent.sock" in said
+    assert "DOCKER_HOST" in said
+
+
+def test_no_image(project: Project) -> None:
+    """An image that is neither here nor to be had is named; `preflight` says so too."""
+    project.document["runtime"]["image"] = "localhost:1/absent:1"
+    project.save()
+    said = refused(project, 3)
+    assert "localhost:1/absent:1" in said
+    assert "build or import it" in said
+    checked = project.command("preflight", project.experiment)
+    assert checked.returncode == 3
+    assert "localhost:1/absent:1 is not here and no registry offers it" in checked.stdout
+
+
+def test_no_shell(project: Project, bare_image: str) -> None:
+    """An image in which no trial could start says what it lacks."""
+    project.document["runtime"]["image"] = bare_image
+    project.save()
+    said = refused(project, 3)
+    assert "has no usable `sh`" in said
+    assert "POSIX shell" in said
+
+
+def test_no_command(project: Project) -> None:
+    """Commands that the image lacks are found before a trial fails of them."""
+    project.document["runtime"]["agent"]["command"] = ["python3", "agent.sh"]
+    project.document["benchmark"]["grader"]["command"] = ["judge"]
+    project.save()
+    said = refused(project, 2)
+    assert "has no command 'python3', which the agent of variant base needs" in said
+    assert "has no command 'judge', which the grader needs" in said
+
+
+def test_no_value(project: Project) -> None:
+    """A name that nothing gives a value is shown where it is written, with what gives it one."""
+    project.document["runtime"]["agent"]["env"]["TOKEN"] = "$UNHEARD_OF"
+    project.save()
+    line = 1 + project.experiment.read_text("utf-8").splitlines().index("      TOKEN: $UNHEARD_OF")
+    said = refused(project, 2)
+    assert f"experiment.yaml:{line}: runtime.agent.env.TOKEN: $UNHEARD_OF is neither" in said
+    assert "pass --env UNHEARD_OF=…" in said
+
+
+def test_several_failures_are_said_at_once(project: Project) -> None:
+    """Whoever mends an experiment sees everything that is to be mended."""
+    project.document["runtime"]["image"] = "localhost:1/absent:1"
+    project.document["runtime"]["agent"]["env"]["TOKEN"] = "$UNHEARD_OF"
+    project.save()
+    said = refused(project, 2)
+    assert "$UNHEARD_OF" in said
+    assert "localhost:1/absent:1" in said
+
+
+def test_an_invalid_experiment_shows_all_lines(project: Project) -> None:
+    """Unknown keys and wrong types are each shown with file, line and what was meant."""
+    project.write(
+        "experiment.yaml",
+        project.experiment.read_text("utf-8")
+        .replace("max_concurrency: 2", "max_concurency: 2")
+        .replace("variant_id: treat", "variant_id: 7 x"),
+    )
+    said = refused(project, 2)
+    assert "2 problems" in said
+    assert "max_concurrency" in said
+    assert said.count("experiment.yaml:") >= 2
+
+
+def test_a_ledger_of_a_newer_labledger(project: Project) -> None:
+    """A ledger that this version does not know is left alone by every command that needs it."""
+    path = project.lab / "ledger.sqlite"
+    migrate.upgrade(path)
+    connection = DRIVER.connect(str(path), isolation_level=None)
+    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    assert "revision 9999" in refused(project, 3)
+    for words in (("runs",), ("resume", "x"), ("db", "upgrade"), ("db", "current"), ("verify",)):
+        done = project.command(*words)
+        assert done.returncode == 3, words
+        assert "install the labledger that wrote it, or a later one" in done.stderr
+
+
+def test_a_file_that_is_no_ledger(project: Project) -> None:
+    """Somebody else's database, or no database at all, is not written to."""
+    path = project.lab / "ledger.sqlite"
+    path.parent.mkdir()
+    path.write_bytes(b"no database, but long enough to look like one\n" * 100)
+    assert "not a database" in refused(project, 3)
+    path.unlink()
+    connection = DRIVER.connect(str(path))
+    connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    assert "not a ledger of labledger" in refused(project, 3)
+
+
+def test_a_lab_folder_that_cannot_be(project: Project) -> None:
+    """A file where the lab should be is refused with its name."""
+    project.write("taken", "")
+    said = refused(project, 3, "--lab-dir", project.folder / "taken")
+    assert "taken cannot be written: Not a directory" in said
+    assert "--lab-dir" in said
+
+
+def test_a_wrong_run_id(project: Project) -> None:
+    """A run's id names a folder and containers, and cannot lead out of the lab."""
+    said = refused(project, 2, "--run-id", "../elsewhere")
+    assert "--run-id: found '../elsewhere'; expected letters, digits" in said

@@ -1,0 +1,74 @@
+"""What `scripts/bench` does once the environment stands."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench import commits, coordinator, startup, trials
+from bench.report import Row, machine, print_table, say
+
+PROJECT = Path(__file__).parents[2]
+Measure = Callable[..., Iterator[Row]]
+
+SECTIONS: dict[str, tuple[str, Measure]] = {
+    "trials": ("A real run beside a plain loop of its commands", trials.measure),
+    "commits": (
+        "Slot commits: 5 metrics, 10 events, a prediction, a score, evidence, 8 artifacts",
+        commits.measure,
+    ),
+    "help": ("The command line's start", startup.measure),
+    "memory": ("The coordinator's memory, with made-up trials", coordinator.memory),
+    "resume": ("The coordinator's start, with made-up trials", coordinator.resume),
+}
+"""What each section is called on paper, and what measures it, in the order they are run."""
+
+
+def main() -> None:
+    options = parse_options()
+    options.dir.mkdir(parents=True, exist_ok=True)
+    names = list(SECTIONS) if options.section == "all" else [options.section]
+    rows: list[Row] = []
+    with TemporaryDirectory(dir=options.dir) as scratch:
+        folder = Path(scratch)
+        print("\n".join(machine(folder)))
+        for name in names:
+            title, measure = SECTIONS[name]
+            found = list(measure(folder, quick=options.quick))
+            print_table(f"{name}: {title}", found)
+            rows += found
+    print(f"\n{verdict(rows)}")
+    if options.quick:
+        say("--quick: too few rounds for figures to be quoted")
+
+
+def verdict(rows: list[Row]) -> str:
+    held = [row for row in rows if row.met is not None]
+    missed = [row for row in held if not row.met]
+    lines = [f"{len(held) - len(missed)} of {len(held)} goals are met."]
+    for row in missed:
+        ratio = f", ratio {row.ratio}" if row.ratio else ""
+        lines.append(f"  missed: {row.what}: {row.measured}{ratio}; goal {row.goal}")
+    return "\n".join(lines)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measures labledger beside a plain way of doing the same. Asserts nothing.",
+    )
+    parser.add_argument("section", nargs="?", default="all", choices=["all", *SECTIONS])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller runs")
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=PROJECT / "build" / "bench",
+        help="where to work, on the disk to be measured; leaves nothing there",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

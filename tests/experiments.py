@@ -1,0 +1,393 @@
+"""Small experiments on disk, the command that runs them as a real process, and what they left."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from trial_kit import BUSYBOX
+
+from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
+from labledger.export import mirrors, summary
+from labledger.ledger.reader import LedgerReader
+from labledger.trial.container import thread_engine
+from labledger.trial.contract import Labels
+
+PATIENCE_S = 20
+"""How long a test waits for what must happen before it fails."""
+
+CHECKOUT = Path(__file__).parent.parent
+
+AGENT = """\
+set -e
+mode=$1
+# Waits until the test opens the trial's gate, where the run is to hold its trials.
+hold() { [ "$PACE" = passing ] || until [ -e /agentlab/out/gate ]; do sleep 0.05; done; }
+. ./do.sh
+echo "$answer" >answer
+echo "{\\"outcome\\": \\"success\\", \\"metrics\\": {\\"length\\": ${#answer}}}" \\
+  >"$AGENTLAB_RESULT_PATH"
+echo '{"type": "step", "tokens": 7}' >>"$AGENTLAB_TRAJECTORY_PATH"
+"""
+
+GRADER = """\
+set -e
+answer=$(cat answer 2>/dev/null || echo none)
+[ "$answer" != ungradable ]
+verdict=fail; value=0
+if [ "$answer" = right ]; then verdict=pass; value=1; fi
+echo "{\\"prediction\\": {\\"kind\\": \\"text\\", \\"value\\": \\"$answer\\"}}" \\
+  >"$AGENTLAB_BENCHMARK_PREDICTION_PATH"
+echo "{\\"verdict\\": \\"$verdict\\", \\"primary_metric_name\\": \\"resolved\\"," \\
+  "\\"primary_metric_value\\": $value}" >"$AGENTLAB_BENCHMARK_SCORE_PATH"
+"""
+
+RIGHT = "answer=right"
+WRONG = "answer=wrong"
+FAILS = "exit 3"
+UNGRADABLE = "answer=ungradable"
+HOLDS = "hold; answer=right"
+HOLDS_CAREFUL = 'if [ "$mode" = careful ]; then hold; fi; answer=right'
+BY_MODE = 'if [ "$mode" = careful ]; then answer=right; else answer=wrong; fi'
+
+HOLDING = ("--env", "PACE=holding")
+PASSING = ("--env", "PACE=passing")
+
+
+class Project:
+    """A folder with an experiment of two variants, whose tasks say what their agents do."""
+
+    def __init__(self, folder: Path, tasks: dict[str, str], **design: Any) -> None:
+        self.folder = folder
+        self.lab = folder / ".lab"
+        self.document: dict[str, Any] = {
+            "experiment": {"id": "small"},
+            "dataset": {"path": "tasks.jsonl"},
+            "baseline": {"variant_id": "base", "bindings": {"mode": "careful"}},
+            "variant_plan": [{"variant_id": "treat", "bindings": {"mode": "hasty"}}],
+            "runtime": {
+                "image": BUSYBOX,
+                "agent": {
+                    "command": ["sh", "agent.sh", "$mode"],
+                    "files": ["agent.sh"],
+                    "env": {"PACE": "$PACE"},
+                    "timeout_s": 2 * PATIENCE_S,
+                },
+            },
+            "benchmark": {
+                "name": "small-bench",
+                "grader": {"command": ["sh", "grader.sh"], "files": ["grader.sh"], "timeout_s": 30},
+            },
+            "metrics": [
+                {"id": "length", "from": "result", "pointer": "/metrics/length"},
+                {"id": "steps", "from": "events", "event": "step", "aggregate": "count"},
+            ],
+            "design": {"max_concurrency": 2, **design},
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        self.write("agent.sh", AGENT)
+        self.write("grader.sh", GRADER)
+        self.tasks(tasks)
+        self.save()
+
+    @property
+    def experiment(self) -> Path:
+        return self.folder / "experiment.yaml"
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text, "utf-8")
+        return path
+
+    def tasks(self, scripts: dict[str, str]) -> None:
+        rows = [
+            {"id": name, "task": {"n": n}, "workspace": {"files": {"do.sh": script + "\n"}}}
+            for n, (name, script) in enumerate(scripts.items())
+        ]
+        self.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+    def save(self) -> None:
+        """Write the experiment file anew from `document`."""
+        self.write("experiment.yaml", yaml.safe_dump(self.document, sort_keys=False))
+
+    # -- the command
+
+    def command(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run `labledger WORDS` here to its end."""
+        return subprocess.run(
+            command_line(*words),
+            cwd=self.folder,
+            env=command_env(**environment),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+
+    def output(self, *words: object, **environment: str) -> str:
+        """What `labledger WORDS` prints on stdout; it must succeed."""
+        done = self.command(*words, **environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def json(self, *words: object, **environment: str) -> Any:
+        return json.loads(self.output(*words, **environment))
+
+    def run(self, run_id: str, *words: object) -> Coordinator:
+        return Coordinator(self, "run", self.experiment, "--run-id", run_id, "--json", *words)
+
+    def resume(self, run_id: str, *words: object) -> Coordinator:
+        return Coordinator(self, "resume", run_id, "--json", *words)
+
+    # -- the library
+
+    def start(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
+        """Run the experiment by the library, in this process."""
+        given = RunOptions(lab_dir=self.lab, run_id=run_id, env=(f"PACE={pace}",), **options)
+        return run(self.experiment, given)
+
+    def go_on(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
+        """Resume a run by the library, in this process."""
+        return resume(run_id, RunOptions(lab_dir=self.lab, env=(f"PACE={pace}",), **options))
+
+    # -- trials that hold
+
+    def trial_folder(self, run_id: str, schedule_idx: int, attempt: int = 1) -> Path:
+        return self.lab / "runs" / run_id / "trials" / f"{schedule_idx:06d}-{attempt}"
+
+    def await_agents(self, run_id: str, count: int) -> list[int]:
+        """Return when so many containers run: the slots that they run for."""
+        until(lambda: len(self.running(run_id)) >= count, f"{count} containers to run")
+        return sorted(slot for slot, _ in self.running(run_id))
+
+    def running(self, run_id: str) -> dict[tuple[int, int], str]:
+        """The names of this run's containers that run, by slot and attempt."""
+        found = {}
+        for (slot, attempt), name in self.containers(run_id).items():
+            state = thread_engine().inspect(name)
+            if state is not None and state.status == "running":
+                found[slot, attempt] = name
+        return found
+
+    def open_gate(self, run_id: str, schedule_idx: int, attempt: int = 1) -> None:
+        """Let an agent that holds go on."""
+        (self.trial_folder(run_id, schedule_idx, attempt) / "out" / "gate").touch()
+
+    def containers(self, run_id: str) -> dict[tuple[int, int], str]:
+        """The names of all this run's containers, by slot and attempt."""
+        found = thread_engine().names_with(self.labels(run_id))
+        return {(int(at[Labels.SLOT]), int(at[Labels.ATTEMPT])): name for name, at in found}
+
+    def labels(self, run_id: str) -> dict[str, str]:
+        """What all containers of a run carry, and no others."""
+        with LedgerReader.open(self.lab / "ledger.sqlite") as reader:
+            return {Labels.LEDGER: reader.ledger_id, Labels.RUN: run_id}
+
+    # -- what a run left
+
+    def rows(self, run_id: str) -> dict[str, list[Any]]:
+        """Every committed record by kind, without what may differ between equal runs."""
+        with open_ledger(lab_dir=self.lab) as ledger:
+            total = ledger.run(run_id).next_schedule_idx
+            slots = [ledger.slot(run_id, idx) for idx in range(total)]
+        return {
+            "slots": [(slot["slot"]["schedule_idx"], slot["status"]) for slot in slots],
+            **{
+                kind: [comparable(record) for slot in slots for record in slot[kind]]
+                for kind in mirrors.PATHS
+            },
+        }
+
+    def check_whole(self, run_id: str) -> None:
+        """The ledger verifies, mirrors and summary are what it makes of them, nothing is left."""
+        done = self.command("verify", run_id)
+        assert done.returncode == 0, done.stdout + done.stderr
+        folder = self.lab / "runs" / run_id
+        with open_ledger(lab_dir=self.lab) as ledger:
+            for what, path in {**mirrors.PATHS, "summary": summary.PATH}.items():
+                again = folder / "again"
+                ledger.export(run_id, what, again)
+                assert (folder / path).read_bytes() == again.read_bytes(), what
+                again.unlink()
+        assert self.containers(run_id) == {}
+        assert list((folder / "trials").iterdir()) == []
+
+
+class Coordinator:
+    """A real `labledger run --json` or `resume --json`, watched event by event."""
+
+    def __init__(self, project: Project, *words: object) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._log = (project.folder / f"stderr-{time.monotonic_ns()}").open("w+b")
+        self._process = subprocess.Popen(
+            command_line(*words),
+            cwd=project.folder,
+            env=command_env(),
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def stderr(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode()
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["event"] == kind]
+
+    def kinds(self) -> list[str]:
+        return [event["event"] for event in self.events]
+
+    def until(self, kind: str, *, times: int = 1) -> dict[str, Any]:
+        """Read on until an event of this kind was told so many times in all; return the last."""
+        while len(self.of(kind)) < times:
+            line = self._next_line()
+            assert line is not None, f"ended without {kind}: {self.kinds()}\n{self.stderr}"
+            self.events.append(json.loads(line))
+        return self.of(kind)[times - 1]
+
+    def _next_line(self) -> str | None:
+        try:
+            return self._lines.get(timeout=PATIENCE_S)
+        except queue.Empty:
+            raise AssertionError(f"no event for long: {self.kinds()}\n{self.stderr}") from None
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """`kill -9`, and wait until the process is gone."""
+        self.signal(signal.SIGKILL)
+        assert self._end() == -signal.SIGKILL
+
+    def finish(self) -> int:
+        """Read every event and return the exit code."""
+        while (line := self._next_line()) is not None:
+            self.events.append(json.loads(line))
+        return self._end()
+
+    def _end(self) -> int:
+        return self._process.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        self._log.close()
+
+
+class EngineLog:
+    """What the Docker engine did with containers of labledger, written down as it happens."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def starts(self, project: Project, run_id: str) -> Counter[tuple[int, int]]:
+        """How often a container of each (slot, attempt) of a run was started.
+
+        Waits until the engine has told that every container that it made is gone.
+        """
+        labels = project.labels(run_id)
+
+        def all_gone() -> bool:
+            happened = list(self._of(labels))
+            made, gone = (
+                {about["name"] for found, about in happened if found == action}
+                for action in ("create", "destroy")
+            )
+            return made <= gone
+
+        until(all_gone, f"the end of all containers of {run_id}")
+        return Counter(
+            (int(about[Labels.SLOT]), int(about[Labels.ATTEMPT]))
+            for action, about in self._of(labels)
+            if action == "start"
+        )
+
+    def _of(self, labels: dict[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+        """Each action on a container with these labels, and what is known of the container."""
+        whole, _, _torn = self._path.read_text("utf-8").rpartition("\n")
+        for line in whole.splitlines():
+            event = json.loads(line)
+            about = event["Actor"]["Attributes"]
+            if labels.items() <= about.items():
+                yield event["Action"], about
+
+
+@contextmanager
+def engine_log_in(folder: Path) -> Iterator[EngineLog]:
+    """Write the engine's events down while this lasts."""
+    path = folder / "engine-events"
+    command = ["docker", "events", "--format", "{{json .}}", "--filter", "type=container"]
+    command += ["--filter", f"label={Labels.RUN}", "--since", f"{time.time():.3f}"]
+    with path.open("wb") as log, subprocess.Popen(command, stdout=log) as process:
+        try:
+            yield EngineLog(path)
+        finally:
+            process.terminate()
+
+
+def command_line(*words: object) -> list[str]:
+    return [sys.executable, "-m", "labledger", *map(str, words)]
+
+
+def command_env(**changes: str) -> dict[str, str]:
+    """The environment of a command: of labledger's own variables only those given."""
+    kept = {name: value for name, value in os.environ.items() if name != "LABLEDGER_DIR"}
+    kept |= {"PYTHONPATH": str(CHECKOUT), "PACE": "passing", "COLUMNS": "120"}
+    return kept | changes
+
+
+def until(happened: Callable[[], object], what: str) -> None:
+    """Return when something has happened; fail where it takes too long."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+_OF_ONE_RUN = frozenset(
+    {
+        *("run_id", "trial_id", "slot_commit_id", "ts", "started_at", "ended_at"),
+        *("duration_ms", "container"),
+    }
+)
+
+
+def comparable(value: Any) -> Any:
+    """A record without ids, times and digests: what two equal runs must have in common."""
+    if isinstance(value, dict):
+        return {key: comparable(held) for key, held in value.items() if key not in _OF_ONE_RUN}
+    if isinstance(value, list):
+        return [comparable(held) for held in value]
+    if isinstance(value, str) and value.startswith("artifact://"):
+        return "artifact"
+    return value

@@ -1,0 +1,148 @@
+"""What may change between a run and its resume, and what may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments import RIGHT, WRONG, Project
+
+from labledger.errors import ExperimentChanged, InvalidInput, RunNotFound
+from labledger.runner.stopping import StopRequest
+
+pytestmark = pytest.mark.docker
+
+COMPLETED = [(0, "completed"), (1, "completed")]
+
+
+def interrupted(folder: Path) -> Project:
+    """A project with a run that was stopped before its first trial."""
+    project = Project(folder, {"a": RIGHT})
+    stop = StopRequest()
+    stop.press()
+    outcome = project.start("stopped", stop=stop)
+    assert outcome.stopped
+    assert project.rows("stopped")["slots"] == []
+    return project
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]) -> Project:
+    return interrupted(tmp_path_factory.mktemp("changes"))
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    return interrupted(tmp_path)
+
+
+def agent_file(project: Project) -> None:
+    project.write("agent.sh", "answer=right\n")
+
+
+def command(project: Project) -> None:
+    project.document["runtime"]["agent"]["command"].append("--more")
+
+
+def task(project: Project) -> None:
+    project.tasks({"a": WRONG})
+
+
+def dataset(project: Project) -> None:
+    project.tasks({"a": RIGHT, "b": RIGHT, "c": RIGHT})
+
+
+def binding(project: Project) -> None:
+    project.document["variant_plan"][0]["bindings"]["mode"] = "careless"
+
+
+def variant(project: Project) -> None:
+    project.document["variant_plan"] = []
+
+
+def replications(project: Project) -> None:
+    project.document["design"]["replications"] = 3
+
+
+def broken(project: Project) -> None:
+    project.document["design"]["replication"] = 3
+
+
+CHANGES: list[tuple[Callable[[Project], None], str]] = [
+    (agent_file, r"agent\.sh changed \(a file of the agent\)"),
+    (command, r"command"),
+    (task, "1 task was changed: a"),
+    (dataset, "2 tasks were added: b, c"),
+    (binding, r"mode was \"hasty\" and is \"careless\""),
+    (variant, "the variant 'treat' was removed"),
+    (replications, r"design\.replications was 1 and is 3"),
+    (broken, r"(?s)no longer what stopped was started with.*replication"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"), CHANGES, ids=[change.__name__ for change, _ in CHANGES]
+)
+def test_what_affects_results_may_not_change(
+    stopped: Project, change: Callable[[Project], None], sentence: str
+) -> None:
+    """Resuming is refused with what changed, before anything is done, and works when it is back."""
+    kept = {path: path.read_bytes() for path in stopped.folder.iterdir() if path.is_file()}
+    change(stopped)
+    if change not in (agent_file, task, dataset):
+        stopped.save()
+    with pytest.raises(ExperimentChanged, match=sentence) as caught:
+        stopped.go_on("stopped")
+    assert "--frozen" in (caught.value.hint or "")
+    assert caught.value.exit_code == 2
+    for path, content in kept.items():
+        path.write_bytes(content)
+    stopped.document = Project(stopped.folder / "pristine", {"a": RIGHT}).document
+
+
+def test_frozen_goes_on_with_the_runs_own_copy(fresh: Project) -> None:
+    """With --frozen, whatever became of the files, the run is what it was started as."""
+    agent_file(fresh)
+    task(fresh)
+    fresh.experiment.write_text("nothing: left", "utf-8")
+    assert fresh.go_on("stopped", frozen=True).complete
+    assert fresh.rows("stopped")["slots"] == COMPLETED
+    assert {row["verdict"] for row in fresh.rows("stopped")["scores"]} == {"pass"}
+
+
+def test_what_affects_no_result_may_change(fresh: Project) -> None:
+    """The name and the concurrency of an experiment are not what was measured."""
+    fresh.document["experiment"]["name"] = "Another name"
+    fresh.document["design"]["max_concurrency"] = 5
+    fresh.save()
+    assert fresh.go_on("stopped", max_concurrency=1).complete
+
+
+def test_an_experiment_that_is_gone_is_warned_of(fresh: Project) -> None:
+    """Without its file, a run goes on with its own copy and says so."""
+    fresh.experiment.unlink()
+    events: list[dict[str, Any]] = []
+    assert fresh.go_on("stopped", tell=events.append).complete
+    warnings = [event["message"] for event in events if event["event"] == "warning"]
+    assert len(warnings) == 1
+    assert "experiment.yaml is gone" in warnings[0]
+
+
+def test_a_name_without_a_value_stops_a_resume(
+    stopped: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the agents need from outside must be given again, since it is stored nowhere."""
+    monkeypatch.delenv("PACE", raising=False)
+    from labledger.api import RunOptions, resume
+
+    with pytest.raises(InvalidInput, match=r"\$PACE is not set \(give it with --env PACE=…\)"):
+        resume("stopped", RunOptions(lab_dir=stopped.lab))
+
+
+def test_an_unknown_run_names_its_like(stopped: Project) -> None:
+    """A mistyped id is answered with the id that was meant."""
+    with pytest.raises(RunNotFound) as caught:
+        stopped.go_on("stoped")
+    assert caught.value.hint == "did you mean stopped?"

@@ -1,0 +1,151 @@
+"""Runs as a program starts them: with listeners that fail, in threads, beside other owners."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments import HOLDS_CAREFUL, RIGHT, EngineLog, Project
+
+import labledger
+from labledger.errors import Exit, LeaseHeld, PreflightFailed, RunExists
+from labledger.ledger.engine import DRIVER
+from labledger.runner.lab import Lab
+from labledger.runner.lease import this_process
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture
+def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    return Project(tmp_path, {"a": RIGHT})
+
+
+def test_the_front_door(project: Project) -> None:
+    """`from labledger import run, resume, open_ledger` is all that a program needs."""
+    options = labledger.RunOptions(lab_dir=project.lab, env=("PACE=passing",))
+    outcome = labledger.run(str(project.folder / "experiment.yaml"), options)
+    assert outcome.exit_code is Exit.COMPLETE
+    assert labledger.resume(outcome.run_id, options).summary == outcome.summary
+    with labledger.open_ledger(project.lab / "ledger.sqlite") as ledger:
+        rows = ledger.query(
+            "SELECT variant_id, verdict FROM scores WHERE run_id = ? ORDER BY 1", [outcome.run_id]
+        )
+        assert ledger.summary(outcome.run_id) == outcome.summary
+        trial = ledger.slot(outcome.run_id, 0)
+        patch = ledger.artifact(trial["evidence"][0]["evidence"]["workspace_patch"])
+    assert [tuple(row.values()) for row in rows] == [("base", "pass"), ("treat", "pass")]
+    assert b"+right" in patch
+
+
+def test_a_run_in_a_thread(project: Project) -> None:
+    """A run needs no main thread and leaves the process's signals alone."""
+    outcomes: list[labledger.RunOutcome] = []
+    thread = threading.Thread(target=lambda: outcomes.append(project.start("threaded")))
+    thread.start()
+    thread.join()
+    assert outcomes[0].complete
+
+
+def test_a_listener_that_fails_gives_the_run_back(tmp_path: Path, engine_log: EngineLog) -> None:
+    """What a watcher raises comes out; the run is interrupted and nobody's, and can go on."""
+    project = Project(tmp_path, {"a": HOLDS_CAREFUL, "b": RIGHT})
+
+    def fail(event: dict[str, Any]) -> None:
+        if event["event"] == "trial_finished":
+            raise RuntimeError("the watcher broke")
+
+    with pytest.raises(RuntimeError, match="the watcher broke"):
+        project.start("watched", "holding", tell=fail)
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        run = ledger.run("watched")
+    assert (run.status, run.lease) == ("interrupted", None)
+
+    project.open_gate("watched", 0)
+    assert project.go_on("watched").complete
+    assert engine_log.starts(project, "watched") == {(idx, 1): 1 for idx in range(4)}
+    project.check_whole("watched")
+
+
+def test_a_live_run_has_one_owner(project: Project) -> None:
+    """A second coordinator is refused with the process, the machine and the time."""
+    refusals: list[LeaseHeld] = []
+
+    def intrude(event: dict[str, Any]) -> None:
+        if event["event"] == "slot_committed":
+            with pytest.raises(LeaseHeld) as caught:
+                project.go_on("owned")
+            refusals.append(caught.value)
+
+    assert project.start("owned", tell=intrude).complete
+    me = this_process()
+    words = f"run owned belongs to process {os.getpid()} on {me.machine} since 20"
+    assert len(refusals) == 2
+    assert all(refusal.message.startswith(words) for refusal in refusals)
+    assert refusals[0].exit_code is Exit.INCOMPLETE
+
+
+def test_a_name_that_is_taken_is_refused(project: Project) -> None:
+    """A second run of the same name is refused with what to do, and the first is as it was."""
+    project.start("taken")
+    before = project.rows("taken")
+    with pytest.raises(RunExists) as caught:
+        project.start("taken")
+    assert "labledger resume taken" in (caught.value.hint or "")
+    assert project.rows("taken") == before
+
+
+def test_a_ledger_whose_creation_was_interrupted_is_made_anew(project: Project) -> None:
+    """Killed between the file and its tables, the next run begins as if nothing had been."""
+    Lab(project.lab).create()
+    (project.lab / "ledger.sqlite").touch()
+    assert project.start("first").complete
+
+
+def test_two_runs_share_a_ledger_and_a_process(project: Project) -> None:
+    """A run starts while another one of this process writes, and neither loses a lock or a row."""
+    outcomes = []
+
+    def start_another(event: dict[str, Any]) -> None:
+        if event["event"] == "slot_committed" and event["schedule_idx"] == 0:
+            outcomes.append(project.start("inner"))
+
+    outcomes.append(project.start("outer", tell=start_another))
+    assert all(outcome.complete for outcome in outcomes)
+    for run_id in ("inner", "outer"):
+        project.check_whole(run_id)
+
+
+def test_starting_a_run_drops_no_lock_of_a_reader(project: Project) -> None:
+    """SQLite's locks are the process's: a file that is opened and closed beside it loses them."""
+    project.start("first")
+    path = project.lab / "ledger.sqlite"
+    holder = DRIVER.connect(str(path), isolation_level=None)
+    try:
+        holder.execute("SELECT count(*) FROM run").fetchone()
+        before = locks_on(path)
+        assert before
+        project.start("second")
+        assert locks_on(path) >= before
+    finally:
+        holder.close()
+
+
+def locks_on(path: Path) -> set[str]:
+    """This process's locks on a file, as the kernel lists them, without their running number."""
+    inode = str(path.stat().st_ino)
+    lines = Path("/proc/locks").read_text("ascii").splitlines()
+    mine = [line.split()[1:] for line in lines if f":{inode} " in line]
+    return {" ".join(words) for words in mine if words[3] == str(os.getpid())}
+
+
+def test_nothing_exists_after_a_failed_check(project: Project) -> None:
+    """Where an image cannot be had, the failure names it and no lab folder was made."""
+    project.document["runtime"]["image"] = "localhost:1/absent:1"
+    project.save()
+    with pytest.raises(PreflightFailed, match=r"localhost:1/absent:1"):
+        project.start("never")
+    assert not project.lab.exists()

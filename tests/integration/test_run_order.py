@@ -1,0 +1,176 @@
+"""One experiment twice: in disorder, four at once behind a slow front slot, and one by one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments import BY_MODE, HOLDS_CAREFUL, RIGHT, WRONG, EngineLog, Project, until
+
+from labledger.api import RunOutcome, open_ledger
+from labledger.errors import Exit
+from labledger.export.mirrors import PATHS
+
+pytestmark = pytest.mark.docker
+
+TASKS = {"a": HOLDS_CAREFUL, "b": WRONG, "c": BY_MODE, "d": RIGHT}
+SLOTS = 2 * len(TASKS)
+
+
+@pytest.fixture(scope="module")
+def project(
+    tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str], engine_log: EngineLog
+) -> Project:
+    return Project(tmp_path_factory.mktemp("order"), TASKS)
+
+
+@pytest.fixture(scope="module")
+def told(project: Project) -> list[dict[str, Any]]:
+    """The events of a run whose first slot goes on when all others have finished."""
+    events: list[dict[str, Any]] = []
+
+    def watch(event: dict[str, Any]) -> None:
+        events.append(event)
+        if event["event"] == "tick" and event["waiting"] == SLOTS - 1:
+            # What is staged is durable, so its container and its folder go while the run lasts.
+            until(lambda: set(project.containers("disorder")) == {(0, 1)}, "removals")
+            project.open_gate("disorder", 0)
+
+    project.start("disorder", "holding", max_concurrency=4, tell=watch)
+    return events
+
+
+@pytest.fixture(scope="module")
+def outcome(project: Project) -> RunOutcome:
+    return project.start("in-order", max_concurrency=1)
+
+
+def named(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["event"] == kind]
+
+
+def test_results_are_staged_until_their_turn(told: list[dict[str, Any]]) -> None:
+    """What finished behind the slow slot waited, durably, and was then committed in order."""
+    finished = [event["schedule_idx"] for event in named(told, "trial_finished")]
+    assert finished[-1] == 0
+    commits = named(told, "slot_committed")
+    assert [event["schedule_idx"] for event in commits] == list(range(SLOTS))
+    assert [event["waiting"] for event in commits] == [SLOTS - 1, *reversed(range(SLOTS - 1))]
+
+
+def test_at_most_so_many_run_at_once(told: list[dict[str, Any]]) -> None:
+    """A few more than the concurrency are prepared, never an unbounded number."""
+    (started,) = named(told, "run_started")
+    assert started["max_concurrency"] == 4
+    assert max(event["running"] for event in named(told, "tick")) <= 8
+
+
+def test_disorder_leaves_the_rows_of_order(
+    project: Project, told: list[dict[str, Any]], outcome: RunOutcome
+) -> None:
+    """Times, ids and digests aside, the concurrency and the order of finishing change no row."""
+    assert project.rows("disorder") == project.rows("in-order")
+    assert len(project.rows("in-order")["trials"]) == SLOTS
+
+
+@pytest.mark.parametrize("run_id", ["disorder", "in-order"])
+def test_the_run_is_whole(
+    project: Project,
+    told: list[dict[str, Any]],
+    outcome: RunOutcome,
+    engine_log: EngineLog,
+    run_id: str,
+) -> None:
+    """Mirrors and summary are what the ledger makes of them, and nothing is left over."""
+    project.check_whole(run_id)
+
+
+@pytest.mark.parametrize("kind", PATHS)
+def test_mirrors_hold_every_slot_in_order(
+    project: Project, told: list[dict[str, Any]], kind: str
+) -> None:
+    """Whole lines, each slot's rows together, in schedule order."""
+    content = (project.lab / "runs" / "disorder" / PATHS[kind]).read_bytes()
+    assert content.endswith(b"\n")
+    found = [json.loads(line)["schedule_idx"] for line in content.splitlines()]
+    assert found == sorted(found)
+    assert set(found) == set(range(SLOTS))
+
+
+def test_every_trial_is_started_once(
+    project: Project, outcome: RunOutcome, engine_log: EngineLog
+) -> None:
+    """The engine saw one start of each slot's first attempt and of nothing else."""
+    assert engine_log.starts(project, "in-order") == {(idx, 1): 1 for idx in range(SLOTS)}
+
+
+def test_the_outcome_says_how_the_run_stands(project: Project, outcome: RunOutcome) -> None:
+    """A complete run without infrastructure errors, with its summary."""
+    assert outcome.complete
+    assert not outcome.stopped
+    assert outcome.exit_code is Exit.COMPLETE
+    assert outcome.folder == project.lab / "runs" / "in-order"
+    assert outcome.summary["totals"] == {
+        "trials": 8,
+        "pass": 5,
+        "fail": 3,
+        "missing": 0,
+        "error": 0,
+    }
+    base, treat = outcome.summary["variants"]
+    assert (base["pass"], treat["pass"]) == (3, 2)
+    assert base["primary_metric_mean"] == 0.75
+
+
+def test_both_ends_are_told(told: list[dict[str, Any]]) -> None:
+    """The first event says what is to come and the last how it came out."""
+    assert told[0]["event"] == "run_started"
+    assert (told[0]["total"], told[0]["committed"]) == (SLOTS, 0)
+    assert told[-1]["event"] == "run_ended"
+    assert told[-1]["complete"]
+    assert told[-1]["exit_code"] == 0
+
+
+def test_a_complete_run_is_resumed_without_harm(project: Project, outcome: RunOutcome) -> None:
+    """Nothing runs, nothing changes, and the outcome is the same."""
+    before = project.rows("in-order")
+    events: list[dict[str, Any]] = []
+    again = project.go_on("in-order", tell=events.append)
+    assert [event["event"] for event in events] == ["run_started", "run_ended"]
+    assert again == outcome
+    assert project.rows("in-order") == before
+    project.check_whole("in-order")
+
+
+def test_a_mirror_that_was_lost_comes_back_on_resume(project: Project, outcome: RunOutcome) -> None:
+    """A run folder that was deleted is made again from the ledger."""
+    scores = outcome.folder / PATHS["scores"]
+    before = scores.read_bytes()
+    scores.unlink()
+    (outcome.folder / PATHS["trials"]).write_bytes(b'{"torn')
+    project.go_on("in-order")
+    assert scores.read_bytes() == before
+    project.check_whole("in-order")
+
+
+def test_the_ledger_lists_both_runs(
+    project: Project, told: list[dict[str, Any]], outcome: RunOutcome
+) -> None:
+    """All runs of a project are in one ledger, the newest first, complete and owned by nobody."""
+    with open_ledger(lab_dir=project.lab) as ledger:
+        runs = ledger.runs()
+    assert [run.run_id for run in runs] == ["in-order", "disorder"]
+    assert all(run.status == "completed" and run.lease is None for run in runs)
+
+
+def test_the_run_folder_holds_what_was_written_and_what_was_run(
+    project: Project, outcome: RunOutcome
+) -> None:
+    """The authored file as it was, and the resolved experiment with every default."""
+    authored = (outcome.folder / "experiment.yaml").read_bytes()
+    assert authored == project.experiment.read_bytes()
+    resolved = json.loads((outcome.folder / "resolved.json").read_bytes())
+    assert resolved["design"]["retry"] == {"max_attempts": 2, "retry_on": ["infra_error"]}
+    assert (Path(outcome.folder) / "deps" / "agent" / "agent.sh").is_file()

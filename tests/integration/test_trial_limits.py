@@ -1,0 +1,122 @@
+"""What a container may do and have: network, rights, processes, memory, files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from trial_kit import BUSYBOX, GRADES, PYTHON, RUNTIME, Trials, brief, phase, python
+
+from labledger.trial.container import CAPABILITIES
+from labledger.trial.worker import run_trial
+
+pytestmark = [pytest.mark.docker]
+
+_BITS = {"CHOWN": 0, "DAC_OVERRIDE": 1, "FOWNER": 3, "KILL": 5, "SETGID": 6, "SETUID": 7}
+
+STATUS = "cat /proc/self/status; echo Interfaces: $(ls /sys/class/net); echo Id: $(id -u):$(id -g)"
+
+
+def resources(**changes: Any) -> dict[str, Any]:
+    return {"resources": RUNTIME["resources"] | changes}
+
+
+def status(content: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in content.decode().splitlines())
+    return {name: value.strip() for name, _, value in lines}
+
+
+def test_rights_by_default(trials: Trials) -> None:
+    """No network but the loopback, six capabilities, no new privileges, a seccomp filter."""
+    seen = status(trials.content(trials.run(STATUS), "agent_stdout"))
+    kept = sum(1 << _BITS[name] for name in CAPABILITIES)
+    assert seen["Interfaces"] == "lo"
+    assert [int(seen[f"Cap{kind}"], 16) for kind in ("Prm", "Eff", "Bnd")] == [kept] * 3
+    assert (seen["NoNewPrivs"], seen["Seccomp"]) == ("1", "2")
+    assert seen["Id"] == "0:0"
+
+
+def test_user_of_the_experiment(trials: Trials) -> None:
+    """`user` runs all phases without a capability; they can still write where the contract says."""
+    agent = f"""{STATUS}
+        echo x >made; chmod 700 .; mkdir closed; echo x >closed/in; chmod 000 closed
+        echo '{{"outcome": "success"}}' >"$AGENTLAB_RESULT_PATH"
+        echo '{{"type": "e"}}' >"$AGENTLAB_TRAJECTORY_PATH" """
+    result = trials.run(agent, f"id -u; {GRADES}", "id -u", runtime={"user": "1000"})
+    assert brief(result) == ("completed", None, 0)
+    seen = status(trials.content(result, "agent_stdout"))
+    assert (seen["Id"], int(seen["CapEff"], 16)) == ("1000:1000", 0)
+    assert trials.content(result, "setup_stdout") == b"1000\n"
+    assert trials.content(result, "grader_stdout") == b"1000\n"
+    assert (result.outcome, len(result.events)) == ("success", 1)
+
+
+def test_read_only_root(trials: Trials) -> None:
+    """With `root_read_only` only /tmp and the contract's own folders can be written in."""
+    agent = """exec 2>/dev/null
+        for place in / /etc /agentlab; do touch $place/x && echo $place; done
+        touch /tmp/x /agentlab/workspace/x /agentlab/out/x /agentlab/state/x && echo fine"""
+    result = trials.run(agent, image=PYTHON, runtime={"root_read_only": True})
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "agent_stdout") == b"fine\n"
+
+
+def test_process_limit(trials: Trials) -> None:
+    """No more processes than the limit live at once, and the grader has them all again."""
+    count = """
+import os, sys, time
+made = 0
+try:
+    while made < 200:
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        made += 1
+except BlockingIOError:
+    pass
+print(made, flush=True)
+"""
+    grader = phase(("sh", "-c", f'{GRADES.replace("$", "$$")}exec "$$@"', "sh", *python(count)))
+    result = trials.run(phase(python(count)), grader, image=PYTHON, runtime=resources(pids=50))
+    assert brief(result) == ("completed", None, 0)
+    for name in ("agent_stdout", "grader_stdout"):
+        assert 30 <= int(trials.content(result, name)) < 50
+
+
+def test_memory_limit(trials: Trials) -> None:
+    """An agent that the memory limit killed has failed, and the message says why; it is graded."""
+    agent = phase(python("x = bytearray(300 << 20); print(len(x))"))
+    limit = resources(memory_bytes=64 << 20)
+    result = trials.run(agent, image=PYTHON, runtime=limit)
+    assert brief(result) == ("agent_error", "agent_exit_nonzero", 10)
+    assert result.phases["agent"].exit_status == 137
+    assert result.message is not None
+    assert "memory limit of 67,108,864 bytes was hit" in result.message
+    assert result.verdict == "pass"
+
+
+def test_no_limits_can_be_asked_for(trials: Trials) -> None:
+    """Resources that are left open make a container without those limits."""
+    open_resources = {"cpus": None, "memory_bytes": None, "pids": None}
+    result = trials.run("true", runtime={"resources": open_resources})
+    assert brief(result) == ("completed", None, 0)
+
+
+def test_image_by_its_digest(trials: Trials) -> None:
+    """The container runs the image with the id of the plan, and the evidence names both."""
+    result = trials.run("true", image=BUSYBOX)
+    runtime = result.evidence[0]["runtime"]
+    assert runtime["image_ref"] == BUSYBOX
+    assert runtime["image_id"] == trials.images[BUSYBOX]
+    assert runtime["image_id"].startswith("sha256:")
+
+
+def test_image_that_is_gone(trials: Trials) -> None:
+    """An image that the engine does not have is an `infra_error` with the engine's word for it."""
+    lost = trials.spec("true", task={"image": "lost"})
+    lost.plan.images.update({"lost": f"sha256:{'0' * 64}"})  # type: ignore[attr-defined]
+    result = run_trial(lost)
+    assert brief(result) == ("infra_error", "container_failed", None)
+    assert result.message is not None
+    assert "create container" in result.message
+    assert result.evidence[0]["evidence"].keys() == {"trial_input"}

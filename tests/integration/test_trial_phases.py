@@ -1,0 +1,309 @@
+"""`trial.sh` on real containers: every phase's ways to end, on busybox and on dash."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from trial_kit import (
+    BUSYBOX,
+    GRADES,
+    PYTHON,
+    SHELLS,
+    Trials,
+    brief,
+    phase,
+    predicts,
+    problems,
+    scores,
+)
+
+pytestmark = [pytest.mark.docker]
+
+NOT_GRADED = {"policy": {"grade_failed_agents": False}}
+
+
+@pytest.fixture(params=SHELLS, ids=("busybox", "dash"))
+def image(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def test_all_phases_run_in_order(trials: Trials, image: str) -> None:
+    """Setup, agent and grader share one workspace, and what each printed is kept apart."""
+    result = trials.run(
+        "echo agent out; echo agent err >&2; cat from_setup; echo a >from_agent",
+        f"echo grader out; cat from_setup from_agent; echo agent was $AGENTLAB_AGENT_EXIT_STATUS"
+        f"\n{GRADES}",
+        "echo setup out; echo s >from_setup",
+        image=image,
+    )
+    assert brief(result) == ("completed", None, 0)
+    assert result.verdict == "pass"
+    assert {name: (p.exit_status, p.timed_out) for name, p in result.phases.items()} == {
+        "setup": (0, False),
+        "agent": (0, False),
+        "grader": (0, False),
+    }
+    assert trials.content(result, "setup_stdout") == b"setup out\n"
+    assert trials.content(result, "agent_stdout") == b"agent out\ns\n"
+    assert trials.content(result, "agent_stderr") == b"agent err\n"
+    assert trials.content(result, "grader_stdout") == b"grader out\ns\na\nagent was 0\n"
+
+
+@pytest.mark.parametrize(
+    ("setup", "expected"),
+    [
+        (phase("echo no >&2; exit 3"), ("setup_error", "setup_exit_nonzero", 20)),
+        (phase("sleep 30", timeout_s=0.3), ("setup_error", "setup_timeout", 21)),
+    ],
+    ids=("fails", "times out"),
+)
+def test_setup_that_does_not_work(
+    trials: Trials, image: str, setup: object, expected: tuple[str, str, int]
+) -> None:
+    """After a setup that fails or times out neither agent nor grader run."""
+    result = trials.run("touch agent", f"touch grader\n{GRADES}", setup, image=image)
+    assert brief(result) == expected
+    assert list(result.phases) == ["setup"]
+    assert (result.predictions, result.scores, result.verdict) == ((), (), None)
+    assert json.loads(trials.content(result, "workspace_after"))["files"] == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ({}, ("agent_error", "agent_exit_nonzero", 10)),
+        (NOT_GRADED, ("agent_error", "agent_exit_nonzero", 30)),
+    ],
+    ids=("graded", "not graded"),
+)
+def test_agent_that_fails(
+    trials: Trials, image: str, policy: dict[str, object], expected: tuple[str, str, int]
+) -> None:
+    """A failed agent is graded or not, as the policy says, and is an `agent_error` either way."""
+    grader = predicts() + scores(
+        {"verdict": "fail", "primary_metric_name": "resolved", "primary_metric_value": 0}
+    )
+    result = trials.run("exit 7", grader, image=image, benchmark=policy)
+    assert brief(result) == expected
+    assert result.phases["agent"].exit_status == 7
+    assert result.verdict == (None if policy else "fail")
+
+
+def test_agent_that_ignores_term(trials: Trials, image: str) -> None:
+    """An agent past its limit is killed in the end; the grader reads 124 and still judges."""
+    grader = f"echo $AGENTLAB_AGENT_EXIT_STATUS\n{GRADES}"
+    agent = phase("trap '' TERM; while :; do sleep 0.1; done", timeout_s=0.3)
+    result = trials.run(agent, grader, image=image)
+    assert brief(result) == ("agent_timeout", "agent_timeout", 11)
+    assert result.phases["agent"].exit_status == 124
+    assert result.phases["agent"].timed_out
+    assert trials.content(result, "grader_stdout") == b"124\n"
+    assert result.verdict == "pass"
+
+
+def test_agent_that_writes_in_its_grace(trials: Trials, image: str) -> None:
+    """What an agent writes between TERM and KILL is kept; it has still timed out."""
+    agent = phase(
+        """trap 'echo "{\\"outcome\\":\\"success\\"}" >"$AGENTLAB_RESULT_PATH"; exit 0' TERM
+        while :; do sleep 0.05; done""",
+        timeout_s=0.3,
+    )
+    result = trials.run(agent, image=image, benchmark=NOT_GRADED)
+    assert brief(result) == ("agent_timeout", "agent_timeout", 31)
+    assert result.outcome == "success"
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        ("exit 1", ("grade_error", "grader_exit_nonzero", 40)),
+        ("sleep 30", ("grade_error", "grader_timeout", 41)),
+        ("kill -9 $$", ("grade_error", "grader_exit_nonzero", 40)),
+    ],
+    ids=("fails", "times out", "is killed"),
+)
+def test_grader_that_does_not_work(
+    trials: Trials, image: str, ending: str, expected: tuple[str, str, int]
+) -> None:
+    """A grader that fails has no say: its score row makes no score and is kept as rejected."""
+    result = trials.run("true", phase(f"{GRADES}{ending}", timeout_s=0.8), image=image)
+    assert brief(result) == expected
+    assert result.verdict is None
+    assert result.scores == ()
+    assert json.loads(trials.rejected(result, "score"))["verdict"] == "pass"
+    assert len(result.predictions) == 1
+
+
+@pytest.mark.parametrize("status", [1, 127, 130, 145, 255])
+def test_exit_status_is_the_agents_own(trials: Trials, image: str, status: int) -> None:
+    """The agent's exit status is told as it was, however many of its children end meanwhile."""
+    children = "i=10; while [ $i -lt 40 ]; do i=$((i + 1)); (sleep 0.$i &); done; sleep 0.3"
+    agent = f"{children}; exit {status}"
+    result = trials.run(agent, image=image)
+    assert result.phases["agent"].exit_status == status
+
+
+@pytest.mark.parametrize(("signal", "status"), [("KILL", 137), ("TERM", 143), ("USR1", 138)])
+def test_signal_that_ended_an_agent(trials: Trials, image: str, signal: str, status: int) -> None:
+    """An agent that a signal ended has the shell's status for that signal."""
+    result = trials.run(f"(sleep 0.05 &); kill -{signal} $$", image=image)
+    assert result.phases["agent"].exit_status == status
+
+
+def test_daemon_is_dead_when_the_grader_looks(trials: Trials, image: str) -> None:
+    """What an agent leaves running, in a session of its own too, is dead before grading begins."""
+    agent = """
+        setsid sh -c 'trap "" TERM HUP; while :; do echo alive >>beats; sleep 0.02; done' &
+        (sleep 300 &)
+        while [ ! -e beats ]; do sleep 0.02; done
+        echo said
+    """
+    grader = f"""
+        before=$(cat beats); sleep 0.2; [ "$before" = "$(cat beats)" ] || exit 1
+        for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done
+        {GRADES}"""
+    result = trials.run(agent, grader, image=image)
+    assert brief(result) == ("completed", None, 0)
+    seen = trials.content(result, "grader_stdout")
+    assert b"beats; sleep" not in seen
+    assert b"sleep 300" not in seen
+    assert trials.content(result, "agent_stdout") == b"said\n"
+
+
+def test_agent_that_kills_everything(trials: Trials, image: str) -> None:
+    """An agent that kills all it can find, PID 1 and its own alarm too, still meets its limit."""
+    agent = phase(
+        """exec >/dev/null 2>&1
+        for signal in KILL TERM INT HUP QUIT STOP TSTP; do kill -$signal 1; done
+        touch /agentlab/workspace/ran
+        while :; do
+            for p in /proc/[0-9]*; do
+                case $p in /proc/1 | /proc/$$) ;; *) kill -KILL "${p#/proc/}" ;; esac
+            done
+        done""",
+        timeout_s=0.6,
+    )
+    result = trials.run(agent, f"[ -e ran ] || exit 1\n{GRADES}", image=image)
+    assert brief(result) == ("agent_timeout", "agent_timeout", 11)
+    assert result.verdict == "pass"
+
+
+@pytest.mark.parametrize("signal", ["KILL", "STOP", "TERM"])
+def test_alarm_that_is_disturbed(trials: Trials, image: str, signal: str) -> None:
+    """Ending or stopping every `sleep` neither ends the agent early nor lifts its limit."""
+    disturb = f"""for p in /proc/[0-9]*; do
+            case $(cat $p/comm 2>/dev/null) in sleep) kill -{signal} "${{p#/proc/}}" ;; esac
+        done"""
+    result = trials.run(f"{disturb}; sleep 0.3; echo end", image=image)
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "agent_stdout") == b"end\n"
+    endless = phase(f"{disturb}; while :; do :; done", timeout_s=0.5)
+    assert brief(trials.run(endless, image=image)) == ("agent_timeout", "agent_timeout", 11)
+
+
+def test_fork_bomb(trials: Trials, image: str) -> None:
+    """An agent that uses up its processes and ignores TERM is stopped, and then graded."""
+    agent = phase("trap '' TERM; bomb() { bomb | bomb & }; bomb; while :; do sleep 1; done", 0.5)
+    resources = {"cpus": 1, "memory_bytes": 256 << 20, "pids": 40}
+    result = trials.run(agent, image=image, runtime={"resources": resources})
+    assert brief(result) == ("agent_timeout", "agent_timeout", 11)
+    assert result.verdict == "pass"
+
+
+PLANTED = {
+    "file": "echo '{}' >PATH",
+    "non-empty folder": "mkdir -p PATH/a/b; echo x >PATH/a/b/c",
+    "closed folder": "mkdir -p PATH/a; echo x >PATH/a/c; chmod 000 PATH/a PATH",
+    "symbolic link": "echo kept >/tmp/target; ln -s /tmp/target PATH",
+    "dangling link": "ln -s /nowhere PATH",
+    "FIFO": "mkfifo PATH",
+    "odd names": "mkdir -p PATH; (cd PATH; touch -- -rf ' ' '*' \"$(printf 'a\\nb')\")",
+}
+
+
+@pytest.mark.parametrize("user", [None, "1000"], ids=("root", "uid 1000"))
+def test_planted_outputs_do_not_survive(trials: Trials, image: str, user: str | None) -> None:
+    """Nothing that an agent put where the grader's rows belong is there for the grader."""
+    for what, planted in PLANTED.items():
+        agent = "".join(
+            planted.replace("PATH", f'"${path}"') + "\n"
+            for path in ("AGENTLAB_BENCHMARK_PREDICTION_PATH", "AGENTLAB_BENCHMARK_SCORE_PATH")
+        )
+        result = trials.run(
+            agent, "ls -A /agentlab/out; cat /tmp/target", image=image, runtime={"user": user}
+        )
+        assert result.phases["agent"].exit_status == 0 or what == "symbolic link", what
+        kept = b"kept\n" if what == "symbolic link" else b""
+        assert trials.content(result, "grader_stdout") == kept, what
+        if what != "symbolic link":
+            assert result.reason == "grader_exit_nonzero", what
+
+
+def test_log_cap_keeps_the_beginning(trials: Trials, image: str) -> None:
+    """Of 50 MB the first bytes are kept, and the agent that wrote them neither waits nor dies."""
+    agent = "echo first; yes 0123456789 | head -c 50000000; echo last >&2; echo done >finished"
+    result = trials.run(
+        agent, f"cat finished\n{GRADES}", image=image, runtime={"max_log_bytes": 65536}
+    )
+    assert brief(result) == ("completed", None, 0)
+    log = trials.content(result, "agent_stdout")
+    assert len(log) == 65536
+    assert log.startswith(b"first\n0123456789\n0123456789\n")
+    assert trials.content(result, "agent_stderr") == b"last\n"
+    assert trials.content(result, "grader_stdout") == b"done\n"
+    assert "first of them are kept" in problems(result)["agent_stdout"]
+
+
+def test_output_of_what_is_left_behind(trials: Trials, image: str) -> None:
+    """A log is whole, and the trial goes on, though something still holds the agent's output."""
+    result = trials.run("echo one; sleep 300 & printf two", image=image)
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "agent_stdout") == b"one\ntwo"
+
+
+def test_own_pipes_and_logs_are_renewed(trials: Trials, image: str) -> None:
+    """An agent that puts things where the grader's logs will be does not hinder the grader."""
+    agent = """
+        mkdir -p /agentlab/state/grader.stdout/x /agentlab/state/phases/x
+        ln -s /etc/passwd /agentlab/state/grader.stderr
+        for p in /dev/shm/agentlab*; do rm -rf "$p"; ln -s /nowhere "$p"; done
+        mkdir -p /dev/shm/agentlab.grader.out/x; ln -s /nowhere /dev/shm/agentlab.grader.err
+    """
+    result = trials.run(agent, f"echo out; echo err >&2\n{GRADES}", image=image)
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "grader_stdout") == b"out\n"
+    assert trials.content(result, "grader_stderr") == b"err\n"
+    assert list(result.phases) == ["agent", "grader"]
+
+
+def test_command_that_is_not_there(trials: Trials, image: str) -> None:
+    """A command that cannot be found is the phase's failure, with the shell's word for it."""
+    result = trials.run(phase(("no-such-command", "x")), image=image)
+    assert brief(result) == ("agent_error", "agent_exit_nonzero", 10)
+    assert result.phases["agent"].exit_status == 127
+    assert b"no-such-command" in trials.content(result, "agent_stderr")
+
+
+def test_name_that_hides_a_process(trials: Trials) -> None:
+    """A process whose name is made to look like another line of /proc is killed as any other."""
+    agent = """
+import ctypes, os, time
+for parent in range(2, 14):
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(15, f"x) S {parent} \\n".encode(), 0, 0, 0)
+        time.sleep(300)
+print("left", flush=True)
+"""
+    result = trials.run(phase(("python3", "-c", agent)), image=PYTHON)
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "agent_stdout") == b"left\n"
+
+
+def test_durations_are_told(trials: Trials) -> None:
+    """Each phase has a duration, and the trial's is no shorter than theirs together."""
+    result = trials.run("sleep 0.2", image=BUSYBOX)
+    parts = [p.duration_ms for p in result.phases.values()]
+    assert result.phases["agent"].duration_ms >= 190
+    assert result.duration_ms >= sum(parts) - 20

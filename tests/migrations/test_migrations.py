@@ -1,0 +1,324 @@
+"""Alembic makes the tables that the code expects, safely, once, and for everybody at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import ledger_kit as kit
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, inspect
+
+from labledger import clock, resources
+from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
+from labledger.ledger import migrate, objects
+from labledger.ledger.engine import DRIVER, writable_engine
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.tables import metadata
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import RunStatus
+from labledger.store import ArtifactStore
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / ".lab" / "ledger.sqlite"
+    migrate.upgrade(path)
+    return path
+
+
+def run_sql(path: Path, *statements: str) -> None:
+    raw = DRIVER.connect(str(path), isolation_level=None)
+    for statement in statements:
+        raw.execute(statement)
+    raw.close()
+
+
+def describe(engine: Engine) -> dict[str, Any]:
+    """Everything about the tables of a database that the metadata can say."""
+    found: dict[str, Any] = {}
+    with engine.connect() as connection:
+        inspector = inspect(connection)
+        tables = connection.exec_driver_sql(
+            "SELECT name, wr, strict FROM pragma_table_list WHERE schema = 'main' "
+            "AND type = 'table' AND name NOT LIKE 'sqlite_%' AND name <> 'alembic_version'"
+        ).all()
+        for name, without_rowid, strict in tables:
+            columns = connection.exec_driver_sql(f"PRAGMA table_xinfo({name})").all()
+            indexes = connection.exec_driver_sql(f"PRAGMA index_list({name})").all()
+            [sql] = connection.exec_driver_sql(
+                "SELECT sql FROM sqlite_schema WHERE name = ?", (name,)
+            ).one()
+            found[name] = {
+                "options": (without_rowid, strict),
+                "columns": [tuple(column) for column in columns],
+                "generated": re.findall(r"GENERATED ALWAYS AS \(.*\)", sql),
+                "indexes": {
+                    index[1]: [
+                        tuple(row)
+                        for row in connection.exec_driver_sql(f"PRAGMA index_xinfo({index[1]})")
+                    ]
+                    for index in indexes
+                },
+                "key": inspector.get_pk_constraint(name),
+                "foreign": sorted(map(str, inspector.get_foreign_keys(name))),
+                "unique": sorted(map(str, inspector.get_unique_constraints(name))),
+                "checks": sorted(map(str, inspector.get_check_constraints(name))),
+            }
+    return found
+
+
+def test_a_migrated_ledger_is_what_the_metadata_says(path: Path, tmp_path: Path) -> None:
+    """Columns, types, nullability, constraints by name, indexes and STRICT are the same."""
+    declared = tmp_path / "declared.sqlite"
+    declared.touch()
+    engines = [writable_engine(path), writable_engine(declared)]
+    with engines[1].begin() as connection:
+        metadata.create_all(connection)
+    migrated, expected = (describe(engine) for engine in engines)
+    assert set(migrated) == set(metadata.tables)
+    assert migrated == expected
+    with engines[0].connect() as connection:
+        # SQLAlchemy reads ANY back as NUMERIC; the types were compared above.
+        context = MigrationContext.configure(connection, opts={"compare_type": False})
+        assert compare_metadata(context, metadata) == []
+    for engine in engines:
+        engine.dispose()
+
+
+def test_every_table_is_strict_and_every_constraint_named(path: Path) -> None:
+    """No table takes a value of another type, and no constraint is anonymous."""
+    engine = writable_engine(path)
+    for name, table in describe(engine).items():
+        assert table["options"][1] == 1, name
+        for kind in ("key", "foreign", "unique", "checks"):
+            assert "'name': None" not in str(table[kind]), (name, kind)
+    engine.dispose()
+
+
+def test_views_and_triggers_are_those_of_the_code(path: Path) -> None:
+    """What is in the ledger is what `objects` says, no more and no less."""
+    raw = DRIVER.connect(str(path))
+    sql = "SELECT name FROM sqlite_schema WHERE type = ?"
+    assert {row[0] for row in raw.execute(sql, ("view",))} == set(objects.VIEWS)
+    assert {row[0] for row in raw.execute(sql, ("trigger",))} == set(objects.TRIGGERS)
+    raw.close()
+
+
+def test_the_revisions_known_are_those_of_alembic() -> None:
+    """The list that saves importing Alembic names every migration, in order."""
+    config = Config()
+    config.set_main_option("script_location", str(resources.migrations()))
+    script = ScriptDirectory.from_config(config)
+    ordered = [revision.revision for revision in script.walk_revisions()][::-1]
+    assert tuple(ordered) == migrate.REVISIONS
+    assert script.get_heads() == [migrate.HEAD]
+
+
+def test_a_new_ledger_is_private_and_has_an_id(path: Path) -> None:
+    """Folder and files are closed to others, and each ledger has an id of its own."""
+    with LedgerWriter.open(path, ArtifactStore(path.parent / "artifacts")) as writer:
+        assert re.fullmatch(r"[0-9a-f]{32}", writer.ledger_id)
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        for file in path.parent.iterdir():
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+        driver = writer._connection.connection.driver_connection
+        assert driver.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+        assert driver.execute("PRAGMA synchronous").fetchone()[0] == 2
+        assert driver.execute("PRAGMA foreign_keys").fetchone()[0] == 1
+
+
+def test_upgrading_a_current_ledger_does_nothing(path: Path) -> None:
+    """A second upgrade changes no byte and makes no backup."""
+    before = path.read_bytes()
+    done = migrate.upgrade(path)
+    assert (done.before, done.after, done.backup) == (migrate.HEAD, migrate.HEAD, None)
+    assert path.read_bytes() == before
+    assert migrate.current(path) == migrate.HEAD
+
+
+CREATE = """
+import sys, time
+from pathlib import Path
+from labledger.ledger import migrate
+from labledger.ledger.reader import LedgerReader
+while time.time() < float(sys.argv[2]):
+    pass
+migrate.upgrade(Path(sys.argv[1]))
+with LedgerReader.open(Path(sys.argv[1])) as reader:
+    print(reader.ledger_id)
+"""
+
+
+def test_processes_that_create_a_ledger_at_once_all_succeed(tmp_path: Path) -> None:
+    """Six processes that start together end with one ledger, the same for all."""
+    path = tmp_path / "deep" / ".lab" / "ledger.sqlite"
+    start = str(time.time() + 1.5)
+    creators = [
+        subprocess.Popen(
+            [sys.executable, "-c", CREATE, str(path), start],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(6)
+    ]  # fmt: skip
+    answers = [creator.communicate(timeout=60) for creator in creators]
+    assert [creator.returncode for creator in creators] == [0] * 6, answers
+    assert len({answer[0] for answer in answers}) == 1
+
+
+def test_creators_and_upgraders_take_turns(tmp_path: Path) -> None:
+    """While one process holds the folder's lock, another makes nothing; then it goes on."""
+    path = tmp_path / "ledger.sqlite"
+    folder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    creator = subprocess.Popen([sys.executable, "-c", CREATE, str(path), "0"])
+    with pytest.raises(subprocess.TimeoutExpired):
+        creator.wait(timeout=1.5)
+    assert not path.exists()
+    os.close(folder)
+    assert creator.wait(timeout=60) == 0
+    migrate.check_current(path)
+
+
+def test_a_killed_creation_is_taken_up(tmp_path: Path) -> None:
+    """An empty file, and one with nothing but a header, become ledgers on the next try."""
+    for leave in ([], ["PRAGMA journal_mode = WAL"]):
+        path = tmp_path / f"ledger-{len(leave)}.sqlite"
+        path.touch()
+        run_sql(path, *leave)
+        with pytest.raises(LedgerMissing, match="interrupted"):
+            migrate.check_current(path)
+        migrate.upgrade(path)
+        migrate.check_current(path)
+
+
+def test_a_newer_ledger_is_refused_and_left_alone(path: Path) -> None:
+    """A revision that is not known is named beside the one that is, and nothing is written."""
+    run_sql(path, "UPDATE alembic_version SET version_num = '9999'")
+    before = path.read_bytes()
+    for use in (migrate.upgrade, migrate.check_current, LedgerReader.open):
+        with pytest.raises(LedgerTooNew, match=rf"9999.*{migrate.HEAD}"):
+            use(path)
+    assert path.read_bytes() == before
+
+
+def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """A SQLite file that is no ledger is not touched, not even its journal mode."""
+    path = tmp_path / "other.sqlite"
+    run_sql(path, "CREATE TABLE t (x)")
+    before = path.read_bytes()
+    for use in (migrate.upgrade, migrate.check_current, LedgerReader.open):
+        with pytest.raises(LedgerError, match="not a ledger of labledger"):
+            use(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture
+def older(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ledger one revision behind: today's migrations, and one more that adds a column."""
+    scripts = Path(shutil.copytree(resources.migrations(), tmp_path / "migrations"))
+    (scripts / "versions" / "9001_next.py").write_text(
+        "import sqlalchemy as sa\n"
+        "from alembic import op\n"
+        f"revision, down_revision = '9001', '{migrate.HEAD}'\n"
+        "branch_labels = depends_on = None\n"
+        "def upgrade():\n"
+        "    with op.batch_alter_table('run', recreate='always') as batch:\n"
+        "        batch.add_column(sa.Column('note', sa.Text(), nullable=True))\n"
+    )
+    with LedgerWriter.open(path, ArtifactStore(path.parent / "artifacts")) as writer:
+        lease = kit.begin_run(writer)
+        writer.commit_result(lease, kit.result(0))
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    monkeypatch.setattr(resources, "migrations", lambda: scripts)
+    monkeypatch.setattr(migrate, "REVISIONS", (*migrate.REVISIONS, "9001"))
+    monkeypatch.setattr(migrate, "HEAD", "9001")
+    return path
+
+
+def test_an_older_ledger_says_what_upgrades_it(older: Path) -> None:
+    """Opening a ledger that is behind names the command, and changes nothing."""
+    for use in (LedgerReader.open, migrate.check_current):
+        with pytest.raises(LedgerOutdated) as caught:
+            use(older)
+        assert caught.value.hint is not None
+        assert "labledger db upgrade" in caught.value.hint
+
+
+def test_an_upgrade_backs_up_first_and_keeps_every_row(older: Path) -> None:
+    """The backup is the ledger as it was; the upgraded one has its rows, views and triggers."""
+    known = migrate.REVISIONS[-2]
+    done = migrate.upgrade(older)
+    assert (done.before, done.after) == (known, "9001")
+    assert done.backup is not None
+    assert stat.S_IMODE(done.backup.stat().st_mode) == 0o600
+    assert migrate.current(done.backup) == known
+    with LedgerReader.open(older) as reader:
+        assert len(list(reader.slot_records("run-1"))) == 1
+    raw = DRIVER.connect(str(older))
+    assert raw.execute("SELECT note FROM run").fetchall() == [(None,)]
+    sql = "SELECT name FROM sqlite_schema WHERE type = 'trigger'"
+    assert {row[0] for row in raw.execute(sql)} == set(objects.TRIGGERS)
+    raw.close()
+
+
+def test_an_upgrade_that_would_break_a_reference_changes_nothing(older: Path) -> None:
+    """A row without its parent is found before the commit: the ledger stays as it was."""
+    run_sql(older, "PRAGMA foreign_keys = OFF", "DROP TRIGGER slot_refuses_delete",
+            "DELETE FROM slot WHERE schedule_idx = 0")  # fmt: skip
+    with pytest.raises(LedgerError, match="nothing was changed"):
+        migrate.upgrade(older)
+    assert migrate.current(older) == migrate.REVISIONS[-2]
+    raw = DRIVER.connect(str(older))
+    assert "note" not in [row[1] for row in raw.execute("PRAGMA table_info(run)")]
+    raw.close()
+
+
+def test_a_ledger_in_use_is_not_upgraded(older: Path) -> None:
+    """While a coordinator owns a run, the upgrade is refused with who it is."""
+    run_sql(
+        older,
+        "INSERT INTO lease VALUES (1, 2, 'here', 4711, 't', '2026', '2026', "
+        f"'{clock.utc_now().replace('20', '21', 1)}')",
+    )
+    with pytest.raises(LedgerError, match="run run-1 belongs to process 4711 on here"):
+        migrate.upgrade(older)
+    assert migrate.current(older) == migrate.REVISIONS[-2]
+
+
+def test_a_backup_is_whole_private_and_never_overwrites(path: Path, tmp_path: Path) -> None:
+    """A copy of a live ledger opens as one; an existing file is not replaced."""
+    with LedgerWriter.open(path, ArtifactStore(path.parent / "artifacts")) as writer:
+        target = migrate.backup(path, tmp_path / "copy.sqlite")
+        with LedgerReader.open(target) as copy:
+            assert copy.ledger_id == writer.ledger_id
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    content = target.read_bytes()
+    with pytest.raises(LedgerError, match="exists"):
+        migrate.backup(path, target)
+    assert target.read_bytes() == content
+
+
+def test_opening_a_current_ledger_does_not_import_alembic(path: Path) -> None:
+    """Alembic takes a while to import; only creating and upgrading need it."""
+    code = (
+        "import sys; from pathlib import Path; from labledger.ledger.reader import LedgerReader; "
+        "LedgerReader.open(Path(sys.argv[1])).close(); print('alembic' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"

@@ -1,0 +1,51 @@
+"""`--fail-under`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labledger.cli.gates import Gate, missed, parse_gates
+from labledger.errors import InvalidInput
+
+
+def summary(**variants: tuple[int, int]) -> dict[str, Any]:
+    """A summary of variants by name: slots passed, and slots scheduled."""
+    return {
+        "variants": [{"variant_id": name, "pass": n} for name, (n, _) in variants.items()],
+        "ext": {
+            "variants": [{"variant_id": name, "scheduled": n} for name, (_, n) in variants.items()]
+        },
+    }
+
+
+def test_both_forms() -> None:
+    """A rate for every variant, and one for a variant by name, which may hold equals signs."""
+    gates = parse_gates(["0.8", "base=1", "a=b=.5"])
+    assert gates == [Gate(None, 0.8), Gate("base", 1.0), Gate("a=b", 0.5)]
+
+
+@pytest.mark.parametrize("word", ["", "80", "-0.1", "1.01", "nan", "base=", "base=high", "80%"])
+def test_what_is_no_rate_is_refused(word: str) -> None:
+    """A gate that could never mean what was meant stops the command before it begins."""
+    with pytest.raises(InvalidInput, match="--fail-under"):
+        parse_gates([word])
+
+
+def test_a_gate_is_for_every_variant_or_one() -> None:
+    """Each variant that misses is named with its share; reaching the rate is enough."""
+    found = summary(base=(8, 10), treat=(7, 10))
+    assert missed([Gate(None, 0.8)], found) == ["treat passed 7 of 10 slots, which is under 80.0%"]
+    assert missed([Gate("base", 0.8)], found) == []
+    assert missed([Gate("base", 0.9), Gate("treat", 0.9)], found)[1].startswith("treat")
+
+
+def test_slots_without_a_score_are_no_passes() -> None:
+    """The share is of what was scheduled, so that errors cannot lift it."""
+    assert missed([Gate("base", 0.5)], summary(base=(4, 10))) != []
+
+
+def test_a_variant_that_is_not_there_misses() -> None:
+    """A mistyped name does not open the gate."""
+    assert missed([Gate("bas", 0.0)], summary(base=(1, 1))) == ["there is no variant 'bas'"]

@@ -1,0 +1,154 @@
+"""What a run's events add up to, and the lines that say it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from labledger.cli import progress
+from labledger.cli.console import duration, percent
+from labledger.runner.events import event
+
+STARTED = event(
+    "run_started",
+    run_id="run-1",
+    folder="/lab/runs/run-1",
+    total=10,
+    committed=2,
+    staged=0,
+    begun=0,
+    max_concurrency=4,
+    variants=["base", "treat"],
+)
+
+
+def committed(idx: int, status: str, verdict: str | None, **fields: int) -> dict[str, Any]:
+    variant = ("base", "treat")[idx % 2]
+    numbers = {"waiting": 0, "running": 0, **fields}
+    rest = {"variant_id": variant, "status": status, "verdict": verdict, **numbers}
+    return event("slot_committed", schedule_idx=idx, **rest)
+
+
+def finished(status: str = "completed", **fields: object) -> dict[str, Any]:
+    known = {"schedule_idx": 3, "variant_id": "treat", "task_id": "a", "reason": None}
+    return event("trial_finished", status=status, **{**known, "will_retry": False, **fields})
+
+
+def view_of(*events: dict[str, Any]) -> progress.RunView:
+    view = progress.RunView()
+    for told in events:
+        view.take(told)
+    return view
+
+
+def test_a_resumed_run_counts_from_where_it_stood() -> None:
+    """What was committed before is committed, and is no measure of this coordinator's pace."""
+    view = view_of(STARTED)
+    assert (view.committed, view.total, view.remaining_s) == (2, 10, None)
+    view.take(committed(2, "completed", "pass"))
+    assert view.committed == 3
+    assert view.remaining_s == pytest.approx(view.elapsed_s * 7, rel=0.5)
+
+
+def test_the_pass_rate_is_of_what_was_scored() -> None:
+    """Slots without a verdict are in no rate, and a variant without any shows none."""
+    view = view_of(
+        STARTED,
+        committed(2, "completed", "pass"),
+        committed(4, "completed", "fail"),
+        committed(6, "grade_error", None),
+    )
+    assert view.rate("base") == "50.0%"
+    assert view.rate("treat") == "–"
+    assert "1 grade errors · 0 infra errors" in view.line()
+
+
+def test_running_never_exceeds_what_may_run() -> None:
+    """Trials that are only being prepared are not shown as running."""
+    view = view_of(STARTED, event("tick", running=8, waiting=3))
+    assert (view.running, view.waiting) == (4, 3)
+    view.take(committed(2, "completed", "pass", running=1, waiting=2))
+    assert (view.running, view.waiting) == (1, 2)
+
+
+def test_the_line_says_where_the_run_stands() -> None:
+    """One line holds everything that the live display shows."""
+    view = view_of(STARTED, event("tick", running=3, waiting=1))
+    line = view.line()
+    assert line.startswith("2/10 committed · 3 running · 1 waiting to commit · base – · treat –")
+    assert "left" in line
+
+
+def test_failures_are_told_as_they_happen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Off a terminal, each trial that did not complete has a line of its own, on stderr."""
+    watcher = progress.PlainWatcher()
+    watcher(STARTED)
+    watcher(finished("infra_error", reason="container_killed", will_retry=True))
+    watcher(finished())
+    watcher(event("warning", message="careful"))
+    watcher(event("stopping", level=1))
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "slot 3 (treat, a): infra_error: container_killed, running it again" in told.err
+    assert "warning: careful" in told.err
+    assert "Ctrl-C again ends them now" in told.err
+    assert told.err.count("slot 3") == 1
+
+
+def test_a_resume_says_what_it_found() -> None:
+    """Whoever resumes learns what earlier coordinators had done."""
+    line = progress.started_line({**STARTED, "staged": 1, "begun": 3})
+    assert "after 2 committed, with 1 finished and 3 begun" in line
+    assert "going on" not in progress.started_line({**STARTED, "committed": 0})
+
+
+def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[str]) -> None:
+    """A program that reads along gets whole lines of JSON, and nothing that says nothing."""
+    watcher = progress.JsonWatcher()
+    for told in (STARTED, event("tick", running=1, waiting=0), finished(task_id="ä\n")):
+        watcher(told)
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["run_started", "trial_finished"]
+    assert all(json.loads(line)["version"] == 1 for line in lines)
+
+
+def test_quiet_says_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """--quiet keeps what somebody must know."""
+    watcher = progress.QuietWatcher()
+    for told in (STARTED, finished("infra_error"), event("warning", message="careful")):
+        watcher(told)
+    assert capsys.readouterr() == ("", "warning: careful\n")
+
+
+@pytest.mark.parametrize("watcher", [progress.JsonWatcher, progress.PlainWatcher])
+def test_a_reader_that_went_away_does_not_end_the_run(
+    watcher: type[progress.JsonWatcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paid work goes on when nobody reads its events any more."""
+    for name in ("stdout", "stderr"):
+        reading, writing = os.pipe()
+        os.close(reading)
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(os.fdopen(writing, "wb"), "utf-8"))
+    watching = watcher()
+    for told in (STARTED, finished("infra_error"), committed(2, "completed", "pass")):
+        watching(told)
+    sys.stdout.close()
+    sys.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0s"), (59.4, "59s"), (187, "3:07"), (7800, "2:10:00")]
+)
+def test_durations_read_as_people_write_them(seconds: float, text: str) -> None:
+    """Seconds, minutes and hours, without a unit where the colons say it."""
+    assert duration(seconds) == text
+
+
+def test_no_rate_is_no_zero() -> None:
+    """A variant that was never scored has no pass rate, and one that never passed has 0."""
+    assert (percent(None), percent(0.0), percent(0.8333)) == ("–", "0.0%", "83.3%")

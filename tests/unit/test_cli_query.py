@@ -1,0 +1,80 @@
+"""The parameters and the forms of `labledger query`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from labledger.cli import query_output
+from labledger.errors import InvalidInput
+
+COLUMNS = ("task_id", "value", "blob")
+ROWS = [('ä, "b"\nc', 1.5, b"\x00\xff"), ("[bold]x[/]", None, None)]
+
+
+def test_numbers_are_numbers_and_the_rest_is_text() -> None:
+    """A parameter compares as its column does, whatever else it could mean in JSON."""
+    found = query_output.parse_params(["a=1", "b=1.5", "c=true", "d=null", 'e="x"', "f=", "g=x=y"])
+    assert found == {"a": 1, "b": 1.5, "c": "true", "d": "null", "e": '"x"', "f": "", "g": "x=y"}
+
+
+@pytest.mark.parametrize("word", ["a", "=1", "1a=2", "a b=c"])
+def test_what_is_no_parameter_is_refused(word: str) -> None:
+    """A mistyped parameter is named."""
+    with pytest.raises(InvalidInput, match="--param"):
+        query_output.parse_params([word])
+
+
+def test_the_statement_is_given_once(tmp_path: Path) -> None:
+    """As a word or in a file, not both and not neither."""
+    path = tmp_path / "q.sql"
+    path.write_text("SELECT 1", "utf-8")
+    assert query_output.statement("SELECT 2", None) == "SELECT 2"
+    assert query_output.statement(None, path) == "SELECT 1"
+    for sql, file in ((None, None), ("SELECT 2", path), (None, tmp_path / "absent.sql")):
+        with pytest.raises(InvalidInput):
+            query_output.statement(sql, file)
+
+
+def test_json_lines_and_json_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both hold every value under its column's name, bytes as hex."""
+    query_output.print_rows(COLUMNS, ROWS, "jsonl")
+    lines = capsys.readouterr().out.splitlines()
+    query_output.print_rows(COLUMNS, ROWS, "json")
+    whole = json.loads(capsys.readouterr().out)
+    assert [json.loads(line) for line in lines] == whole
+    assert whole[0] == {"task_id": 'ä, "b"\nc', "value": 1.5, "blob": "00ff"}
+
+
+def test_csv_is_read_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """Commas, quotes and line ends survive; null is an empty field."""
+    query_output.print_rows(COLUMNS, ROWS, "csv")
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows == [list(COLUMNS), ['ä, "b"\nc', "1.5", "00ff"], ["[bold]x[/]", "", ""]]
+
+
+def test_a_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing in a value is taken for markup, and off a terminal no row is folded."""
+    query_output.print_rows(("a", "b"), [("[bold]x[/]", "y" * 300)], "table")
+    lines = capsys.readouterr().out.splitlines()
+    assert "[bold]x[/]" in lines[2]
+    assert "y" * 300 in lines[2]
+
+
+def test_a_long_table_says_that_it_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table stops at a thousand rows and names the forms that do not."""
+    query_output.print_rows(("n",), ((n,) for n in range(1001)), "table")
+    told = capsys.readouterr()
+    assert "999" in told.out
+    assert "1000" not in told.out
+    assert "--format csv" in told.err
+
+
+def test_an_unknown_form_names_the_known() -> None:
+    """A mistyped --format says what there is."""
+    with pytest.raises(InvalidInput, match="table, json, jsonl, csv"):
+        query_output.print_rows(("n",), [(1,)], "xml")

@@ -1,0 +1,166 @@
+"""The command starts fast, and says of itself what it can."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+from experiments import CHECKOUT, command_env
+
+from labledger import __version__
+from labledger.cli.app import app
+
+HEAVY = ("docker", "sqlalchemy", "alembic", "jsonschema", "rich", "yaml", "requests")
+
+HELP = """\
+import runpy, sys
+sys.argv = ["labledger", "--help"]
+try:
+    runpy.run_module("labledger", run_name="__main__")
+except SystemExit:
+    pass
+"""
+
+
+def python(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], env=command_env(), capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "import labledger",
+        "import labledger.cli.app",
+        HELP,
+    ],
+    ids=["import", "command", "help"],
+)
+def test_nothing_heavy_is_loaded_before_it_is_needed(work: str) -> None:
+    """Importing the library, or asking for help, loads neither Docker nor a database."""
+    done = python("-c", f"{work}\nimport sys\nprint('loaded:', *sorted(sys.modules))")
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.partition("loaded:")[2].split())
+    assert loaded & set(HEAVY) == set()
+    assert not any(name.startswith("labledger.trial") for name in loaded)
+
+
+def test_the_front_door_hands_out_functions() -> None:
+    """`run` is the function, in whatever order names are imported and parts were loaded."""
+    orders = (
+        "from labledger import run, resume, open_ledger, RunOptions, RunOutcome, Ledger",
+        "from labledger import RunOptions, open_ledger, resume, run",
+        "import labledger.runner.launch\nfrom labledger import run, resume",
+    )
+    for imports in orders:
+        done = python("-c", f"{imports}\nassert callable(run) and callable(resume), run")
+        assert done.returncode == 0, done.stderr
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """The front door has no other names."""
+    done = python("-c", "import labledger; labledger.nothing")
+    assert "module 'labledger' has no attribute 'nothing'" in done.stderr
+
+
+def test_version_and_usage() -> None:
+    """--version prints it; no command, or an unknown one, is exit code 2 with the usage."""
+    assert python("-m", "labledger", "--version").stdout == f"labledger {__version__}\n"
+    unknown = python("-m", "labledger", "rum")
+    assert unknown.returncode == 2
+    assert "No such command 'rum'" in unknown.stderr
+    assert python("-m", "labledger").returncode == 2
+
+
+# -- the command line against its documentation
+
+TYPED = r"(?:`|^\$ |&& |next: |^  )labledger ([a-z]+) ?(\w*)"
+"""Where a text has something to type: in backticks, in a session, as the next step."""
+
+
+def commands() -> dict[str, typer.main.TyperCommand]:
+    """Every command by its full name, such as `db upgrade`."""
+    found = {}
+    group = typer.main.get_command(app)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        for inner, below in getattr(command, "commands", {"": command}).items():
+            found[f"{name} {inner}".strip()] = below
+    return found
+
+
+def options(command: typer.main.TyperCommand) -> set[str]:
+    return {word for param in command.params for word in param.opts if word.startswith("-")}
+
+
+@pytest.fixture(scope="module")
+def readme() -> str:
+    return (CHECKOUT / "README.md").read_text("utf-8")
+
+
+def test_every_command_says_what_it_does() -> None:
+    """--help lists every command with a sentence, and every option of each with another."""
+    shown = python("-m", "labledger", "--help").stdout
+    for name, command in commands().items():
+        assert f"  {name.split()[0]} " in shown
+        assert command.help, name
+        for param in command.params:
+            assert param.help, f"{name} {param.name}"  # type: ignore[attr-defined]
+
+
+def test_every_command_is_documented(readme: str) -> None:
+    """README's table names every command there is."""
+    for name in commands():
+        assert re.search(rf"`(labledger )?{name}\b", readme), name
+
+
+def test_every_documented_command_exists(readme: str) -> None:
+    """Whatever README calls `labledger …` is a command, and so is what other files tell to type."""
+    sources = [*(CHECKOUT / "labledger").rglob("*.py"), *(CHECKOUT / "scripts").iterdir()]
+    texts = [readme, *(path.read_text("utf-8") for path in sources if path.is_file())]
+    known = commands()
+    groups = {name.split()[0] for name in known if " " in name}
+    for first, second in re.findall(TYPED, "\n".join(texts), re.MULTILINE):
+        name = f"{first} {second}" if first in groups else first
+        assert name in known, f"labledger {first} {second}"
+
+
+def test_every_documented_option_exists(readme: str) -> None:
+    """The options that README gives a command in its table are that command's own."""
+    known = commands()
+    rows = re.findall(r"^\| `labledger ([^`]+)`[^|]*\| (.*) \|$", readme, re.MULTILINE)
+    assert len(rows) >= 10
+    for usage, text in rows:
+        name = usage.split()[0]
+        if name in known:
+            given = set(re.findall(r"`(--?[a-z][a-z-]*)", text))
+            assert given <= options(known[name]), name
+
+
+def test_important_options_are_documented(readme: str) -> None:
+    """What steers a run is in README."""
+    for option in sorted(options(commands()["run"]) | {"--frozen"}):
+        if option not in ("--help", "-h", "-q", "--max-concurrency"):
+            assert f"`{option}" in readme, option
+
+
+def test_exit_codes_are_documented(readme: str) -> None:
+    """README's table of exit codes is the code's own."""
+    from labledger.errors import Exit
+
+    section = readme.partition("| exit code | meaning |")[2].partition("\n\n")[0]
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)} == {*Exit}
+
+
+def test_events_are_documented(readme: str) -> None:
+    """Every kind of event that a run tells is in README, but for the tick, which --json skips."""
+    told: set[str] = set()
+    for path in Path(CHECKOUT / "labledger" / "runner").glob("*.py"):
+        told |= set(re.findall(r"event\(\s*\"(\w+)\"", path.read_text("utf-8")))
+    assert "run_started" in told
+    for kind in told - {"tick"}:
+        assert f"`{kind}`" in readme, kind

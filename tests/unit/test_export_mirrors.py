@@ -1,0 +1,262 @@
+"""Mirrors: the same bytes appended or rebuilt, and mended from whatever state they are in."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ledger_kit as kit
+import pytest
+
+from labledger.errors import LedgerError
+from labledger.export.mirrors import PATHS, MirrorWriter, compare, rebuild, rebuild_all
+from labledger.ledger.model import Lease
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import SlotStatus
+
+EVENTS = PATHS["events"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return kit.make_ledger(tmp_path)
+
+
+@pytest.fixture
+def writer(path: Path) -> Iterator[LedgerWriter]:
+    with kit.open_writer(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reader(path: Path) -> Iterator[LedgerReader]:
+    with LedgerReader.open(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def lease(writer: LedgerWriter) -> Lease:
+    return kit.begin_run(writer, 8)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, writer: LedgerWriter, reader: LedgerReader, lease: Lease) -> Path:
+    """The run folder after four commits that were mirrored one by one."""
+    folder = tmp_path / "run"
+    with MirrorWriter(folder) as mirrors:
+        mirrors.mend(reader, kit.RUN)
+        for idx in range(3):
+            mirrors.append(writer.commit_result(lease, kit.result(idx)))
+        pruned = writer.commit_unexecuted(lease, 3, SlotStatus.SKIPPED_PRUNED, "pruned")
+        mirrors.append(pruned)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {kind: (folder / relative).read_bytes() for kind, relative in PATHS.items()}
+
+
+def test_appended_and_rebuilt_mirrors_are_the_same_bytes(
+    run_dir: Path, reader: LedgerReader, tmp_path: Path
+) -> None:
+    """What the run wrote commit by commit is what a rebuild from the ledger writes."""
+    files = rebuild_all(reader, kit.RUN, tmp_path / "rebuilt")
+    assert contents(tmp_path / "rebuilt") == contents(run_dir)
+    assert files == [tmp_path / "rebuilt" / relative for relative in PATHS.values()]
+    assert len((run_dir / EVENTS).read_bytes().splitlines()) == 30
+    stream = io.BytesIO()
+    rebuild(reader, kit.RUN, "scores", stream)
+    assert stream.getvalue() == (run_dir / PATHS["scores"]).read_bytes()
+    assert compare(reader, kit.RUN, run_dir) == []
+
+
+def test_an_empty_run_has_empty_mirrors(tmp_path: Path, reader: LedgerReader, lease: Lease) -> None:
+    """Before the first commit every mirror is there to be followed, and empty."""
+    with MirrorWriter(tmp_path / "run") as mirrors:
+        mirrors.mend(reader, kit.RUN)
+    assert set(contents(tmp_path / "run").values()) == {b""}
+
+
+def cut(count: int) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        os.truncate(file, file.stat().st_size - count)
+
+    return damage
+
+
+def append(extra: bytes) -> Callable[[Path], None]:
+    def damage(file: Path) -> None:
+        with file.open("ab") as handle:
+            handle.write(extra)
+
+    return damage
+
+
+def from_another_run(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"run-1", b"run-9"))
+
+
+def last_slot_changed(file: Path) -> None:
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:-1], lines[-1].replace(b"attempt", b"attempX")]))
+
+
+def ahead_of_the_ledger(file: Path) -> None:
+    ahead = file.read_bytes().splitlines(keepends=True)[-1]
+    append(ahead.replace(b'"schedule_idx":2', b'"schedule_idx":5'))(file)
+
+
+def last_line_twice(file: Path) -> None:
+    append(file.read_bytes().splitlines(keepends=True)[-1])(file)
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "nothing": lambda file: None,
+    "missing": Path.unlink,
+    "emptied": lambda file: file.write_bytes(b"") and None,
+    "last line torn": cut(7),
+    "line end missing": cut(1),
+    "half a slot missing": lambda file: file.write_bytes(
+        b"".join(file.read_bytes().splitlines(keepends=True)[:-4])
+    ) and None,
+    "torn line too much": append(b'{"schedule_idx":3,'),
+    "torn without any line end": lambda file: file.write_bytes(b'{"sched') and None,
+    "garbage line": append(b"garbage\n"),
+    "binary": lambda file: file.write_bytes(bytes(range(256)) * 300) and None,
+    "deep": append(b"[" * 100_000 + b"\n"),
+    "not a record": append(b"[1]\n"),
+    "ahead of the ledger": ahead_of_the_ledger,
+    "doubled line": last_line_twice,
+    "another run": from_another_run,
+    "last slot changed": last_slot_changed,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PATHS)
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_mirror_is_mended(
+    run_dir: Path,
+    reader: LedgerReader,
+    writer: LedgerWriter,
+    lease: Lease,
+    kind: str,
+    damage: Callable[[Path], None],
+) -> None:
+    """Whatever happened to the end of a mirror, mending restores it, and appending goes on."""
+    before = contents(run_dir)
+    damage(run_dir / PATHS[kind])
+    with MirrorWriter(run_dir) as mirrors:
+        mirrors.mend(reader, kit.RUN)
+        assert contents(run_dir) == before
+        mirrors.append(writer.commit_result(lease, kit.result(4)))
+    assert compare(reader, kit.RUN, run_dir) == []
+
+
+def test_commits_that_were_not_mirrored_are_added(
+    run_dir: Path, reader: LedgerReader, writer: LedgerWriter, lease: Lease
+) -> None:
+    """A coordinator killed between commit and mirror leaves mirrors that the next one completes."""
+    before = contents(run_dir)
+    for idx in (4, 5):
+        writer.commit_result(lease, kit.result(idx))
+    with MirrorWriter(run_dir) as mirrors:
+        mirrors.mend(reader, kit.RUN)
+    assert compare(reader, kit.RUN, run_dir) == []
+    for kind, content in contents(run_dir).items():
+        assert content.startswith(before[kind])
+        assert content != before[kind]
+
+
+def test_a_whole_mirror_is_left_as_it_is(run_dir: Path, reader: LedgerReader) -> None:
+    """Mending what is whole writes nothing: who follows the file sees no change."""
+    before = {kind: (run_dir / file).stat() for kind, file in PATHS.items()}
+    with MirrorWriter(run_dir) as mirrors:
+        mirrors.mend(reader, kit.RUN)
+    after = {kind: (run_dir / file).stat() for kind, file in PATHS.items()}
+    for kind in PATHS:
+        assert (after[kind].st_ino, after[kind].st_mtime_ns) == (
+            before[kind].st_ino,
+            before[kind].st_mtime_ns,
+        )
+
+
+def test_a_long_mirror_is_mended_from_its_end(
+    tmp_path: Path, reader: LedgerReader, writer: LedgerWriter, lease: Lease
+) -> None:
+    """Lines longer than the blocks that are read from the end are found whole."""
+    folder = tmp_path / "run"
+    for idx in range(3):
+        body = {"type": "log", "text": "x" * 200_000, "n": idx}
+        writer.commit_result(lease, kit.result(idx, events=(kit.Event(0, "log", body),)))
+    rebuild_all(reader, kit.RUN, folder)
+    cut(100_000)(folder / EVENTS)
+    with MirrorWriter(folder) as mirrors:
+        mirrors.mend(reader, kit.RUN)
+    assert compare(reader, kit.RUN, folder) == []
+
+
+def test_differences_are_named_by_line(run_dir: Path, reader: LedgerReader) -> None:
+    """A comparison finds what mending does not look at: a change in the middle."""
+    scores, trials = run_dir / PATHS["scores"], run_dir / PATHS["trials"]
+    scores.write_bytes(scores.read_bytes().replace(b'"pass"', b'"fail"', 1))
+    append(b"{}\n")(trials)
+    (run_dir / EVENTS).unlink()
+    found = {d.path: (d.line, d.message) for d in compare(reader, kit.RUN, run_dir)}
+    assert found == {
+        scores: (1, "differs from the ledger at slot 0"),
+        trials: (4, "has more than the ledger"),
+        run_dir / EVENTS: (0, "is missing"),
+    }
+
+
+def test_a_mirror_that_cannot_be_written_is_a_clear_error(
+    run_dir: Path, reader: LedgerReader, writer: LedgerWriter, lease: Lease
+) -> None:
+    """A file system that refuses is reported with the file, and that nothing is lost."""
+    file = run_dir / EVENTS
+    file.unlink()
+    file.mkdir()
+    with MirrorWriter(run_dir) as mirrors, pytest.raises(LedgerError, match=r"events\.jsonl") as e:
+        mirrors.mend(reader, kit.RUN)
+    assert e.value.hint is not None
+    assert "nothing is lost" in e.value.hint
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+import ledger_kit as kit
+from labledger.errors import LedgerError
+from labledger.export.mirrors import MirrorWriter
+from labledger.ledger.reader import LedgerReader
+from labledger.records import SlotRecords, SlotStatus
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with LedgerReader.open(Path(sys.argv[1])) as reader, MirrorWriter(Path(sys.argv[2])) as mirrors:
+    mirrors.mend(reader, kit.RUN)
+    limit = max(p.stat().st_size for p in Path(sys.argv[2]).glob("*/*")) + 100
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        line = "x" * 200
+        mirrors.append(SlotRecords(4, "base", SlotStatus.COMPLETED, events=(line, line)))
+    except LedgerError as error:
+        print(error.message)
+"""
+
+
+def test_a_mirror_that_fills_the_disk_keeps_whole_lines(
+    run_dir: Path, path: Path, reader: LedgerReader
+) -> None:
+    """A write that was only done in part is taken back."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path), str(run_dir), str(Path(__file__).parents[1])],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "could not write the mirror" in done.stdout
+    assert compare(reader, kit.RUN, run_dir) == []

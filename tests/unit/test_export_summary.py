@@ -1,0 +1,102 @@
+"""The summary counts what was scored, and says what was not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import ledger_kit as kit
+import pytest
+
+from labledger import schema
+from labledger.export.summary import SCHEMA, build_summary, summary_bytes, write_summary
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import SlotStatus
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return kit.make_ledger(tmp_path)
+
+
+@pytest.fixture
+def writer(path: Path) -> Iterator[LedgerWriter]:
+    with kit.open_writer(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reader(path: Path) -> Iterator[LedgerReader]:
+    with LedgerReader.open(path) as opened:
+        yield opened
+
+
+def test_denominators_are_honest(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """Errors, pruned and open slots are counted and shown, and average nothing down."""
+    lease = kit.begin_run(writer, 12)
+    writer.commit_result(lease, kit.result(0))
+    writer.commit_result(lease, kit.result(1))
+    writer.commit_result(lease, kit.result(2, status=SlotStatus.INFRA_ERROR, scores=()))
+    writer.commit_result(lease, kit.result(3, status=SlotStatus.GRADE_ERROR, reason="x"))
+    writer.commit_result(lease, kit.result(4, scores=(kit.score(4, "missing", 0.25),)))
+    writer.commit_unexecuted(lease, 5, SlotStatus.SKIPPED_PRUNED, "pruned")
+    writer.commit_result(lease, kit.result(6, scores=(kit.score(6, "error", 0),)))
+    summary = build_summary(reader, kit.RUN)
+    schema.check(summary, SCHEMA)
+    assert summary["benchmark"] == kit.BENCHMARK
+    assert summary["evaluator"] == {"name": "check", "mode": "custom"}
+    assert summary["totals"] == {"trials": 4, "pass": 1, "fail": 1, "missing": 1, "error": 1}
+    base, treat = summary["variants"]
+    assert (base["variant_id"], base["total"], base["pass_rate"]) == ("base", 3, 1 / 3)
+    assert base["primary_metric_mean"] == pytest.approx(1.25 / 3)
+    assert (treat["total"], treat["fail"], treat["pass_rate"]) == (1, 1, 0.0)
+    ext = summary["ext"]
+    assert (ext["scheduled"], ext["committed"], ext["scored"]) == (12, 7, 4)
+    assert (ext["unscored"], ext["not_committed"]) == (3, 5)
+    assert ext["statuses"] == {
+        "completed": 4, "agent_error": 0, "agent_timeout": 0, "setup_error": 0,
+        "grade_error": 1, "infra_error": 1, "cancelled": 0, "skipped_pruned": 1,
+    }  # fmt: skip
+    assert [v["scheduled"] for v in ext["variants"]] == [6, 6]
+    assert [v["unscored"] for v in ext["variants"]] == [1, 2]
+    assert ext["chain_head"] == reader.chain_head(kit.RUN)
+
+
+def test_a_run_without_scores_has_no_rate(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """Nothing scored is null, not zero, and the benchmark is named all the same."""
+    kit.begin_run(writer)
+    summary = build_summary(reader, kit.RUN)
+    assert summary["benchmark"] == kit.BENCHMARK
+    assert "evaluator" not in summary
+    for variant in summary["variants"]:
+        assert variant["pass_rate"] is None
+        assert variant["primary_metric_mean"] is None
+
+
+def test_different_primary_metrics_are_not_averaged(
+    writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """A variant whose scores name two primary metrics has no mean."""
+    lease = kit.begin_run(writer)
+    for idx in range(3):
+        score = kit.score(idx, "pass", 1.0)
+        score["primary_metric_name"] = f"metric-{idx}"
+        writer.commit_result(lease, kit.result(idx, scores=(score,)))
+    base, treat = build_summary(reader, kit.RUN)["variants"]
+    assert (base["primary_metric_name"], base["primary_metric_mean"]) == (None, None)
+    assert (treat["primary_metric_name"], treat["primary_metric_mean"]) == ("metric-1", 1.0)
+
+
+def test_the_same_ledger_gives_the_same_bytes(
+    writer: LedgerWriter, reader: LedgerReader, tmp_path: Path
+) -> None:
+    """A summary that is built again is the same file."""
+    lease = kit.begin_run(writer)
+    for idx in range(4):
+        writer.commit_result(lease, kit.result(idx))
+    file = write_summary(tmp_path, build_summary(reader, kit.RUN))
+    assert file == tmp_path / "benchmark" / "summary.json"
+    assert file.read_bytes() == summary_bytes(build_summary(reader, kit.RUN))
+    assert json.loads(file.read_bytes())["run_id"] == kit.RUN

@@ -1,0 +1,56 @@
+"""Where the lab folder is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labledger.runner.lab import Lab
+
+
+@pytest.fixture
+def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder some way down."""
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("LABLEDGER_DIR", raising=False)
+    return folder
+
+
+def test_the_nearest_lab_upwards_is_found(deep: Path, tmp_path: Path) -> None:
+    """A command works in any folder of a project, with the innermost project's lab."""
+    assert Lab.find().root == deep / ".lab"
+    (tmp_path / ".lab").mkdir()
+    assert Lab.find().root == tmp_path / ".lab"
+    (tmp_path / "a" / ".lab").mkdir()
+    assert Lab.find().root == tmp_path / "a" / ".lab"
+    (deep / ".lab").write_text("no folder", "utf-8")
+    assert Lab.find().root == tmp_path / "a" / ".lab"
+
+
+def test_the_option_wins_over_the_variable_and_that_over_the_search(
+    deep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--lab-dir, then LABLEDGER_DIR, then upwards; both are relative to here."""
+    (tmp_path / ".lab").mkdir()
+    monkeypatch.setenv("LABLEDGER_DIR", "named")
+    assert Lab.find().root == deep / "named"
+    assert Lab.find(Path("given")).root == deep / "given"
+
+
+def test_what_stands_of_a_lab_that_is_not_there(tmp_path: Path) -> None:
+    """The nearest place above that exists is where it would be made."""
+    lab = Lab(tmp_path / "a" / "b" / ".lab")
+    assert lab.standing == tmp_path
+    lab.create()
+    assert lab.standing == lab.root
+
+
+def test_a_new_lab_is_private_and_ignored_by_git(tmp_path: Path) -> None:
+    """Nobody else on the machine can read it, and it never ends up in a repository."""
+    lab = Lab(tmp_path / ".lab")
+    lab.create()
+    assert lab.root.stat().st_mode & 0o777 == 0o700
+    assert (lab.root / ".gitignore").read_text("utf-8") == "*\n"

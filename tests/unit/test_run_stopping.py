@@ -1,0 +1,49 @@
+"""How a run is asked to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from labledger.runner.stopping import StopRequest, on_signals
+
+
+def test_a_third_press_asks_for_nothing_more() -> None:
+    """There are two levels: after the running trials, and now."""
+    stop = StopRequest()
+    levels = []
+    for _ in range(3):
+        stop.press()
+        levels.append(stop.level)
+    assert levels == [1, 2, 2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_press_and_are_given_back(number: int) -> None:
+    """Ctrl-C and TERM press while a run lasts; afterwards they do what they did before."""
+    before = signal.getsignal(number)
+    stop = StopRequest()
+    with on_signals(stop):
+        os.kill(os.getpid(), number)
+        assert stop.level == 1
+        os.kill(os.getpid(), number)
+        assert stop.level == 2
+    assert signal.getsignal(number) is before
+
+
+def test_other_threads_leave_signals_alone() -> None:
+    """A run in a thread of somebody's program takes none of its signals."""
+    before = signal.getsignal(signal.SIGINT)
+    seen = []
+
+    def work() -> None:
+        with on_signals(StopRequest()):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [before]
