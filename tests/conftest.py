@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from experiments import EngineLog, engine_log_in
+from experiments import EngineLog, Project, engine_log_in
 from trial_kit import SHELLS, Trials, trials_in
 
 from labledger.errors import EngineUnavailable
@@ -44,3 +44,11 @@ def engine_log(
     """What the engine does with labledger's containers, from now on."""
     with engine_log_in(tmp_path_factory.mktemp("engine")) as log:
         yield log
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_left() -> Iterator[None]:
+    """Removes the containers that tests which failed have left."""
+    yield
+    for project in Project.made:
+        project.clear()

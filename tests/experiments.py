@@ -14,12 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from trial_kit import BUSYBOX
 
 from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
+from labledger.errors import LedgerError
 from labledger.export import mirrors, summary
 from labledger.ledger.reader import LedgerReader
 from labledger.trial.container import thread_engine
@@ -69,6 +70,9 @@ PASSING = ("--env", "PACE=passing")
 class Project:
     """A folder with an experiment of two variants, whose tasks say what their agents do."""
 
+    made: ClassVar[list[Project]] = []
+    """Every project of this process, to be cleared of what failed tests left."""
+
     def __init__(self, folder: Path, tasks: dict[str, str], **design: Any) -> None:
         self.folder = folder
         self.lab = folder / ".lab"
@@ -101,6 +105,7 @@ class Project:
         self.write("grader.sh", GRADER)
         self.tasks(tasks)
         self.save()
+        self.made.append(self)
 
     @property
     def experiment(self) -> Path:
@@ -194,6 +199,16 @@ class Project:
         """What all containers of a run carry, and no others."""
         with LedgerReader.open(self.lab / "ledger.sqlite") as reader:
             return {Labels.LEDGER: reader.ledger_id, Labels.RUN: run_id}
+
+    def clear(self) -> None:
+        """Remove every container of this project's ledger, where it still has one."""
+        try:
+            with LedgerReader.open(self.lab / "ledger.sqlite") as reader:
+                labels = {Labels.LEDGER: reader.ledger_id}
+        except LedgerError:
+            return
+        for name, _ in thread_engine().names_with(labels):
+            thread_engine().remove(name)
 
     # -- what a run left
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,11 @@ def problems(result: TrialResult) -> dict[str, str]:
 
 def brief(result: TrialResult) -> tuple[str, str | None, int | None]:
     return result.status.value, result.reason, result.exit_status
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition; a test fails where it does not come true within 30 s."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "waited for 30 s"
+        time.sleep(0.02)

@@ -26,7 +26,7 @@ from labledger.runner.stopping import StopRequest
 from labledger.trial.collect import CONTAINER_KILLED
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialSpec
-from labledger.trial.worker import NotStarted
+from labledger.trial.worker import NotStarted, Uncollected
 
 _POLL_S = 0.25
 
@@ -153,7 +153,7 @@ class Coordinator:
             result = future.result()
         except NotStarted:
             return
-        except EngineUnavailable as error:
+        except (EngineUnavailable, Uncollected) as error:
             # Nobody's fault and no result: the slot stays open, and its container may live on.
             self.trouble = error.message
             self._warn(error.message)

@@ -36,6 +36,10 @@ class Abandoned(LabLedgerError):
     """Nobody waits for this trial any more; its container goes on by itself."""
 
 
+class Uncollected(LabLedgerError):
+    """A trial ended and could not be read on this host; its container and folder are kept."""
+
+
 _SLICE_S = 5.0
 """How long one call waits for a container before it is asked again whether anyone still cares."""
 
@@ -120,7 +124,8 @@ def run_trial(spec: TrialSpec) -> TrialResult:
 
     Leaves the container and the trial folder in place: the coordinator discards them when the
     result is durable. Raises `NotStarted` or `Abandoned` where the run is stopping, and
-    `EngineUnavailable` where the engine does not answer; other trouble is the result's status.
+    `EngineUnavailable` or `Uncollected` where nothing can be said of the trial yet; other trouble
+    is the result's status.
     """
     begun = clock.utc_now()
     try:
@@ -129,13 +134,25 @@ def run_trial(spec: TrialSpec) -> TrialResult:
         if ended.exit_status not in ExitStatus.KNOWN and os.geteuid() != 0:
             # `trial.sh` was ended before it could do this itself.
             _open_by_container(engine, spec)
-        return collect(spec, ended)
+        return _collected(spec, ended)
     except (NotStarted, Abandoned, EngineUnavailable):
         raise
     except ContainerFailed as error:
         return infra_error(spec, begun, "container_failed", error.message)
     except OSError as error:
         return infra_error(spec, begun, "host_error", f"{error.strerror}: {error.filename}")
+
+
+def _collected(spec: TrialSpec, ended: Ended) -> TrialResult:
+    """The result of an ended trial. What this host cannot do is no fault of a trial that ran."""
+    try:
+        return collect(spec, ended)
+    except OSError as error:
+        raise Uncollected(
+            f"slot {spec.slot.schedule_idx} has ended and could not be collected: "
+            f"{error.strerror} ({error.filename or spec.folder})",
+            hint="mend that and resume: its container is kept, and it is not run again",
+        ) from error
 
 
 def discard_trial(spec: TrialSpec) -> None:

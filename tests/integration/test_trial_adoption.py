@@ -1,0 +1,265 @@
+"""What a coordinator finds of the one before it: running, ended, never started, gone."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+
+import coordinator_driver
+import pytest
+from trial_kit import GRADES, Trials, brief, phase, until
+
+from labledger import clock
+from labledger.records import Slot, TrialResult
+from labledger.trial import inputs
+from labledger.trial.container import Engine, container_config, thread_engine
+from labledger.trial.contract import TrialSpec
+from labledger.trial.worker import (
+    Abandoned,
+    NotStarted,
+    StartGate,
+    discard_trial,
+    run_trial,
+    use_gate,
+)
+
+pytestmark = [pytest.mark.docker]
+
+ONE_START = "echo started >>starts; while [ ! -e go ]; do sleep 0.02; done"
+
+
+def starts(trials: Trials, result: TrialResult) -> int:
+    """How often the agent of `ONE_START` was started, as the evidence has it."""
+    return trials.content(result, "workspace_patch").count(b"\n+started\n")
+
+
+def begin_and_kill(spec: TrialSpec, tmp_path: Path) -> Path:
+    """Begin a trial in a process of its own, kill that with SIGKILL, return the workspace."""
+    file = tmp_path / "spec.pickle"
+    file.write_bytes(pickle.dumps(spec))
+    workspace = spec.folder / "workspace"
+    process = subprocess.Popen([sys.executable, coordinator_driver.__file__, file, "run"])
+    try:
+        until((workspace / "starts").exists)
+    finally:
+        process.kill()
+        process.wait()
+    return workspace
+
+
+def test_running_container_is_waited_for(trials: Trials, tmp_path: Path) -> None:
+    """After kill -9 of its coordinator a trial goes on, is waited for, and runs its agent once."""
+    spec = trials.spec(ONE_START)
+    workspace = begin_and_kill(spec, tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run_trial, replace(spec, may_exist=True))
+        (workspace / "go").touch()
+        result = waiting.result()
+    assert brief(result) == ("completed", None, 0)
+    assert result.verdict == "pass"
+    assert starts(trials, result) == 1
+    assert result.started_at <= result.ended_at
+    assert result.duration_ms >= sum(p.duration_ms for p in result.phases.values()) - 20
+
+
+def test_ended_container_is_collected(trials: Trials, tmp_path: Path) -> None:
+    """A trial that ended with nobody watching is collected as it was."""
+    spec = trials.spec(f"{ONE_START}; exit 3")
+    (begin_and_kill(spec, tmp_path) / "go").touch()
+    engine = thread_engine()
+    until(lambda: (state := engine.inspect(spec.container)) and state.has_ended)
+    result = run_trial(replace(spec, may_exist=True))
+    assert brief(result) == ("agent_error", "agent_exit_nonzero", 10)
+    assert starts(trials, result) == 1
+    again = run_trial(replace(spec, may_exist=True))
+    assert again == result
+
+
+def test_time_limit_holds_with_nobody_watching(trials: Trials, tmp_path: Path) -> None:
+    """An agent whose coordinator is dead meets its limit all the same, and is graded."""
+    spec = trials.spec(phase("echo started >>starts; sleep 300", timeout_s=1.0))
+    begin_and_kill(spec, tmp_path)
+    engine = thread_engine()
+    until(lambda: (state := engine.inspect(spec.container)) and state.has_ended)
+    result = run_trial(replace(spec, may_exist=True))
+    assert brief(result) == ("agent_timeout", "agent_timeout", 11)
+    assert result.verdict == "pass"
+
+
+def test_container_that_never_started_is_replaced(trials: Trials) -> None:
+    """A container that was created and not started has run nothing; a new one runs the slot."""
+    spec = trials.spec(ONE_START.replace("while", "touch go; while"))
+    inputs.prepare(spec)
+    old = thread_engine().create(spec.container, container_config(spec))
+    result = run_trial(replace(spec, may_exist=True))
+    assert brief(result) == ("completed", None, 0)
+    assert starts(trials, result) == 1
+    state = thread_engine().inspect(spec.container)
+    assert state is not None
+    assert state.container_id != old
+
+
+def test_nothing_there(trials: Trials) -> None:
+    """A dispatch whose container was never created, or was removed, is run."""
+    result = run_trial(replace(trials.spec("true"), may_exist=True))
+    assert brief(result) == ("completed", None, 0)
+
+
+def test_trial_folder_that_is_gone(trials: Trials) -> None:
+    """Where what a container produced was deleted, the slot is run again."""
+    spec = trials.spec("echo started >>starts")
+    run_trial(spec)
+    shutil.rmtree(spec.folder)
+    result = run_trial(replace(spec, may_exist=True))
+    assert brief(result) == ("completed", None, 0)
+    assert starts(trials, result) == 1
+
+
+def test_paused_container_is_no_result(trials: Trials, tmp_path: Path) -> None:
+    """A container that somebody paused has not ended; it is waited for until it goes on."""
+    spec = trials.spec(ONE_START)
+    workspace = begin_and_kill(spec, tmp_path)
+    subprocess.run(["docker", "pause", spec.container], check=True, stdout=subprocess.DEVNULL)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run_trial, replace(spec, may_exist=True))
+        (workspace / "go").touch()
+        time.sleep(0.3)
+        assert not waiting.done()
+        command = ["docker", "unpause", spec.container]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        result = waiting.result()
+    assert brief(result) == ("completed", None, 0)
+
+
+def meddle(trials: Trials, action: Callable[[Engine, str], None]) -> TrialResult:
+    """The result of a trial whose container somebody else does something to while it runs."""
+    spec = trials.spec(f"{ONE_START}; echo unreachable")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_trial, spec)
+        until((spec.folder / "workspace" / "starts").exists)
+        action(thread_engine(), spec.container)
+        return running.result()
+
+
+def test_container_that_is_killed(trials: Trials) -> None:
+    """A container killed from outside is an `infra_error`; what it left is still evidence."""
+    result = meddle(trials, Engine.kill)
+    assert brief(result) == ("infra_error", "container_killed", 137)
+    assert starts(trials, result) == 1
+    assert result.phases == {}
+    assert result.scores == ()
+
+
+def test_container_that_is_removed(trials: Trials) -> None:
+    """A container removed from outside is an `infra_error`, whenever the engine tells of it."""
+    result = meddle(trials, Engine.remove)
+    assert result.status == "infra_error"
+    assert result.reason in {"container_killed", "container_failed"}
+    assert trials.containers() == []
+
+
+def test_outer_deadline(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container that does not keep its own limits is ended by the host."""
+    monkeypatch.setattr("labledger.trial.contract.OUTER_MARGIN_S", -59.5)
+    result = trials.run("sleep 300")
+    assert brief(result) == ("infra_error", "deadline", None)
+    assert result.message is not None
+    assert "0.5 s" in result.message
+    state = thread_engine().inspect(result.container)
+    assert state is not None
+    assert state.has_ended
+
+
+def test_phases_are_believed_of_trial_sh_alone(trials: Trials) -> None:
+    """An agent's own note of its phases counts for nothing when its container was killed."""
+    spec = trials.spec("echo agent 0 0 99999999999999999999 0 >/agentlab/state/phases; sleep 60")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_trial, spec)
+        until((spec.folder / "state" / "phases").exists)
+        thread_engine().kill(spec.container)
+        assert running.result().phases == {}
+
+
+def test_discarding(trials: Trials) -> None:
+    """Discarding removes the container and the folder, and may be asked for twice."""
+    spec = trials.spec("true")
+    run_trial(spec)
+    assert trials.containers() == [spec.container]
+    for _ in range(2):
+        discard_trial(spec)
+        assert trials.containers() == []
+        assert not spec.folder.exists()
+
+
+def test_gate_lets_so_many_run(trials: Trials) -> None:
+    """Of many trials in hand no more than the gate's width run at once."""
+    gate = StartGate(2)
+    specs = [trials.spec("true", slot=Slot(i, "base", "t/1", 0)) for i in range(6)]
+    with ThreadPoolExecutor(6, initializer=use_gate, initargs=(gate,)) as pool:
+        results = list(pool.map(run_trial, specs))
+    assert {brief(result) for result in results} == {("completed", None, 0)}
+    engine = thread_engine()
+    states = [state for spec in specs if (state := engine.inspect(spec.container))]
+    begins = [(clock.parse(state.started_at), 1) for state in states]
+    ends = [(clock.parse(state.finished_at), -1) for state in states]
+    running = list(accumulate(step for _, step in sorted(begins + ends)))
+    assert len(states) == len(specs)
+    assert max(running) == 2
+
+
+def test_closed_gate(trials: Trials) -> None:
+    """Trials that wait at a gate that closes do not start and leave nothing; one inside goes on."""
+    gate = StartGate(1)
+    inside = trials.spec(ONE_START)
+    waiting = [trials.spec("true", slot=Slot(i, "base", "t/1", 0)) for i in range(2)]
+    with ThreadPoolExecutor(3, initializer=use_gate, initargs=(gate,)) as pool:
+        first = pool.submit(run_trial, inside)
+        until((inside.folder / "workspace" / "starts").exists)
+        others = [pool.submit(run_trial, spec) for spec in waiting]
+        until(lambda: len(trials.containers()) == 3)
+        gate.close()
+        for other in others:
+            with pytest.raises(NotStarted):
+                other.result()
+        assert trials.containers() == [inside.container]
+        assert not any(spec.folder.exists() for spec in waiting)
+        (inside.folder / "workspace" / "go").touch()
+        assert brief(first.result()) == ("completed", None, 0)
+
+
+def test_abandoned_gate(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for an abandoned trial; its container goes on and can be adopted later."""
+    monkeypatch.setattr("labledger.trial.worker._SLICE_S", 0.2)
+    gate = StartGate(1)
+    spec = trials.spec(ONE_START)
+    with ThreadPoolExecutor(1, initializer=use_gate, initargs=(gate,)) as pool:
+        running = pool.submit(run_trial, spec)
+        until((spec.folder / "workspace" / "starts").exists)
+        gate.abandon()
+        with pytest.raises(Abandoned):
+            running.result()
+    state = thread_engine().inspect(spec.container)
+    assert state is not None
+    assert state.status == "running"
+    (spec.folder / "workspace" / "go").touch()
+    result = run_trial(replace(spec, may_exist=True))
+    assert brief(result) == ("completed", None, 0)
+    assert starts(trials, result) == 1
+
+
+def test_graded_by_nobody_else(trials: Trials) -> None:
+    """Two attempts at one slot are two containers, and each has its own folder."""
+    first = trials.spec("true", GRADES)
+    second = replace(first, attempt=2)
+    assert brief(run_trial(first)) == brief(run_trial(second)) == ("completed", None, 0)
+    assert trials.containers() == sorted([first.container, second.container])
+    assert first.folder != second.folder
+    discard_trial(second)

@@ -1,0 +1,128 @@
+"""A host's user who is not root, and containers whose processes are."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import coordinator_driver
+import pytest
+from trial_kit import GRADES, SHELLS, Trials, brief, trials_in, until
+
+from labledger.records import TrialResult
+from labledger.trial.container import thread_engine
+from labledger.trial.contract import TrialSpec
+
+UID = 12345
+"""Who runs the trials where the tests run as root; else they do it themselves."""
+
+CLOSED = """
+umask 077
+echo '{"outcome": "success"}' >"$AGENTLAB_RESULT_PATH"
+echo '{"type": "e"}' >"$AGENTLAB_TRAJECTORY_PATH"
+mkdir -p closed/deep tmp; echo x >closed/deep/file; echo y >tmp/file
+chmod 700 closed/deep; chmod 000 closed; chmod 1777 tmp
+chmod 700 . /agentlab/out 2>/dev/null
+touch /agentlab/state/done
+"""
+
+pytestmark = [pytest.mark.docker]
+
+
+class HostsUser:
+    """Does with trials what a user of the host who is not root does, in a process of its own."""
+
+    def __init__(self, trials: Trials, folder: Path) -> None:
+        self.trials = trials
+        self.folder = folder
+
+    def spec(self, *args: Any, **settings: Any) -> TrialSpec:
+        spec = self.trials.spec(*args, **settings)
+        if os.geteuid() == 0:
+            self.trials.store.root.mkdir(exist_ok=True)
+            for path in (self.trials.root, *self.trials.root.rglob("*")):
+                os.chown(path, UID, UID)
+        return spec
+
+    def run(self, spec: TrialSpec) -> TrialResult:
+        result: TrialResult = pickle.loads(self.do("run", spec))
+        return result
+
+    def discard(self, spec: TrialSpec) -> None:
+        self.do("discard", spec)
+
+    def do(self, action: str, spec: TrialSpec) -> bytes:
+        file = self.folder / "spec.pickle"
+        file.write_bytes(pickle.dumps(spec))
+        file.chmod(0o644)
+        user = [str(UID)] if os.geteuid() == 0 else []
+        command = [sys.executable, coordinator_driver.__file__, file, action, *user]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+
+
+@pytest.fixture
+def user(image_ids: dict[str, str]) -> Iterator[HostsUser]:
+    """Another user than root, whose trials are in a folder that this user can reach."""
+    with tempfile.TemporaryDirectory(prefix="labledger-user-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "lab").mkdir()
+        with trials_in(folder / "lab", image_ids) as trials:
+            yield HostsUser(trials, folder)
+
+
+@pytest.mark.parametrize("image", SHELLS, ids=("busybox", "dash"))
+@pytest.mark.parametrize("inside", [None, "1000"], ids=("root", "uid 1000"))
+def test_what_a_container_wrote_is_the_users(
+    user: HostsUser, image: str, inside: str | None
+) -> None:
+    """Folders that a container closed are read as evidence and deleted by the host's user."""
+    spec = user.spec(CLOSED, GRADES, image=image, runtime={"user": inside})
+    result = user.run(spec)
+    assert brief(result) == ("completed", None, 0)
+    assert (result.outcome, len(result.events)) == ("success", 1)
+    after = user.trials.content(result, "workspace_after")
+    assert b"closed/deep/file" in after
+    assert b"tmp/file" in after
+    user.discard(spec)
+    assert not spec.folder.exists()
+    assert user.trials.containers() == []
+
+
+def test_what_a_killed_container_wrote_is_the_users(user: HostsUser) -> None:
+    """Also when `trial.sh` had no time to open its folders, they can be read and deleted."""
+    spec = user.spec(f"{CLOSED}sleep 300")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(user.run, spec)
+        until((spec.folder / "state" / "done").exists)
+        thread_engine().kill(spec.container)
+        result = running.result()
+    assert brief(result) == ("infra_error", "container_killed", 137)
+    assert result.outcome == "success"
+    assert b"closed/deep/file" in user.trials.content(result, "workspace_after")
+    user.discard(spec)
+    assert not spec.folder.exists()
+    assert user.trials.containers() == []
+
+
+def test_leftover_folder_is_replaced(user: HostsUser) -> None:
+    """A folder of root's files that a lost container left is no obstacle to running the slot."""
+    spec = user.spec(f"{CLOSED}kill -KILL $$")
+    user.run(spec)
+    thread_engine().remove(spec.container)
+    if os.geteuid() == 0:
+        for path in (spec.folder / "workspace").rglob("*"):
+            os.chown(path, 0, 0, follow_symlinks=False)
+            path.chmod(0o700)
+    result = user.run(replace(spec, may_exist=True))
+    assert result.status == "agent_error"
+    user.discard(spec)
+    assert not spec.folder.exists()
