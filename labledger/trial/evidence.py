@@ -153,6 +153,8 @@ class Evidence:
             },
             "evidence": dict(self.references),
         }
+        if self.redactor.count:
+            self.ext["redacted"] = self.redactor.count
         if self.ext:
             record["ext"] = self.ext
         schema.check(record, EVIDENCE_SCHEMA)

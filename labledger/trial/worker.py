@@ -131,10 +131,7 @@ def run_trial(spec: TrialSpec) -> TrialResult:
     try:
         engine = thread_engine()
         ended = _adopt(engine, spec) or _run_new(engine, spec)
-        if ended.exit_status not in ExitStatus.KNOWN and os.geteuid() != 0:
-            # `trial.sh` was ended before it could do this itself.
-            _open_by_container(engine, spec)
-        return _collected(spec, ended)
+        return _collected(engine, spec, ended)
     except (NotStarted, Abandoned, EngineUnavailable):
         raise
     except ContainerFailed as error:
@@ -143,16 +140,42 @@ def run_trial(spec: TrialSpec) -> TrialResult:
         return infra_error(spec, begun, "host_error", f"{error.strerror}: {error.filename}")
 
 
-def _collected(spec: TrialSpec, ended: Ended) -> TrialResult:
+def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
     """The result of an ended trial. What this host cannot do is no fault of a trial that ran."""
     try:
+        if os.geteuid() != 0 and _is_closed(spec.folder):
+            # `trial.sh` was ended before it could open its files, or it did not own them all.
+            _open_by_container(engine, spec)
         return collect(spec, ended)
-    except OSError as error:
+    except (OSError, ContainerFailed) as error:
+        trouble = (
+            f"{error.strerror} ({error.filename or spec.folder})"
+            if isinstance(error, OSError)
+            else error.message
+        )
         raise Uncollected(
-            f"slot {spec.slot.schedule_idx} has ended and could not be collected: "
-            f"{error.strerror} ({error.filename or spec.folder})",
+            f"slot {spec.slot.schedule_idx} has ended and could not be collected: {trouble}",
             hint="mend that and resume: its container is kept, and it is not run again",
         ) from error
+
+
+def _is_closed(folder: Path) -> bool:
+    """True where something in a folder is closed to the user of this process."""
+    pending: list[str | Path] = [folder]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as children:
+                for child in children:
+                    if child.is_symlink():
+                        continue
+                    is_folder = child.is_dir(follow_symlinks=False)
+                    if is_folder:
+                        pending.append(child.path)
+                    if not os.access(child.path, os.R_OK | (os.X_OK if is_folder else 0)):
+                        return True
+        except OSError:
+            return True
+    return False
 
 
 def discard_trial(spec: TrialSpec) -> None:
@@ -244,7 +267,7 @@ def _gate() -> StartGate:
 
 
 def _open_by_container(engine: Engine, spec: TrialSpec) -> None:
-    """Have a container give the host's user every right on what a killed trial left."""
+    """Have a container give the host's user every right on what a trial left."""
     name = f"{spec.container}-sweep"
     engine.remove(name)
     engine.create(name, sweep_config(spec))

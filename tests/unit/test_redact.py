@@ -1,0 +1,79 @@
+"""Secrets: their values are in nothing that is kept, however a program wrote them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import re
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from labledger.trial.redact import MIN_LENGTH, Redactor
+
+KEY = "sk-Live/42+ü \"q\" 'x'\\n%"
+
+
+def written(value: str) -> dict[str, bytes]:
+    """A value as common programs write it."""
+    raw = value.encode()
+    return {
+        "plain": raw,
+        "json": json.dumps({"key": value}).encode(),
+        "json in UTF-8": json.dumps(value, ensure_ascii=False).encode(),
+        "json with escaped slashes": json.dumps(value).replace("/", "\\/").encode(),
+        "url": quote(value).encode(),
+        "url, all escaped": quote(value, safe="").encode(),
+        "url, plus for space": quote_plus(value).encode(),
+        "url, lower case": re.sub("%..", lambda m: m[0].lower(), quote(value, safe="")).encode(),
+        "hex": raw.hex().encode(),
+        "base64": base64.b64encode(raw),
+        "base64 for urls": base64.urlsafe_b64encode(raw),
+        "basic authorization": base64.b64encode(b"user:" + raw),
+        "base64 of more": base64.b64encode(b"ab" + raw + b" and more"),
+    }
+
+
+@pytest.mark.parametrize("form", written(KEY))
+def test_a_secret_is_found_in_every_form(form: str) -> None:
+    """The value is replaced by its name, exactly, escaped and encoded, and counted once."""
+    redactor = Redactor({"KEY": KEY})
+    kept = redactor.data(b"before " + written(KEY)[form] + b" after")
+    assert b"[redacted:KEY]" in kept
+    assert kept.startswith(b"before ")
+    assert kept.endswith(b" after")
+    assert redactor.count == 1
+
+
+def test_no_encoding_of_a_random_secret_can_be_decoded_again() -> None:
+    """Wherever a random key stands in Base64, what is left of it decodes to nothing of the key."""
+    chance = random.Random(7)
+    for _ in range(300):
+        key = "".join(chance.choices("abcXYZ019-_/+", k=chance.randint(MIN_LENGTH, 40)))
+        around = [chance.randbytes(chance.randint(0, 7)) for _ in range(2)]
+        encoded = base64.b64encode(around[0] + key.encode() + around[1])
+        kept = Redactor({"KEY": key}).data(encoded)
+        assert b"[redacted:KEY]" in kept, (key, around)
+        assert len(kept.replace(b"[redacted:KEY]", b"")) <= len(encoded) - len(key)
+
+
+def test_the_longest_secret_goes_first() -> None:
+    """A value that contains another is replaced as a whole."""
+    redactor = Redactor({"SHORT": "secret", "LONG": "secret-and-more"})
+    assert redactor.text("secret-and-more secret") == "[redacted:LONG] [redacted:SHORT]"
+
+
+def test_short_and_public_values_are_no_secrets() -> None:
+    """A value that is too short, or that the records themselves hold, is left alone."""
+    redactor = Redactor({"FLAG": "1", "NAME": "careful"}, public=["a careful variant"])
+    assert redactor.text("1 careful") == "1 careful"
+    assert redactor.count == 0
+
+
+def test_json_values_are_searched_in_keys_texts_and_numbers() -> None:
+    """No part of a JSON value keeps a secret, a number that is one included."""
+    redactor = Redactor({"PIN": "123456789", "KEY": "s3cret-key"})
+    kept = redactor.json({"s3cret-key": [123456789, 1.5, "x s3cret-key", {"a": None}]})
+    assert kept == {"[redacted:KEY]": ["[redacted:PIN]", 1.5, "x [redacted:KEY]", {"a": None}]}
+    assert redactor.count == 3
