@@ -26,7 +26,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 """How long a test waits for what must happen before it fails."""
 
 CHECKOUT = Path(__file__).parent.parent
@@ -301,6 +301,13 @@ class Coordinator:
         """`kill -9`, and wait until the process is gone."""
         self.signal(signal.SIGKILL)
         assert self._end() == -signal.SIGKILL
+
+    def kill_unless_ended(self) -> bool:
+        """`kill -9`; False where the process had ended by itself, which it must have done well."""
+        self.signal(signal.SIGKILL)
+        code = self._end()
+        assert code in (0, -signal.SIGKILL), self.stderr
+        return code != 0
 
     def finish(self) -> int:
         """Read every event and return the exit code."""

@@ -38,6 +38,10 @@ EnvFile = Annotated[
 ]
 EventsJson = Annotated[bool, typer.Option("--json", help="One event a line on stdout, as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings, errors and the result.")]
+EnginePatience = Annotated[
+    float,
+    typer.Option(min=0, help="Seconds that the Docker engine may be gone before the run stops."),
+]
 FailUnder = Annotated[
     list[str] | None,
     typer.Option(

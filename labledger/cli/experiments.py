@@ -77,6 +77,7 @@ def run(
         bool, typer.Option("--dry-run", help="Print the resolved experiment and the schedule.")
     ] = False,
     fail_under: arguments.FailUnder = None,
+    engine_patience: arguments.EnginePatience = 600.0,
 ) -> None:
     """Run an experiment: every variant on every task, each trial in a container of its own."""
     from labledger.runner.launch import resolve_experiment, start_run
@@ -92,6 +93,7 @@ def run(
         variants=tuple(variant or ()),
         env=tuple(env or ()),
         env_files=tuple(env_file or ()),
+        engine_patience_s=engine_patience,
     )
     if dry_run:
         from labledger.cli.dry_run import print_plan
@@ -114,6 +116,7 @@ def resume(
         typer.Option("--frozen", help="Use the run's own copy where the experiment has changed."),
     ] = False,
     fail_under: arguments.FailUnder = None,
+    engine_patience: arguments.EnginePatience = 600.0,
 ) -> None:
     """Go on with an interrupted run; nothing that finished or was started is run again."""
     from labledger.runner.launch import resume_run
@@ -125,6 +128,7 @@ def resume(
         env=tuple(env or ()),
         env_files=tuple(env_file or ()),
         frozen=frozen,
+        engine_patience_s=engine_patience,
     )
     _watched(options, lambda o: resume_run(run_id, o), json, quiet, fail_under)
 

@@ -19,6 +19,7 @@ db = typer.Typer(
 def register(app: typer.Typer) -> None:
     app.command()(verify)
     app.command()(doctor)
+    app.command()(clean)
     db.command()(upgrade)
     db.command()(current)
     db.command()(backup)
@@ -57,6 +58,27 @@ def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> No
         print_checks(checks)
     if any(not check.ok and not check.warning for check in checks):
         raise typer.Exit(int(Exit.INCOMPLETE))
+
+
+def clean(
+    run: Annotated[str | None, typer.Option(help="Only containers of this run.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed.")] = False,
+    unfinished: Annotated[
+        bool,
+        typer.Option("--unfinished", help="Also those that resume would go on with."),
+    ] = False,
+    lab_dir: arguments.LabDir = None,
+) -> None:
+    """Remove this ledger's containers that no live run and no resumable trial needs."""
+    from labledger.runner.cleaning import clean as clean_lab
+    from labledger.runner.lab import Lab
+
+    found = clean_lab(Lab.find(lab_dir), run, dry_run=dry_run, unfinished=unfinished)
+    for container in found:
+        done = "kept" if not container.remove else "would remove" if dry_run else "removed"
+        out(f"{done} {container.name}: {container.why}")
+    if not found:
+        out("no container of this ledger is left")
 
 
 def upgrade(lab_dir: arguments.LabDir = None) -> None:

@@ -54,6 +54,10 @@ class RunView:
                     self.verdicts[event["variant_id"]][event["verdict"]] += 1
             case "tick":
                 self._take_numbers(event)
+            case "engine_lost":
+                self.note = event["message"]
+            case "engine_back":
+                self.note = ""
             case "stopping":
                 self.note = stopping_note(event["level"])
 
@@ -122,8 +126,8 @@ class QuietWatcher(JsonWatcher):
     """Says nothing but warnings."""
 
     def __call__(self, event: JsonObject) -> None:
-        if event["event"] == "warning":
-            say(f"warning: {event['message']}")
+        if event["event"] in {"warning", "engine_lost"}:
+            say(notable_line(event) or "")
 
 
 class PlainWatcher(JsonWatcher):
@@ -135,20 +139,14 @@ class PlainWatcher(JsonWatcher):
 
     def __call__(self, event: JsonObject) -> None:
         self._view.take(event)
-        match event["event"]:
-            case "run_started":
-                say(started_line(event))
-            case "warning":
-                say(f"warning: {event['message']}")
-            case "stopping":
-                say(stopping_note(event["level"]))
-            case "trial_finished" if event["status"] != "completed":
-                say(failed_line(event))
-            case "slot_committed":
-                if self._view.committed == self._view.total or self._is_time():
-                    say(self._view.line())
-            case "tick" if self._is_time():
-                say(self._view.line())
+        if (line := notable_line(event)) is not None:
+            say(line)
+        elif event["event"] in {"slot_committed", "tick"} and self._is_due(event):
+            say(self._view.line())
+
+    def _is_due(self, event: JsonObject) -> bool:
+        is_last = event["event"] == "slot_committed" and self._view.committed == self._view.total
+        return is_last or self._is_time()
 
     def _is_time(self) -> bool:
         now = time.monotonic()
@@ -157,6 +155,23 @@ class PlainWatcher(JsonWatcher):
             return False
         self._last = now
         return True
+
+
+def notable_line(event: JsonObject) -> str | None:
+    """What a person is told of an event, where it is worth a line of its own."""
+    match event["event"]:
+        case "run_started":
+            return started_line(event)
+        case "warning" | "engine_lost":
+            return f"warning: {event['message']}"
+        case "engine_back":
+            return f"the Docker engine answers again, after {duration(event['seconds'])}"
+        case "stopping":
+            return stopping_note(event["level"])
+        case "trial_finished" if event["status"] != "completed":
+            return failed_line(event)
+        case _:
+            return None
 
 
 def started_line(event: JsonObject) -> str:
@@ -207,18 +222,11 @@ class LiveWatcher:
 
     def __call__(self, event: JsonObject) -> None:
         self._view.take(event)
-        if event["event"] == "trial_finished" and event["status"] != "completed":
-            self._print(failed_line(event))
-        elif event["event"] == "run_started":
-            self._print(started_line(event))
-        elif event["event"] == "warning":
-            self._print(f"warning: {event['message']}")
+        line = notable_line(event)
+        if line is not None and self._live is not None:
+            from rich.text import Text
 
-    def _print(self, text: str) -> None:
-        from rich.text import Text
-
-        if self._live is not None:
-            self._live.console.print(Text(text))
+            self._live.console.print(Text(line))
 
     def _draw(self) -> RenderableType:
         from rich.console import Group

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from labledger import schema
+from labledger import faults, schema
 from labledger.ledger.model import PrimaryMetric, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, SlotStatus, Verdict
@@ -68,6 +68,7 @@ def summary_bytes(summary: JsonObject) -> bytes:
 def write_summary(run_dir: Path, summary: JsonObject) -> Path:
     """Write the summary into a run folder, whole; return the file."""
     path = run_dir / PATH
+    faults.reached("writing_summary")
     write_atomically(path, summary_bytes(summary))
     return path
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
-from labledger import clock, resources
+from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
 from labledger.ledger import objects
 from labledger.ledger.engine import DRIVER, readonly_engine, require, translated, writable_engine
@@ -142,6 +142,7 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
     config.set_main_option("script_location", str(resources.migrations()).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    faults.reached("inside_upgrade")
     if before is None:
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.exec_driver_sql(

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, Engine
 
-from labledger import canonical, clock
+from labledger import canonical, clock, faults
 from labledger.errors import LedgerError
 from labledger.ledger import chain, leases, lines, migrate, registration, rows, statements
 from labledger.ledger.engine import translated, writable_engine
@@ -154,6 +154,7 @@ class LedgerWriter:
                 statements.INSERT_STAGED,
                 (lease.run_no, idx, result.attempt, int(final), payload, self._now()),
             )
+            faults.reached("inside_stage", idx)
 
     # -- commits
 
@@ -226,6 +227,7 @@ class LedgerWriter:
             variant_id, task_id, repl_idx, previous = found
             slot = Slot(idx, variant_id, task_id, repl_idx)
             yield connection, TrialIds.of(lease.run_id, slot), previous
+            faults.reached("inside_commit", idx)
 
     def _publish(
         self,

@@ -11,7 +11,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
-from labledger import clock
+from labledger import clock, faults
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.model import Dispatch, Lease, RunInfo
@@ -20,6 +20,7 @@ from labledger.records import JsonObject, SlotRecords, SlotStatus, TrialResult
 from labledger.runner.events import Listener, event
 from labledger.runner.executors import LocalTrials
 from labledger.runner.lease import HEARTBEAT_S
+from labledger.runner.outage import Outage
 from labledger.runner.pruning import Pruning
 from labledger.runner.slots import SlotQueue
 from labledger.runner.stopping import StopRequest
@@ -46,6 +47,7 @@ class Coordinator:
     """`max_attempts` and `retry_on`, as resolved."""
     staged: dict[int, int]
     """Attempt of each final result that is staged, by `schedule_idx`."""
+    outage: Outage
     stop: StopRequest
     tell: Listener
     next_idx: int = 0
@@ -55,6 +57,8 @@ class Coordinator:
     _running: dict[Future[TrialResult], TrialSpec] = field(default_factory=dict)
     _discards: set[Future[None]] = field(default_factory=set)
     _skipped: dict[int, str] = field(default_factory=dict)
+    _lost: set[tuple[int, int]] = field(default_factory=set)
+    """Slot and attempt of trials that an outage took out of sight; they are journalled already."""
     _exhausted: bool = False
     _heeded: int = 0
     """The level of the stop request that was told of."""
@@ -83,21 +87,29 @@ class Coordinator:
     def _dispatch(self) -> bool:
         """Fill the executor. True while there is something to come."""
         specs: list[TrialSpec] = []
-        while not self._stopping and len(self._running) + len(specs) < self.trials.capacity:
-            spec = self.queue.next_retry() or self._next_fresh()
+        while self._may_dispatch and len(self._running) + len(specs) < self.trials.capacity:
+            spec = self.queue.next_again() or self._next_fresh()
             if spec is None:
                 break
             specs.append(spec)
+        self._journal([spec for spec in specs if _key(spec) not in self._lost])
+        for spec in specs:
+            self._running[self.trials.submit(spec)] = spec
+            self.tell(event("slot_dispatched", **_about(spec)))
+        return bool(specs) or (self.outage.lasts and not self._stopping)
+
+    def _journal(self, specs: list[TrialSpec]) -> None:
+        """Note durably that these containers may exist from now on."""
         if specs:
             now, host = clock.utc_now(), platform.node()
             self.writer.journal_dispatch(
                 self.lease,
                 [Dispatch(s.slot.schedule_idx, s.attempt, s.container, host, now) for s in specs],
             )
-        for spec in specs:
-            self._running[self.trials.submit(spec)] = spec
-            self.tell(event("slot_dispatched", **_about(spec)))
-        return bool(specs)
+
+    @property
+    def _may_dispatch(self) -> bool:
+        return not self._stopping and not self.outage.lasts
 
     def _next_fresh(self) -> TrialSpec | None:
         """The next slot that needs a trial; staged and pruned slots need none."""
@@ -138,23 +150,36 @@ class Coordinator:
 
     def _collect(self) -> None:
         """Wait a moment for trials to end, make each result durable, and commit what can be."""
-        done, _ = wait(self._running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        if self._running:
+            done, _ = wait(self._running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        else:
+            done = set()
+            time.sleep(_POLL_S)
         for future in sorted(done, key=lambda f: self._running[f].slot.schedule_idx):
             self._take(future, self._running.pop(future))
         self._commit_ready()
         self._reap_discards()
-        if time.monotonic() - self._renewed > HEARTBEAT_S:
-            self.writer.renew_lease(self.lease)
-            self._renewed = time.monotonic()
+        self._renew()
+        self._look_for_engine()
         self.tell(event("tick", running=len(self._running), waiting=len(self.staged)))
+
+    def _look_for_engine(self) -> None:
+        """In an outage, ask the engine from time to time; give up when that was long enough."""
+        if self.outage.lasts:
+            self.trouble = self.trouble or self.outage.look()
 
     def _take(self, future: Future[TrialResult], spec: TrialSpec) -> None:
         try:
             result = future.result()
         except NotStarted:
             return
-        except (EngineUnavailable, Uncollected) as error:
-            # Nobody's fault and no result: the slot stays open, and its container may live on.
+        except EngineUnavailable as error:
+            # Nobody's fault and no result: its container may live on, and is looked for again.
+            self.outage.begin(error.message)
+            self._lost.add(_key(spec))
+            self.queue.again(spec)
+            return
+        except Uncollected as error:
             self.trouble = error.message
             self._warn(error.message)
             return
@@ -169,9 +194,12 @@ class Coordinator:
         again = result.status in retry["retry_on"] and result.attempt < retry["max_attempts"]
         records = None
         if not again and result.schedule_idx == self.next_idx:
+            faults.reached("before_commit", result.schedule_idx)
             records = self.writer.commit_result(self.lease, result)
         else:
+            faults.reached("before_stage", result.schedule_idx)
             self.writer.stage(self.lease, result, final=not again)
+            faults.reached("after_stage", result.schedule_idx)
         self.tell(
             event(
                 "trial_finished",
@@ -210,7 +238,15 @@ class Coordinator:
                 return
             self._committed(records)
 
+    def _renew(self) -> None:
+        """Keep the lease, however long a row of commits is."""
+        if time.monotonic() - self._renewed > HEARTBEAT_S:
+            self.writer.renew_lease(self.lease)
+            self._renewed = time.monotonic()
+
     def _committed(self, records: SlotRecords) -> None:
+        faults.reached("after_commit", records.schedule_idx)
+        self._renew()
         self.mirrors.append(records)
         self.next_idx = records.schedule_idx + 1
         self.pruning.note(records.variant_id, records.status)
@@ -244,6 +280,10 @@ class Coordinator:
         if message not in self._warned:
             self._warned.add(message)
             self.tell(event("warning", message=message))
+
+
+def _key(spec: TrialSpec) -> tuple[int, int]:
+    return spec.slot.schedule_idx, spec.attempt
 
 
 def _about(spec: TrialSpec) -> dict[str, object]:

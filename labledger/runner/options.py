@@ -9,6 +9,7 @@ from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.records import JsonObject
 from labledger.runner.events import Listener, ignore
+from labledger.runner.outage import PATIENCE_S
 from labledger.runner.stopping import StopRequest
 
 
@@ -27,6 +28,8 @@ class RunOptions:
     env_files: tuple[Path, ...] = ()
     frozen: bool = False
     """Resume with what the run was started with, whatever became of its files."""
+    engine_patience_s: float = PATIENCE_S
+    """How long the Docker engine may be gone, in seconds, before the run stops, resumable."""
     tell: Listener = ignore
     stop: StopRequest = field(default_factory=StopRequest)
 

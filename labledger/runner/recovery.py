@@ -53,17 +53,18 @@ def sweep(reader: LedgerReader, run: RunInfo, folder: Path, tell: Listener) -> N
         engine = thread_engine()
         labels = {Labels.LEDGER: reader.ledger_id, Labels.RUN: run.run_id}
         for name, found in engine.names_with(labels):
-            if _is_durable(int(found[Labels.SLOT]), int(found[Labels.ATTEMPT]), run, staged):
+            if is_durable(int(found[Labels.SLOT]), int(found[Labels.ATTEMPT]), run, staged):
                 engine.remove(name)
     except LabLedgerError as error:
         tell(event("warning", message=f"old containers stay for now: {error.message}"))
     for trial in sorted((folder / "trials").glob("*-*")):
         idx, _, attempt = trial.name.partition("-")
-        if _is_durable(int(idx), int(attempt), run, staged):
+        if is_durable(int(idx), int(attempt), run, staged):
             shutil.rmtree(trial, ignore_errors=True)
 
 
-def _is_durable(idx: int, attempt: int, run: RunInfo, staged: Mapping[int, StagedAttempt]) -> bool:
+def is_durable(idx: int, attempt: int, run: RunInfo, staged: Mapping[int, StagedAttempt]) -> bool:
+    """True when the result of an attempt is committed or staged, so that its container can go."""
     if idx < run.next_schedule_idx:
         return True
     return idx in staged and attempt <= staged[idx].attempt

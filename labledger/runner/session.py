@@ -21,6 +21,7 @@ from labledger.runner.executors import LocalTrials
 from labledger.runner.lab import Lab
 from labledger.runner.lease import TTL_S, holder_is_dead, this_process
 from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.outage import Outage
 from labledger.runner.pruning import Pruning
 from labledger.runner.recovery import Leftover, leftovers, sweep
 from labledger.runner.slots import SlotQueue
@@ -112,6 +113,7 @@ class Session:
             pruning=Pruning(design, reader.consecutive_failures(run.run_id)),
             retry=design["retry"],
             staged={idx: known.attempt for idx, known in left.items() if known.staged},
+            outage=Outage(self.options.tell, self.options.engine_patience_s),
             stop=self.options.stop,
             tell=self.options.tell,
         )

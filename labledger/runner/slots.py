@@ -33,17 +33,21 @@ class SlotQueue:
         self._run = run
         self._plans = plans
         self._left = left
-        self._retries: deque[TrialSpec] = deque()
+        self._again: deque[TrialSpec] = deque()
         self._chunk: deque[Slot] = deque()
         self._next_idx = run.next_schedule_idx
         self._task: tuple[str, JsonObject] = ("", {})
 
     def retry(self, spec: TrialSpec) -> None:
         """Have the slot run again, as its next attempt, before any new slot."""
-        self._retries.append(replace(spec, attempt=spec.attempt + 1, may_exist=False))
+        self._again.append(replace(spec, attempt=spec.attempt + 1, may_exist=False))
 
-    def next_retry(self) -> TrialSpec | None:
-        return self._retries.popleft() if self._retries else None
+    def again(self, spec: TrialSpec) -> None:
+        """Have the same attempt looked for again, of which nothing is known."""
+        self._again.append(replace(spec, may_exist=True))
+
+    def next_again(self) -> TrialSpec | None:
+        return self._again.popleft() if self._again else None
 
     def next_slot(self) -> Slot | None:
         """The next slot of the schedule, or None at its end."""

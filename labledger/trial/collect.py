@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from labledger import canonical, clock, schema
+from labledger import canonical, clock, faults, schema
 from labledger.records import Phase, SlotStatus, TrialResult
 from labledger.trial import contract, metrics, outputs
 from labledger.trial.contract import ExitStatus, TrialSpec
@@ -36,6 +36,7 @@ def collect(spec: TrialSpec, ended: Ended) -> TrialResult:
     judgement = _judge(spec, ended, redactor)
     phases = read_phases(spec) if ended.exit_status in ExitStatus.KNOWN else {}
     evidence.collect_inputs()
+    faults.reached("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(list(phases) or list(spec.plan.phases))
     evidence.collect_rejected(judgement)
     result = evidence.collect_result()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from labledger import clock
+from labledger import clock, faults
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.records import TrialResult
 from labledger.trial import contract, inputs
@@ -142,6 +142,7 @@ def run_trial(spec: TrialSpec) -> TrialResult:
 
 def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
     """The result of an ended trial. What this host cannot do is no fault of a trial that ran."""
+    faults.reached("after_exit", spec.slot.schedule_idx)
     try:
         if os.geteuid() != 0 and _is_closed(spec.folder):
             # `trial.sh` was ended before it could open its files, or it did not own them all.
@@ -180,7 +181,9 @@ def _is_closed(folder: Path) -> bool:
 
 def discard_trial(spec: TrialSpec) -> None:
     """Remove the container and the folder of an attempt whose result is durable."""
+    faults.reached("before_remove", spec.slot.schedule_idx)
     thread_engine().remove(spec.container)
+    faults.reached("after_remove", spec.slot.schedule_idx)
     remove_folder(spec)
 
 
@@ -235,11 +238,14 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     gate = _gate()
     remove_folder(spec)
     inputs.prepare(spec)
+    faults.reached("before_create", spec.slot.schedule_idx)
     engine.create(spec.container, container_config(spec))
+    faults.reached("after_create", spec.slot.schedule_idx)
     try:
         with gate.passage(spec.slot.schedule_idx):
             started_at, started = clock.utc_now(), time.monotonic()
             engine.start(spec.container)
+            faults.reached("agent_running", spec.slot.schedule_idx)
             exit_status = gate.wait(engine, spec)
             duration_ms = round((time.monotonic() - started) * 1000)
     except (NotStarted, ContainerFailed):

@@ -126,12 +126,12 @@ def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]
     while pending and not listing.truncated:
         inside = pending.pop()
         looked_into += 1
-        listing.truncated |= looked_into > MAX_ENTRIES
         try:
             children = _children(top / inside)
         except OSError:
             listing.leave_out(inside.rstrip("/") or ".")
             continue
+        listing.truncated |= max(looked_into, len(children)) > MAX_ENTRIES
         folders = []
         for child in children:
             name = f"{inside}{_printable(child.name)}"
@@ -145,6 +145,7 @@ def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]
 
 
 def _children(folder: Path) -> list[os.DirEntry[str]]:
+    """What lies in a folder, by name; of a folder that holds too much, one more than is listed."""
     with os.scandir(folder) as found:
         return sorted(islice(found, MAX_ENTRIES + 1), key=lambda child: child.name)
 

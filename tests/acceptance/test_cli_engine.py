@@ -20,25 +20,34 @@ class Gateway:
     def __init__(self, path: Path) -> None:
         self.address = f"unix://{path}"
         self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen(64)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._accept)
+        self._acceptor.start()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
                 engine = socket.socket(socket.AF_UNIX)
-                engine.connect(engine_socket())
                 self._sockets += [client, engine]
+                engine.connect(engine_socket())
                 for pair in ((client, engine), (engine, client)):
-                    threading.Thread(target=_pass_on, args=pair, daemon=True).start()
+                    self._threads.append(threading.Thread(target=_pass_on, args=pair))
+                    self._threads[-1].start()
 
     def close(self) -> None:
-        for held in (self._listener, *self._sockets):
+        """Cut every connection; return when nothing of it is left."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
+        for held in self._sockets:
             with suppress(OSError):
                 held.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for held in (self._listener, *self._sockets):
             held.close()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from experiments import BY_MODE, PATIENCE_S, Project, command_env, command_line
+from experiments import BY_MODE, CHECKOUT, PATIENCE_S, Project, command_env, command_line
 
 pytestmark = [
     pytest.mark.docker,
@@ -19,12 +19,16 @@ pytestmark = [
 ]
 
 USER = 54321
+CODE = "code"
 
 
 @pytest.fixture
 def project(image_ids: dict[str, str]) -> Iterator[Project]:
-    """A project in a folder of the user's own."""
+    """A project, and labledger itself, in a folder of the user's own."""
     folder = Path(tempfile.mkdtemp(prefix="labledger-user-"))
+    for part in ("labledger", "migrations", "schemas"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(CHECKOUT / part, folder / CODE / part, ignore=ignored)
     made = Project(folder, {"a": BY_MODE, "b": "mkdir -m 700 deep; echo x >deep/x; answer=right"})
     for path in (folder, *folder.rglob("*")):
         os.chown(path, USER, USER)
@@ -35,7 +39,7 @@ def project(image_ids: dict[str, str]) -> Iterator[Project]:
 def as_user(folder: Path, *command: str, may_search: bool = False) -> str:
     """Run a command as the user, who is in the group of the engine's socket.
 
-    `may_search` lets it read this checkout and its Python where they lie in root's home.
+    `may_search` lets it read the Python that runs these tests where that lies in root's home.
     """
     words = ["setpriv", f"--reuid={USER}", f"--regid={USER}", f"--groups={_docker_group()}"]
     if may_search:
@@ -43,7 +47,7 @@ def as_user(folder: Path, *command: str, may_search: bool = False) -> str:
     done = subprocess.run(
         [*words, *command],
         cwd=folder,
-        env=command_env(HOME=str(folder), PYTHONDONTWRITEBYTECODE="1"),
+        env=command_env(HOME=str(folder), PYTHONPATH=str(folder / CODE)),
         capture_output=True,
         text=True,
         check=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from experiments import FAILS, HOLDS, EngineLog, Project, until
 
 from labledger.api import RunOutcome, open_ledger
 from labledger.errors import Exit
+from labledger.runner.stopping import StopRequest
 from labledger.trial.container import thread_engine
 
 pytestmark = pytest.mark.docker
@@ -140,3 +142,26 @@ def test_each_attempt_is_started_once(retried: Retried, engine_log: EngineLog) -
         (idx, attempt): 1 for idx in range(4) for attempt in (1, 2)
     }
     retried.project.check_whole("retried")
+
+
+def test_a_retry_outlives_its_coordinator(
+    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
+) -> None:
+    """Stopped between two attempts and resumed, a slot goes on with its second."""
+    retry = {"max_attempts": 2, "retry_on": ["agent_error"]}
+    project = Project(tmp_path, {"a": FAILS}, retry=retry)
+    del project.document["variant_plan"]
+    project.save()
+    stop = StopRequest()
+
+    def watch(event: dict[str, Any]) -> None:
+        if event["event"] == "trial_finished":
+            stop.press()
+
+    assert not project.start("between", tell=watch, stop=stop).complete
+    assert engine_log.starts(project, "between") == {(0, 1): 1}
+    assert project.go_on("between").complete
+    assert engine_log.starts(project, "between") == {(0, 1): 1, (0, 2): 1}
+    (trial,) = project.rows("between")["trials"]
+    assert [attempt["attempt"] for attempt in trial["attempts"]] == [1, 2]
+    project.check_whole("between")

@@ -1,0 +1,60 @@
+"""Named points at which a test ends this process, exactly there.
+
+``LABLEDGER_FAULT=after_commit:3`` kills the process (SIGKILL) when slot 3 reaches the point
+`after_commit`; ``LABLEDGER_FAULT=writing_summary`` when anything first reaches that point. Without
+the variable, reaching a point costs one comparison.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from labledger.errors import InvalidInput, Problem
+
+VARIABLE = "LABLEDGER_FAULT"
+
+POINTS = (
+    "before_create",
+    "after_create",
+    "agent_running",
+    "after_exit",
+    "reading_outputs",
+    "before_stage",
+    "inside_stage",
+    "after_stage",
+    "before_commit",
+    "inside_commit",
+    "after_commit",
+    "inside_mirror_line",
+    "before_remove",
+    "after_remove",
+    "writing_summary",
+    "inside_upgrade",
+)
+"""Every point, in the order in which a slot passes them."""
+
+
+def _parse(text: str) -> tuple[str, int | None] | None:
+    """The point and the slot that the variable names; None where it names none."""
+    if not text:
+        return None
+    point, _, slot = text.partition(":")
+    if point not in POINTS or not (slot.isdecimal() or not slot):
+        message = f"found {text!r}; expected POINT or POINT:SLOT with one of {', '.join(POINTS)}"
+        raise InvalidInput("the fault asked for", [Problem(VARIABLE, message)])
+    return point, int(slot) if slot else None
+
+
+_WANTED = _parse(os.environ.get(VARIABLE, ""))
+
+
+def reached(point: str, schedule_idx: int | None = None) -> None:
+    """Say that the process is at `point`, for slot `schedule_idx` where it is about one."""
+    if _WANTED is not None and is_wanted(point, schedule_idx):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_wanted(point: str, schedule_idx: int | None = None) -> bool:
+    """True when the process is to end at this point; for a point that needs some preparation."""
+    return _WANTED in ((point, None), (point, schedule_idx))

@@ -1,0 +1,71 @@
+"""`labledger clean`: what it removes, and what it must never touch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from experiments import HOLDING, HOLDS, PASSING, RIGHT, Project
+from trial_kit import BUSYBOX
+
+from labledger.trial.container import thread_engine
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture
+def foreign(image_ids: dict[str, str], tmp_path: Path) -> Iterator[str]:
+    """A running container that labledger did not start, by its name."""
+    name = f"foreign-{tmp_path.name}"
+    config = {"Image": image_ids[BUSYBOX], "Entrypoint": ["sleep", "60"]}
+    thread_engine().create(name, config)
+    thread_engine().start(name)
+    yield name
+    thread_engine().remove(name)
+
+
+def is_running(name: str) -> bool:
+    state = thread_engine().inspect(name)
+    return state is not None and state.status == "running"
+
+
+def test_only_what_nobody_needs_goes(tmp_path: Path, foreign: str) -> None:
+    """Beside a live run and a foreign container, only a dead run's containers are removed."""
+    project = Project(tmp_path / "project", {"a": HOLDS, "b": RIGHT}, max_concurrency=2)
+    with closing(project.run("dead", *HOLDING)) as coordinator:
+        project.lab.mkdir(exist_ok=True)
+        coordinator.until("slot_dispatched", times=2)
+        project.await_agents("dead", 2)
+        coordinator.kill()
+    dead = set(project.containers("dead").values())
+
+    with closing(project.run("alive", *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched", times=2)
+        project.await_agents("alive", 2)
+        alive = set(project.containers("alive").values())
+
+        told = project.output("clean")
+        assert "labledger resume dead" in told
+        assert set(project.containers("dead").values()) == dead, "a trial to go on with was lost"
+
+        told = project.output("clean", "--unfinished", "--dry-run")
+        assert all(f"would remove {name}" in told for name in dead)
+        assert set(project.containers("dead").values()) == dead
+
+        told = project.output("clean", "--unfinished")
+        assert all(f"removed {name}" in told for name in dead)
+        assert all(f"kept {name}" in told for name in alive)
+        assert project.containers("dead") == {}
+        assert alive <= set(project.containers("alive").values())
+        assert is_running(foreign)
+        assert foreign not in told
+        coordinator.kill()
+
+    for run_id in ("dead", "alive"):
+        with closing(project.resume(run_id, *PASSING)) as coordinator:
+            for idx in project.containers(run_id):
+                project.open_gate(run_id, *idx)
+            assert coordinator.finish() == 0, coordinator.stderr
+        project.check_whole(run_id)

@@ -1,0 +1,70 @@
+"""`kill -9` at every named point: resumed, the run is as if nothing had happened."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments import BY_MODE, FAILS, PASSING, RIGHT, UNGRADABLE, EngineLog, Project
+
+from labledger.faults import POINTS, VARIABLE
+
+pytestmark = pytest.mark.docker
+
+SLOW_FIRST = "sleep 1.5; " + RIGHT
+TASKS = {"a": SLOW_FIRST, "b": RIGHT, "c": FAILS, "d": BY_MODE, "e": UNGRADABLE}
+STAGED = 2
+"""A slot that ends before its turn: those of task `a` are slow."""
+AT = {"before_stage": STAGED, "inside_stage": STAGED, "after_stage": STAGED, "before_commit": 0}
+"""The slot that is hit, where it is not slot 5."""
+EARLY = frozenset({"inside_upgrade"})
+"""Points before there is a run to resume."""
+ONCE = EARLY | {"writing_summary"}
+"""Points that are about no slot."""
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(
+    tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]
+) -> dict[str, list[Any]]:
+    """The rows of a run that nobody killed."""
+    project = Project(tmp_path_factory.mktemp("whole"), TASKS, max_concurrency=3)
+    project.start("crashed")
+    project.check_whole("crashed")
+    return project.rows("crashed")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_there(
+    point: str,
+    tmp_path: Path,
+    uninterrupted: dict[str, list[Any]],
+    engine_log: EngineLog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No row is lost or doubled, no agent is started twice, nothing is left over."""
+    project = Project(tmp_path, TASKS, max_concurrency=3)
+    fault = point if point in ONCE else f"{point}:{AT.get(point, 5)}"
+    with monkeypatch.context() as environment:
+        environment.setenv(VARIABLE, fault)
+        started = project.run("crashed", *PASSING)
+    with closing(started) as coordinator:
+        assert coordinator.finish() == -9, f"{fault} was not reached\n{coordinator.stderr}"
+
+    again = project.run if point in EARLY else project.resume
+    with closing(again("crashed", *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert project.rows("crashed") == uninterrupted
+    starts = engine_log.starts(project, "crashed")
+    assert starts == {(idx, 1): 1 for idx in range(len(uninterrupted["slots"]))}
+    project.check_whole("crashed")
+
+
+def test_an_unknown_point_is_refused(tmp_path: Path) -> None:
+    """A misspelt point is an error, not a run that nothing happens to."""
+    project = Project(tmp_path, TASKS)
+    done = project.command("runs", **{VARIABLE: "after_comit"})
+    assert done.returncode == 2
+    assert "after_commit" in done.stderr

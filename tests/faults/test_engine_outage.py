@@ -1,0 +1,63 @@
+"""A Docker engine that goes away under running trials, for a while or for good."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from engine_proxy import EngineProxy, engine_proxy
+from experiments import HOLDS, PASSING, RIGHT, EngineLog, Project
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture
+def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    tasks = {"a": RIGHT, "b": "sleep 1; " + RIGHT, "c": RIGHT, "d": HOLDS}
+    return Project(tmp_path / "project", tasks, max_concurrency=2)
+
+
+def test_an_outage_is_waited_out(
+    project: Project, tmp_path: Path, engine_log: EngineLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the engine is gone nothing is dispatched or failed; then the run goes on to its end."""
+    with engine_proxy(tmp_path / "engine.sock") as proxy:
+        with monkeypatch.context() as environment:
+            environment.setenv("DOCKER_HOST", proxy.address)
+            started = project.run("outage", *PASSING)
+        with closing(started) as coordinator:
+            coordinator.until("slot_committed", times=2)
+            cut_for(proxy, 2.0)
+            assert coordinator.finish() == 0, coordinator.stderr
+    assert len(coordinator.of("engine_lost")) == 1
+    assert len(coordinator.of("engine_back")) == 1
+    assert [status for _, status in project.rows("outage")["slots"]] == ["completed"] * 8
+    assert set(engine_log.starts(project, "outage").values()) == {1}
+    project.check_whole("outage")
+
+
+def cut_for(proxy: EngineProxy, seconds: float) -> None:
+    proxy.cut()
+    threading.Timer(seconds, proxy.mend).start()
+
+
+def test_an_engine_that_stays_away_ends_the_run_resumable(
+    project: Project, tmp_path: Path, engine_log: EngineLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When patience ends the run is interrupted with its reason; resumed, it repeats nothing."""
+    with engine_proxy(tmp_path / "engine.sock") as proxy:
+        with monkeypatch.context() as environment:
+            environment.setenv("DOCKER_HOST", proxy.address)
+            started = project.run("gone", *PASSING, "--engine-patience", 1)
+        with closing(started) as coordinator:
+            coordinator.until("slot_committed", times=2)
+            proxy.cut()
+            assert coordinator.finish() == 3, coordinator.stderr
+        assert "no Docker engine answers" in coordinator.of("run_ended")[0]["trouble"]
+    with closing(project.resume("gone", *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert [status for _, status in project.rows("gone")["slots"]] == ["completed"] * 8
+    assert set(engine_log.starts(project, "gone").values()) == {1}
+    project.check_whole("gone")

@@ -1,0 +1,18 @@
+"""Kills at random moments: the short form of `scripts/torture`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from experiments import EngineLog
+from torture import torment
+
+pytestmark = pytest.mark.docker
+
+
+def test_random_kills_cost_nothing(tmp_path: Path, engine_log: EngineLog) -> None:
+    """However often a coordinator is killed, no row is lost or doubled and no agent repeated."""
+    toll = torment(tmp_path / "project", kills=6, seed=11, log=engine_log)
+    assert toll.kills >= 6
+    assert (toll.repeated, toll.lost, toll.complaints) == (0, 0, [])

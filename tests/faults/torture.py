@@ -1,0 +1,121 @@
+"""Kills coordinators at random moments until their runs are complete, and counts what that cost."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments import (
+    BY_MODE,
+    CHECKOUT,
+    FAILS,
+    PASSING,
+    RIGHT,
+    UNGRADABLE,
+    EngineLog,
+    Project,
+    engine_log_in,
+)
+
+SLOTS = 40
+LONGEST_LIFE_S = 2.5
+"""A coordinator lives at most so long; it needs about a second to get to its first dispatch."""
+
+
+@dataclass
+class Toll:
+    """What the kills did to the runs."""
+
+    kills: int = 0
+    runs: int = 0
+    trials: int = 0
+    repeated: int = 0
+    """Containers that were started more than once."""
+    lost: int = 0
+    """Rows that an uninterrupted run has and this one has not, or otherwise."""
+    complaints: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kills} kills in {self.runs} runs of {SLOTS} slots: {self.trials} trials, "
+            f"{self.repeated} repeated, {self.lost} rows lost or doubled, "
+            f"{len(self.complaints)} complaints of verify"
+        )
+
+
+def make_project(folder: Path) -> Project:
+    """An experiment of `SLOTS` slots that take from nothing to a second, and some of which fail."""
+    kinds = [RIGHT, "sleep 1; " + RIGHT, BY_MODE, FAILS, "sleep 0.4; " + UNGRADABLE]
+    tasks = {f"t{n:02}": kinds[n % len(kinds)] for n in range(SLOTS // 2)}
+    return Project(folder, tasks, max_concurrency=4)
+
+
+def torment(
+    folder: Path, kills: int, seed: int, log: EngineLog, say: Callable[[str], Any] = print
+) -> Toll:
+    """Run and kill until at least so many kills were survived; every run is completed."""
+    chance = random.Random(seed)
+    project = make_project(folder)
+    project.start("whole")
+    whole = project.rows("whole")
+    toll = Toll()
+    while toll.kills < kills:
+        run_id = f"run-{toll.runs}"
+        _survive(project, run_id, toll, chance)
+        _count(project, run_id, toll, whole, log)
+        say(str(toll))
+    return toll
+
+
+def _survive(project: Project, run_id: str, toll: Toll, chance: random.Random) -> None:
+    """Start a run, and kill and resume it until it completes by itself."""
+    toll.runs += 1
+    coordinator = project.run(run_id, *PASSING)
+    while True:
+        with closing(coordinator):
+            coordinator.until("run_started")
+            time.sleep(chance.uniform(0, LONGEST_LIFE_S))
+            if not coordinator.kill_unless_ended():
+                return
+        toll.kills += 1
+        coordinator = project.resume(run_id, *PASSING)
+
+
+def _count(
+    project: Project, run_id: str, toll: Toll, whole: dict[str, list[Any]], log: EngineLog
+) -> None:
+    starts = log.starts(project, run_id)
+    toll.trials += len(starts)
+    toll.repeated += sum(count - 1 for count in starts.values())
+    rows = project.rows(run_id)
+    for kind, expected in whole.items():
+        ours, theirs = Counter(map(repr, rows[kind])), Counter(map(repr, expected))
+        toll.lost += (ours - theirs).total() + (theirs - ours).total()
+    try:
+        project.check_whole(run_id)
+    except AssertionError as error:
+        toll.complaints.append(str(error))
+
+
+def main() -> None:
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    folder = CHECKOUT / "build" / "torture"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with engine_log_in(folder) as log:
+        toll = torment(folder / "project", kills, seed=time.time_ns(), log=log)
+    for complaint in toll.complaints:
+        print(complaint)
+    sys.exit(1 if toll.repeated or toll.lost or toll.complaints else 0)
+
+
+if __name__ == "__main__":
+    main()

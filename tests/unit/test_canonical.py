@@ -1,0 +1,122 @@
+"""Canonical JSON, and the strict reader of JSON that others wrote."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from labledger import canonical
+from labledger.errors import MalformedJson
+
+
+def test_text_is_canonical() -> None:
+    """Equal values have one text: sorted keys, no spaces, UTF-8 as it is."""
+    value = {"b": [1, 2.5, None, True], "a": "ü\n\u2028", "": {}}
+    assert canonical.dumps(value) == '{"":{},"a":"ü\\n\u2028","b":[1,2.5,null,true]}'
+    assert canonical.dumps(dict(reversed(value.items()))) == canonical.dumps(value)
+    assert canonical.digest(value) == canonical.sha256_hex(canonical.dump_bytes(value))
+    assert len(canonical.digest(value)) == 64
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_must_be_finite(value: float) -> None:
+    """What is no JSON number is never written."""
+    with pytest.raises(ValueError, match="JSON compliant"):
+        canonical.dumps({"x": value})
+
+
+def random_value(chance: random.Random, depth: int = 0) -> Any:
+    kind = chance.randrange(8 if depth < 4 else 6)
+    match kind:
+        case 0:
+            return None
+        case 1:
+            return chance.random() < 0.5
+        case 2:
+            return chance.choice([0, -1, 2**63 - 1, -(2**63), chance.randrange(-1000, 1000)])
+        case 3:
+            return chance.choice([0.1, -1e-300, 1e300, 1.5, chance.random()])
+        case 4 | 5:
+            return "".join(chance.choice('aZ"\\/\n\t\0\x7fäß€😀\u2028') for _ in range(6))
+        case 6:
+            return [random_value(chance, depth + 1) for _ in range(chance.randrange(4))]
+        case _:
+            keys = ("a", "b", "ü", "", '"')
+            return {
+                chance.choice(keys): random_value(chance, depth + 1)
+                for _ in range(chance.randrange(4))
+            }
+
+
+def test_what_is_written_can_be_read() -> None:
+    """Reading undoes writing, for canonical text and for text escaped to ASCII."""
+    chance = random.Random(7)
+    for _ in range(500):
+        value = random_value(chance)
+        assert canonical.loads(canonical.dump_bytes(value)) == value
+        assert canonical.loads(json.dumps(value, indent=1).encode()) == value
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"", "not JSON"),
+        (b"{", "line 1 column 2"),
+        (b"\n\n{]", "line 3 column 2"),
+        (b"[1] 2", "Extra data"),
+        (b"[1,]", "not JSON"),
+        (b"{'a': 1}", "not JSON"),
+        (b'"a\nb"', "not JSON"),
+        (b"NaN", "NaN"),
+        (b"[-Infinity]", "-Infinity"),
+        (b"1e999", "not finite"),
+        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "'c' twice"),
+        (b"9223372036854775808", "64 bits"),
+        (b"-9223372036854775809", "64 bits"),
+        (b"1" * 5000, "64 bits"),
+        (b"\xef\xbb\xbf{}", "byte order mark"),
+        ("{}".encode("utf-16"), "not UTF-8"),
+        ("{}".encode("utf-16-le"), "not JSON"),
+        (b'"\xff"', "byte 1"),
+        (b'"\xed\xa0\x80"', "not UTF-8"),
+        (b'"\\ud800"', "surrogate"),
+        (b'{"\\udc00": 1}', "surrogate"),
+    ],
+)
+def test_what_is_refused(content: bytes, word: str) -> None:
+    """JSON that could be read in two ways, or not everywhere, is refused with what was found."""
+    with pytest.raises(MalformedJson, match=word):
+        canonical.loads(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (b" [1] \r\n", [1]),
+        (b"-9223372036854775808", -(2**63)),
+        (b"9223372036854775807", 2**63 - 1),
+        (b'"\\ud83d\\ude00"', "😀"),
+        (b'"\\u0000"', "\0"),
+        (b"1E5", 1e5),
+        (b"-0", 0),
+        (b"null", None),
+    ],
+)
+def test_what_is_accepted(content: bytes, value: object) -> None:
+    """Plain JSON is accepted to its limits."""
+    assert canonical.loads(content) == value
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_depth(opening: bytes, closing: bytes) -> None:
+    """As many levels as are allowed are read, and not one more, with or without content."""
+    for core in (b"1", b"[]"):
+        levels = canonical.MAX_DEPTH - (core == b"[]")
+        canonical.loads(opening * levels + core + closing * levels)
+        with pytest.raises(MalformedJson, match="deeper than 64"):
+            canonical.loads(opening * (levels + 1) + core + closing * (levels + 1))
+    with pytest.raises(MalformedJson, match="deeper"):
+        canonical.loads(opening * 300_000 + b"1" + closing * 300_000)

@@ -1,0 +1,125 @@
+"""Reading files that a container wrote."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from labledger.canonical import sha256_hex
+from labledger.records import GradeReason
+from labledger.trial.outputs import OutputFile, OutputRefused, read_beginning, read_leniently
+
+
+def refused(folder: Path, name: str = "out", cap: int = 100) -> OutputRefused:
+    """How reading is refused, in every way of reading."""
+    for method in ("read", "read_head", "sha256"):
+        with pytest.raises(OutputRefused) as caught:
+            getattr(OutputFile(folder, name), method)(cap)
+    return caught.value
+
+
+def test_plain_files(tmp_path: Path) -> None:
+    """A regular file is read to the last byte that the cap allows."""
+    (tmp_path / "out").write_bytes(b"x" * 100)
+    file = OutputFile(tmp_path, "out")
+    assert file.read(100) == b"x" * 100
+    assert file.read_head(10) == b"x" * 10
+    assert file.sha256(100) == sha256_hex(b"x" * 100)
+    assert OutputFile(tmp_path, "none").read(100) is None
+    assert OutputFile(tmp_path, "none").read_head(100) is None
+    assert OutputFile(tmp_path, "none").sha256(100) is None
+
+
+def test_large_files(tmp_path: Path) -> None:
+    """A file beyond the cap is refused by its size, and by its content where that lies."""
+    (tmp_path / "out").write_bytes(b"x" * 101)
+    for method in ("read", "sha256"):
+        with pytest.raises(OutputRefused) as caught:
+            getattr(OutputFile(tmp_path, "out"), method)(100)
+        assert caught.value.reason is GradeReason.OUTPUT_TOO_LARGE
+        assert "out has" in caught.value.message
+    with (tmp_path / "sparse").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    assert read_leniently(tmp_path, "sparse", 100)[0] is None
+    assert read_beginning(tmp_path, "sparse", 100) == (bytes(100), None)
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    assert read_beginning(tmp_path, "endless", 100)[0] is None
+    lying = OutputFile(Path("/proc/self"), "environ")  # A size of 0, and content all the same.
+    with pytest.raises(OutputRefused):
+        lying.read(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        ("link", "symbolic link"),
+        ("dangling", "symbolic link"),
+        ("folder", "a folder"),
+        ("fifo", "FIFO"),
+        ("socket", "socket"),
+        ("hard link", "2 names"),
+    ],
+)
+def test_what_is_no_plain_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, word: str
+) -> None:
+    """Anything else is refused, neither followed nor waited for, with a word for what it is."""
+    monkeypatch.chdir(tmp_path)
+    target = tmp_path / "target"
+    target.write_text("secret")
+    out = tmp_path / "out"
+    match kind:
+        case "link":
+            out.symlink_to(target)
+        case "dangling":
+            out.symlink_to("nowhere")
+        case "folder":
+            out.mkdir()
+        case "fifo":
+            os.mkfifo(out)
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind("out")
+        case _:
+            out.hardlink_to(target)
+    found = refused(tmp_path)
+    assert found.reason is GradeReason.OUTPUT_UNSAFE
+    assert word in found.message
+    content, problem = read_leniently(tmp_path, "out", 100)
+    assert content is None
+    assert problem == found.message
+
+
+def test_devices() -> None:
+    """A device is not opened."""
+    assert "a device" in refused(Path("/dev"), "zero").message
+
+
+def test_folder_that_became_a_link(tmp_path: Path) -> None:
+    """The folder itself is not followed where it is a link."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "out").write_text("x")
+    (tmp_path / "folder").symlink_to("real")
+    assert "folder cannot be opened" in refused(tmp_path / "folder").message
+    assert "folder cannot be opened" in refused(tmp_path / "none").message
+
+
+def test_swap_between_looking_and_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that becomes a link after it was looked at is not followed."""
+    out = tmp_path / "out"
+    out.write_text("harmless")
+    (tmp_path / "secret").write_text("secret")
+    look = os.lstat
+
+    def look_and_swap(*args: object, **settings: object) -> os.stat_result:
+        found = look(*args, **settings)  # type: ignore[arg-type]
+        out.unlink()
+        out.symlink_to("secret")
+        return found
+
+    monkeypatch.setattr(os, "lstat", look_and_swap)
+    with pytest.raises(OutputRefused, match="cannot be opened"):
+        OutputFile(tmp_path, "out").read(100)

@@ -1,0 +1,57 @@
+"""`$NAME` in authored text."""
+
+from __future__ import annotations
+
+import pytest
+
+from labledger import references
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", [("", False)]),
+        ("plain", [("plain", False)]),
+        ("$A", [("A", True)]),
+        ("a${B}c", [("a", False), ("B", True), ("c", False)]),
+        ("$A$B", [("A", True), ("B", True)]),
+        ("$A_1-x", [("A_1", True), ("-x", False)]),
+        ("$$A", [("$A", False)]),
+        ("$$$A", [("$", False), ("A", True)]),
+        ("cost: 5$", [("cost: 5$", False)]),
+        ("$1 $( ${} ${1} ${A", [("$1 $( ${} ${1} ${A", False)]),
+        ("a\n$B\n", [("a\n", False), ("B", True), ("\n", False)]),
+    ],
+)
+def test_syntax(text: str, parts: list[tuple[str, bool]]) -> None:
+    """`$NAME` and `${NAME}` refer, `$$` is a dollar sign, any other dollar stands for itself."""
+    assert [tuple(part) for part in references.parse(text)] == parts
+    assert list(references.names(text)) == [name for name, is_name in parts if is_name]
+
+
+@pytest.mark.parametrize("text", ["", "a$b", "$$", "${A}", "$", "x$$y$", "$AGENTLAB_X"])
+def test_escaped_text_stands_for_itself(text: str) -> None:
+    """Escaping a text and expanding it gives the text, with no name in between."""
+    assert list(references.names(references.escape(text))) == []
+    assert references.expand(references.escape(text), {}) == text
+
+
+def test_substitution_is_authored_text_again() -> None:
+    """Known values go in as they are, unknown names stay names, and neither is read twice."""
+    text = references.substitute("$A-${B}-$$C-$D", {"A": "1 $B $$", "D": "$A"})
+    assert list(references.names(text)) == ["B"]
+    assert references.expand(text, {"B": "$A"}) == "1 $B $$-$A-$C-$A"
+
+
+def test_unknown_names() -> None:
+    """Expanding needs every name."""
+    with pytest.raises(KeyError, match="B"):
+        references.expand("$A $B", {"A": ""})
+
+
+def test_contract_names() -> None:
+    """The container's own names are known by their form."""
+    assert references.is_contract_name("AGENTLAB_RESULT_PATH")
+    assert references.is_contract_name("WORKSPACE")
+    assert not references.is_contract_name("WORKSPACES")
+    assert not references.is_contract_name("MY_AGENTLAB_X")

@@ -1,0 +1,140 @@
+"""Record schemas, and what is said of a record that does not fit."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import pytest
+from trial_kit import BENCHMARK, PREDICTION, SCORE
+
+from labledger import resources, schema
+from labledger.errors import SchemaInvalid
+
+STAMPED: dict[str, Any] = {
+    "schedule_idx": 0,
+    "slot_commit_id": "sc_1",
+    "attempt": 1,
+    "row_seq": 0,
+    "ts": "2026-01-31T12:00:00.000Z",
+    "ids": {
+        "run_id": "r",
+        "trial_id": "r-s0",
+        "variant_id": "v",
+        "task_id": "t",
+        "repl_idx": 0,
+    },
+}
+_BENCHMARK = {key: BENCHMARK[key] for key in ("adapter_id", "name", "split")}
+REFERENCE = f"artifact://sha256/{'a' * 64}"
+
+VALID: dict[str, dict[str, Any]] = {
+    "benchmark_prediction_record_v1": STAMPED | PREDICTION | {"benchmark": _BENCHMARK},
+    "benchmark_score_record_v1": STAMPED
+    | SCORE
+    | {"benchmark": _BENCHMARK, "evaluator": {"name": "g", "mode": "custom"}},
+    "evidence_record_v1": STAMPED
+    | {
+        "runtime": {"executor": "docker", "exit_status": None, "duration_ms": 1},
+        "evidence": {"trial_input": REFERENCE, "workspace_patch": REFERENCE},
+    },
+    "agent_result_v1": {"outcome": "success", "answer": [1]},
+}
+for _name, _record in VALID.items():
+    _record["schema_version"] = _name
+
+
+@pytest.mark.parametrize("path", sorted(resources.schemas().iterdir()), ids=lambda path: path.stem)
+def test_schemas_are_closed(path: Any) -> None:
+    """Every schema is of 2020-12, named as its file, and refuses fields that it does not know."""
+    loaded = schema.load(path.stem)
+    assert loaded["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert loaded["$id"] == f"urn:labledger:{path.stem}"
+    assert loaded["type"] == "object"
+    assert loaded["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_valid_records(name: str) -> None:
+    """A record as the contract has it fits, and each of its required fields is needed."""
+    record = VALID[name]
+    schema.check(record, name)
+    for key in schema.load(name)["required"]:
+        rest = {k: v for k, v in record.items() if k != key}
+        with pytest.raises(SchemaInvalid, match=f"'{key}' is missing"):
+            schema.check(rest, name)
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "words"),
+    [
+        ({"verdikt": 1}, "/verdikt", "did you mean 'verdict'"),
+        ({"verdict": "ok"}, "/verdict", 'one of "pass", "fail", "missing", "error"'),
+        ({"primary_metric_value": "1"}, "/primary_metric_value", 'found "1"; expected a number'),
+        ({"primary_metric_value": True}, "/primary_metric_value", "expected a number"),
+        ({"attempt": 0}, "/attempt", "1 or more"),
+        ({"row_seq": 1.5}, "/row_seq", "whole number"),
+        ({"ts": "yesterday"}, "/ts", "a time such as"),
+        ({"ts": "2026-01-31T12:00:00.000Z\n"}, "/ts", "a time such as"),
+        ({"evaluator": {"name": "", "mode": "custom"}}, "/evaluator/name", "not nothing"),
+        ({"evaluator": {"name": "x", "mode": "mine"}}, "/evaluator/mode", "official"),
+        ({"error": {"message": "m"}}, "/error", "'error_type' is missing"),
+        ({"artifacts": [1]}, "/artifacts/0", "a mapping"),
+        ({"schema_version": "v2"}, "/schema_version", "benchmark_score_record_v1"),
+    ],
+)
+def test_what_is_said_of_a_score(change: dict[str, Any], pointer: str, words: str) -> None:
+    """The message names the field, what was found and what was expected."""
+    with pytest.raises(SchemaInvalid) as caught:
+        schema.check(VALID["benchmark_score_record_v1"] | change, "benchmark_score_record_v1")
+    assert words in caught.value.message
+    assert caught.value.pointer == pointer
+
+
+def test_names_of_artifacts() -> None:
+    """A reference is a whole SHA-256 and nothing around it."""
+    record = copy.deepcopy(VALID["evidence_record_v1"])
+    for wrong in (REFERENCE[:-1], f"{REFERENCE}0", f"{REFERENCE}\n", REFERENCE.upper(), 1):
+        record["evidence"]["trial_input"] = wrong
+        with pytest.raises(SchemaInvalid, match="trial_input"):
+            schema.check(record, "evidence_record_v1")
+
+
+def explained(record: object, name: str) -> str | None:
+    """What is said of a record; the empty text of a valid one."""
+    try:
+        schema.check(record, name)
+    except SchemaInvalid as error:
+        return error.message or None
+    return ""
+
+
+ODD = [None, True, 0, -1, 1.5, "", "x", [], [1], {}, {"a": 1}, {"": None}, [[{}]]]
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_any_record_is_valid_or_explained(name: str) -> None:
+    """Whatever is put in a record's place or field, there is a sentence about it."""
+    chance = random.Random(3)
+    for odd in ODD:
+        assert explained(odd, name)
+    for _ in range(300):
+        record = copy.deepcopy(VALID[name])
+        place = record
+        while True:
+            key = chance.choice([*place, "unknown", ""])
+            if isinstance(place.get(key), dict) and place[key] and chance.random() < 0.6:
+                place = place[key]
+                continue
+            place[key] = chance.choice(ODD)
+            break
+        assert explained(record, name) is not None
+
+
+def test_paths_as_people_and_machines_write_them() -> None:
+    """A path has a dotted form and a JSON pointer."""
+    path = ("runtime", "agent", "command", 0, "a/b~c")
+    assert schema.dotted(path) == "runtime.agent.command[0].a/b~c"
+    assert schema.pointer(path) == "/runtime/agent/command/0/a~1b~0c"
+    assert (schema.dotted(()), schema.pointer(())) == ("", "")

@@ -1,0 +1,81 @@
+"""Content-addressed files."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labledger.canonical import sha256_hex
+from labledger.store import ArtifactStore, write_atomically
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "artifacts")
+
+
+def files(store: ArtifactStore) -> list[Path]:
+    return [path for path in store.root.rglob("*") if path.is_file()]
+
+
+def test_content_by_its_digest(store: ArtifactStore, tmp_path: Path) -> None:
+    """Bytes, streams and files are found by their digest, once, however often they are put."""
+    content = os.urandom(3_000_000)
+    sha256 = sha256_hex(content)
+    assert not store.has(sha256)
+    assert store.put_bytes(content) == sha256
+    inode = store.path(sha256).stat().st_ino
+    assert store.put_bytes(content) == sha256
+    assert store.path(sha256).stat().st_ino == inode
+    source = tmp_path / "source"
+    source.write_bytes(content)
+    assert store.put_file(source) == (sha256, len(content))
+    assert store.put_stream(iter([content[:10], b"", content[10:]])) == (sha256, len(content))
+    assert store.path(sha256).read_bytes() == content
+    assert files(store) == [store.path(sha256)]
+    assert store.path(sha256).parts[-3:] == ("sha256", sha256[:2], sha256)
+
+
+def test_nothing_half_written(store: ArtifactStore) -> None:
+    """A stream that breaks off leaves no file at all."""
+
+    def broken() -> Iterator[bytes]:
+        yield b"half"
+        raise OSError("broken")
+
+    with pytest.raises(OSError, match="broken"):
+        store.put_stream(broken())
+    assert files(store) == []
+
+
+def test_many_writers(store: ArtifactStore) -> None:
+    """Threads that put the same content at once all succeed."""
+    found: list[str] = []
+    content = b"x" * 100_000
+    threads = [
+        threading.Thread(target=lambda: found.append(store.put_bytes(content))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [sha256_hex(content)] * 8
+    assert files(store) == [store.path(found[0])]
+
+
+def test_replacing_a_file_as_a_whole(tmp_path: Path) -> None:
+    """A file is replaced at once; when that fails the old one stays and nothing else is left."""
+    path = tmp_path / "new" / "file.json"
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert list(path.parent.iterdir()) == [path]
+    folder = tmp_path / "folder"
+    (folder / "full").mkdir(parents=True)
+    with pytest.raises(OSError, match="irectory"):
+        write_atomically(folder, b"x")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "new"]

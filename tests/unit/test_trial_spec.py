@@ -1,0 +1,216 @@
+"""What a trial is, as far as it can be told without running it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+from trial_kit import BENCHMARK, RUNTIME, Trials
+
+from labledger import resources
+from labledger.canonical import sha256_hex
+from labledger.records import (
+    Artifact,
+    Event,
+    Metric,
+    Phase,
+    Slot,
+    SlotStatus,
+    TrialIds,
+    TrialResult,
+    slot_commit_id,
+)
+from labledger.store import ArtifactStore
+from labledger.trial import contract, inputs
+from labledger.trial.container import container_config
+from labledger.trial.contract import ExitStatus, TrialPlan
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Trials:
+    """Specs of trials that are not run."""
+    return Trials(tmp_path, {"labledger/busybox:1": "sha256:1", "other": "sha256:2"})
+
+
+def test_exit_statuses_are_those_of_the_script() -> None:
+    """The table in `trial.sh`, its `finish` calls and `ExitStatus` say the same."""
+    text = resources.trial_script().read_text("utf-8")
+    table = {
+        int(status) for status in re.findall(r"(?:^#|\s{2})\s+(\d{1,2})  [a-z]", text, re.MULTILINE)
+    }
+    named = {v for k, v in vars(ExitStatus).items() if isinstance(v, int) and k.isupper()}
+    assert table == named == ExitStatus.KNOWN
+    said = {int(status) for status in re.findall(r"finish (\d+)", text)}
+    computed = {0, 10, 11, 30, 31}
+    assert said | computed == table
+
+
+def test_names_of_a_trial(made: Trials) -> None:
+    """Ids, commit, container and folder follow from run, slot and attempt alone."""
+    spec = made.spec(attempt=3)
+    run = spec.run_id
+    assert spec.ids == TrialIds(run, f"{run}-s000007", "base", "t/1", 2)
+    assert spec.slot_commit_id == slot_commit_id(run, 7) != slot_commit_id(run, 8)
+    assert spec.container == f"labledger-{made.ledger_id[:8]}-{run}-7-3"
+    assert spec.folder == spec.plan.run_dir / "trials" / "000007-3"
+    assert spec.labels() == {
+        "org.labledger.ledger": made.ledger_id,
+        "org.labledger.run": run,
+        "org.labledger.slot": "7",
+        "org.labledger.attempt": "3",
+    }
+
+
+def test_what_a_task_overrides(made: Trials) -> None:
+    """A task's own image and time limit win; all limits together and a margin end the trial."""
+    plain, own = made.spec(), made.spec(task={"image": "other", "timeout_s": 7.5})
+    assert (plain.image_id, plain.agent_timeout_s) == ("sha256:1", 30)
+    assert (own.image_id, own.agent_timeout_s) == ("sha256:2", 7.5)
+    assert own.container_env()["AGENTLAB_TIMEOUT_MS"] == "7500"
+    assert own.timeout_s("setup") == 0
+    assert own.deadline_s == 7.5 + 30 + contract.OUTER_MARGIN_S
+
+
+def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
+    """A plan takes its variant's phases and no more of the environment than is named."""
+    section = {"command": ["true"], "env": {"A": "$KEY"}, "timeout_s": 5}
+    document = {
+        "variants": [
+            {"variant_id": "a", "bindings": {"x": 1}, "setup": None, "agent": section},
+            {"variant_id": "b", "bindings": {"x": 2}, "setup": section, "agent": section},
+        ],
+        "grader": section | {"timeout_s": 9},
+        "runtime": RUNTIME,
+        "benchmark": BENCHMARK,
+        "metrics": [],
+        "environment": ["KEY"],
+    }
+    plans = [
+        TrialPlan.of(
+            document,
+            variant,
+            ledger_id="l",
+            run_dir=tmp_path,
+            store_root=tmp_path,
+            images={},
+            environment={"KEY": "secret-value", "HOME": "/root"},
+        )
+        for variant in ("a", "b")
+    ]
+    assert [sorted(plan.phases) for plan in plans] == [
+        ["agent", "grader"],
+        ["agent", "grader", "setup"],
+    ]
+    assert [plan.bindings["x"] for plan in plans] == [1, 2]
+    assert plans[0].phases["grader"].timeout_s == 9
+    assert plans[0].environment == {"KEY": "secret-value"}
+    assert "secret-value" not in repr(plans[0])
+    assert pickle.loads(pickle.dumps(plans[1])) == plans[1]
+
+
+def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits are in hundredths of a second, at least one; mounts, rights and limits as designed."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    spec = made.spec(task={"timeout_s": 0.001}, environment={"B": "two", "A": "one"})
+    config = container_config(spec)
+    assert config["Entrypoint"] == ["sh", "/agentlab/in/trial.sh"]
+    assert config["Cmd"] == ["1", "1", "3000", "1", str(1 << 20), "1"]
+    assert {"AGENTLAB_ENV_0=one", "AGENTLAB_ENV_1=two"} <= set(config["Env"])
+    assert "User" not in config
+    host = config["HostConfig"]
+    assert host["NetworkMode"] == "none"
+    assert host["CapDrop"] == ["ALL"]
+    assert (host["Memory"], host["MemorySwap"]) == (256 << 20, 256 << 20)
+    assert (host["PidsLimit"], host["NanoCpus"]) == (128, 1_000_000_000)
+    writable = [bind.split(":")[1] for bind in host["Binds"] if not bind.endswith(":ro")]
+    assert writable == ["/agentlab/out", "/agentlab/state", "/agentlab/workspace"]
+    full = made.spec(runtime={"network": "full", "user": "1000", "root_read_only": True})
+    config = container_config(full)
+    assert config["HostConfig"]["NetworkMode"] == "default"
+    assert config["NetworkDisabled"] is False
+    assert (config["User"], config["HostConfig"]["ReadonlyRootfs"]) == ("1000", True)
+
+
+def test_folder_before_the_start(made: Trials) -> None:
+    """Inputs are canonical JSON; the folders that a container writes in are open to any user."""
+    spec = made.spec(bindings={"b": 1, "a": "ü"}, environment={"KEY": "secret-value"})
+    inputs.prepare(spec)
+    inside = spec.folder / "in"
+    assert (inside / "bindings.json").read_text("utf-8") == '{"a":"ü","b":1}\n'
+    assert json.loads((inside / "task.json").read_bytes()) == spec.task
+    assert sorted(path.name for path in inside.iterdir()) == [
+        *("agent.sh", "bindings.json", "grader.sh", "policy.json", "task.json", "trial.sh")
+    ]
+    for name in ("out", "state", "workspace"):
+        assert (spec.folder / name).stat().st_mode & 0o777 == 0o777
+    assert not any(b"secret-value" in path.read_bytes() for path in inside.iterdir())
+
+
+def test_staged_files(tmp_path: Path) -> None:
+    """Files are staged under their phase, once, for any user to read, executable as they were."""
+    store = ArtifactStore(tmp_path / "store")
+    digest = store.put_bytes(b"#!/bin/sh\n")
+    document = {
+        "files": {
+            "agent": [{"name": "lib/run.sh", "sha256": digest, "executable": True}],
+            "grader": [{"name": "data.txt", "sha256": digest, "executable": False}],
+        }
+    }
+    deps = tmp_path / "run" / "deps"
+    old = os.umask(0o077)
+    try:
+        inputs.stage_dependencies(document, store, deps)
+        inputs.stage_dependencies({"files": {}}, store, deps)
+    finally:
+        os.umask(old)
+    modes = {str(p.relative_to(deps)): p.stat().st_mode & 0o777 for p in deps.rglob("*")}
+    assert modes == {
+        "agent": 0o755,
+        "agent/lib": 0o755,
+        "agent/lib/run.sh": 0o755,
+        "grader": 0o755,
+        "grader/data.txt": 0o644,
+    }
+    assert (deps / "agent" / "lib" / "run.sh").read_bytes() == b"#!/bin/sh\n"
+
+
+def test_result_survives_being_staged() -> None:
+    """A result and its JSON form say the same, but for the artifacts' contents."""
+    artifact = Artifact.inline(b"content")
+    result = TrialResult(
+        ids=TrialIds.of("run", Slot(3, "v", "t", 1)),
+        schedule_idx=3,
+        slot_commit_id=slot_commit_id("run", 3),
+        attempt=2,
+        status=SlotStatus.GRADE_ERROR,
+        started_at="2026-01-31T12:00:00.000Z",
+        ended_at="2026-01-31T12:00:01.000Z",
+        duration_ms=1000,
+        container="c",
+        image_ref="i",
+        image_id="sha256:1",
+        reason="score_missing",
+        message="none",
+        exit_status=0,
+        outcome="success",
+        phases={"agent": Phase(124, 5, timed_out=True)},
+        predictions=({"a": 1},),
+        evidence=({"b": 2},),
+        metrics=(Metric("m", "runner", 1.5),),
+        events=(Event(0, None, {"x": [1]}),),
+        events_dropped=4,
+        artifacts=(artifact,),
+    )
+    staged = json.loads(json.dumps(result.as_json()))
+    back = TrialResult.from_json(staged)
+    assert back.artifacts == (Artifact(artifact.sha256, 7, None),)
+    assert TrialResult.from_json(back.as_json()) == back
+    assert back.as_json() == result.as_json()
+    assert artifact.reference == f"artifact://sha256/{sha256_hex(b'content')}"
+    assert result.verdict is None
+    with pytest.raises(ValueError, match="version 2"):
+        TrialResult.from_json(staged | {"version": 2})
