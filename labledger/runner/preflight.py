@@ -29,7 +29,7 @@ from labledger.trial.redact import MIN_LENGTH
 
 PROBE_LABEL = "org.labledger.probe"
 
-_NEEDED_TOOLS = ("cat", "chmod", "head", "mkfifo", "rm", "sleep")
+_NEEDED_TOOLS = ("cat", "chmod", "mkfifo", "rm", "sleep")
 """What `trial.sh` itself runs besides the shell."""
 
 
