@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
-from labledger.ledger import objects
+from labledger.ledger import objects, place
 from labledger.ledger.engine import DRIVER, readonly_engine, require, translated, writable_engine
 from labledger.ledger.tables import APPLICATION_ID
 from labledger.store import sync_directory
@@ -87,6 +87,7 @@ def upgrade(path: Path) -> Upgraded:
     All in one transaction; two processes that do it at once both succeed. Raises `LedgerTooNew`,
     and `LedgerError` where a run is live or the file is not a ledger; then nothing has changed.
     """
+    place.refuse_network(path)
     _create_folder(path.parent)
     with _one_at_a_time(path.parent):
         _create_file(path)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from labledger import canonical, clock, faults
 from labledger.errors import LedgerError
-from labledger.ledger import chain, leases, lines, migrate, registration, rows, statements
+from labledger.ledger import chain, leases, lines, migrate, place, registration, rows, statements
 from labledger.ledger.engine import translated, writable_engine
 from labledger.ledger.lookup import ledger_id, run_number
 from labledger.ledger.model import Dispatch, Lease, LeaseInfo, NewRun, Owner
@@ -58,6 +58,7 @@ class LedgerWriter:
         `now` gives the time as text in the form of `labledger.clock`. Raises `LedgerMissing`,
         `LedgerOutdated`, `LedgerTooNew`, or `LedgerError`.
         """
+        place.refuse_network(path)
         migrate.check_current(path)
         with translated("open the ledger", path):
             writer = cls(path, writable_engine(path), store, now)

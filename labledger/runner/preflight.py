@@ -19,7 +19,7 @@ from labledger.errors import (
     Problem,
 )
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.ledger import migrate
+from labledger.ledger import migrate, place
 from labledger.records import JsonObject
 from labledger.runner.checks import Check, check_disk
 from labledger.runner.lab import Lab
@@ -118,6 +118,7 @@ def _check_environment(
 def _check_ledger(lab: Lab) -> Iterator[Check]:
     hint = "choose another folder with --lab-dir"
     try:
+        place.refuse_network(lab.ledger)
         with tempfile.TemporaryFile(dir=lab.standing):
             pass
         migrate.check_current(lab.ledger)

@@ -1,0 +1,51 @@
+"""A ledger is refused where SQLite cannot keep it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labledger.errors import LedgerError
+from labledger.ledger import migrate, place
+
+MOUNTS = r"""
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+30 22 0:40 / /home rw - nfs4 server:/home rw,vers=4.2
+31 30 8:2 / /home/me/local\040disk rw shared:5 - xfs /dev/sdb1 rw
+32 22 0:41 / /mnt/share rw - ext4 /dev/sdc1 rw
+33 22 0:42 / /mnt/share rw - cifs //server/share rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/srv/lab", "ext4"),
+        ("/home/me/lab", "nfs4"),
+        ("/home/me/local disk/lab", "xfs"),
+        ("/homes/lab", "ext4"),
+        ("/mnt/share/lab", "cifs"),
+    ],
+)
+def test_the_nearest_mount_counts(path: str, kind: str) -> None:
+    """A path's file system is that of the innermost and latest mount above it."""
+    assert place.file_system(Path(path), MOUNTS) == kind
+
+
+def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No ledger is made on a network file system; the reason and the way out are told."""
+    told = tmp_path / "mountinfo"
+    told.write_text(f"{MOUNTS}40 22 0:50 / {tmp_path} rw - nfs4 server:/lab rw\n", "utf-8")
+    monkeypatch.setattr(place, "_MOUNTS", told)
+    with pytest.raises(LedgerError, match=r"network file system \(nfs4\)") as refused:
+        migrate.upgrade(tmp_path / "lab" / "ledger.sqlite")
+    assert "--lab-dir" in (refused.value.hint or "")
+    assert not (tmp_path / "lab").exists()
+
+
+def test_this_machines_own_mounts_are_understood(tmp_path: Path) -> None:
+    """What this machine tells of itself is read, and the tests' folder is no network's."""
+    if place._MOUNTS.exists():
+        assert place.file_system(tmp_path, place._MOUNTS.read_text("utf-8")) is not None
+    place.refuse_network(tmp_path)
