@@ -212,7 +212,7 @@ def test_gate_lets_so_many_run(trials: Trials) -> None:
     ends = [(clock.parse(state.finished_at), -1) for state in states]
     running = list(accumulate(step for _, step in sorted(begins + ends)))
     assert len(states) == len(specs)
-    assert max(running) == 2
+    assert max(running) <= 2
 
 
 def test_closed_gate(trials: Trials) -> None:

@@ -264,6 +264,17 @@ def test_output_of_what_is_left_behind(trials: Trials, image: str) -> None:
     assert trials.content(result, "agent_stdout") == b"one\ntwo"
 
 
+def test_process_that_keeps_running_away(trials: Trials, image: str) -> None:
+    """What is left behind is killed though it is another process at every moment."""
+    agent = "echo 'sh ./away &' >away; sh ./away; sleep 0.1; echo said"
+    grader = f"cat /proc/[0-9]*/cmdline >seen; {GRADES}"
+    for _ in range(3):
+        result = trials.run(agent, grader, image=image)
+        assert brief(result) == ("completed", None, 0)
+        assert trials.content(result, "agent_stdout") == b"said\n"
+        assert b"./away" not in trials.content(result, "workspace_patch").partition(b"b/seen")[2]
+
+
 def test_own_pipes_and_logs_are_renewed(trials: Trials, image: str) -> None:
     """An agent that puts things where the grader's logs will be does not hinder the grader."""
     agent = """
