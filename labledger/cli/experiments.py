@@ -45,7 +45,7 @@ def preflight(
     json: arguments.Json = False,
     pull: Annotated[bool, typer.Option("--pull", help="Pull images that are not here.")] = False,
 ) -> None:
-    """Check everything that a run of this experiment needs; create nothing."""
+    """Check all that a run needs; create nothing."""
     from labledger.runner.launch import check_experiment
     from labledger.runner.options import RunOptions
 
@@ -79,7 +79,11 @@ def run(
     fail_under: arguments.FailUnder = None,
     engine_patience: arguments.EnginePatience = 600.0,
 ) -> None:
-    """Run an experiment: every variant on every task, each trial in a container of its own."""
+    """Run an experiment in containers.
+
+    Every variant on every task, as often as its replications say, each trial in a container of
+    its own and graded there. Begins with the checks of `preflight`.
+    """
     from labledger.runner.launch import resolve_experiment, start_run
     from labledger.runner.options import RunOptions
 
@@ -118,7 +122,11 @@ def resume(
     fail_under: arguments.FailUnder = None,
     engine_patience: arguments.EnginePatience = 600.0,
 ) -> None:
-    """Go on with an interrupted run; nothing that finished or was started is run again."""
+    """Go on with an interrupted run.
+
+    Nothing that finished is run again, and nothing that was started: trials that ended are
+    collected, those that run are waited for.
+    """
     from labledger.runner.launch import resume_run
     from labledger.runner.options import RunOptions
 

@@ -64,7 +64,10 @@ def show(
     json: arguments.Json = False,
     full: Annotated[bool, typer.Option("--full", help="Print logs and patch whole.")] = False,
 ) -> None:
-    """Show one trial: phases, times, exit statuses, logs, prediction, score, evidence."""
+    """Show one trial.
+
+    Its phases, times, exit statuses, prediction, score, metrics, logs and evidence.
+    """
     from labledger.api import open_ledger
     from labledger.cli.trial_view import print_trial
 
@@ -87,7 +90,10 @@ def query(
     schema: Annotated[bool, typer.Option("--schema", help="List the views and columns.")] = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Ask SQL questions over all runs; see --schema for the views. Reads only."""
+    """Ask SQL questions over all runs.
+
+    Reads only; --schema lists the views.
+    """
     from labledger.api import open_ledger
     from labledger.cli.query_output import parse_params, print_rows, print_schema, statement
 
@@ -113,9 +119,10 @@ def export(
     ] = None,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Rebuild a run's mirrors from the ledger, byte for byte what the run wrote.
+    """Rebuild a run's mirrors from the ledger.
 
-    Without --out, the run folder's own mirrors are rebuilt in place.
+    Byte for byte what the run wrote. Without --out, the run folder's own mirrors are rebuilt in
+    place.
     """
     import sys
 

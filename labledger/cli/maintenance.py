@@ -31,7 +31,10 @@ def verify(
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
-    """Check every committed row against the chain of digests, and mirrors against the ledger."""
+    """Find committed rows that were changed.
+
+    Every row is checked against the chain of digests, and every mirror against the ledger.
+    """
     from labledger.runner.lab import Lab
     from labledger.runner.verification import verify_lab
 
@@ -47,7 +50,10 @@ def verify(
 
 
 def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None:
-    """Look at Docker, SQLite, the disk and the ledger; say what is wrong and what mends it."""
+    """Say what is wrong here and what mends it.
+
+    Looks at Docker, SQLite, the disk and the ledger.
+    """
     from labledger.runner.diagnosis import diagnose
     from labledger.runner.lab import Lab
 
@@ -69,7 +75,11 @@ def clean(
     ] = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Remove this ledger's containers that no live run and no resumable trial needs."""
+    """Remove containers that nothing needs.
+
+    Only those of this ledger that belong to no live run and hold no trial that resume would go
+    on with.
+    """
     from labledger.runner.cleaning import clean as clean_lab
     from labledger.runner.lab import Lab
 

@@ -36,6 +36,10 @@ class NoSuchContainer(ContainerFailed):
     """The container is not there."""
 
 
+class NameTaken(ContainerFailed):
+    """There is a container of that name already."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerState:
     """What the engine knows of a container."""
@@ -321,7 +325,8 @@ def _translated(action: str) -> Iterator[None]:
         kind = NoSuchContainer if "No such container" in str(error) else ContainerFailed
         raise kind(f"could not {action}: {_first_line(error)}") from error
     except APIError as error:
-        raise ContainerFailed(f"could not {action}: {_first_line(error)}") from error
+        kind = NameTaken if "is already in use by container" in str(error) else ContainerFailed
+        raise kind(f"could not {action}: {_first_line(error)}") from error
     except (DockerException, RequestException, OSError) as error:
         raise EngineUnavailable(f"could not {action}: {_first_line(error)}") from error
 

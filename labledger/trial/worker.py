@@ -21,6 +21,7 @@ from labledger.trial.container import (
     ContainerFailed,
     ContainerState,
     Engine,
+    NameTaken,
     container_config,
     sweep_config,
     thread_engine,
@@ -130,7 +131,7 @@ def run_trial(spec: TrialSpec) -> TrialResult:
     begun = clock.utc_now()
     try:
         engine = thread_engine()
-        ended = _adopt(engine, spec) or _run_new(engine, spec)
+        ended = _adopt(engine, spec) or _run_once(engine, spec)
         return _collected(engine, spec, ended)
     except (NotStarted, Abandoned, EngineUnavailable):
         raise
@@ -232,6 +233,21 @@ def _ended_from(state: ContainerState, *, exit_status: int | None) -> Ended:
     return Ended(
         exit_status, clock.iso(started), clock.iso(finished), duration_ms, state.out_of_memory
     )
+
+
+def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
+    """Run a new container, in the place of one of its name that never ran, if there is one.
+
+    An engine may still have been creating it when the coordinator that asked for it died.
+    """
+    try:
+        return _run_new(engine, spec)
+    except NameTaken:
+        state = engine.inspect(spec.container)
+        if state is not None and state.has_started:
+            raise
+        engine.remove(spec.container)
+        return _run_new(engine, spec)
 
 
 def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
