@@ -22,11 +22,10 @@ from labledger.trial.container import (
     ContainerState,
     Engine,
     NameTaken,
-    container_config,
-    sweep_config,
     thread_engine,
 )
 from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.isolation import container_config, sweep_config
 
 
 class NotStarted(LabLedgerError):

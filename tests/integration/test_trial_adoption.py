@@ -20,8 +20,9 @@ from trial_kit import GRADES, Trials, brief, phase, until
 from labledger import clock
 from labledger.records import Slot, TrialResult
 from labledger.trial import inputs
-from labledger.trial.container import Engine, container_config, thread_engine
+from labledger.trial.container import Engine, thread_engine
 from labledger.trial.contract import TrialSpec
+from labledger.trial.isolation import container_config
 from labledger.trial.worker import (
     Abandoned,
     NotStarted,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from trial_kit import BUSYBOX, GRADES, PYTHON, RUNTIME, Trials, brief, phase, python
 
-from labledger.trial.container import CAPABILITIES
+from labledger.trial.isolation import CAPABILITIES
 from labledger.trial.worker import run_trial
 
 pytestmark = [pytest.mark.docker]

@@ -6,7 +6,8 @@ import pytest
 from trial_kit import Trials, brief
 
 from labledger.trial import inputs
-from labledger.trial.container import container_config, thread_engine
+from labledger.trial.container import thread_engine
+from labledger.trial.isolation import container_config
 from labledger.trial.worker import run_trial
 
 pytestmark = pytest.mark.docker

@@ -26,8 +26,8 @@ from labledger.records import (
 )
 from labledger.store import ArtifactStore
 from labledger.trial import contract, inputs
-from labledger.trial.container import container_config
 from labledger.trial.contract import ExitStatus, TrialPlan
+from labledger.trial.isolation import container_config
 
 
 @pytest.fixture

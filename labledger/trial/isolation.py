@@ -1,0 +1,87 @@
+"""What the engine is asked for: a trial's command, mounts, limits and labels."""
+
+from __future__ import annotations
+
+import os
+
+from labledger.records import JsonObject
+from labledger.trial import contract
+from labledger.trial.contract import TrialSpec
+
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
+"""What a plain task needs as root: to install packages and to end its own processes."""
+
+_WRITTEN = {"out": contract.OUT, "state": contract.STATE, "workspace": contract.WORKSPACE}
+"""Where a container finds the folders of its trial that it may write in."""
+
+
+def container_config(spec: TrialSpec) -> JsonObject:
+    """What the engine is asked for: the trial's command, limits, mounts and labels."""
+    runtime = spec.plan.runtime
+    values = spec.plan.environment
+    carried = {f"AGENTLAB_ENV_{i}": values[name] for i, name in enumerate(sorted(values))}
+    config: JsonObject = {
+        "Image": spec.image_id,
+        "Hostname": "trial",
+        "Entrypoint": ["sh", f"{contract.IN}/trial.sh"],
+        "Cmd": _trial_arguments(spec),
+        "Env": [f"{k}={v}" for k, v in (spec.container_env() | carried).items()],
+        "WorkingDir": contract.WORKSPACE,
+        "Labels": spec.labels(),
+        "Healthcheck": {"Test": ["NONE"]},
+        "NetworkDisabled": runtime["network"] == "none",
+        "HostConfig": _host_config(spec),
+    }
+    if runtime["user"] is not None:
+        config["User"] = str(runtime["user"])
+    return config
+
+
+def sweep_config(spec: TrialSpec) -> JsonObject:
+    """A container that opens what a trial left to the host's user, who may not own it."""
+    config = container_config(spec)
+    left = {
+        spec.folder / name: inside
+        for name, inside in _WRITTEN.items()
+        if (spec.folder / name).exists()
+    }
+    binds = [f"{path}:{inside}" for path, inside in left.items()]
+    return config | {
+        "Entrypoint": ["chmod", "-R", "a+rwX,-t"],
+        "Cmd": list(left.values()),
+        "Env": [],
+        "User": "0",
+        "HostConfig": config["HostConfig"] | {"Binds": binds},
+    }
+
+
+def _trial_arguments(spec: TrialSpec) -> list[str]:
+    limits = [str(max(1, round(spec.timeout_s(phase) * 100))) for phase in contract.PHASE_NAMES]
+    grade_failed = "1" if spec.plan.policy["grade_failed_agents"] else "0"
+    share = "0" if os.geteuid() == 0 else "1"
+    return [*limits, grade_failed, str(spec.plan.runtime["max_log_bytes"]), share]
+
+
+def _host_config(spec: TrialSpec) -> JsonObject:
+    runtime = spec.plan.runtime
+    resources = runtime["resources"]
+    folder = spec.folder
+    return {
+        "Binds": [
+            f"{folder / 'in'}:{contract.IN}:ro",
+            f"{spec.plan.deps_dir}:{contract.DEPS}:ro",
+            *(f"{folder / name}:{inside}" for name, inside in _WRITTEN.items()),
+        ],
+        "NetworkMode": "none" if runtime["network"] == "none" else "default",
+        "CapDrop": ["ALL"],
+        "CapAdd": list(CAPABILITIES),
+        "SecurityOpt": ["no-new-privileges"],
+        "Memory": resources["memory_bytes"] or 0,
+        "MemorySwap": resources["memory_bytes"] or 0,
+        "NanoCpus": round((resources["cpus"] or 0) * 1_000_000_000),
+        "PidsLimit": resources["pids"] or 0,
+        "ReadonlyRootfs": runtime["root_read_only"],
+        "Tmpfs": {"/tmp": ""} if runtime["root_read_only"] else {},  # noqa: S108
+        "LogConfig": {"Type": "none"},
+        "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+    }
