@@ -97,6 +97,22 @@ def test_what_a_container_wrote_is_the_users(
     assert user.trials.containers() == []
 
 
+def test_folders_that_the_agent_closed(user: HostsUser) -> None:
+    """An agent that owns the folders can neither hide a row in them nor close the grader out."""
+    agent = f"{GRADES}chmod 000 /agentlab/out /agentlab/state /agentlab/workspace"
+    inside = str(UID if os.geteuid() == 0 else os.geteuid())
+    for grader, expected in (
+        ("echo looked", ("grade_error", "prediction_missing", 0)),
+        (f"echo looked; {GRADES}", ("completed", None, 0)),
+    ):
+        spec = user.spec(agent, grader, runtime={"user": inside})
+        result = user.run(spec)
+        assert brief(result) == expected
+        assert user.trials.content(result, "grader_stdout") == b"looked\n"
+        assert set(result.phases) == {"agent", "grader"}
+        user.discard(spec)
+
+
 def test_what_a_killed_container_wrote_is_the_users(user: HostsUser) -> None:
     """Also when `trial.sh` had no time to open its folders, they can be read and deleted."""
     spec = user.spec(f"{CLOSED}sleep 300")

@@ -203,10 +203,15 @@ def test_alarm_that_is_disturbed(trials: Trials, image: str, signal: str) -> Non
     assert brief(trials.run(endless, image=image)) == ("agent_timeout", "agent_timeout", 11)
 
 
-def test_fork_bomb(trials: Trials, image: str) -> None:
+@pytest.mark.parametrize(
+    "exhaust",
+    ["bomb() { bomb | bomb & }; (bomb)", "(while :; do sleep 300 & done)"],
+    ids=("bomb", "hoard"),
+)
+def test_no_process_left(trials: Trials, image: str, exhaust: str) -> None:
     """An agent that uses up its processes and ignores TERM is stopped in time, and then graded."""
     # The agent's own shell starts nothing more: where it could not, it would end by itself.
-    agent = phase("trap '' TERM; bomb() { bomb | bomb & }; (bomb); while :; do :; done", 0.5)
+    agent = phase(f"trap '' TERM; {exhaust} 2>/dev/null; while :; do :; done", 0.5)
     resources = {"cpus": 1, "memory_bytes": 256 << 20, "pids": 40}
     result = trials.run(agent, image=image, runtime={"resources": resources})
     assert brief(result) == ("agent_timeout", "agent_timeout", 11)
@@ -244,7 +249,8 @@ def test_planted_outputs_do_not_survive(trials: Trials, image: str, user: str | 
 
 def test_log_cap_keeps_the_beginning(trials: Trials, image: str) -> None:
     """Of 50 MB the first bytes are kept, and the agent that wrote them neither waits nor dies."""
-    agent = "echo first; yes 0123456789 | head -c 50000000; echo last >&2; echo done >finished"
+    agent = """echo first; yes 0123456789 | head -c 50000000 &&
+        { echo last >&2; echo done >finished; }"""
     result = trials.run(
         agent, f"cat finished\n{GRADES}", image=image, runtime={"max_log_bytes": 65536}
     )
