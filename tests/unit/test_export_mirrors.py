@@ -6,7 +6,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import ledger_kit as kit
@@ -20,23 +20,6 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import SlotStatus
 
 EVENTS = PATHS["events"]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return kit.make_ledger(tmp_path)
-
-
-@pytest.fixture
-def writer(path: Path) -> Iterator[LedgerWriter]:
-    with kit.open_writer(path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def reader(path: Path) -> Iterator[LedgerReader]:
-    with LedgerReader.open(path) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import ledger_kit as kit
@@ -14,23 +13,6 @@ from labledger.export.summary import SCHEMA, build_summary, summary_bytes, write
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import SlotStatus
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return kit.make_ledger(tmp_path)
-
-
-@pytest.fixture
-def writer(path: Path) -> Iterator[LedgerWriter]:
-    with kit.open_writer(path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def reader(path: Path) -> Iterator[LedgerReader]:
-    with LedgerReader.open(path) as opened:
-        yield opened
 
 
 def test_denominators_are_honest(writer: LedgerWriter, reader: LedgerReader) -> None:

@@ -23,11 +23,6 @@ def clock() -> kit.FakeClock:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return kit.make_ledger(tmp_path)
-
-
-@pytest.fixture
 def first(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
     with kit.open_writer(path, clock) as opened:
         yield opened
@@ -36,12 +31,6 @@ def first(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
 @pytest.fixture
 def second(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
     with kit.open_writer(path, clock) as opened:
-        yield opened
-
-
-@pytest.fixture
-def reader(path: Path) -> Iterator[LedgerReader]:
-    with LedgerReader.open(path) as opened:
         yield opened
 
 

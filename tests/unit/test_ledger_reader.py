@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import ledger_kit as kit
@@ -18,23 +17,6 @@ from labledger.ledger.model import VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import SlotStatus
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return kit.make_ledger(tmp_path)
-
-
-@pytest.fixture
-def writer(path: Path) -> Iterator[LedgerWriter]:
-    with kit.open_writer(path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def reader(path: Path) -> Iterator[LedgerReader]:
-    with LedgerReader.open(path) as opened:
-        yield opened
 
 
 def test_a_run_is_read_back_as_it_was_created(writer: LedgerWriter, reader: LedgerReader) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,23 +26,6 @@ SCHEMAS = {
     "metrics": "metric_record_v1",
     "events": "event_record_v1",
 }
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return kit.make_ledger(tmp_path)
-
-
-@pytest.fixture
-def writer(path: Path) -> Iterator[LedgerWriter]:
-    with kit.open_writer(path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def reader(path: Path) -> Iterator[LedgerReader]:
-    with LedgerReader.open(path) as opened:
-        yield opened
 
 
 def rows_of(path: Path, *tables: str) -> dict[str, int]:

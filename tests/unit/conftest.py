@@ -1,0 +1,29 @@
+"""An empty ledger, and the ways into it, for the tests of ledger and export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import ledger_kit as kit
+import pytest
+
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return kit.make_ledger(tmp_path)
+
+
+@pytest.fixture
+def writer(path: Path) -> Iterator[LedgerWriter]:
+    with kit.open_writer(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reader(path: Path) -> Iterator[LedgerReader]:
+    with LedgerReader.open(path) as opened:
+        yield opened
