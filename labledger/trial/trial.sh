@@ -152,13 +152,15 @@ others_are_not() {
 }
 
 # Kills every process but this one and the two that keep the output: they meet its end then. All are
-# stopped first, so that none can fork away: what is stopped, dead or stuck is forking nothing, and
-# what it has forked can be seen.
+# stopped first, so that none can fork away: what has stopped or died is forking nothing, and what it
+# has forked can be seen, to be killed or continued. One that waits in the kernel, as at a vfork, may
+# never stop; it is waited for at most a second.
 kill_all_but_keepers() {
-    tries=0
+    read_clock
+    gives_up=$((now + 100))
     kill -STOP -1
-    while [ "$tries" -lt 1000 ] && others_are_not 'T t D Z X gone'; do
-        tries=$((tries + 1))
+    while [ "$now" -lt "$gives_up" ] && others_are_not 'T t Z X gone'; do
+        read_clock
     done
     for pid in /proc/[0-9]*; do
         pid=${pid#/proc/}
