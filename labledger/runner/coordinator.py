@@ -27,7 +27,8 @@ from labledger.runner.stopping import StopRequest
 from labledger.trial.collect import CONTAINER_KILLED
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialSpec
-from labledger.trial.worker import NotStarted, Uncollected
+from labledger.trial.gate import NotStarted
+from labledger.trial.worker import Uncollected
 
 _POLL_S = 0.25
 

@@ -6,7 +6,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 from labledger.records import TrialResult
 from labledger.trial.contract import TrialSpec
-from labledger.trial.worker import StartGate, discard_trial, run_trial, use_gate
+from labledger.trial.gate import StartGate, use_gate
+from labledger.trial.worker import discard_trial, run_trial
 
 MAX_AHEAD = 4
 

@@ -6,10 +6,7 @@ import errno
 import os
 import shutil
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from labledger import clock, faults
@@ -25,98 +22,12 @@ from labledger.trial.container import (
     thread_engine,
 )
 from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.gate import Abandoned, NotStarted, thread_gate
 from labledger.trial.isolation import container_config, sweep_config
-
-
-class NotStarted(LabLedgerError):
-    """The run is stopping: the trial was not started and left nothing behind."""
-
-
-class Abandoned(LabLedgerError):
-    """Nobody waits for this trial any more; its container goes on by itself."""
 
 
 class Uncollected(LabLedgerError):
     """A trial ended and could not be read on this host; its container and folder are kept."""
-
-
-_SLICE_S = 5.0
-"""How long one call waits for a container before it is asked again whether anyone still cares."""
-
-
-class StartGate:
-    """Lets at most `width` trials run at once, while others prepare or are collected."""
-
-    def __init__(self, width: int) -> None:
-        self._changed = threading.Condition()
-        self._free = width
-        self._waiting: list[int] = []
-        self._closed = False
-        self._abandoned = False
-
-    def close(self) -> None:
-        """Let no further trial start."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def abandon(self) -> None:
-        """Let every thread stop waiting for its container."""
-        self._abandoned = True
-        self.close()
-
-    def wait(self, engine: Engine, spec: TrialSpec) -> int | None:
-        """The exit status of a trial's container, or None after its outer deadline."""
-        deadline = time.monotonic() + spec.deadline_s
-        while (left := deadline - time.monotonic()) > 0:
-            status = engine.wait(spec.container, min(_SLICE_S, left))
-            if status is not None:
-                return status
-            if self._abandoned:
-                raise Abandoned
-        return None
-
-    @contextmanager
-    def passage(self, turn: int) -> Iterator[None]:
-        """Run when there is a place; of the trials that wait for one, the lowest `turn` goes first.
-
-        Raises `NotStarted` where the gate is closed before.
-        """
-        with self._changed:
-            self._waiting.append(turn)
-            self._changed.wait_for(
-                lambda: self._closed or (self._free > 0 and turn == min(self._waiting))
-            )
-            self._waiting.remove(turn)
-            if self._closed:
-                raise NotStarted
-            self._take(1)
-        try:
-            yield
-        finally:
-            self._take(-1)
-
-    @contextmanager
-    def place(self) -> Iterator[None]:
-        """Take a place, also where none is free: for a trial that runs already."""
-        self._take(1)
-        try:
-            yield
-        finally:
-            self._take(-1)
-
-    def _take(self, places: int) -> None:
-        with self._changed:
-            self._free -= places
-            self._changed.notify_all()
-
-
-_thread = threading.local()
-
-
-def use_gate(gate: StartGate) -> None:
-    """Make this thread's trials pass `gate`: the initializer of a local executor's threads."""
-    _thread.gate = gate
 
 
 def run_trial(spec: TrialSpec) -> TrialResult:
@@ -216,8 +127,8 @@ def _adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
         engine.remove(spec.container)
         return None
     if not state.has_ended:
-        with _gate().place():
-            _gate().wait(engine, spec)
+        with thread_gate().place():
+            thread_gate().wait(engine, spec)
         state = engine.inspect(spec.container) or state
         if not state.has_ended:
             engine.kill(spec.container)
@@ -250,7 +161,7 @@ def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
 
 
 def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
-    gate = _gate()
+    gate = thread_gate()
     remove_folder(spec)
     inputs.prepare(spec)
     faults.reached("before_create", spec.slot.schedule_idx)
@@ -280,11 +191,6 @@ def _ran_out(engine: Engine, spec: TrialSpec, exit_status: int | None) -> bool:
         return False
     state = engine.inspect(spec.container)
     return state is not None and state.out_of_memory
-
-
-def _gate() -> StartGate:
-    gate: StartGate = getattr(_thread, "gate", None) or StartGate(1)
-    return gate
 
 
 def _open_by_container(engine: Engine, spec: TrialSpec) -> None:

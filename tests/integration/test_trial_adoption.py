@@ -22,15 +22,9 @@ from labledger.records import Slot, TrialResult
 from labledger.trial import inputs
 from labledger.trial.container import Engine, thread_engine
 from labledger.trial.contract import TrialSpec
+from labledger.trial.gate import Abandoned, NotStarted, StartGate, use_gate
 from labledger.trial.isolation import container_config
-from labledger.trial.worker import (
-    Abandoned,
-    NotStarted,
-    StartGate,
-    discard_trial,
-    run_trial,
-    use_gate,
-)
+from labledger.trial.worker import discard_trial, run_trial
 
 pytestmark = [pytest.mark.docker]
 
@@ -238,7 +232,7 @@ def test_closed_gate(trials: Trials) -> None:
 
 def test_abandoned_gate(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for an abandoned trial; its container goes on and can be adopted later."""
-    monkeypatch.setattr("labledger.trial.worker._SLICE_S", 0.2)
+    monkeypatch.setattr("labledger.trial.gate._SLICE_S", 0.2)
     gate = StartGate(1)
     spec = trials.spec(ONE_START)
     with ThreadPoolExecutor(1, initializer=use_gate, initargs=(gate,)) as pool:
