@@ -97,6 +97,12 @@ class EngineUnavailable(LabLedgerError):
     exit_code = Exit.INCOMPLETE
 
 
+class NoRoom(LabLedgerError):
+    """A disk is full."""
+
+    exit_code = Exit.INCOMPLETE
+
+
 class LedgerError(LabLedgerError):
     """The ledger could not be used."""
 
@@ -115,6 +121,10 @@ class LedgerOutdated(LedgerError):
 
 class LedgerTooNew(LedgerError):
     """The ledger was written by a newer labledger; install that version or a later one."""
+
+
+class LedgerFull(LedgerError, NoRoom):
+    """The disk that the ledger lies on is full; nothing was written."""
 
 
 class RunNotFound(LedgerError):

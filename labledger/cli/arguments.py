@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -38,9 +38,33 @@ EnvFile = Annotated[
 ]
 EventsJson = Annotated[bool, typer.Option("--json", help="One event a line on stdout, as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings, errors and the result.")]
-EnginePatience = Annotated[
+Patience = Annotated[
     float,
-    typer.Option(min=0, help="Seconds that the Docker engine may be gone before the run stops."),
+    typer.Option(
+        min=0,
+        help="Seconds that the Docker engine may be gone, or a disk full, before the run stops.",
+    ),
+]
+MinFree = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="What must be free for another trial to begin, such as 2g; 512m where not given.",
+    ),
+]
+Keep = Annotated[
+    Literal["none", "failed", "all"],
+    typer.Option(
+        help="Trial folders that stay, in the run folder's `kept`; secrets in them stay, too.",
+    ),
+]
+MaxErrorRate = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Stop where a larger share of slots ends as setup, grade or infra error.",
+    ),
 ]
 FailUnder = Annotated[
     list[str] | None,
@@ -49,6 +73,18 @@ FailUnder = Annotated[
         help="Exit 1 where a variant passes fewer than this share of its slots; repeatable.",
     ),
 ]
+
+
+def size(option: str, given: str | None, otherwise: int) -> int:
+    """Bytes in an option's value. Raises `InvalidInput`."""
+    from labledger.errors import InvalidInput, Problem
+    from labledger.experiment.checks import memory_bytes
+
+    try:
+        return otherwise if given is None else memory_bytes(given)
+    except (ValueError, KeyError):
+        message = f"found {given!r}; expected a size such as 500m or 2g"
+        raise InvalidInput("the size", [Problem(option, message)]) from None
 
 
 def experiment_file(given: Path) -> Path:

@@ -77,15 +77,20 @@ def run(
         bool, typer.Option("--dry-run", help="Print the resolved experiment and the schedule.")
     ] = False,
     fail_under: arguments.FailUnder = None,
-    engine_patience: arguments.EnginePatience = 600.0,
+    patience: arguments.Patience = 600.0,
+    min_free: arguments.MinFree = None,
+    max_error_rate: arguments.MaxErrorRate = None,
+    keep: arguments.Keep = "none",
 ) -> None:
     """Run an experiment in containers.
 
     Every variant on every task, as often as its replications say, each trial in a container of
     its own and graded there. Begins with the checks of `preflight`.
     """
+    from labledger.runner.keeping import Keep
     from labledger.runner.launch import resolve_experiment, start_run
     from labledger.runner.options import RunOptions
+    from labledger.runner.room import MIN_FREE_BYTES
 
     path = arguments.experiment_file(experiment)
     options = RunOptions(
@@ -97,7 +102,10 @@ def run(
         variants=tuple(variant or ()),
         env=tuple(env or ()),
         env_files=tuple(env_file or ()),
-        engine_patience_s=engine_patience,
+        patience_s=patience,
+        min_free_bytes=arguments.size("--min-free", min_free, MIN_FREE_BYTES),
+        max_error_rate=max_error_rate,
+        keep=Keep(keep),
     )
     if dry_run:
         from labledger.cli.dry_run import print_plan
@@ -120,15 +128,20 @@ def resume(
         typer.Option("--frozen", help="Use the run's own copy where the experiment has changed."),
     ] = False,
     fail_under: arguments.FailUnder = None,
-    engine_patience: arguments.EnginePatience = 600.0,
+    patience: arguments.Patience = 600.0,
+    min_free: arguments.MinFree = None,
+    max_error_rate: arguments.MaxErrorRate = None,
+    keep: arguments.Keep = "none",
 ) -> None:
     """Go on with an interrupted run.
 
     Nothing that finished is run again, and nothing that was started: trials that ended are
     collected, those that run are waited for.
     """
+    from labledger.runner.keeping import Keep
     from labledger.runner.launch import resume_run
     from labledger.runner.options import RunOptions
+    from labledger.runner.room import MIN_FREE_BYTES
 
     options = RunOptions(
         lab_dir=lab_dir,
@@ -136,7 +149,10 @@ def resume(
         env=tuple(env or ()),
         env_files=tuple(env_file or ()),
         frozen=frozen,
-        engine_patience_s=engine_patience,
+        patience_s=patience,
+        min_free_bytes=arguments.size("--min-free", min_free, MIN_FREE_BYTES),
+        max_error_rate=max_error_rate,
+        keep=Keep(keep),
     )
     _watched(options, lambda o: resume_run(run_id, o), json, quiet, fail_under)
 

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from labledger.records import JsonObject
 
 _LINE_EVERY_S = 2.0
+_MENDED = {
+    "engine": "the Docker engine answers again",
+    "disk": "there is room again",
+    "refusals": "the Docker engine starts trials again",
+}
 
 
 class RunView:
@@ -27,7 +32,8 @@ class RunView:
         self.run_id = ""
         self.total = 0
         self.committed = 0
-        self.running = 0
+        self.in_flight = 0
+        """Trials that run or are prepared."""
         self.waiting = 0
         self.width = 0
         self.finished = 0
@@ -46,23 +52,25 @@ class RunView:
                 self.variants, self.width = event["variants"], event["max_concurrency"]
             case "trial_finished":
                 self.finished += 1
+                self.in_flight = max(0, self.in_flight - 1)
             case "slot_committed":
                 self.committed = event["schedule_idx"] + 1
-                self._take_numbers(event)
+                self.waiting = event["waiting"]
                 self.statuses[event["variant_id"]][event["status"]] += 1
                 if event["verdict"]:
                     self.verdicts[event["variant_id"]][event["verdict"]] += 1
             case "tick":
-                self._take_numbers(event)
-            case "engine_lost":
+                self.in_flight, self.waiting = event["running"], event["waiting"]
+            case "dispatch_paused":
                 self.note = event["message"]
-            case "engine_back":
+            case "dispatch_resumed":
                 self.note = ""
             case "stopping":
                 self.note = stopping_note(event["level"])
 
-    def _take_numbers(self, event: JsonObject) -> None:
-        self.running, self.waiting = min(event["running"], self.width), event["waiting"]
+    @property
+    def running(self) -> int:
+        return min(self.in_flight, self.width)
 
     @property
     def elapsed_s(self) -> float:
@@ -126,7 +134,7 @@ class QuietWatcher(JsonWatcher):
     """Says nothing but warnings."""
 
     def __call__(self, event: JsonObject) -> None:
-        if event["event"] in {"warning", "engine_lost"}:
+        if event["event"] in {"warning", "dispatch_paused"}:
             say(notable_line(event) or "")
 
 
@@ -162,10 +170,10 @@ def notable_line(event: JsonObject) -> str | None:
     match event["event"]:
         case "run_started":
             return started_line(event)
-        case "warning" | "engine_lost":
+        case "warning" | "dispatch_paused":
             return f"warning: {event['message']}"
-        case "engine_back":
-            return f"the Docker engine answers again, after {duration(event['seconds'])}"
+        case "dispatch_resumed":
+            return f"{_MENDED[event['cause']]}, after {duration(event['seconds'])}; going on"
         case "stopping":
             return stopping_note(event["level"])
         case "trial_finished" if event["status"] != "completed":

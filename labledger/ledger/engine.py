@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
-from labledger.errors import LedgerError, LedgerMissing
+from labledger.errors import LedgerError, LedgerFull, LedgerMissing
 
 LOCK_WAIT_S = 30
 """How long a statement waits for another connection's write."""
@@ -165,5 +165,6 @@ _HINTS = (
 
 def _in_our_words(what: str, path: Path, error: DBAPIError) -> LedgerError:
     cause = str(error.orig)
+    kind = LedgerFull if "full" in cause else LedgerError
     hint = next((hint for word, hint in _HINTS if word in cause), None)
-    return LedgerError(f"could not {what}: {cause} ({path})", hint=hint)
+    return kind(f"could not {what}: {cause} ({path})", hint=hint)

@@ -1,15 +1,12 @@
-"""One thing that was looked at, and the look at the disk that several commands take."""
+"""One thing that was looked at, and the look at the disks that several commands take."""
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 
 from labledger.errors import Exit
 from labledger.records import JsonObject
-from labledger.runner.lab import Lab
-
-MIN_FREE_BYTES = 512 << 20
+from labledger.runner.room import Room
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +33,12 @@ class Check:
         }
 
 
-def check_disk(lab: Lab) -> Check:
-    """Whether there is room where the lab lies, or will lie."""
-    folder = lab.standing
-    free = shutil.disk_usage(folder).free
+def check_room(room: Room) -> Check:
+    """Whether there is room for a run."""
+    shortage = room.shortage()
     return Check(
         "disk",
-        f"{free / 1e9:.1f} GB free at {folder}",
-        ok=free >= MIN_FREE_BYTES,
-        hint=f"make room: at least {MIN_FREE_BYTES / 1e9:.1f} GB, or choose another --lab-dir",
+        shortage or room.report(),
+        ok=shortage is None,
+        hint="make room, choose another --lab-dir, or lower --min-free",
     )

@@ -6,29 +6,25 @@ every trial again: committed, staged, or in its container.
 
 from __future__ import annotations
 
-import platform
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
-from labledger import clock, faults
-from labledger.errors import EngineUnavailable, LabLedgerError
-from labledger.export.mirrors import MirrorWriter
-from labledger.ledger.model import Dispatch, Lease, RunInfo
-from labledger.ledger.writer import LedgerWriter
-from labledger.records import JsonObject, SlotRecords, SlotStatus, TrialResult
+from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
+from labledger.ledger.model import RunInfo
+from labledger.records import JsonObject, TrialResult
+from labledger.runner.bookkeeping import Bookkeeper
 from labledger.runner.events import Listener, event
 from labledger.runner.executors import LocalTrials
-from labledger.runner.lease import HEARTBEAT_S
-from labledger.runner.outage import Outage
-from labledger.runner.pruning import Pruning
+from labledger.runner.holds import REFUSALS, Holds
+from labledger.runner.keeping import Keep
 from labledger.runner.slots import SlotQueue
 from labledger.runner.stopping import StopRequest
 from labledger.trial.collect import CONTAINER_KILLED
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialSpec
 from labledger.trial.gate import NotStarted
-from labledger.trial.worker import Uncollected
+from labledger.trial.worker import NOT_STARTED, Uncollected
 
 _POLL_S = 0.25
 
@@ -38,39 +34,30 @@ class Coordinator:
     """Runs what is left of one run. Owns the writer while it does."""
 
     run: RunInfo
-    lease: Lease
-    writer: LedgerWriter
-    mirrors: MirrorWriter
+    books: Bookkeeper
     queue: SlotQueue
     trials: LocalTrials
-    pruning: Pruning
     retry: JsonObject
     """`max_attempts` and `retry_on`, as resolved."""
-    staged: dict[int, int]
-    """Attempt of each final result that is staged, by `schedule_idx`."""
-    outage: Outage
+    holds: Holds
+    keep: Keep
     stop: StopRequest
     tell: Listener
-    next_idx: int = 0
-    """The slot to commit next: all before it are committed."""
     trouble: str | None = None
     """Why nothing more is dispatched, where that was not asked for."""
     _running: dict[Future[TrialResult], TrialSpec] = field(default_factory=dict)
     _discards: set[Future[None]] = field(default_factory=set)
-    _skipped: dict[int, str] = field(default_factory=dict)
     _lost: set[tuple[int, int]] = field(default_factory=set)
-    """Slot and attempt of trials that an outage took out of sight; they are journalled already."""
+    """Slot and attempt of trials without a result yet; they are journalled already."""
     _exhausted: bool = False
     _heeded: int = 0
     """The level of the stop request that was told of."""
     _warned: set[str] = field(default_factory=set)
-    _renewed: float = field(default_factory=time.monotonic)
 
     def execute(self) -> bool:
         """Run until every slot is committed or the run is stopped. True when all are committed."""
-        self.next_idx = self.run.next_schedule_idx
         try:
-            self._commit_ready()
+            self.books.commit_ready()
             while self._dispatch() or self._running:
                 self._heed_stop()
                 self._collect()
@@ -81,36 +68,34 @@ class Coordinator:
         finally:
             self.trials.shutdown()
         self._reap_discards()
-        return self.next_idx == self.run.total_slots
+        return self.books.next_idx == self.run.total_slots
 
     # -- dispatching
 
     def _dispatch(self) -> bool:
         """Fill the executor. True while there is something to come."""
+        wanted = 0 if self._stopping else self.trials.capacity - len(self._running)
         specs: list[TrialSpec] = []
-        while self._may_dispatch and len(self._running) + len(specs) < self.trials.capacity:
-            spec = self.queue.next_again() or self._next_fresh()
+        while len(specs) < self.holds.allowance(wanted):
+            spec = self._next_spec()
             if spec is None:
                 break
             specs.append(spec)
-        self._journal([spec for spec in specs if _key(spec) not in self._lost])
+        if not self.books.journal([spec for spec in specs if _key(spec) not in self._lost]):
+            for spec in specs:
+                self.queue.again(spec)
+            specs = []
+        self.holds.dispatched(len(specs))
         for spec in specs:
             self._running[self.trials.submit(spec)] = spec
             self.tell(event("slot_dispatched", **_about(spec)))
-        return bool(specs) or (self.outage.lasts and not self._stopping)
+        return bool(specs) or (self.holds.last and not self._stopping)
 
-    def _journal(self, specs: list[TrialSpec]) -> None:
-        """Note durably that these containers may exist from now on."""
-        if specs:
-            now, host = clock.utc_now(), platform.node()
-            self.writer.journal_dispatch(
-                self.lease,
-                [Dispatch(s.slot.schedule_idx, s.attempt, s.container, host, now) for s in specs],
-            )
-
-    @property
-    def _may_dispatch(self) -> bool:
-        return not self._stopping and not self.outage.lasts
+    def _next_spec(self) -> TrialSpec | None:
+        """What to dispatch next: slots begun before new ones, unless the engine refuses those."""
+        if self.holds.refusals.lasts:
+            return self._next_fresh() or self.queue.next_last()
+        return self.queue.next_again() or self._next_fresh() or self.queue.next_last()
 
     def _next_fresh(self) -> TrialSpec | None:
         """The next slot that needs a trial; staged and pruned slots need none."""
@@ -119,12 +104,12 @@ class Coordinator:
             if slot is None:
                 self._exhausted = True
                 return None
-            if slot.schedule_idx < self.next_idx or slot.schedule_idx in self.staged:
+            if slot.schedule_idx < self.books.next_idx or slot.schedule_idx in self.books.staged:
                 continue
             spec = self.queue.spec(slot)
-            if self.pruning.is_pruned(slot.variant_id) and not spec.may_exist:
-                self._skipped[slot.schedule_idx] = self.pruning.reason(slot.variant_id)
-                self._commit_ready()
+            pruning = self.books.pruning
+            if pruning.is_pruned(slot.variant_id) and not spec.may_exist:
+                self.books.skip(slot.schedule_idx, pruning.reason(slot.variant_id))
                 continue
             return spec
         return None
@@ -158,16 +143,12 @@ class Coordinator:
             time.sleep(_POLL_S)
         for future in sorted(done, key=lambda f: self._running[f].slot.schedule_idx):
             self._take(future, self._running.pop(future))
-        self._commit_ready()
+        self.books.commit_ready()
         self._reap_discards()
-        self._renew()
-        self._look_for_engine()
-        self.tell(event("tick", running=len(self._running), waiting=len(self.staged)))
-
-    def _look_for_engine(self) -> None:
-        """In an outage, ask the engine from time to time; give up when that was long enough."""
-        if self.outage.lasts:
-            self.trouble = self.trouble or self.outage.look()
+        self.books.renew()
+        self.holds.started(self.trials.last_good)
+        self.trouble = self.trouble or self.books.error_rate.trouble() or self.holds.look()
+        self.tell(event("tick", running=len(self._running), waiting=len(self.books.staged)))
 
     def _take(self, future: Future[TrialResult], spec: TrialSpec) -> None:
         try:
@@ -175,98 +156,52 @@ class Coordinator:
         except NotStarted:
             return
         except EngineUnavailable as error:
-            # Nobody's fault and no result: its container may live on, and is looked for again.
-            self.outage.begin(error.message)
-            self._lost.add(_key(spec))
-            self.queue.again(spec)
+            self.holds.engine.begin(error.message)
+            self._look_again(spec)
+            return
+        except NoRoom as error:
+            self.holds.disk.begin(error.message)
+            self._look_again(spec)
             return
         except Uncollected as error:
             self.trouble = error.message
             self._warn(error.message)
             return
         if self.stop.level > 1 and result.reason == CONTAINER_KILLED:
-            self._discard(spec)
+            self._discard(spec, keep_folder=False)
             return
-        self._keep(result, spec)
+        has_run = result.reason not in NOT_STARTED
+        if not has_run:
+            self.holds.refused(result.message or "")
+        if not has_run and self.holds.refusals.lasts:
+            self._look_again(spec)
+        elif self._keep(result, spec) and has_run:
+            self.holds.progressed()
 
-    def _keep(self, result: TrialResult, spec: TrialSpec) -> None:
-        """Make a result durable: committed where it is its turn, staged otherwise."""
+    def _look_again(self, spec: TrialSpec) -> None:
+        """Have a trial without a result looked for again: its container may live on."""
+        self._lost.add(_key(spec))
+        self.queue.again(spec)
+
+    def _keep(self, result: TrialResult, spec: TrialSpec) -> bool:
+        """Make a result durable, and say whether that could be done."""
         retry = self.retry
         again = result.status in retry["retry_on"] and result.attempt < retry["max_attempts"]
-        records = None
-        if not again and result.schedule_idx == self.next_idx:
-            faults.reached("before_commit", result.schedule_idx)
-            records = self.writer.commit_result(self.lease, result)
-        else:
-            faults.reached("before_stage", result.schedule_idx)
-            self.writer.stage(self.lease, result, final=not again)
-            faults.reached("after_stage", result.schedule_idx)
-        self.tell(
-            event(
-                "trial_finished",
-                **_about(spec),
-                status=result.status.value,
-                reason=result.reason,
-                verdict=result.verdict,
-                duration_ms=result.duration_ms,
-                will_retry=again,
-            )
-        )
+        if not self.books.keep(result, final=not again):
+            # Its container is there still, to be collected again.
+            self._look_again(spec)
+            return False
         if again:
-            self.queue.retry(spec)
-        elif records is not None:
-            self._committed(records)
-        else:
-            self.staged[result.schedule_idx] = result.attempt
-        self._discard(spec)
-
-    # -- committing
-
-    def _commit_ready(self) -> None:
-        """Commit every slot whose turn has come."""
-        while True:
-            if self.next_idx in self.staged:
-                records = self.writer.commit_staged(self.lease, self.next_idx)
-                del self.staged[self.next_idx]
-            elif self.next_idx in self._skipped:
-                records = self.writer.commit_unexecuted(
-                    self.lease,
-                    self.next_idx,
-                    SlotStatus.SKIPPED_PRUNED,
-                    self._skipped.pop(self.next_idx),
-                )
-            else:
-                return
-            self._committed(records)
-
-    def _renew(self) -> None:
-        """Keep the lease, however long a row of commits is."""
-        if time.monotonic() - self._renewed > HEARTBEAT_S:
-            self.writer.renew_lease(self.lease)
-            self._renewed = time.monotonic()
-
-    def _committed(self, records: SlotRecords) -> None:
-        faults.reached("after_commit", records.schedule_idx)
-        self._renew()
-        self.mirrors.append(records)
-        self.next_idx = records.schedule_idx + 1
-        self.pruning.note(records.variant_id, records.status)
-        self.tell(
-            event(
-                "slot_committed",
-                schedule_idx=records.schedule_idx,
-                variant_id=records.variant_id,
-                status=records.status.value,
-                verdict=records.verdict,
-                running=len(self._running),
-                waiting=len(self.staged),
-            )
-        )
+            # What was refused may be its own fault or the engine's: others tell which.
+            others_first = REFUSALS if result.reason in NOT_STARTED else 0
+            self.queue.retry(spec, others_first=others_first)
+        self._discard(spec, keep_folder=self.keep.holds(result.status, result.verdict))
+        return True
 
     # -- removing
 
-    def _discard(self, spec: TrialSpec) -> None:
-        self._discards.add(self.trials.discard(spec))
+    def _discard(self, spec: TrialSpec, *, keep_folder: bool) -> None:
+        self._discards.add(self.trials.discard(spec, keep_folder=keep_folder))
 
     def _reap_discards(self) -> None:
         """Tell of removals that failed; the sweep at the run's end tries again."""

@@ -13,9 +13,10 @@ from labledger.ledger import migrate
 from labledger.ledger.engine import DRIVER, driver_risk
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, RunStatus
-from labledger.runner.checks import Check, check_disk
+from labledger.runner.checks import Check, check_room
 from labledger.runner.lab import Lab
 from labledger.runner.lease import holder_is_dead
+from labledger.runner.room import Room
 from labledger.trial.container import Engine
 
 
@@ -24,19 +25,19 @@ def diagnose(lab: Lab) -> list[Check]:
     python = f"labledger {__version__} on Python {platform.python_version()}"
     return [
         Check("labledger", f"{python}, {sys.platform}"),
-        *_docker(),
+        *_docker(lab),
         _sqlite(),
-        check_disk(lab),
         *_ledger(lab),
     ]
 
 
-def _docker() -> Iterator[Check]:
+def _docker(lab: Lab) -> Iterator[Check]:
     try:
         engine = Engine.connect()
         info = engine.info()
     except EngineUnavailable as error:
         yield Check("docker", error.message, ok=False, hint=error.hint)
+        yield check_room(Room.of(lab.standing, {}))
         return
     yield Check(
         "docker",
@@ -44,6 +45,7 @@ def _docker() -> Iterator[Check]:
         f"{info['NCPU']} processors, {info['MemTotal'] / 1e9:.1f} GB",
     )
     yield from _limits(info)
+    yield check_room(Room.of(lab.standing, info))
 
 
 def _limits(info: JsonObject) -> Iterator[Check]:

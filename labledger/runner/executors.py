@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 from labledger.records import TrialResult
+from labledger.runner.keeping import put_away
 from labledger.trial.contract import TrialSpec
 from labledger.trial.gate import StartGate, use_gate
 from labledger.trial.worker import discard_trial, run_trial
@@ -28,11 +29,17 @@ class LocalTrials:
         )
         self._discards: Executor = ThreadPoolExecutor(min(width, MAX_AHEAD), "discard")
 
+    @property
+    def last_good(self) -> float:
+        """When the newest container that could be started was created, by the monotonic clock."""
+        return self._gate.last_good
+
     def submit(self, spec: TrialSpec) -> Future[TrialResult]:
         return self._trials.submit(run_trial, spec)
 
-    def discard(self, spec: TrialSpec) -> Future[None]:
-        return self._discards.submit(discard_trial, spec)
+    def discard(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+        """Remove what a trial left on this machine; its folder may be kept."""
+        return self._discards.submit(_discard, spec, keep_folder)
 
     def close_gate(self) -> None:
         """Let no further trial start; those that run go on."""
@@ -47,3 +54,9 @@ class LocalTrials:
         self._gate.close()
         self._trials.shutdown(wait=True)
         self._discards.shutdown(wait=True)
+
+
+def _discard(spec: TrialSpec, keep_folder: bool) -> None:
+    discard_trial(spec, keep_folder=keep_folder)
+    if keep_folder:
+        put_away(spec.folder)

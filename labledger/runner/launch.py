@@ -47,7 +47,8 @@ def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> 
     """The checks before a run of `path`. Creates nothing."""
     experiment = resolve_experiment(path, options)
     values = environment.gather(options.env, options.env_files)
-    return preflight(experiment, Lab.find(options.lab_dir), values, pull=pull)
+    lab = Lab.find(options.lab_dir)
+    return preflight(experiment, lab, values, pull=pull, min_free_bytes=options.min_free_bytes)
 
 
 def start_run(path: Path, options: RunOptions) -> RunOutcome:
@@ -57,7 +58,7 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     run_id = options.run_id or new_run_id(experiment.document["experiment"]["id"])
     _require_run_id(run_id)
     values = environment.gather(options.env, options.env_files)
-    found = preflight(experiment, lab, values, pull=True)
+    found = preflight(experiment, lab, values, pull=True, min_free_bytes=options.min_free_bytes)
     for check in found.checks:
         if check.warning:
             options.tell(event("warning", message=f"{check.detail} ({check.hint})"))

@@ -9,7 +9,9 @@ from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.records import JsonObject
 from labledger.runner.events import Listener, ignore
-from labledger.runner.outage import PATIENCE_S
+from labledger.runner.holds import PATIENCE_S
+from labledger.runner.keeping import Keep
+from labledger.runner.room import MIN_FREE_BYTES
 from labledger.runner.stopping import StopRequest
 
 
@@ -28,8 +30,15 @@ class RunOptions:
     env_files: tuple[Path, ...] = ()
     frozen: bool = False
     """Resume with what the run was started with, whatever became of its files."""
-    engine_patience_s: float = PATIENCE_S
-    """How long the Docker engine may be gone, in seconds, before the run stops, resumable."""
+    patience_s: float = PATIENCE_S
+    """How long nothing may be dispatchable, in seconds, before the run stops, resumable: while the
+    Docker engine is gone or starts nothing, or a disk is full."""
+    min_free_bytes: int = MIN_FREE_BYTES
+    """What must be free in the lab and in the engine's folder for another trial to begin."""
+    max_error_rate: float | None = None
+    """The largest share of slots that may end as setup_error, grade_error or infra_error."""
+    keep: Keep = Keep.NONE
+    """Which trial folders stay, in the run folder's `kept`."""
     tell: Listener = ignore
     stop: StopRequest = field(default_factory=StopRequest)
 

@@ -21,9 +21,10 @@ from labledger.errors import (
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.ledger import migrate, place
 from labledger.records import JsonObject
-from labledger.runner.checks import Check, check_disk
+from labledger.runner.checks import Check, check_room
 from labledger.runner.lab import Lab
-from labledger.trial import contract
+from labledger.runner.room import Room
+from labledger.trial import contract, starting
 from labledger.trial.container import Engine
 from labledger.trial.redact import MIN_LENGTH
 
@@ -53,14 +54,18 @@ class Preflight:
 
 
 def preflight(
-    experiment: ResolvedExperiment, lab: Lab, environment: Mapping[str, str], *, pull: bool
+    experiment: ResolvedExperiment,
+    lab: Lab,
+    environment: Mapping[str, str],
+    *,
+    pull: bool,
+    min_free_bytes: int,
 ) -> Preflight:
     """Check all that a run of `experiment` needs. With `pull`, missing images are pulled."""
     checks = [
         *_check_experiment(experiment),
         *_check_environment(experiment, environment),
         *_check_ledger(lab),
-        check_disk(lab),
     ]
     images: dict[str, str] = {}
     try:
@@ -69,7 +74,9 @@ def preflight(
         checks.append(Check("docker", error.message, ok=False, hint=error.hint))
         return Preflight(tuple(checks), images)
     try:
-        checks.append(Check("docker", f"engine {engine.info()['ServerVersion']} answers"))
+        info = engine.info()
+        checks.append(Check("docker", f"engine {info['ServerVersion']} answers"))
+        checks.append(check_room(Room.of(lab.standing, info, min_free_bytes)))
         checks += [_check_image(engine, ref, images, pull=pull) for ref in experiment.images]
         for ref, image in images.items():
             checks.extend(_look_into(engine, ref, image, experiment.document))
@@ -163,7 +170,9 @@ def _look_into(engine: Engine, ref: str, image: str, document: JsonObject) -> It
         f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in wanted
     )
     try:
-        status, output = engine.run_probe(image, f"{script}; true", {PROBE_LABEL: "1"})
+        status, output = starting.patiently(
+            lambda: engine.run_probe(image, f"{script}; true", {PROBE_LABEL: "1"})
+        )
     except EngineUnavailable:
         raise
     except LabLedgerError as error:

@@ -10,7 +10,9 @@ from pathlib import Path
 from labledger.errors import LabLedgerError
 from labledger.ledger.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
+from labledger.records import SlotStatus
 from labledger.runner.events import Listener, event
+from labledger.runner.keeping import Keep, put_away
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels
 
@@ -42,7 +44,7 @@ def leftovers(reader: LedgerReader, run: RunInfo) -> dict[int, Leftover]:
     return found
 
 
-def sweep(reader: LedgerReader, run: RunInfo, folder: Path, tell: Listener) -> None:
+def sweep(reader: LedgerReader, run: RunInfo, folder: Path, keep: Keep, tell: Listener) -> None:
     """Remove containers and trial folders of this run whose results are durable.
 
     Touches only containers that carry this ledger's label and this run's. What cannot be removed
@@ -59,8 +61,22 @@ def sweep(reader: LedgerReader, run: RunInfo, folder: Path, tell: Listener) -> N
         tell(event("warning", message=f"old containers stay for now: {error.message}"))
     for trial in sorted((folder / "trials").glob("*-*")):
         idx, _, attempt = trial.name.partition("-")
-        if is_durable(int(idx), int(attempt), run, staged):
+        if not is_durable(int(idx), int(attempt), run, staged):
+            continue
+        if keep.holds(*_ending(reader, run.run_id, int(idx), int(attempt))):
+            put_away(trial)
+        else:
             shutil.rmtree(trial, ignore_errors=True)
+
+
+def _ending(
+    reader: LedgerReader, run_id: str, idx: int, attempt: int
+) -> tuple[SlotStatus | None, str | None]:
+    """Status and verdict of an attempt that was committed; None where it was not, or not it."""
+    records = next(reader.slot_records(run_id, idx, idx + 1), None)
+    if records is None or records.objects("trials")[0]["attempt"] != attempt:
+        return None, None
+    return records.status, records.verdict
 
 
 def is_durable(idx: int, attempt: int, run: RunInfo, staged: Mapping[int, StagedAttempt]) -> bool:

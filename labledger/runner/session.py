@@ -8,25 +8,29 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.errors import LedgerError
+from labledger.errors import EngineUnavailable, LedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.export.summary import build_summary, write_summary
 from labledger.ledger.model import Lease, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, RunStatus
+from labledger.runner.bookkeeping import Bookkeeper
 from labledger.runner.coordinator import Coordinator
+from labledger.runner.error_rate import ErrorRate
 from labledger.runner.events import event
 from labledger.runner.executors import LocalTrials
+from labledger.runner.holds import Holds
 from labledger.runner.lab import Lab
 from labledger.runner.lease import TTL_S, holder_is_dead, this_process
 from labledger.runner.options import RunOptions, RunOutcome
-from labledger.runner.outage import Outage
 from labledger.runner.pruning import Pruning
 from labledger.runner.recovery import Leftover, leftovers, sweep
+from labledger.runner.room import Room
 from labledger.runner.slots import SlotQueue
 from labledger.runner.stopping import on_signals
 from labledger.store import ArtifactStore, write_atomically
+from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialPlan
 from labledger.trial.inputs import stage_dependencies
 
@@ -99,28 +103,44 @@ class Session:
         width = self.options.max_concurrency or run.resolved["design"]["max_concurrency"]
         self.options.tell(_started(run, folder, left, width))
         if run.next_schedule_idx > 0 or left:
-            sweep(reader, run, folder, self.options.tell)
+            sweep(reader, run, folder, self.options.keep, self.options.tell)
         if run.next_schedule_idx == run.total_slots:
             return None
         design = run.resolved["design"]
+        holds = Holds(self.options.tell, self.options.patience_s, self._room().shortage)
         coordinator = Coordinator(
             run=run,
-            lease=lease,
-            writer=self.writer,
-            mirrors=mirrors,
+            books=Bookkeeper(
+                lease=lease,
+                writer=self.writer,
+                mirrors=mirrors,
+                pruning=Pruning(design, reader.consecutive_failures(run.run_id)),
+                error_rate=ErrorRate(self.options.max_error_rate),
+                staged={idx: known.attempt for idx, known in left.items() if known.staged},
+                disk=holds.disk,
+                next_idx=run.next_schedule_idx,
+                tell=self.options.tell,
+            ),
             queue=SlotQueue(reader, run, self._plans(run, reader.ledger_id), left),
             trials=LocalTrials(width),
-            pruning=Pruning(design, reader.consecutive_failures(run.run_id)),
             retry=design["retry"],
-            staged={idx: known.attempt for idx, known in left.items() if known.staged},
-            outage=Outage(self.options.tell, self.options.engine_patience_s),
+            holds=holds,
+            keep=self.options.keep,
             stop=self.options.stop,
             tell=self.options.tell,
         )
         coordinator.execute()
         if coordinator.trouble is None:
-            sweep(reader, reader.run(self.run_id), folder, self.options.tell)
+            sweep(reader, reader.run(self.run_id), folder, self.options.keep, self.options.tell)
         return coordinator.trouble
+
+    def _room(self) -> Room:
+        """Where this run needs room. An engine that is gone cannot say where its files lie."""
+        try:
+            engine_info = thread_engine().info()
+        except EngineUnavailable:
+            engine_info = {}
+        return Room.of(self.lab.root, engine_info, self.options.min_free_bytes)
 
     def _plans(self, run: RunInfo, ledger_id: str) -> dict[str, TrialPlan]:
         return {

@@ -34,20 +34,33 @@ class SlotQueue:
         self._plans = plans
         self._left = left
         self._again: deque[TrialSpec] = deque()
+        self._later: deque[tuple[int, TrialSpec]] = deque()
+        self._handed_out = 0
         self._chunk: deque[Slot] = deque()
         self._next_idx = run.next_schedule_idx
         self._task: tuple[str, JsonObject] = ("", {})
 
-    def retry(self, spec: TrialSpec) -> None:
-        """Have the slot run again, as its next attempt, before any new slot."""
-        self._again.append(replace(spec, attempt=spec.attempt + 1, may_exist=False))
+    def retry(self, spec: TrialSpec, *, others_first: int = 0) -> None:
+        """Have the slot run again, as its next attempt, when so many new ones have been tried."""
+        following = replace(spec, attempt=spec.attempt + 1, may_exist=False)
+        if others_first:
+            self._later.append((self._handed_out + others_first, following))
+        else:
+            self._again.append(following)
 
     def again(self, spec: TrialSpec) -> None:
         """Have the same attempt looked for again, of which nothing is known."""
         self._again.append(replace(spec, may_exist=True))
 
     def next_again(self) -> TrialSpec | None:
+        """A slot that was begun before, if it is time for one."""
+        if self._later and self._later[0][0] <= self._handed_out:
+            return self._later.popleft()[1]
         return self._again.popleft() if self._again else None
+
+    def next_last(self) -> TrialSpec | None:
+        """A slot that was begun before, when there are no new ones to try first."""
+        return self.next_again() or (self._later.popleft()[1] if self._later else None)
 
     def next_slot(self) -> Slot | None:
         """The next slot of the schedule, or None at its end."""
@@ -55,7 +68,10 @@ class SlotQueue:
             slots = self._reader.slots(self._run.run_id, self._next_idx)
             self._chunk.extend(islice(slots, _CHUNK))
             self._next_idx += len(self._chunk)
-        return self._chunk.popleft() if self._chunk else None
+        if not self._chunk:
+            return None
+        self._handed_out += 1
+        return self._chunk.popleft()
 
     def spec(self, slot: Slot) -> TrialSpec:
         """What a worker needs for a slot, with the attempt to go on with."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from labledger import canonical, clock, faults, schema
 from labledger.records import Phase, SlotStatus, TrialResult
@@ -15,6 +17,9 @@ from labledger.trial.redact import Redactor
 
 CONTAINER_KILLED = "container_killed"
 """The reason of a trial whose container was ended from outside."""
+
+
+_FULL_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,9 @@ def collect(spec: TrialSpec, ended: Ended) -> TrialResult:
 def _judge(spec: TrialSpec, ended: Ended, redactor: Redactor) -> Judgement:
     if ended.exit_status in ExitStatus.KNOWN:
         judgement = judge(spec, ended.exit_status, ended.ended_at, redactor)
+        if judgement.status is not SlotStatus.COMPLETED and _is_full(spec.folder):
+            message = f"the disk was full ({spec.folder}); without that: {judgement.reason}"
+            return Judgement(SlotStatus.INFRA_ERROR, "disk_full", message)
         if ended.out_of_memory and judgement.status is not SlotStatus.COMPLETED:
             limit = spec.plan.runtime["resources"]["memory_bytes"]
             judgement.message = f"{judgement.message}; the memory limit of {limit:,} bytes was hit"
@@ -86,6 +94,15 @@ def _judge(spec: TrialSpec, ended: Ended, redactor: Redactor) -> Judgement:
         return Judgement(SlotStatus.INFRA_ERROR, "out_of_memory", message)
     message = f"the container was ended from outside (status {ended.exit_status})"
     return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_KILLED, message)
+
+
+def _is_full(folder: Path) -> bool:
+    """True where next to nothing more can be written: what failed there may have failed of that."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < _FULL_BYTES
 
 
 def redactor_of(spec: TrialSpec) -> Redactor:

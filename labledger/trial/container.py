@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import math
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from labledger.errors import EngineUnavailable, LabLedgerError
+from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
 from labledger.records import JsonObject
 
 if TYPE_CHECKING:
     from docker import APIClient
+    from docker.errors import APIError
 
 _API_TIMEOUT_S = 60
 _NOT_FOUND = 404
+_SERVER_ERROR = 500
+_FULL = "no space left on device"
 
 
 class ContainerFailed(LabLedgerError):
     """The Docker engine refused something about a container."""
+
+
+class EngineStumbled(ContainerFailed):
+    """The Docker engine failed at something that may well succeed the next time."""
 
 
 class NoSuchContainer(ContainerFailed):
@@ -112,11 +120,10 @@ class Engine:
                 if "error" in line:
                     raise ContainerFailed(f"could not pull image {ref}: {line['error']}")
 
-    def create(self, name: str | None, config: JsonObject) -> str:
-        """Create a container and return its id. Raises `ContainerFailed`."""
-        with _translated(f"create container {name or 'of image ' + config['Image']}"):
-            created = self._client.create_container_from_config(config, name)  # type: ignore[no-untyped-call]
-            return str(created["Id"])
+    def create(self, name: str, config: JsonObject) -> None:
+        """Create a container. Raises `ContainerFailed`."""
+        with _translated(f"create container {name}"):
+            self._client.create_container_from_config(config, name)  # type: ignore[no-untyped-call]
 
     def start(self, container: str) -> None:
         with _translated(f"start container {container}"):
@@ -191,6 +198,7 @@ class Engine:
 
     def run_probe(self, image: str, script: str, labels: dict[str, str]) -> tuple[int, str]:
         """Run a short shell script in a fresh container without network; status and output."""
+        name = f"labledger-probe-{secrets.token_hex(8)}"
         config: JsonObject = {
             "Image": image,
             "Entrypoint": ["sh", "-c", script],
@@ -198,15 +206,15 @@ class Engine:
             "NetworkDisabled": True,
             "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "json-file"}},
         }
-        container = self.create(None, config)
         try:
-            self.start(container)
-            status = self.wait(container, _API_TIMEOUT_S)
+            self.create(name, config)
+            self.start(name)
+            status = self.wait(name, _API_TIMEOUT_S)
             with _translated(f"read what image {image} answered"):
-                output = self._client.logs(container).decode("utf-8", "replace")
+                output = self._client.logs(name).decode("utf-8", "replace")
             return (-1 if status is None else status), output
         finally:
-            self.remove(container)
+            self.remove(name)
 
 
 _thread = threading.local()
@@ -244,10 +252,18 @@ def _translated(action: str) -> Iterator[None]:
         kind = NoSuchContainer if "No such container" in str(error) else ContainerFailed
         raise kind(f"could not {action}: {_first_line(error)}") from error
     except APIError as error:
-        kind = NameTaken if "is already in use by container" in str(error) else ContainerFailed
-        raise kind(f"could not {action}: {_first_line(error)}") from error
+        raise _kind_of(error)(f"could not {action}: {_first_line(error)}") from error
     except (DockerException, RequestException, OSError) as error:
         raise EngineUnavailable(f"could not {action}: {_first_line(error)}") from error
+
+
+def _kind_of(error: APIError) -> type[LabLedgerError]:
+    if "is already in use by container" in str(error):
+        return NameTaken
+    if _FULL in str(error).lower():
+        return NoRoom
+    status = error.status_code
+    return EngineStumbled if status is not None and status >= _SERVER_ERROR else ContainerFailed
 
 
 def _first_line(error: Any) -> str:

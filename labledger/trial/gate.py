@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ class Abandoned(LabLedgerError):
     """Nobody waits for this trial any more; its container goes on by itself."""
 
 
+MAX_STARTING = 8
+"""How many containers are created or started at once, however many may run."""
+
 _SLICE_S = 5.0
 """How long one call waits for a container before it is asked again whether anyone still cares."""
 
@@ -29,6 +33,9 @@ class StartGate:
 
     def __init__(self, width: int) -> None:
         self._changed = threading.Condition()
+        self.last_good = -math.inf
+        """When the newest container that could be started was created, by the monotonic clock."""
+        self._engine_work = threading.BoundedSemaphore(MAX_STARTING)
         self._free = width
         self._waiting: list[int] = []
         self._closed = False
@@ -45,8 +52,17 @@ class StartGate:
         self._abandoned = True
         self.close()
 
+    @contextmanager
+    def engine_work(self) -> Iterator[None]:
+        """While this lasts, a container is created or started: at most so many at once."""
+        with self._engine_work:
+            yield
+
     def wait(self, engine: Engine, spec: TrialSpec) -> int | None:
-        """The exit status of a trial's container, or None after its outer deadline."""
+        """The exit status of a trial's container, or None after its outer deadline.
+
+        Does not rely on the engine to say when a container has ended: now and then, it is asked.
+        """
         deadline = time.monotonic() + spec.deadline_s
         while (left := deadline - time.monotonic()) > 0:
             status = engine.wait(spec.container, min(_SLICE_S, left))
@@ -54,6 +70,9 @@ class StartGate:
                 return status
             if self._abandoned:
                 raise Abandoned
+            state = engine.inspect(spec.container)
+            if state is not None and state.has_ended:
+                return state.exit_status
         return None
 
     @contextmanager

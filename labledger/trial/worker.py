@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from labledger import clock, faults
-from labledger.errors import EngineUnavailable, LabLedgerError
+from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
 from labledger.records import TrialResult
-from labledger.trial import contract, inputs
+from labledger.trial import contract, inputs, starting
 from labledger.trial.collect import Ended, collect, infra_error
 from labledger.trial.container import (
     ContainerFailed,
@@ -23,11 +23,19 @@ from labledger.trial.container import (
 )
 from labledger.trial.contract import ExitStatus, TrialSpec
 from labledger.trial.gate import Abandoned, NotStarted, thread_gate
-from labledger.trial.isolation import container_config, sweep_config
+from labledger.trial.isolation import sweep_config
 
 
 class Uncollected(LabLedgerError):
     """A trial ended and could not be read on this host; its container and folder are kept."""
+
+
+CONTAINER_FAILED = "container_failed"
+HOST_ERROR = "host_error"
+NOT_STARTED = frozenset({CONTAINER_FAILED, HOST_ERROR})
+"""Reasons of an `infra_error` with which nothing of a trial has run."""
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def run_trial(spec: TrialSpec) -> TrialResult:
@@ -35,20 +43,24 @@ def run_trial(spec: TrialSpec) -> TrialResult:
 
     Leaves the container and the trial folder in place: the coordinator discards them when the
     result is durable. Raises `NotStarted` or `Abandoned` where the run is stopping, and
-    `EngineUnavailable` or `Uncollected` where nothing can be said of the trial yet; other trouble
-    is the result's status.
+    `EngineUnavailable`, `NoRoom` or `Uncollected` where nothing can be said of the trial yet;
+    other trouble is the result's status.
     """
     begun = clock.utc_now()
     try:
         engine = thread_engine()
         ended = _adopt(engine, spec) or _run_once(engine, spec)
         return _collected(engine, spec, ended)
-    except (NotStarted, Abandoned, EngineUnavailable):
+    except (NotStarted, Abandoned, EngineUnavailable, NoRoom):
         raise
     except ContainerFailed as error:
-        return infra_error(spec, begun, "container_failed", error.message)
+        return infra_error(spec, begun, CONTAINER_FAILED, error.message)
     except OSError as error:
-        return infra_error(spec, begun, "host_error", f"{error.strerror}: {error.filename}")
+        message = f"{error.strerror}: {error.filename}"
+        if error.errno in _NO_ROOM:
+            _delete(spec.folder)
+            raise NoRoom(f"a trial could not be prepared: {message}") from error
+        return infra_error(spec, begun, HOST_ERROR, message)
 
 
 def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
@@ -60,6 +72,11 @@ def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
             _open_by_container(engine, spec)
         return collect(spec, ended)
     except (OSError, ContainerFailed) as error:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            message = f"the output of slot {spec.slot.schedule_idx} cannot be kept"
+            raise NoRoom(
+                f"{message}: {error.strerror} ({error.filename or spec.folder})"
+            ) from error
         trouble = (
             f"{error.strerror} ({error.filename or spec.folder})"
             if isinstance(error, OSError)
@@ -90,12 +107,13 @@ def _is_closed(folder: Path) -> bool:
     return False
 
 
-def discard_trial(spec: TrialSpec) -> None:
-    """Remove the container and the folder of an attempt whose result is durable."""
+def discard_trial(spec: TrialSpec, *, keep_folder: bool = False) -> None:
+    """Remove the container of an attempt whose result is durable, and its folder."""
     faults.reached("before_remove", spec.slot.schedule_idx)
     thread_engine().remove(spec.container)
     faults.reached("after_remove", spec.slot.schedule_idx)
-    remove_folder(spec)
+    if not keep_folder:
+        remove_folder(spec)
 
 
 def remove_folder(spec: TrialSpec) -> None:
@@ -131,7 +149,7 @@ def _adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
             thread_gate().wait(engine, spec)
         state = engine.inspect(spec.container) or state
         if not state.has_ended:
-            engine.kill(spec.container)
+            _end(engine, spec)
             state = engine.inspect(spec.container) or state
             return _ended_from(state, exit_status=None)
     return _ended_from(state, exit_status=state.exit_status)
@@ -165,24 +183,32 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     remove_folder(spec)
     inputs.prepare(spec)
     faults.reached("before_create", spec.slot.schedule_idx)
-    engine.create(spec.container, container_config(spec))
+    created = starting.create(engine, gate, spec)
     faults.reached("after_create", spec.slot.schedule_idx)
     try:
         with gate.passage(spec.slot.schedule_idx):
             started_at, started = clock.utc_now(), time.monotonic()
-            engine.start(spec.container)
+            starting.start(engine, gate, spec, created)
             faults.reached("agent_running", spec.slot.schedule_idx)
             exit_status = gate.wait(engine, spec)
             duration_ms = round((time.monotonic() - started) * 1000)
-    except (NotStarted, ContainerFailed):
+    except (NotStarted, ContainerFailed, NoRoom):
         engine.remove(spec.container)
         remove_folder(spec)
         raise
     if exit_status is None:
-        engine.kill(spec.container)
+        _end(engine, spec)
     return Ended(
         exit_status, started_at, clock.utc_now(), duration_ms, _ran_out(engine, spec, exit_status)
     )
+
+
+def _end(engine: Engine, spec: TrialSpec) -> None:
+    """End a container that outlived its deadline. One that cannot be ended is left behind."""
+    try:
+        engine.kill(spec.container)
+    except ContainerFailed:
+        return  # Its result says that it outlived its deadline; its removal will tell the rest.
 
 
 def _ran_out(engine: Engine, spec: TrialSpec, exit_status: int | None) -> bool:

@@ -1,23 +1,51 @@
-"""A way to the Docker engine that a test can cut: a socket that passes everything on, or not."""
+"""A way to the Docker engine that a test can cut, and where it can answer instead."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ENGINE = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
 
+Rule = Callable[[str], bytes | None]
+"""Answers a request such as ``POST /containers/create``, or None to let the engine answer."""
+
+HANG = b""
+"""An answer that never comes."""
+
+LOSE = b"lose"
+"""Has the engine do it, and says that it stumbled all the same."""
+
+
+def error(status: int, message: str) -> bytes:
+    """What the engine would say to a request that fails."""
+    body = json.dumps({"message": message}).encode()
+    head = f"HTTP/1.1 {status} Error\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+
 
 class EngineProxy:
-    """Listens at `address`. While it is cut, nobody is answered and no connection lasts."""
+    """Listens at `address` and passes each request on, one a connection.
+
+    While it is cut, nobody is answered and no connection lasts.
+    """
 
     def __init__(self, path: Path) -> None:
         self.address = f"unix://{path}"
+        self.rule: Rule = lambda _: None
+        self.asked: Counter[str] = Counter()
+        """How often each kind of request came."""
+        self.busiest: Counter[str] = Counter()
+        """How many requests of a kind were answered at the same time, at most."""
         self._path = path
+        self._busy: Counter[str] = Counter()
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
@@ -54,25 +82,88 @@ class EngineProxy:
             threading.Thread(target=self._serve, args=(near,), daemon=True).start()
 
     def _serve(self, near: socket.socket) -> None:
-        with near, socket.socket(socket.AF_UNIX) as far:
+        with near, self._known(near):
+            request = _request(near)
+            if request is None:
+                return
+            kind = _kind(request)
+            with self._counted(kind):
+                answer = self.rule(kind)
+                if answer is None:
+                    self._pass_on(near, request)
+                elif answer == HANG:
+                    _until_closed(near)
+                else:
+                    if answer == LOSE:
+                        self._pass_on(None, request)
+                        answer = error(500, "the answer was lost")
+                    with contextlib.suppress(OSError):
+                        near.sendall(answer)
+
+    def _pass_on(self, near: socket.socket | None, request: bytes) -> None:
+        with socket.socket(socket.AF_UNIX) as far, self._known(far):
             far.connect(ENGINE)
+            with contextlib.suppress(OSError):
+                far.sendall(request)
+                while data := far.recv(1 << 16):
+                    if near is not None:
+                        near.sendall(data)
+
+    @contextlib.contextmanager
+    def _known(self, end: socket.socket) -> Iterator[None]:
+        with self._lock:
+            self._open.add(end)
+        try:
+            yield
+        finally:
             with self._lock:
-                self._open |= {near, far}
-            answers = threading.Thread(target=_pass, args=(far, near))
-            answers.start()
-            _pass(near, far)
-            answers.join()
+                self._open.discard(end)
+
+    @contextlib.contextmanager
+    def _counted(self, kind: str) -> Iterator[None]:
+        with self._lock:
+            self.asked[kind] += 1
+            self._busy[kind] += 1
+            self.busiest[kind] = max(self.busiest[kind], self._busy[kind])
+        try:
+            yield
+        finally:
             with self._lock:
-                self._open -= {near, far}
+                self._busy[kind] -= 1
 
 
-def _pass(source: socket.socket, target: socket.socket) -> None:
+def _request(near: socket.socket) -> bytes | None:
+    """One whole request, that asks to close the connection after it; None where none comes."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        try:
+            more = near.recv(1 << 16)
+        except OSError:
+            return None
+        if not more:
+            return None
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = re.search(rb"(?im)^content-length: *(\d+)", head)
+    missing = (int(length[1]) if length else 0) - len(body)
+    while missing > 0 and (more := near.recv(missing)):
+        body += more
+        missing -= len(more)
+    head = re.sub(rb"(?im)^connection:.*\r\n", b"", head)
+    return head + b"\r\nConnection: close\r\n\r\n" + body
+
+
+def _kind(request: bytes) -> str:
+    """The method and path of a request, without version, names and query: `POST /…/start`."""
+    method, target, _ = request.split(b"\r\n", 1)[0].decode().split(" ")
+    path = re.sub(r"^/v[\d.]+", "", target.partition("?")[0])
+    return f"{method} {re.sub('^/containers/(?!create$|json$)[^/]+', '/containers/NAME', path)}"
+
+
+def _until_closed(near: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        while data := source.recv(1 << 16):
-            target.sendall(data)
-    for end in (source, target):
-        with contextlib.suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
+        while near.recv(1 << 16):
+            pass
 
 
 @contextlib.contextmanager

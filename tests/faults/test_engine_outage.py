@@ -31,8 +31,8 @@ def test_an_outage_is_waited_out(
             coordinator.until("slot_committed", times=2)
             cut_for(proxy, 2.0)
             assert coordinator.finish() == 0, coordinator.stderr
-    assert len(coordinator.of("engine_lost")) == 1
-    assert len(coordinator.of("engine_back")) == 1
+    assert len(coordinator.of("dispatch_paused")) == 1
+    assert len(coordinator.of("dispatch_resumed")) == 1
     assert [status for _, status in project.rows("outage")["slots"]] == ["completed"] * 8
     assert set(engine_log.starts(project, "outage").values()) == {1}
     project.check_whole("outage")
@@ -50,7 +50,7 @@ def test_an_engine_that_stays_away_ends_the_run_resumable(
     with engine_proxy(tmp_path / "engine.sock") as proxy:
         with monkeypatch.context() as environment:
             environment.setenv("DOCKER_HOST", proxy.address)
-            started = project.run("gone", *PASSING, "--engine-patience", 1)
+            started = project.run("gone", *PASSING, "--patience", 1)
         with closing(started) as coordinator:
             coordinator.until("slot_committed", times=2)
             proxy.cut()

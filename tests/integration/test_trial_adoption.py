@@ -93,13 +93,15 @@ def test_container_that_never_started_is_replaced(trials: Trials) -> None:
     """A container that was created and not started has run nothing; a new one runs the slot."""
     spec = trials.spec(ONE_START.replace("while", "touch go; while"))
     inputs.prepare(spec)
-    old = thread_engine().create(spec.container, container_config(spec))
+    thread_engine().create(spec.container, container_config(spec))
+    old = thread_engine().inspect(spec.container)
     result = run_trial(replace(spec, may_exist=True))
     assert brief(result) == ("completed", None, 0)
     assert starts(trials, result) == 1
     state = thread_engine().inspect(spec.container)
     assert state is not None
-    assert state.container_id != old
+    assert old is not None
+    assert state.container_id != old.container_id
 
 
 def test_nothing_there(trials: Trials) -> None:

@@ -29,7 +29,7 @@ STARTED = event(
 
 def committed(idx: int, status: str, verdict: str | None, **fields: int) -> dict[str, Any]:
     variant = ("base", "treat")[idx % 2]
-    numbers = {"waiting": 0, "running": 0, **fields}
+    numbers = {"waiting": 0, **fields}
     rest = {"variant_id": variant, "status": status, "verdict": verdict, **numbers}
     return event("slot_committed", schedule_idx=idx, **rest)
 
@@ -72,8 +72,12 @@ def test_running_never_exceeds_what_may_run() -> None:
     """Trials that are only being prepared are not shown as running."""
     view = view_of(STARTED, event("tick", running=8, waiting=3))
     assert (view.running, view.waiting) == (4, 3)
-    view.take(committed(2, "completed", "pass", running=1, waiting=2))
-    assert (view.running, view.waiting) == (1, 2)
+    view.take(finished())
+    assert view.running == 4, "seven are left, of which four may run"
+    for _ in range(5):
+        view.take(finished())
+    view.take(committed(2, "completed", "pass", waiting=2))
+    assert (view.running, view.waiting) == (2, 2)
 
 
 def test_the_line_says_where_the_run_stands() -> None:

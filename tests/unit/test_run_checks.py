@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from labledger.runner import checks
-from labledger.runner.lab import Lab
+from labledger.runner.room import Room
 
 
-def test_a_full_disk_is_found_before_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Too little room where the lab will lie is a failure that says how much is needed where."""
-    lab = Lab(tmp_path / "deep" / ".lab")
-    assert checks.check_disk(lab).ok
-    monkeypatch.setattr(checks, "MIN_FREE_BYTES", 1 << 60)
-    check = checks.check_disk(lab)
+def test_a_full_disk_is_found_before_the_run(tmp_path: Path) -> None:
+    """Too little room where the lab will lie is a failure that says how much is missing where."""
+    assert checks.check_room(Room.of(tmp_path, {})).ok
+    check = checks.check_room(Room.of(tmp_path, {}, min_free_bytes=1 << 60))
     assert not check.ok
     assert not check.warning
     assert str(tmp_path) in check.detail
-    assert "GB" in (check.hint or "")
+    assert "more must be free" in check.detail
+    assert "--min-free" in (check.hint or "")
+
+
+def test_the_engine_needs_room_too(tmp_path: Path) -> None:
+    """The engine's folder is looked at where it lies on this machine, and only there."""
+    engine_root = tmp_path / "engine"
+    engine_root.mkdir()
+    here = Room.of(tmp_path, {"DockerRootDir": str(engine_root)})
+    assert str(engine_root) in checks.check_room(here).detail
+    elsewhere = Room.of(tmp_path, {"DockerRootDir": "/no/such/folder"})
+    assert list(elsewhere.places) == [tmp_path]
+    assert elsewhere.shortage() is None
 
 
 def test_a_check_as_json() -> None:

@@ -1,0 +1,150 @@
+"""Makes results durable as they come, and commits each slot in its turn, one transaction each."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from labledger import clock, faults
+from labledger.errors import LedgerFull
+from labledger.export.mirrors import MirrorWriter
+from labledger.ledger.model import Dispatch, Lease
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import SlotRecords, SlotStatus, TrialResult
+from labledger.runner.error_rate import ErrorRate
+from labledger.runner.events import Listener, event
+from labledger.runner.holds import Hold
+from labledger.runner.lease import HEARTBEAT_S
+from labledger.runner.pruning import Pruning
+from labledger.trial.contract import TrialSpec
+
+
+@dataclass(slots=True)
+class Bookkeeper:
+    """The coordinator's hand in the ledger. Owns the writer.
+
+    Where the ledger's disk turns out to be full, nothing is lost: dispatch is held back, and what
+    could not be written is to be written later.
+    """
+
+    lease: Lease
+    writer: LedgerWriter
+    mirrors: MirrorWriter
+    pruning: Pruning
+    error_rate: ErrorRate
+    staged: dict[int, int]
+    """Attempt of each final result that is staged, by `schedule_idx`."""
+    disk: Hold
+    next_idx: int
+    """The slot to commit next: all before it are committed."""
+    tell: Listener
+    _skipped: dict[int, str] = field(default_factory=dict)
+    _renewed: float = field(default_factory=time.monotonic)
+
+    def journal(self, specs: Sequence[TrialSpec]) -> bool:
+        """Note durably that these containers may exist from now on; False where that fails."""
+        now, host = clock.utc_now(), platform.node()
+        dispatches = [
+            Dispatch(s.slot.schedule_idx, s.attempt, s.container, host, now) for s in specs
+        ]
+        with self._room_needed():
+            if dispatches:
+                self.writer.journal_dispatch(self.lease, dispatches)
+            return True
+        return False
+
+    def keep(self, result: TrialResult, *, final: bool) -> bool:
+        """Make a result durable: published where it is its turn, staged otherwise.
+
+        False where that could not be done. `final` is False where another attempt follows.
+        """
+        idx = result.schedule_idx
+        with self._room_needed():
+            if final and idx == self.next_idx:
+                faults.reached("before_commit", idx)
+                records = self.writer.commit_result(self.lease, result)
+                self._tell_finished(result, will_retry=False)
+                self._published(records)
+                return True
+            faults.reached("before_stage", idx)
+            self.writer.stage(self.lease, result, final=final)
+            faults.reached("after_stage", idx)
+            self._tell_finished(result, will_retry=not final)
+            if final:
+                self.staged[idx] = result.attempt
+            return True
+        return False
+
+    def _tell_finished(self, result: TrialResult, *, will_retry: bool) -> None:
+        self.tell(
+            event(
+                "trial_finished",
+                schedule_idx=result.schedule_idx,
+                **result.ids.as_json(),
+                attempt=result.attempt,
+                status=result.status.value,
+                reason=result.reason,
+                verdict=result.verdict,
+                duration_ms=result.duration_ms,
+                will_retry=will_retry,
+            )
+        )
+
+    def skip(self, schedule_idx: int, reason: str) -> None:
+        """Have a slot committed as not run, when its turn comes."""
+        self._skipped[schedule_idx] = reason
+        self.commit_ready()
+
+    def commit_ready(self) -> None:
+        """Commit every slot whose turn has come."""
+        with self._room_needed():
+            while self.next_idx in self.staged or self.next_idx in self._skipped:
+                self._commit_next()
+
+    def _commit_next(self) -> None:
+        idx = self.next_idx
+        if idx in self.staged:
+            records = self.writer.commit_staged(self.lease, idx)
+            del self.staged[idx]
+        else:
+            reason = self._skipped[idx]
+            status = SlotStatus.SKIPPED_PRUNED
+            records = self.writer.commit_unexecuted(self.lease, idx, status, reason)
+            del self._skipped[idx]
+        self._published(records)
+
+    def _published(self, records: SlotRecords) -> None:
+        faults.reached("after_commit", records.schedule_idx)
+        self.next_idx = records.schedule_idx + 1
+        self.renew()
+        self.mirrors.append(records)
+        self.pruning.note(records.variant_id, records.status)
+        self.error_rate.note(records.status)
+        self.tell(
+            event(
+                "slot_committed",
+                schedule_idx=records.schedule_idx,
+                variant_id=records.variant_id,
+                status=records.status.value,
+                verdict=records.verdict,
+                waiting=len(self.staged),
+            )
+        )
+
+    def renew(self) -> None:
+        """Keep the lease, however long a row of commits is."""
+        if time.monotonic() - self._renewed > HEARTBEAT_S:
+            with self._room_needed():
+                self.writer.renew_lease(self.lease)
+            self._renewed = time.monotonic()
+
+    @contextmanager
+    def _room_needed(self) -> Iterator[None]:
+        """Where the ledger's disk is full, hold dispatch back until it is not."""
+        try:
+            yield
+        except LedgerFull as error:
+            self.disk.begin(error.message)

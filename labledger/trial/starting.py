@@ -1,0 +1,58 @@
+"""Creating and starting a container on an engine that may stumble: tried again, and never twice."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from labledger.trial.container import Engine, EngineStumbled
+from labledger.trial.contract import TrialSpec
+from labledger.trial.gate import StartGate
+from labledger.trial.isolation import container_config
+
+PAUSES_S = (0.2, 0.4, 0.8, 1.6)
+"""How long is waited before each further try."""
+
+T = TypeVar("T")
+
+
+def create(engine: Engine, gate: StartGate, spec: TrialSpec) -> float:
+    """Create a trial's container, and return when. Raises `NameTaken` where its name is taken."""
+    created = time.monotonic()
+    config = container_config(spec)
+
+    def create() -> None:
+        with gate.engine_work():
+            engine.create(spec.container, config)
+
+    patiently(create)
+    return created
+
+
+def start(engine: Engine, gate: StartGate, spec: TrialSpec, created: float) -> None:
+    """Start a trial's container, once: one that has started in spite of an error is left alone."""
+
+    def start() -> None:
+        with gate.engine_work():
+            engine.start(spec.container)
+
+    def start_unless_started() -> None:
+        state = engine.inspect(spec.container)
+        if state is None or not state.has_started:
+            start()
+
+    patiently(start, start_unless_started)
+    gate.last_good = max(gate.last_good, created)
+
+
+def patiently(action: Callable[[], T], then: Callable[[], T] | None = None) -> T:
+    """Do `action`; while the engine stumbles over it, pause and do `then` (or the same again)."""
+    for pause_s in PAUSES_S:
+        try:
+            return action()
+        except EngineStumbled:
+            time.sleep(pause_s * random.uniform(0.75, 1.25))  # noqa: S311
+            action = then or action
+    return action()

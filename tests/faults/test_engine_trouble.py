@@ -1,0 +1,187 @@
+"""A Docker engine that answers, and does not do what it is asked for."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from engine_proxy import HANG, LOSE, EngineProxy, engine_proxy, error
+from experiments import PASSING, RIGHT, UNGRADABLE, Coordinator, EngineLog, Project
+from trial_kit import Trials, brief, phase
+
+from labledger.records import TrialResult
+from labledger.trial import contract
+from labledger.trial.container import thread_engine
+from labledger.trial.gate import MAX_STARTING
+from labledger.trial.worker import run_trial
+
+pytestmark = pytest.mark.docker
+
+CREATE = "POST /containers/create"
+START = "POST /containers/NAME/start"
+WAIT = "POST /containers/NAME/wait"
+KILL = "POST /containers/NAME/kill"
+
+
+@pytest.fixture
+def proxy(tmp_path: Path, image_ids: dict[str, str]) -> Iterator[EngineProxy]:
+    with engine_proxy(tmp_path / "engine.sock") as made:
+        yield made
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    tasks = dict.fromkeys("abcdefgh", RIGHT)
+    return Project(tmp_path / "project", tasks, max_concurrency=2)
+
+
+def run_by(proxy: EngineProxy, project: Project, run_id: str, *words: object) -> Coordinator:
+    """A coordinator whose engine is behind the proxy."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DOCKER_HOST", proxy.address)
+        return project.run(run_id, *PASSING, *words)
+
+
+def trial_by(proxy: EngineProxy, spec: contract.TrialSpec) -> TrialResult:
+    """Run one trial on the engine behind the proxy, in a thread with a connection of its own."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DOCKER_HOST", proxy.address)
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(run_trial, spec).result()
+
+
+@pytest.mark.parametrize("answer", [error(500, "stumbled"), LOSE], ids=["refused", "answer lost"])
+def test_an_engine_that_stumbles_is_asked_again(
+    answer: bytes, proxy: EngineProxy, project: Project, engine_log: EngineLog
+) -> None:
+    """Every third create and start fails with 500: all complete, and each agent is started once."""
+    counts = {CREATE: itertools.count(), START: itertools.count()}
+    proxy.rule = lambda kind: answer if kind in counts and next(counts[kind]) % 3 == 0 else None
+    with closing(run_by(proxy, project, "stumbles")) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert all(next(count) >= 16 for count in counts.values())
+    assert not coordinator.of("dispatch_paused")
+    assert set(engine_log.starts(project, "stumbles").values()) == {1}
+    assert [status for _, status in project.rows("stumbles")["slots"]] == ["completed"] * 16
+    project.check_whole("stumbles")
+
+
+def test_an_engine_that_refuses_everything_is_not_fed_the_schedule(
+    proxy: EngineProxy, project: Project, engine_log: EngineLog
+) -> None:
+    """After some refusals dispatch pauses with the reason; mended, the run completes."""
+    refusal = error(404, "No such image: gone")
+    with closing(run_by(proxy, project, "refused")) as coordinator:
+        coordinator.until("slot_committed")
+        proxy.rule = lambda kind: refusal if kind == CREATE else None
+        paused = coordinator.until("dispatch_paused")
+        assert paused["cause"] == "refusals"
+        assert "No such image: gone" in paused["message"]
+        await_tries(proxy, 2)
+        proxy.rule = lambda _: None
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert coordinator.of("dispatch_resumed")[0]["cause"] == "refusals"
+    assert [status for _, status in project.rows("refused")["slots"]] == ["completed"] * 16
+    assert set(engine_log.starts(project, "refused").values()) == {1}
+    project.check_whole("refused")
+
+
+def await_tries(proxy: EngineProxy, times: int) -> None:
+    """Wait until so many more trials were tried."""
+    enough, deadline = proxy.asked[CREATE] + times, time.monotonic() + 30
+    while proxy.asked[CREATE] < enough:
+        assert time.monotonic() < deadline, "no trial was tried again"
+        time.sleep(0.02)
+
+
+def test_an_engine_that_goes_on_refusing_ends_the_run_resumable(
+    proxy: EngineProxy, project: Project, engine_log: EngineLog
+) -> None:
+    """When patience ends nothing has been committed as an error, and `resume` runs it all."""
+    preflight = itertools.count()
+    refusal = error(400, "the runtime is broken")
+    proxy.rule = lambda kind: refusal if kind == START and next(preflight) > 0 else None
+    with closing(run_by(proxy, project, "broken", "--patience", 1)) as coordinator:
+        assert coordinator.finish() == 3, coordinator.stderr
+    assert "the runtime is broken" in coordinator.of("run_ended")[0]["trouble"]
+    assert project.rows("broken")["slots"] == []
+    with closing(project.resume("broken", *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert [status for _, status in project.rows("broken")["slots"]] == ["completed"] * 16
+    assert set(engine_log.starts(project, "broken").values()) == {1}
+    project.check_whole("broken")
+
+
+def test_a_high_concurrency_does_not_storm_the_engine(proxy: EngineProxy, tmp_path: Path) -> None:
+    """However many trials may run, only so many are created or started at once."""
+
+    def slowly(kind: str) -> None:
+        if kind in (CREATE, START):
+            time.sleep(0.1)
+
+    proxy.rule = slowly
+    tasks = {f"t{n}": RIGHT for n in range(12)}
+    project = Project(tmp_path / "project", tasks, max_concurrency=24)
+    with closing(run_by(proxy, project, "storm")) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert 1 < proxy.busiest[CREATE] <= MAX_STARTING
+    assert 1 < proxy.busiest[START] <= MAX_STARTING
+
+
+def test_a_wait_that_never_returns(
+    proxy: EngineProxy, trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container's end is seen all the same, and its result is a result."""
+    monkeypatch.setattr("labledger.trial.gate._SLICE_S", 1.0)
+    proxy.rule = lambda kind: HANG if kind == WAIT else None
+    assert brief(trial_by(proxy, trials.spec("true"))) == ("completed", None, 0)
+
+
+def test_a_container_that_cannot_be_killed(
+    proxy: EngineProxy, trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial beyond its outer deadline has an outcome even where the engine cannot end it."""
+    proxy.rule = lambda kind: error(500, "cannot kill container") if kind == KILL else None
+    spec = trials.spec(phase("sleep 60", timeout_s=60), phase("true", timeout_s=60))
+    monkeypatch.setattr(contract, "OUTER_MARGIN_S", 1.0 - 120)
+    result = trial_by(proxy, spec)
+    assert brief(result) == ("infra_error", "deadline", None)
+    state = thread_engine().inspect(spec.container)
+    assert state is not None
+    assert state.status == "running", "it was to be left behind, for `labledger clean`"
+
+
+def test_mostly_errors_stop_the_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """`--max-error-rate` ends a run whose slots mostly fail, resumable with a higher rate."""
+    tasks = {f"t{n}": UNGRADABLE for n in range(10)}
+    project = Project(tmp_path, tasks, max_concurrency=2)
+    with closing(project.run("rate", *PASSING, "--max-error-rate", 0.5)) as coordinator:
+        assert coordinator.finish() == 3, coordinator.stderr
+    ended = coordinator.of("run_ended")[0]
+    assert "--max-error-rate 0.5" in ended["trouble"]
+    committed = len(project.rows("rate")["slots"])
+    assert 10 <= committed < 20
+    with closing(project.resume("rate", *PASSING, "--max-error-rate", 1)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert [status for _, status in project.rows("rate")["slots"]] == ["grade_error"] * 20
+    project.check_whole("rate")
+
+
+def test_what_a_person_is_told_of_a_pause(proxy: EngineProxy, tmp_path: Path) -> None:
+    """Off a terminal a pause and its end are lines of their own, with what to expect."""
+    project = Project(tmp_path / "project", {"a": RIGHT, "b": RIGHT}, max_concurrency=1)
+    preflight = itertools.count()
+    refusal = error(400, "the runtime is broken")
+    proxy.rule = lambda kind: refusal if kind == START and 0 < next(preflight) < 7 else None
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DOCKER_HOST", proxy.address)
+        done = project.command("run", project.experiment, "--run-id", "told", *PASSING)
+    assert done.returncode == 0, done.stderr
+    assert "warning: 5 trials in a row could not be started" in done.stderr
+    assert "trials in their containers go on" in done.stderr
+    assert "the Docker engine starts trials again" in done.stderr

@@ -1,0 +1,125 @@
+"""What holds dispatch back, for how long, and when a run gives up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from labledger.records import SlotStatus
+from labledger.runner import holds
+from labledger.runner.error_rate import ErrorRate
+from labledger.runner.holds import REFUSALS, Hold, Holds
+
+NEVER = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holds, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(holds, "_LONGEST_PAUSE_S", 0.004)
+
+
+def until(ask: Callable[[], Any]) -> Any:
+    """Ask until there is an answer."""
+    deadline = time.monotonic() + 10
+    while (answer := ask()) is None:
+        assert time.monotonic() < deadline
+    return answer
+
+
+def all_holds(told: list[dict[str, Any]], short: list[str], patience_s: float = NEVER) -> Holds:
+    """Holds of which `short` is what the disk lacks, as long as there is something in it."""
+    return Holds(told.append, patience_s, lambda: short[0] if short else None)
+
+
+def test_a_disk_that_is_short_holds_dispatch_until_there_is_room() -> None:
+    """Nothing may be dispatched while room is missing; what is missing is told once."""
+    told: list[dict[str, Any]] = []
+    short = ["5 MB more must be free at /lab"]
+    held = all_holds(told, short)
+    assert [held.allowance(4), held.allowance(4)] == [0, 0]
+    assert [(e["event"], e["cause"]) for e in told] == [("dispatch_paused", "disk")]
+    assert "5 MB more must be free at /lab" in told[0]["message"]
+    short.clear()
+    until(lambda: held.look() or (None if held.last else "over"))
+    assert held.allowance(4) == 4
+    assert told[-1]["event"] == "dispatch_resumed"
+
+
+def test_patience_ends() -> None:
+    """A hold that lasts longer than anybody's patience is a reason to stop."""
+    held = all_holds([], ["full"], patience_s=0.0)
+    held.allowance(1)
+    assert "full" in until(held.look)
+
+
+def test_a_cause_that_comes_back_without_any_progress_uses_up_patience() -> None:
+    """An engine that answers in between, and achieves nothing, does not hold for ever."""
+    hold = Hold("engine", lambda: None, lambda _: None, patience_s=0.05)
+
+    def flap() -> str | None:
+        hold.begin("gone again")
+        return hold.look()
+
+    assert "engine" in until(flap)
+
+
+def test_progress_renews_patience() -> None:
+    """After a trial was made durable, a hold is a new one with all its patience."""
+    hold = Hold("engine", lambda: None, lambda _: None, patience_s=NEVER)
+    hold.begin("gone")
+    until(lambda: hold.look() or (None if hold.lasts else "over"))
+    since = hold._since
+    hold.begin("gone again")
+    assert hold._since == since
+    hold.end()
+    hold.progressed()
+    hold.begin("gone anew")
+    assert hold._since is not None
+    assert since is not None
+    assert hold._since > since
+
+
+def test_refusals_in_a_row_let_one_trial_go_at_a_time() -> None:
+    """An engine that refuses everything is asked with one trial now and then, until one runs."""
+    told: list[dict[str, Any]] = []
+    held = all_holds(told, [])
+    for _ in range(REFUSALS - 1):
+        held.refused("no such image")
+    assert held.allowance(4) == 4
+    held.refused("no such image")
+    assert held.allowance(4) == 0
+    assert "no such image" in told[0]["message"]
+
+    until(lambda: held.look() or held.allowance(4) or None)
+    assert held.allowance(4) == 1
+    held.dispatched(1)
+    assert held.allowance(4) == 0
+    held.started(time.monotonic())
+    assert held.allowance(4) == 4
+    assert (told[-1]["event"], told[-1]["cause"]) == ("dispatch_resumed", "refusals")
+
+
+def test_refusals_count_in_a_row_only() -> None:
+    """A trial that was started in between shows that the engine is well."""
+    held = all_holds([], [])
+    for _ in range(3 * REFUSALS):
+        held.refused("broken task image")
+        held.started(time.monotonic())
+    assert held.allowance(4) == 4
+
+
+@pytest.mark.parametrize(
+    ("errors", "of", "limit", "stops"),
+    [(3, 9, 0.2, False), (2, 10, 0.2, False), (3, 10, 0.2, True), (10, 10, None, False)],
+)
+def test_the_error_rate(errors: int, of: int, limit: float | None, stops: bool) -> None:
+    """A share above the limit stops the run, once ten slots are committed."""
+    rate = ErrorRate(limit)
+    for n in range(of):
+        rate.note(SlotStatus.GRADE_ERROR if n < errors else SlotStatus.AGENT_ERROR)
+    rate.note(SlotStatus.SKIPPED_PRUNED)
+    assert (rate.trouble() is not None) == stops
