@@ -12,13 +12,13 @@ from labledger.analysis.query import query as ask
 from labledger.analysis.query import views as list_views
 from labledger.errors import InvalidInput, Problem
 from labledger.export import mirrors, summary
+from labledger.export.files import replacing
 from labledger.ledger.model import RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import RECORD_KINDS, JsonObject
 from labledger.runner.lab import Lab
 from labledger.runner.launch import resume_run, start_run
 from labledger.runner.options import RunOptions, RunOutcome
-from labledger.store import write_atomically
 
 __all__ = ["Ledger", "RunOptions", "RunOutcome", "open_ledger", "resume", "run"]
 
@@ -138,7 +138,8 @@ class Ledger:
         relative = _mirror_path(what)
         path = out or self._lab.run_folder(run_id) / relative
         if what == "summary":
-            write_atomically(path, summary.summary_bytes(self.summary(run_id)))
+            with replacing(path) as handle:
+                handle.write(summary.summary_bytes(self.summary(run_id)))
         else:
             mirrors.rebuild(self._reader, run_id, what, path)
         return [path]

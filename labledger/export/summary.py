@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from labledger import faults, schema
+from labledger.export.files import replacing
 from labledger.ledger.model import PrimaryMetric, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, SlotStatus, Verdict
-from labledger.store import write_atomically
 
 PATH = Path("benchmark/summary.json")
 """The summary's file in the run folder."""
@@ -69,7 +69,8 @@ def write_summary(run_dir: Path, summary: JsonObject) -> Path:
     """Write the summary into a run folder, whole; return the file."""
     path = run_dir / PATH
     faults.reached("writing_summary")
-    write_atomically(path, summary_bytes(summary))
+    with replacing(path) as handle:
+        handle.write(summary_bytes(summary))
     return path
 
 

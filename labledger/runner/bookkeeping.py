@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from labledger import clock, faults
-from labledger.errors import LedgerFull
+from labledger.errors import LedgerError, LedgerFull
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.model import Dispatch, Lease
 from labledger.ledger.writer import LedgerWriter
@@ -33,6 +33,8 @@ class Bookkeeper:
     lease: Lease
     writer: LedgerWriter
     mirrors: MirrorWriter
+    mend_mirrors: Callable[[], None]
+    """Brings the mirrors to where the ledger is."""
     pruning: Pruning
     error_rate: ErrorRate
     staged: dict[int, int]
@@ -42,6 +44,8 @@ class Bookkeeper:
     """The slot to commit next: all before it are committed."""
     tell: Listener
     _skipped: dict[int, str] = field(default_factory=dict)
+    _behind: bool = False
+    """True when the mirrors lack something that is committed."""
     _renewed: float = field(default_factory=time.monotonic)
 
     def journal(self, specs: Sequence[TrialSpec]) -> bool:
@@ -120,7 +124,7 @@ class Bookkeeper:
         faults.reached("after_commit", records.schedule_idx)
         self.next_idx = records.schedule_idx + 1
         self.renew()
-        self.mirrors.append(records)
+        self._mirror(records)
         self.pruning.note(records.variant_id, records.status)
         self.error_rate.note(records.status)
         self.tell(
@@ -133,6 +137,25 @@ class Bookkeeper:
                 waiting=len(self.staged),
             )
         )
+
+    def _mirror(self, records: SlotRecords) -> None:
+        """Append to the mirrors; where they cannot follow now, they catch up later."""
+        try:
+            if self._behind:
+                self.catch_up()
+            else:
+                self.mirrors.append(records)
+        except LedgerError as error:
+            if not self._behind:
+                message = f"{error.message}; the run goes on, and the mirror catches up when it can"
+                self.tell(event("warning", message=message))
+            self._behind = True
+
+    def catch_up(self) -> None:
+        """Bring the mirrors to where the ledger is. Raises `LedgerError` where that fails."""
+        if self._behind:
+            self.mend_mirrors()
+            self._behind = False
 
     def renew(self) -> None:
         """Keep the lease, however long a row of commits is."""

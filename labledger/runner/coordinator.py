@@ -24,6 +24,7 @@ from labledger.trial.collect import CONTAINER_KILLED
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialSpec
 from labledger.trial.gate import NotStarted
+from labledger.trial.grading import DISK_FULL
 from labledger.trial.worker import NOT_STARTED, Uncollected
 
 _POLL_S = 0.25
@@ -170,6 +171,8 @@ class Coordinator:
         if self.stop.level > 1 and result.reason == CONTAINER_KILLED:
             self._discard(spec, keep_folder=False)
             return
+        if result.reason == DISK_FULL:
+            self.holds.disk.begin(result.message or "")
         has_run = result.reason not in NOT_STARTED
         if not has_run:
             self.holds.refused(result.message or "")

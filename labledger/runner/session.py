@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.errors import EngineUnavailable, LedgerError
+from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, LedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.export.summary import build_summary, write_summary
 from labledger.ledger.model import Lease, RunInfo
@@ -60,11 +60,13 @@ class Session:
             mirrors.mend(reader, self.run_id)
             trouble = self._run_the_rest(run, reader, mirrors, lease)
             summary = build_summary(reader, self.run_id)
-            write_summary(folder, summary)
             run = reader.run(self.run_id)
             complete = run.next_schedule_idx == run.total_slots
             status = RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED
-            self.writer.release_lease(lease, status)
+            with self._excused(trouble):
+                write_summary(folder, summary)
+            with self._excused(trouble):
+                self.writer.release_lease(lease, status)
         stopped = self.options.stop.level > 0
         outcome = RunOutcome(self.run_id, folder, complete, summary, stopped, trouble)
         self.options.tell(_ended(outcome))
@@ -82,6 +84,16 @@ class Session:
             with suppress(LedgerError):
                 self.writer.release_lease(lease, RunStatus.INTERRUPTED)
             raise
+
+    @contextmanager
+    def _excused(self, trouble: str | None) -> Iterator[None]:
+        """Where the run has ended in trouble, such as a full disk, more of it is only told of."""
+        try:
+            yield
+        except LabLedgerError as error:
+            if trouble is None or isinstance(error, LeaseLost):
+                raise
+            self.options.tell(event("warning", message=error.message))
 
     def _prepare_folder(self, run: RunInfo) -> None:
         """Make what the run folder must hold; all of it comes from the ledger and the artifacts."""
@@ -114,6 +126,7 @@ class Session:
                 lease=lease,
                 writer=self.writer,
                 mirrors=mirrors,
+                mend_mirrors=lambda: mirrors.mend(reader, run.run_id),
                 pruning=Pruning(design, reader.consecutive_failures(run.run_id)),
                 error_rate=ErrorRate(self.options.max_error_rate),
                 staged={idx: known.attempt for idx, known in left.items() if known.staged},
@@ -130,6 +143,8 @@ class Session:
             tell=self.options.tell,
         )
         coordinator.execute()
+        with self._excused(coordinator.trouble):
+            coordinator.books.catch_up()
         if coordinator.trouble is None:
             sweep(reader, reader.run(self.run_id), folder, self.options.keep, self.options.tell)
         return coordinator.trouble

@@ -12,7 +12,7 @@ from labledger.records import Phase, SlotStatus, TrialResult
 from labledger.trial import contract, metrics, outputs
 from labledger.trial.contract import ExitStatus, TrialSpec
 from labledger.trial.evidence import EVIDENCE_SCHEMA, RESULT_SCHEMA, Evidence
-from labledger.trial.grading import PREDICTION_SCHEMA, SCORE_SCHEMA, Judgement, judge
+from labledger.trial.grading import DISK_FULL, PREDICTION_SCHEMA, SCORE_SCHEMA, Judgement, judge
 from labledger.trial.redact import Redactor
 
 CONTAINER_KILLED = "container_killed"
@@ -80,8 +80,8 @@ def _judge(spec: TrialSpec, ended: Ended, redactor: Redactor) -> Judgement:
     if ended.exit_status in ExitStatus.KNOWN:
         judgement = judge(spec, ended.exit_status, ended.ended_at, redactor)
         if judgement.status is not SlotStatus.COMPLETED and _is_full(spec.folder):
-            message = f"the disk was full ({spec.folder}); without that: {judgement.reason}"
-            return Judgement(SlotStatus.INFRA_ERROR, "disk_full", message)
+            message = f"the disk is full ({spec.folder}); without that: {judgement.reason}"
+            return Judgement(SlotStatus.INFRA_ERROR, DISK_FULL, message)
         if ended.out_of_memory and judgement.status is not SlotStatus.COMPLETED:
             limit = spec.plan.runtime["resources"]["memory_bytes"]
             judgement.message = f"{judgement.message}; the memory limit of {limit:,} bytes was hit"

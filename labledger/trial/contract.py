@@ -40,8 +40,9 @@ class ExitStatus:
     GRADER_FAILED = 40
     GRADER_TIMED_OUT = 41
     SCRIPT_FAILED = 70
+    NO_ROOM = 71
 
-    KNOWN = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 70})
+    KNOWN = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 70, 71})
 
 
 class Labels:

@@ -16,6 +16,9 @@ from labledger.trial.redact import Redactor
 PREDICTION_SCHEMA = "benchmark_prediction_record_v1"
 SCORE_SCHEMA = "benchmark_score_record_v1"
 
+DISK_FULL = "disk_full"
+"""The reason of a trial that failed where nothing more could be written."""
+
 
 @dataclass(slots=True)
 class Judgement:
@@ -57,6 +60,7 @@ _NOT_GRADED = frozenset(
         ExitStatus.AGENT_FAILED,
         ExitStatus.AGENT_TIMED_OUT,
         ExitStatus.SCRIPT_FAILED,
+        ExitStatus.NO_ROOM,
     }
 )
 
@@ -86,6 +90,9 @@ def _by_exit_status(spec: TrialSpec, exit_status: int) -> Judgement:
         case ExitStatus.SCRIPT_FAILED:
             message = "a process could not be killed or a file not be removed in the container"
             return Judgement(SlotStatus.INFRA_ERROR, "trial_script_failed", message)
+        case ExitStatus.NO_ROOM:
+            message = f"a phase failed, and the disk was full ({spec.folder})"
+            return Judgement(SlotStatus.INFRA_ERROR, DISK_FULL, message)
         case _:
             return Judgement(SlotStatus.COMPLETED)
 

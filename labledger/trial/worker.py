@@ -72,16 +72,14 @@ def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
             _open_by_container(engine, spec)
         return collect(spec, ended)
     except (OSError, ContainerFailed) as error:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            message = f"the output of slot {spec.slot.schedule_idx} cannot be kept"
-            raise NoRoom(
-                f"{message}: {error.strerror} ({error.filename or spec.folder})"
-            ) from error
         trouble = (
             f"{error.strerror} ({error.filename or spec.folder})"
             if isinstance(error, OSError)
             else error.message
         )
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            what = f"the output of slot {spec.slot.schedule_idx} cannot be kept yet"
+            raise NoRoom(f"{what}: {trouble}") from error
         raise Uncollected(
             f"slot {spec.slot.schedule_idx} has ended and could not be collected: {trouble}",
             hint="mend that and resume: its container is kept, and it is not run again",

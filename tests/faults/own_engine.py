@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,16 +27,17 @@ def require_root(what: str) -> None:
 class OwnEngine:
     """A `dockerd` with folders and a socket of its own, and with labledger's smallest image."""
 
-    def __init__(self, folder: Path, root: Path) -> None:
-        self.address = f"unix://{folder / 'engine.sock'}"
+    def __init__(self, folder: Path, sockets: Path, root: Path) -> None:
+        self.address = f"unix://{sockets / 'engine.sock'}"
         self._folder = folder
+        self._sockets = sockets
         self._root = root
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         folder = self._folder
         words = ["dockerd", "--host", self.address, "--data-root", self._root]
-        words += ["--exec-root", folder / "exec", "--pidfile", folder / "pid"]
+        words += ["--exec-root", self._sockets / "exec", "--pidfile", folder / "pid"]
         words += ["--bridge", "none", "--iptables=false", "--ip-masq=false"]
         words += ["--shutdown-timeout", "1"]
         with (folder / "dockerd.log").open("ab") as log:
@@ -47,10 +48,10 @@ class OwnEngine:
                 pytest.fail(f"dockerd did not answer: {(folder / 'dockerd.log').read_text()}")
             time.sleep(0.05)
 
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        """End the engine; with TERM its containers end too, with KILL they go on."""
+    def stop(self) -> None:
+        """End the engine, as its service would be; its containers end with it."""
         if self._process is not None:
-            self._process.send_signal(number)
+            self._process.terminate()
             self._process.wait(PATIENCE_S)
             self._process = None
 
@@ -71,18 +72,27 @@ class OwnEngine:
             if names:
                 self.docker("rm", "-f", *names, check=False)
         self.stop()
+        for place in self._mounts():
+            subprocess.run(["umount", "--lazy", place], check=False)
         shutil.rmtree(self._root, ignore_errors=True)
+
+    def _mounts(self) -> list[str]:
+        """What it has left mounted, the innermost first."""
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        return [place for place in reversed(mounts) if place.startswith(f"{self._root}/")]
 
 
 @contextlib.contextmanager
 def own_engine(folder: Path, root: Path | None = None) -> Iterator[OwnEngine]:
     """An engine that runs with folders below `folder`; its storage is at `root`."""
     require_root("a Docker engine of one's own")
+    folder.mkdir(exist_ok=True)
     # A socket's path may only be short.
-    made = OwnEngine(folder, root or folder / "root")
-    try:
-        made.start()
-        made.load_image()
-        yield made
-    finally:
-        made.clear()
+    with tempfile.TemporaryDirectory(prefix="engine-") as sockets:
+        made = OwnEngine(folder, Path(sockets), root or folder / "root")
+        try:
+            made.start()
+            made.load_image()
+            yield made
+        finally:
+            made.clear()
