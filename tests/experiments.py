@@ -237,7 +237,8 @@ class Project:
                 assert (folder / path).read_bytes() == again.read_bytes(), what
                 again.unlink()
         assert self.containers(run_id) == {}
-        assert list((folder / "trials").iterdir()) == []
+        for kept in ("trials", "traces"):
+            assert list((folder / kept).iterdir()) == []
 
 
 class Coordinator:
@@ -394,6 +395,15 @@ def until(happened: Callable[[], object], what: str) -> None:
     while not happened():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.02)
+
+
+def take_notes(rows: dict[str, list[Any]]) -> dict[tuple[int, int], list[str]]:
+    """Take out of a run's rows why attempts were begun anew, by slot and attempt."""
+    return {
+        (row["schedule_idx"], row["attempt"]): row.pop("ext")["notes"]
+        for row in rows["evidence"]
+        if "ext" in row
+    }
 
 
 _OF_ONE_RUN = frozenset(

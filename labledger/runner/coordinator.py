@@ -24,6 +24,7 @@ from labledger.runner.outage import Outage
 from labledger.runner.pruning import Pruning
 from labledger.runner.slots import SlotQueue
 from labledger.runner.stopping import StopRequest
+from labledger.trial import traces
 from labledger.trial.collect import CONTAINER_KILLED
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialSpec
@@ -31,6 +32,7 @@ from labledger.trial.gate import NotStarted
 from labledger.trial.worker import Uncollected
 
 _POLL_S = 0.25
+_STOPPED = "a second Ctrl-C ended its container; its agent had begun"
 
 
 @dataclass(slots=True)
@@ -101,6 +103,9 @@ class Coordinator:
 
     def _journal(self, specs: list[TrialSpec]) -> None:
         """Note durably that these containers may exist from now on."""
+        for spec in specs:
+            if not spec.may_exist:
+                traces.mark_unstarted(spec.folder)
         if specs:
             now, host = clock.utc_now(), platform.node()
             self.writer.journal_dispatch(
@@ -156,6 +161,8 @@ class Coordinator:
         else:
             done = set()
             time.sleep(_POLL_S)
+        for spec, text in self.trials.noted():
+            self._tell_note(spec, text)
         for future in sorted(done, key=lambda f: self._running[f].slot.schedule_idx):
             self._take(future, self._running.pop(future))
         self._commit_ready()
@@ -185,13 +192,15 @@ class Coordinator:
             self._warn(error.message)
             return
         if self.stop.level > 1 and result.reason == CONTAINER_KILLED:
-            self._discard(spec)
+            self._discards.add(self.trials.withdraw(spec, _STOPPED))
             return
         self._keep(result, spec)
 
     def _keep(self, result: TrialResult, spec: TrialSpec) -> None:
         """Make a result durable: committed where it is its turn, staged otherwise."""
         retry = self.retry
+        for text in result.notes:
+            self._tell_note(spec, text)
         again = result.status in retry["retry_on"] and result.attempt < retry["max_attempts"]
         records = None
         if not again and result.schedule_idx == self.next_idx:
@@ -276,11 +285,17 @@ class Coordinator:
             if error is not None:
                 self._warn(f"a trial was not cleaned up yet: {error}")
 
-    def _warn(self, message: str) -> None:
+    def _tell_note(self, spec: TrialSpec, reason: str) -> None:
+        """Tell that an attempt is begun anew, and why, once."""
+        idx, attempt = _key(spec)
+        message = f"slot {idx}, attempt {attempt}, is run again: {reason}"
+        self._warn(message, schedule_idx=idx, attempt=attempt, reason=reason)
+
+    def _warn(self, message: str, **about: object) -> None:
         """Tell of something wrong, once."""
         if message not in self._warned:
             self._warned.add(message)
-            self.tell(event("warning", message=message))
+            self.tell(event("warning", message=message, **about))
 
 
 def _key(spec: TrialSpec) -> tuple[int, int]:

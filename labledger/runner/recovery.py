@@ -11,6 +11,7 @@ from labledger.errors import LabLedgerError
 from labledger.ledger.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
 from labledger.runner.events import Listener, event
+from labledger.trial import traces
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels
 
@@ -43,7 +44,7 @@ def leftovers(reader: LedgerReader, run: RunInfo) -> dict[int, Leftover]:
 
 
 def sweep(reader: LedgerReader, run: RunInfo, folder: Path, tell: Listener) -> None:
-    """Remove containers and trial folders of this run whose results are durable.
+    """Remove containers, trial folders and traces of this run whose results are durable.
 
     Touches only containers that carry this ledger's label and this run's. What cannot be removed
     is told of and left for the next sweep.
@@ -61,6 +62,10 @@ def sweep(reader: LedgerReader, run: RunInfo, folder: Path, tell: Listener) -> N
         idx, _, attempt = trial.name.partition("-")
         if is_durable(int(idx), int(attempt), run, staged):
             shutil.rmtree(trial, ignore_errors=True)
+    for trial in traces.attempts(folder):
+        idx, _, attempt = trial.name.partition("-")
+        if is_durable(int(idx), int(attempt), run, staged):
+            traces.forget(trial)
 
 
 def is_durable(idx: int, attempt: int, run: RunInfo, staged: Mapping[int, StagedAttempt]) -> bool:
