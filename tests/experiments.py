@@ -31,6 +31,9 @@ PATIENCE_S = 60
 
 CHECKOUT = Path(__file__).parent.parent
 
+MEDDLING = {"PYTHONPATH": f"{CHECKOUT / 'tests' / 'faults' / 'meddling'}:{CHECKOUT}"}
+"""An environment in which `sitecustomize.py` meddles with a command."""
+
 AGENT = """\
 set -e
 mode=$1
@@ -76,6 +79,8 @@ class Project:
     def __init__(self, folder: Path, tasks: dict[str, str], **design: Any) -> None:
         self.folder = folder
         self.lab = folder / ".lab"
+        self.environment: dict[str, str] = {}
+        """What else the environment of every command holds."""
         self.document: dict[str, Any] = {
             "experiment": {"id": "small"},
             "dataset": {"path": "tasks.jsonl"},
@@ -134,7 +139,7 @@ class Project:
         return subprocess.run(
             command_line(*words),
             cwd=self.folder,
-            env=command_env(**environment),
+            env=command_env(**self.environment, **environment),
             capture_output=True,
             text=True,
             check=False,
@@ -250,7 +255,7 @@ class Coordinator:
         self._process = subprocess.Popen(
             command_line(*words),
             cwd=project.folder,
-            env=command_env(),
+            env=command_env(**project.environment),
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
@@ -349,6 +354,11 @@ class EngineLog:
             return made <= gone
 
         until(all_gone, f"the end of all containers of {run_id}")
+        return self.so_far(project, run_id)
+
+    def so_far(self, project: Project, run_id: str) -> Counter[tuple[int, int]]:
+        """How often a container of each (slot, attempt) of a run was started, as far as known."""
+        labels = project.labels(run_id)
         return Counter(
             (int(about[Labels.SLOT]), int(about[Labels.ATTEMPT]))
             for action, about in self._of(labels)

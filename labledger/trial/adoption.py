@@ -63,13 +63,13 @@ def _await(engine: Engine, spec: TrialSpec, state: ContainerState) -> Ended:
     except NoSuchContainer:
         return Ended(None, *_until_now(begun), was_removed=True)
     found = engine.inspect(spec.container)
-    if found is None:
-        # It was removed as soon as it had ended.
-        return Ended(exit_status, *_until_now(begun))
-    if found.has_ended:
+    if found is not None and found.has_ended:
         return _as_the_engine_says(spec, found, found.exit_status)
+    if exit_status is not None:
+        # It was removed as soon as it had ended, or is being removed.
+        return Ended(exit_status, *_until_now(begun))
     engine.kill(spec.container)
-    return _as_the_engine_says(spec, engine.inspect(spec.container) or found, None)
+    return _as_the_engine_says(spec, engine.inspect(spec.container) or state, None)
 
 
 def _until_now(begun: float) -> tuple[str, str, int]:

@@ -100,7 +100,7 @@ def test_the_second_ends_them_now(
     stopped: Stopped,
     engine_log: EngineLog,
 ) -> None:
-    """Containers end at once and count for nothing; resuming runs their trials anew, and says so."""
+    """Containers end at once and count for nothing; resuming runs them anew, and says so."""
     run_id, coordinator, running = stopped.run_id, stopped.coordinator, stopped.running
     coordinator.signal(signal.SIGINT)
     assert coordinator.until("stopping", times=2)["level"] == 2
