@@ -55,6 +55,7 @@ class Session:
             mirrors = stack.enter_context(MirrorWriter(folder))
             mirrors.mend(reader, self.run_id)
             trouble = self._run_the_rest(run, reader, mirrors, lease)
+            mirrors.sync()
             summary = build_summary(reader, self.run_id)
             write_summary(folder, summary)
             run = reader.run(self.run_id)
