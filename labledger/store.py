@@ -95,6 +95,8 @@ def make_folder(folder: Path) -> None:
 def sync_tree(folder: Path) -> None:
     """Make all files in a folder, and in those below it, durable with their names."""
     for path in folder.rglob("*"):
+        if path.is_symlink():
+            continue
         if path.is_dir():
             sync_directory(path)
         else:

@@ -409,11 +409,14 @@ def until(happened: Callable[[], object], what: str) -> None:
 
 def take_notes(rows: dict[str, list[Any]]) -> dict[tuple[int, int], list[str]]:
     """Take out of a run's rows why attempts were begun anew, by slot and attempt."""
-    return {
-        (row["schedule_idx"], row["attempt"]): row.pop("ext")["notes"]
-        for row in rows["evidence"]
-        if "ext" in row
-    }
+    found = {}
+    for row in rows["evidence"]:
+        ext = row.get("ext", {})
+        if "notes" in ext:
+            found[row["schedule_idx"], row["attempt"]] = ext.pop("notes")
+            if not ext:
+                del row["ext"]
+    return found
 
 
 _OF_ONE_RUN = frozenset(
