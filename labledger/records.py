@@ -179,6 +179,11 @@ class TrialResult:
     def verdict(self) -> str | None:
         return self.scores[0]["verdict"] if self.scores else None
 
+    @property
+    def notes(self) -> list[str]:
+        """Why the attempt was begun anew, where it was."""
+        return [text for row in self.evidence for text in row.get("ext", {}).get("notes", [])]
+
     def as_json(self) -> JsonObject:
         """A JSON form without the artifacts' contents, which are kept apart."""
         return {

@@ -32,7 +32,10 @@ class ArtifactStore:
     def put_bytes(self, content: bytes) -> str:
         """Keep `content`, durably, and return its SHA-256 in hex."""
         sha256 = sha256_hex(content)
-        if not self.has(sha256):
+        if self.has(sha256):
+            # Whoever put it there may have died before its name was durable.
+            _sync_name(self.path(sha256))
+        else:
             with self._new_file() as (handle, publish):
                 handle.write(content)
                 publish.append(sha256)
@@ -58,7 +61,7 @@ class ArtifactStore:
     def _new_file(self) -> Iterator[tuple[BinaryIO, list[str]]]:
         """A temporary file that becomes the artifact named by the digest put in the list."""
         incoming = self.root / "incoming"
-        incoming.mkdir(parents=True, exist_ok=True)
+        make_folder(incoming)
         descriptor, name = tempfile.mkstemp(dir=incoming)
         publish: list[str] = []
         try:
@@ -67,12 +70,39 @@ class ArtifactStore:
                 handle.flush()
                 os.fsync(handle.fileno())
             target = self.path(publish[0])
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             Path(name).replace(target)
-            sync_directory(target.parent)
+            _sync_name(target)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+def _sync_name(artifact: Path) -> None:
+    """Make an artifact's name durable, and the folder's that another thread may just have made."""
+    sync_directory(artifact.parent)
+    sync_directory(artifact.parent.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where they are not there, with durable names."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
+
+
+def sync_tree(folder: Path) -> None:
+    """Make all files in a folder, and in those below it, durable with their names."""
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            continue
+        if path.is_dir():
+            sync_directory(path)
+        else:
+            with path.open("rb") as handle:
+                os.fsync(handle.fileno())
+    sync_directory(folder)
 
 
 def sync_directory(folder: Path) -> None:
@@ -86,7 +116,7 @@ def sync_directory(folder: Path) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace `path` as a whole: a reader sees the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as handle:

@@ -31,6 +31,9 @@ PATIENCE_S = 60
 
 CHECKOUT = Path(__file__).parent.parent
 
+MEDDLING = {"PYTHONPATH": f"{CHECKOUT / 'tests' / 'faults' / 'meddling'}:{CHECKOUT}"}
+"""An environment in which `sitecustomize.py` meddles with a command."""
+
 AGENT = """\
 set -e
 mode=$1
@@ -76,6 +79,8 @@ class Project:
     def __init__(self, folder: Path, tasks: dict[str, str], **design: Any) -> None:
         self.folder = folder
         self.lab = folder / ".lab"
+        self.environment: dict[str, str] = {}
+        """What else the environment of every command holds."""
         self.document: dict[str, Any] = {
             "experiment": {"id": "small"},
             "dataset": {"path": "tasks.jsonl"},
@@ -134,7 +139,7 @@ class Project:
         return subprocess.run(
             command_line(*words),
             cwd=self.folder,
-            env=command_env(**environment),
+            env=command_env(**self.environment, **environment),
             capture_output=True,
             text=True,
             check=False,
@@ -237,7 +242,8 @@ class Project:
                 assert (folder / path).read_bytes() == again.read_bytes(), what
                 again.unlink()
         assert self.containers(run_id) == {}
-        assert list((folder / "trials").iterdir()) == []
+        for kept in ("trials", "traces"):
+            assert list((folder / kept).iterdir()) == []
 
 
 class Coordinator:
@@ -249,7 +255,7 @@ class Coordinator:
         self._process = subprocess.Popen(
             command_line(*words),
             cwd=project.folder,
-            env=command_env(),
+            env=command_env(**project.environment),
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
@@ -348,6 +354,11 @@ class EngineLog:
             return made <= gone
 
         until(all_gone, f"the end of all containers of {run_id}")
+        return self.so_far(project, run_id)
+
+    def so_far(self, project: Project, run_id: str) -> Counter[tuple[int, int]]:
+        """How often a container of each (slot, attempt) of a run was started, as far as known."""
+        labels = project.labels(run_id)
         return Counter(
             (int(about[Labels.SLOT]), int(about[Labels.ATTEMPT]))
             for action, about in self._of(labels)
@@ -394,6 +405,18 @@ def until(happened: Callable[[], object], what: str) -> None:
     while not happened():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.02)
+
+
+def take_notes(rows: dict[str, list[Any]]) -> dict[tuple[int, int], list[str]]:
+    """Take out of a run's rows why attempts were begun anew, by slot and attempt."""
+    found = {}
+    for row in rows["evidence"]:
+        ext = row.get("ext", {})
+        if "notes" in ext:
+            found[row["schedule_idx"], row["attempt"]] = ext.pop("notes")
+            if not ext:
+                del row["ext"]
+    return found
 
 
 _OF_ONE_RUN = frozenset(

@@ -83,6 +83,8 @@ def _print_evidence(ledger: Ledger, record: JsonObject, *, full: bool) -> None:
     out(f"evidence of attempt {record['attempt']}:")
     for name, reference in record["evidence"].items():
         out(f"  {name}: {reference}")
+    for text in record.get("ext", {}).get("notes", ()):
+        out(f"  run again: {text}")
     for name, problem in record.get("ext", {}).get("problems", {}).items():
         out(f"  {name}: {problem}")
     for name in _SHOWN:

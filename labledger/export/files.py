@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labledger.errors import LabLedgerError
-from labledger.store import sync_directory
+from labledger.store import make_folder, sync_directory
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Raises `LabLedgerError` where that fails; `path` is then as it was.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise LabLedgerError(f"could not write {path}: {error.strerror}") from error

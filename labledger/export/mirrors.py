@@ -64,8 +64,9 @@ class MirrorWriter:
     def mend(self, reader: LedgerReader, run_id: str) -> None:
         """Bring every mirror to where the ledger is, and open it for appending.
 
-        Looks at the last slot of each file only: a torn line is dropped, missing lines are
-        appended, and a file that is no mirror of this run is rebuilt. Raises `LabLedgerError`.
+        Compares the last slot of each file only: a torn line is dropped, missing lines are
+        appended, and a file that is no mirror of this run, or has a hole, is rebuilt. Raises
+        `LabLedgerError`.
         """
         self.close()
         for kind, relative in PATHS.items():
@@ -96,6 +97,12 @@ class MirrorWriter:
                         os.write(descriptor, content[: len(content) // 2])
                         faults.reached("inside_mirror_line", records.schedule_idx)
                     _write_whole(descriptor, content)
+
+    def sync(self) -> None:
+        """Make all that was appended durable. Raises `LedgerError`."""
+        for kind, descriptor in self._open.items():
+            with _reported(self.run_dir / PATHS[kind]):
+                os.fsync(descriptor)
 
 
 def rebuild(reader: LedgerReader, run_id: str, kind: str, out: Path | BinaryIO) -> None:
@@ -151,6 +158,8 @@ def _mend_tail(
     whole = _end_of_last_line(descriptor, size)
     if whole < size:
         os.ftruncate(descriptor, whole)
+    if _has_hole(descriptor, whole):
+        return None
     if whole == 0:
         return reader.record_lines(run_id, kind)
     last = _slot_of(_line_before(descriptor, whole)[1])
@@ -164,6 +173,11 @@ def _mend_tail(
         start = before
     rest = reader.record_lines(run_id, kind, last)
     return _after_the_common(descriptor, start, whole, rest)
+
+
+def _has_hole(descriptor: int, size: int) -> bool:
+    """True where a part of the file was never written before the power went: it reads as zeros."""
+    return any(b"\0" in os.pread(descriptor, _BLOCK, at) for at in range(0, size, _BLOCK))
 
 
 def _after_the_common(

@@ -19,6 +19,7 @@ from labledger.runner.events import Listener, event
 from labledger.runner.holds import Hold
 from labledger.runner.lease import HEARTBEAT_S
 from labledger.runner.pruning import Pruning
+from labledger.trial import traces
 from labledger.trial.contract import TrialSpec
 
 
@@ -50,6 +51,9 @@ class Bookkeeper:
 
     def journal(self, specs: Sequence[TrialSpec]) -> bool:
         """Note durably that these containers may exist from now on; False where that fails."""
+        for spec in specs:
+            if not spec.may_exist:
+                traces.mark_unstarted(spec.folder)
         now, host = clock.utc_now(), platform.node()
         dispatches = [
             Dispatch(s.slot.schedule_idx, s.attempt, s.container, host, now) for s in specs

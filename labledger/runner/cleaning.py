@@ -12,8 +12,11 @@ from labledger.ledger.reader import LedgerReader
 from labledger.runner.lab import Lab
 from labledger.runner.lease import holder_is_dead
 from labledger.runner.recovery import is_durable
+from labledger.trial import traces
 from labledger.trial.container import thread_engine
-from labledger.trial.contract import Labels
+from labledger.trial.contract import Labels, trial_folder
+
+_CLEANED = "`labledger clean --unfinished` removed its container"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Found:
     run_id: str
     remove: bool
     why: str
+    attempt: tuple[int, int] | None = None
+    """Slot and attempt, where that is to be run again."""
 
 
 def clean(
@@ -47,6 +52,9 @@ def clean(
             found.append(_judge(name, given, run, unfinished=unfinished))
     for container in found:
         if container.remove and not dry_run:
+            if container.attempt is not None:
+                folder = lab.run_folder(container.run_id)
+                traces.withdraw(trial_folder(folder, *container.attempt), _CLEANED)
             engine.remove(container.name)
     return found
 
@@ -77,6 +85,7 @@ def _judge(name: str, given: Mapping[str, str], run: _Run, *, unfinished: bool) 
     if is_durable(int(given[Labels.SLOT]), int(given[Labels.ATTEMPT]), run.info, run.staged):
         return Found(name, run_id, True, "its result is in the ledger")
     if unfinished:
-        return Found(name, run_id, True, "its trial will be run again")
+        attempt = int(given[Labels.SLOT]), int(given[Labels.ATTEMPT])
+        return Found(name, run_id, True, "its trial will be run again", attempt)
     why = f"`labledger resume {run_id}` goes on with it; --unfinished removes it"
     return Found(name, run_id, False, why)

@@ -28,6 +28,7 @@ from labledger.trial.grading import DISK_FULL
 from labledger.trial.worker import NOT_STARTED, Uncollected
 
 _POLL_S = 0.25
+_STOPPED = "a second Ctrl-C ended its container; its agent had begun"
 
 
 @dataclass(slots=True)
@@ -142,6 +143,8 @@ class Coordinator:
         else:
             done = set()
             time.sleep(_POLL_S)
+        for spec, text in self.trials.noted():
+            self._tell_note(spec, text)
         for future in sorted(done, key=lambda f: self._running[f].slot.schedule_idx):
             self._take(future, self._running.pop(future))
         self.books.commit_ready()
@@ -169,7 +172,7 @@ class Coordinator:
             self._warn(error.message)
             return
         if self.stop.level > 1 and result.reason == CONTAINER_KILLED:
-            self._discard(spec, keep_folder=False)
+            self._discards.add(self.trials.withdraw(spec, _STOPPED))
             return
         if result.reason == DISK_FULL:
             self.holds.disk.begin(result.message or "")
@@ -189,6 +192,8 @@ class Coordinator:
     def _keep(self, result: TrialResult, spec: TrialSpec) -> bool:
         """Make a result durable, and say whether that could be done."""
         retry = self.retry
+        for text in result.notes:
+            self._tell_note(spec, text)
         again = result.status in retry["retry_on"] and result.attempt < retry["max_attempts"]
         if not self.books.keep(result, final=not again):
             # Its container is there still, to be collected again.
@@ -214,11 +219,17 @@ class Coordinator:
             if error is not None:
                 self._warn(f"a trial was not cleaned up yet: {error}")
 
-    def _warn(self, message: str) -> None:
+    def _tell_note(self, spec: TrialSpec, reason: str) -> None:
+        """Tell that an attempt is begun anew, and why, once."""
+        idx, attempt = _key(spec)
+        message = f"slot {idx}, attempt {attempt}, is run again: {reason}"
+        self._warn(message, schedule_idx=idx, attempt=attempt, reason=reason)
+
+    def _warn(self, message: str, **about: object) -> None:
         """Tell of something wrong, once."""
         if message not in self._warned:
             self._warned.add(message)
-            self.tell(event("warning", message=message))
+            self.tell(event("warning", message=message, **about))
 
 
 def _key(spec: TrialSpec) -> tuple[int, int]:

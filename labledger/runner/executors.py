@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 
 from labledger.records import TrialResult
 from labledger.runner.keeping import put_away
 from labledger.trial.contract import TrialSpec
 from labledger.trial.gate import StartGate, use_gate
-from labledger.trial.worker import discard_trial, run_trial
+from labledger.trial.traces import tell_notes_to
+from labledger.trial.worker import discard_trial, run_trial, withdraw_trial
 
 MAX_AHEAD = 4
 
@@ -24,10 +26,15 @@ class LocalTrials:
         self.width = width
         self.capacity = width + min(width, MAX_AHEAD)
         self._gate = StartGate(width)
+        self._noted: SimpleQueue[tuple[TrialSpec, str]] = SimpleQueue()
         self._trials: Executor = ThreadPoolExecutor(
-            self.capacity, "trial", initializer=use_gate, initargs=(self._gate,)
+            self.capacity, "trial", initializer=self._begin_thread
         )
         self._discards: Executor = ThreadPoolExecutor(min(width, MAX_AHEAD), "discard")
+
+    def _begin_thread(self) -> None:
+        use_gate(self._gate)
+        tell_notes_to(lambda spec, text: self._noted.put((spec, text)))
 
     @property
     def last_good(self) -> float:
@@ -40,6 +47,18 @@ class LocalTrials:
     def discard(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
         """Remove what a trial left on this machine; its folder may be kept."""
         return self._discards.submit(_discard, spec, keep_folder)
+
+    def withdraw(self, spec: TrialSpec, why: str) -> Future[None]:
+        return self._discards.submit(withdraw_trial, spec, why)
+
+    def noted(self) -> list[tuple[TrialSpec, str]]:
+        """Trials that are begun anew, and why, since this was last asked."""
+        found = []
+        try:
+            while True:
+                found.append(self._noted.get_nowait())
+        except Empty:
+            return found
 
     def close_gate(self) -> None:
         """Let no further trial start; those that run go on."""

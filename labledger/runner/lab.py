@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from labledger.store import make_folder
+
 FOLDER = ".lab"
 VARIABLE = "LABLEDGER_DIR"
 
@@ -50,7 +52,7 @@ class Lab:
 
     def create(self) -> None:
         """Make the lab folder, closed to other users of this machine."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
         self.root.chmod(0o700)
         ignore = self.root / ".gitignore"
         if not ignore.exists():

@@ -13,6 +13,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotStatus
 from labledger.runner.events import Listener, event
 from labledger.runner.keeping import Keep, put_away
+from labledger.trial import traces
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels
 
@@ -45,7 +46,7 @@ def leftovers(reader: LedgerReader, run: RunInfo) -> dict[int, Leftover]:
 
 
 def sweep(reader: LedgerReader, run: RunInfo, folder: Path, keep: Keep, tell: Listener) -> None:
-    """Remove containers and trial folders of this run whose results are durable.
+    """Remove containers, trial folders and traces of this run whose results are durable.
 
     Touches only containers that carry this ledger's label and this run's. What cannot be removed
     is told of and left for the next sweep.
@@ -67,6 +68,10 @@ def sweep(reader: LedgerReader, run: RunInfo, folder: Path, keep: Keep, tell: Li
             put_away(trial)
         else:
             shutil.rmtree(trial, ignore_errors=True)
+    for trial in traces.attempts(folder):
+        idx, _, attempt = trial.name.partition("-")
+        if is_durable(int(idx), int(attempt), run, staged):
+            traces.forget(trial)
 
 
 def _ending(

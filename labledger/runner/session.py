@@ -59,6 +59,8 @@ class Session:
             mirrors = stack.enter_context(MirrorWriter(folder))
             mirrors.mend(reader, self.run_id)
             trouble = self._run_the_rest(run, reader, mirrors, lease)
+            with self._excused(trouble):
+                mirrors.sync()
             summary = build_summary(reader, self.run_id)
             run = reader.run(self.run_id)
             complete = run.next_schedule_idx == run.total_slots

@@ -17,6 +17,8 @@ from labledger.trial.redact import Redactor
 
 CONTAINER_KILLED = "container_killed"
 """The reason of a trial whose container was ended from outside."""
+CONTAINER_REMOVED = "container_removed"
+"""The reason of a trial whose container was removed from outside before its end was known."""
 
 
 _FULL_BYTES = 64 << 10
@@ -27,11 +29,13 @@ class Ended:
     """How a container ended."""
 
     exit_status: int | None
-    """None when the host's outer deadline ended it."""
+    """None when the host's outer deadline ended it, or it was removed."""
     started_at: str
     ended_at: str
     duration_ms: int
     out_of_memory: bool = False
+    was_removed: bool = False
+    """True when the container is gone, and with it how it ended."""
 
 
 def collect(spec: TrialSpec, ended: Ended) -> TrialResult:
@@ -86,6 +90,9 @@ def _judge(spec: TrialSpec, ended: Ended, redactor: Redactor) -> Judgement:
             limit = spec.plan.runtime["resources"]["memory_bytes"]
             judgement.message = f"{judgement.message}; the memory limit of {limit:,} bytes was hit"
         return judgement
+    if ended.was_removed:
+        message = "the container was removed from outside; how it ended is not known"
+        return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_REMOVED, message)
     if ended.exit_status is None:
         message = f"the container outlived its outer deadline of {spec.deadline_s:g} s"
         return Judgement(SlotStatus.INFRA_ERROR, "deadline", message)
@@ -141,7 +148,8 @@ def infra_error(spec: TrialSpec, begun: str, reason: str, message: str) -> Trial
     redactor = redactor_of(spec)
     evidence = Evidence(spec, redactor)
     evidence.collect_inputs()
-    now = clock.utc_now()
+    # The machine's clock may have been set back meanwhile.
+    now = max(begun, clock.utc_now())
     return TrialResult(
         ids=spec.ids,
         schedule_idx=spec.slot.schedule_idx,

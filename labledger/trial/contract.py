@@ -157,8 +157,7 @@ class TrialSpec:
 
     @property
     def folder(self) -> Path:
-        name = f"{self.slot.schedule_idx:06d}-{self.attempt}"
-        return self.plan.run_dir / "trials" / name
+        return trial_folder(self.plan.run_dir, self.slot.schedule_idx, self.attempt)
 
     @property
     def image_ref(self) -> str:
@@ -214,6 +213,11 @@ class TrialSpec:
         if "image" in self.task:
             env["AGENTLAB_TASK_IMAGE"] = str(self.task["image"])
         return env
+
+
+def trial_folder(run_dir: Path, schedule_idx: int, attempt: int) -> Path:
+    """Where an attempt's inputs and outputs lie on the host."""
+    return run_dir / "trials" / f"{schedule_idx:06d}-{attempt}"
 
 
 def container_name(ledger_id: str, run_id: str, schedule_idx: int, attempt: int) -> str:

@@ -10,7 +10,7 @@ from labledger import canonical, schema
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.records import Artifact, Event, JsonObject
 from labledger.store import ArtifactStore
-from labledger.trial import contract, outputs, patches, workspace
+from labledger.trial import contract, outputs, patches, traces, workspace
 from labledger.trial.contract import TrialSpec
 from labledger.trial.grading import IdentityMismatch, Judgement, checked_ids, parse
 from labledger.trial.inputs import workspace_seed
@@ -155,6 +155,8 @@ class Evidence:
         }
         if self.redactor.count:
             self.ext["redacted"] = self.redactor.count
+        if notes := traces.notes(spec.folder):
+            self.ext["notes"] = notes
         if self.ext:
             record["ext"] = self.ext
         schema.check(record, EVIDENCE_SCHEMA)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labledger import canonical, references, resources
 from labledger.records import JsonObject
-from labledger.store import ArtifactStore
+from labledger.store import ArtifactStore, sync_directory, sync_tree
 from labledger.trial.contract import PhasePlan, TrialSpec
 
 _OPEN_FOLDER = 0o777
@@ -50,7 +50,10 @@ def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -
             target.chmod(0o755 if entry["executable"] else 0o644)
     for folder in (incoming, *(path for path in incoming.rglob("*") if path.is_dir())):
         folder.chmod(0o755)
+    # What is there under its name is taken as whole, also after a power cut.
+    sync_tree(incoming)
     incoming.rename(deps)
+    sync_directory(deps.parent)
 
 
 def secret_names(spec: TrialSpec) -> dict[str, str]:

@@ -7,18 +7,20 @@ import os
 import shutil
 import subprocess
 import time
+from datetime import timedelta
 from pathlib import Path
 
 from labledger import clock, faults
 from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
 from labledger.records import TrialResult
-from labledger.trial import contract, inputs, starting
+from labledger.trial import contract, inputs, starting, traces
+from labledger.trial.adoption import adopt, end, has_output
 from labledger.trial.collect import Ended, collect, infra_error
 from labledger.trial.container import (
     ContainerFailed,
-    ContainerState,
     Engine,
     NameTaken,
+    NoSuchContainer,
     thread_engine,
 )
 from labledger.trial.contract import ExitStatus, TrialSpec
@@ -49,7 +51,7 @@ def run_trial(spec: TrialSpec) -> TrialResult:
     begun = clock.utc_now()
     try:
         engine = thread_engine()
-        ended = _adopt(engine, spec) or _run_once(engine, spec)
+        ended = adopt(engine, spec) or _run_once(engine, spec)
         return _collected(engine, spec, ended)
     except (NotStarted, Abandoned, EngineUnavailable, NoRoom):
         raise
@@ -66,6 +68,9 @@ def run_trial(spec: TrialSpec) -> TrialResult:
 def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
     """The result of an ended trial. What this host cannot do is no fault of a trial that ran."""
     faults.reached("after_exit", spec.slot.schedule_idx)
+    if not has_output(spec):
+        message = "its trial folder was deleted while it ran, and what it left with it"
+        return infra_error(spec, ended.started_at, "folder_deleted", message)
     try:
         if os.geteuid() != 0 and _is_closed(spec.folder):
             # `trial.sh` was ended before it could open its files, or it did not own them all.
@@ -112,6 +117,14 @@ def discard_trial(spec: TrialSpec, *, keep_folder: bool = False) -> None:
     faults.reached("after_remove", spec.slot.schedule_idx)
     if not keep_folder:
         remove_folder(spec)
+    traces.forget(spec.folder)
+
+
+def withdraw_trial(spec: TrialSpec, why: str) -> None:
+    """Remove the container and the folder of an attempt that is to be begun anew."""
+    traces.withdraw(spec.folder, why)
+    thread_engine().remove(spec.container)
+    remove_folder(spec)
 
 
 def remove_folder(spec: TrialSpec) -> None:
@@ -133,34 +146,6 @@ def _delete(folder: Path) -> None:
         subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL)
 
 
-def _adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
-    """Wait for a container that an earlier coordinator started; None where there is none."""
-    state = engine.inspect(spec.container) if spec.may_exist else None
-    if state is None:
-        return None
-    if not state.has_started or not (spec.folder / "out").is_dir():
-        # It never ran, or what it produced was deleted: the slot is run again.
-        engine.remove(spec.container)
-        return None
-    if not state.has_ended:
-        with thread_gate().place():
-            thread_gate().wait(engine, spec)
-        state = engine.inspect(spec.container) or state
-        if not state.has_ended:
-            _end(engine, spec)
-            state = engine.inspect(spec.container) or state
-            return _ended_from(state, exit_status=None)
-    return _ended_from(state, exit_status=state.exit_status)
-
-
-def _ended_from(state: ContainerState, *, exit_status: int | None) -> Ended:
-    started, finished = clock.parse(state.started_at), clock.parse(state.finished_at)
-    duration_ms = max(0, round((finished - started).total_seconds() * 1000))
-    return Ended(
-        exit_status, clock.iso(started), clock.iso(finished), duration_ms, state.out_of_memory
-    )
-
-
 def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
     """Run a new container, in the place of one of its name that never ran, if there is one.
 
@@ -178,6 +163,7 @@ def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
 
 def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     gate = thread_gate()
+    traces.mark_unstarted(spec.folder)
     remove_folder(spec)
     inputs.prepare(spec)
     faults.reached("before_create", spec.slot.schedule_idx)
@@ -185,28 +171,37 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     faults.reached("after_create", spec.slot.schedule_idx)
     try:
         with gate.passage(spec.slot.schedule_idx):
+            traces.mark_started(spec.folder)
             started_at, started = clock.utc_now(), time.monotonic()
             starting.start(engine, gate, spec, created)
             faults.reached("agent_running", spec.slot.schedule_idx)
-            exit_status = gate.wait(engine, spec)
-            duration_ms = round((time.monotonic() - started) * 1000)
+            exit_status, was_removed = _wait(engine, spec)
+            lasted = timedelta(seconds=time.monotonic() - started)
     except (NotStarted, ContainerFailed, NoRoom):
+        state = engine.inspect(spec.container)
+        if state is None or not state.has_started:
+            traces.mark_unstarted(spec.folder)
         engine.remove(spec.container)
         remove_folder(spec)
         raise
-    if exit_status is None:
-        _end(engine, spec)
+    if exit_status is None and not was_removed:
+        end(engine, spec)
     return Ended(
-        exit_status, started_at, clock.utc_now(), duration_ms, _ran_out(engine, spec, exit_status)
+        exit_status,
+        started_at,
+        clock.iso(clock.parse(started_at) + lasted),
+        round(lasted.total_seconds() * 1000),
+        _ran_out(engine, spec, exit_status),
+        was_removed,
     )
 
 
-def _end(engine: Engine, spec: TrialSpec) -> None:
-    """End a container that outlived its deadline. One that cannot be ended is left behind."""
+def _wait(engine: Engine, spec: TrialSpec) -> tuple[int | None, bool]:
+    """The exit status of a container that was just started, and whether it was removed."""
     try:
-        engine.kill(spec.container)
-    except ContainerFailed:
-        return  # Its result says that it outlived its deadline; its removal will tell the rest.
+        return thread_gate().wait(engine, spec), False
+    except NoSuchContainer:
+        return None, True
 
 
 def _ran_out(engine: Engine, spec: TrialSpec, exit_status: int | None) -> bool:

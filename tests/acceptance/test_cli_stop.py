@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from experiments import HOLDING, HOLDS, PASSING, Coordinator, EngineLog, Project
+from experiments import (
+    HOLDING,
+    HOLDS,
+    PASSING,
+    Coordinator,
+    EngineLog,
+    Project,
+    take_notes,
+)
 
 pytestmark = pytest.mark.docker
 
@@ -92,7 +100,7 @@ def test_the_second_ends_them_now(
     stopped: Stopped,
     engine_log: EngineLog,
 ) -> None:
-    """Containers are ended at once, their trials count for nothing, and resuming runs them anew."""
+    """Containers end at once and count for nothing; resuming runs them anew, and says so."""
     run_id, coordinator, running = stopped.run_id, stopped.coordinator, stopped.running
     coordinator.signal(signal.SIGINT)
     assert coordinator.until("stopping", times=2)["level"] == 2
@@ -102,7 +110,12 @@ def test_the_second_ends_them_now(
 
     with closing(project.resume(run_id, *PASSING)) as resumed:
         assert resumed.finish() == 0
-    assert project.rows(run_id) == uninterrupted
+    rows = project.rows(run_id)
+    notes = take_notes(rows)
+    assert notes == {(idx, 1): [notes[running[0], 1][0]] for idx in running}
+    assert "second Ctrl-C" in notes[running[0], 1][0]
+    assert {told["schedule_idx"] for told in resumed.of("warning")} == set(running)
+    assert rows == uninterrupted
     assert engine_log.starts(project, run_id) == {
         (idx, 1): 2 if idx in running else 1 for idx in range(SLOTS)
     }

@@ -22,6 +22,7 @@ from bench import synthetic
 from labledger.cli import app
 from labledger.records import TrialResult
 from labledger.runner import executors, session
+from labledger.trial import traces
 from labledger.trial.contract import TrialSpec
 
 _LOOK_EVERY = 500
@@ -80,7 +81,12 @@ class MadeUpTrials:
             shutil.copytree(spec.plan.run_dir.parents[1], self.half, ignore=_shared_memory)
         return self._pool.submit(_made_up, spec)
 
-    def discard(self, _spec: TrialSpec) -> Future[None]:
+    def noted(self) -> list[tuple[TrialSpec, str]]:
+        """None of them is ever begun anew."""
+        return []
+
+    def discard(self, spec: TrialSpec) -> Future[None]:
+        traces.forget(spec.folder)
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from experiments import HOLDING, HOLDS, PASSING, RIGHT, Project
+from experiments import HOLDING, HOLDS, PASSING, Project
 from trial_kit import BUSYBOX
 
 from labledger.trial.container import thread_engine
@@ -16,10 +17,14 @@ pytestmark = pytest.mark.docker
 
 
 @pytest.fixture
-def foreign(image_ids: dict[str, str], tmp_path: Path) -> Iterator[str]:
+def foreign(image_ids: dict[str, str]) -> Iterator[str]:
     """A running container that labledger did not start, by its name."""
-    name = f"foreign-{tmp_path.name}"
-    config = {"Image": image_ids[BUSYBOX], "Entrypoint": ["sleep", "60"]}
+    name = f"foreign-{secrets.token_hex(8)}"
+    config = {
+        "Image": image_ids[BUSYBOX],
+        "Entrypoint": ["sleep", "60"],
+        "HostConfig": {"NetworkMode": "none"},
+    }
     thread_engine().create(name, config)
     thread_engine().start(name)
     yield name
@@ -33,7 +38,7 @@ def is_running(name: str) -> bool:
 
 def test_only_what_nobody_needs_goes(tmp_path: Path, foreign: str) -> None:
     """Beside a live run and a foreign container, only a dead run's containers are removed."""
-    project = Project(tmp_path / "project", {"a": HOLDS, "b": RIGHT}, max_concurrency=2)
+    project = Project(tmp_path / "project", {"a": HOLDS}, max_concurrency=2)
     with closing(project.run("dead", *HOLDING)) as coordinator:
         project.lab.mkdir(exist_ok=True)
         coordinator.until("slot_dispatched", times=2)
@@ -63,9 +68,12 @@ def test_only_what_nobody_needs_goes(tmp_path: Path, foreign: str) -> None:
         assert foreign not in told
         coordinator.kill()
 
+    expected = {"dead": ["`labledger clean --unfinished` removed its container"], "alive": []}
     for run_id in ("dead", "alive"):
         with closing(project.resume(run_id, *PASSING)) as coordinator:
             for idx in project.containers(run_id):
                 project.open_gate(run_id, *idx)
             assert coordinator.finish() == 0, coordinator.stderr
+        reasons = {told["reason"] for told in coordinator.of("warning") if "reason" in told}
+        assert sorted(reasons) == expected[run_id]
         project.check_whole(run_id)

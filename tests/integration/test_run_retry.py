@@ -95,7 +95,7 @@ def test_a_killed_container_is_tried_again(retried: Retried) -> None:
 def test_a_removed_container_is_tried_again(retried: Retried) -> None:
     """A container that disappears while it runs counts as ended from outside."""
     first, second = retried.attempts(REMOVED)
-    assert first in (("infra_error", "container_failed"), ("infra_error", "container_killed"))
+    assert first in (("infra_error", "container_removed"), ("infra_error", "container_killed"))
     assert second == ("completed", None)
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from itertools import accumulate
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from trial_kit import GRADES, Trials, brief, phase, until
 
 from labledger import clock
 from labledger.records import Slot, TrialResult
-from labledger.trial import inputs
+from labledger.trial import adoption, inputs
 from labledger.trial.container import Engine, thread_engine
 from labledger.trial.contract import TrialSpec
 from labledger.trial.gate import Abandoned, NotStarted, StartGate, use_gate
@@ -78,6 +79,20 @@ def test_ended_container_is_collected(trials: Trials, tmp_path: Path) -> None:
     assert again == result
 
 
+@pytest.mark.parametrize("shift_s", [3600, -3600])
+def test_times_of_an_engine_whose_clock_was_set(trials: Trials, shift_s: int) -> None:
+    """Where the machine's clock was set while a trial ran, it lasts as long as its phases did."""
+    spec = trials.spec("sleep 0.2")
+    watched = run_trial(spec)
+    state = thread_engine().inspect(spec.container)
+    assert state is not None
+    finished_at = clock.iso(clock.parse(state.finished_at) + timedelta(seconds=shift_s))
+    ended = adoption._as_the_engine_says(spec, replace(state, finished_at=finished_at), 0)
+    assert 200 <= ended.duration_ms <= watched.duration_ms
+    lasted = clock.parse(ended.ended_at) - clock.parse(ended.started_at)
+    assert lasted == timedelta(milliseconds=ended.duration_ms)
+
+
 def test_time_limit_holds_with_nobody_watching(trials: Trials, tmp_path: Path) -> None:
     """An agent whose coordinator is dead meets its limit all the same, and is graded."""
     spec = trials.spec(phase("echo started >>starts; sleep 300", timeout_s=1.0))
@@ -111,13 +126,14 @@ def test_nothing_there(trials: Trials) -> None:
 
 
 def test_trial_folder_that_is_gone(trials: Trials) -> None:
-    """Where what a container produced was deleted, the slot is run again."""
+    """Where what a container produced was deleted, the slot is run again, and says why."""
     spec = trials.spec("echo started >>starts")
     run_trial(spec)
     shutil.rmtree(spec.folder)
     result = run_trial(replace(spec, may_exist=True))
     assert brief(result) == ("completed", None, 0)
     assert starts(trials, result) == 1
+    assert result.notes == ["its trial folder was deleted, with what its agent had done"]
 
 
 def test_paused_container_is_no_result(trials: Trials, tmp_path: Path) -> None:
@@ -159,7 +175,8 @@ def test_container_that_is_removed(trials: Trials) -> None:
     """A container removed from outside is an `infra_error`, whenever the engine tells of it."""
     result = meddle(trials, Engine.remove)
     assert result.status == "infra_error"
-    assert result.reason in {"container_killed", "container_failed"}
+    assert result.reason in {"container_killed", "container_removed"}
+    assert "workspace_patch" in result.evidence[0]["evidence"]
     assert trials.containers() == []
 
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -21,12 +22,13 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect
 
-from labledger import clock, resources
+from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
 from labledger.ledger import migrate, objects
 from labledger.ledger.engine import DRIVER, writable_engine
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.tables import metadata
+from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RunStatus
 from labledger.store import ArtifactStore
@@ -273,6 +275,26 @@ def test_an_upgrade_backs_up_first_and_keeps_every_row(older: Path) -> None:
     sql = "SELECT name FROM sqlite_schema WHERE type = 'trigger'"
     assert {row[0] for row in raw.execute(sql)} == set(objects.TRIGGERS)
     raw.close()
+
+
+def test_a_killed_upgrade_is_as_if_it_had_not_begun(
+    older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL with every table changed and nothing committed: the ledger is as old and as whole."""
+    known = migrate.REVISIONS[-2]
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(faults, "_WANTED", ("inside_upgrade", None))
+        try:
+            migrate.upgrade(older)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert migrate.current(older) == known
+    assert migrate.upgrade(older).before == known
+    assert verify(older).is_clean
+    with LedgerReader.open(older) as reader:
+        assert len(list(reader.slot_records("run-1"))) == 1
 
 
 def test_an_upgrade_that_would_break_a_reference_changes_nothing(older: Path) -> None:

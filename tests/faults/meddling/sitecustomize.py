@@ -1,0 +1,115 @@
+"""What a test changes in a coordinator's process, where this folder is on its PYTHONPATH.
+
+`MEDDLE_CLOCK` names a file with the seconds by which the clock is wrong, read at each look at it.
+`MEDDLE_HEARTBEAT` is the time between two heartbeats, in seconds.
+`MEDDLE_JOURNAL` names a file to which every step is written that makes something durable, or must
+wait until something is: one JSON list a line.
+`MEDDLE_COPIES` names a folder for copies of the ledger's files, one at each fault point that the
+coordinator's own thread passes; nothing else writes to the ledger meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, tzinfo
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+CLOCK = os.environ.get("MEDDLE_CLOCK")
+HEARTBEAT = os.environ.get("MEDDLE_HEARTBEAT")
+JOURNAL = os.environ.get("MEDDLE_JOURNAL")
+COPIES = os.environ.get("MEDDLE_COPIES")
+
+
+class WrongClock(datetime):
+    """Time as a machine tells it whose clock was set."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> datetime:
+        return datetime.now(tz) + timedelta(seconds=wrong_by())
+
+
+def wrong_by() -> float:
+    assert CLOCK is not None
+    return float(Path(CLOCK).read_text("ascii"))
+
+
+def write_down(name: str, about: Callable[..., list[object]]) -> None:
+    """Have a function of `os` followed by a line in the journal."""
+    original = getattr(os, name)
+
+    def followed(*args: Any, **settings: Any) -> Any:
+        result = original(*args, **settings)
+        journal(name, *about(*args))
+        return result
+
+    setattr(os, name, followed)
+
+
+def journal(*fields: object) -> None:
+    assert JOURNAL is not None
+    with Path(JOURNAL).open("a") as log:
+        log.write(json.dumps(fields) + "\n")
+
+
+def synced(descriptor: int) -> list[object]:
+    return [str(Path(f"/proc/self/fd/{descriptor}").readlink()), os.fstat(descriptor).st_ino]
+
+
+def renamed(_source: Any, target: Any) -> list[object]:
+    return [os.path.abspath(target), os.stat(target).st_ino]  # noqa: PTH100, PTH116
+
+
+def watch_commits() -> None:
+    """Write down, before each COMMIT, which artifacts lie in files by the word of the ledger."""
+    from sqlalchemy import Engine, event
+
+    @event.listens_for(Engine, "commit")
+    def _before(connection: Any) -> None:
+        names = connection.exec_driver_sql("SELECT name FROM sqlite_schema").scalars().all()
+        if "artifact" in names:
+            found = connection.exec_driver_sql(
+                "SELECT lower(hex(sha256)) FROM artifact WHERE content IS NULL"
+            )
+            journal("commit", list(found.scalars()))
+
+
+def copy_at_points(folder: Path) -> None:
+    from labledger import faults
+
+    numbers = count()
+
+    def reached(point: str, schedule_idx: int | None = None) -> None:
+        if threading.current_thread() is threading.main_thread() and point != "inside_upgrade":
+            target = folder / f"{next(numbers):03d}-{point}-{schedule_idx}"
+            target.mkdir(parents=True)
+            for name in ("ledger.sqlite", "ledger.sqlite-wal"):
+                shutil.copyfile(Path(".lab") / name, target / name)
+
+    faults.reached = reached
+
+
+if CLOCK is not None:
+    from labledger import clock
+
+    right_time = time.time
+    clock.datetime = WrongClock
+    time.time = lambda: right_time() + wrong_by()
+if HEARTBEAT is not None:
+    from labledger.runner import lease
+
+    lease.HEARTBEAT_S = float(HEARTBEAT)
+if JOURNAL is not None:
+    write_down("fsync", synced)
+    write_down("replace", renamed)
+    write_down("rename", renamed)
+    write_down("mkdir", lambda path, *_: [os.path.abspath(path)])  # noqa: PTH100
+    watch_commits()
+if COPIES is not None:
+    copy_at_points(Path(COPIES))

@@ -1,0 +1,356 @@
+"""What outlives its coordinator is adopted; what was meddled with meanwhile is told and typed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments import (
+    HOLDING,
+    HOLDS,
+    MEDDLING,
+    PASSING,
+    RIGHT,
+    EngineLog,
+    Project,
+    take_notes,
+    until,
+)
+
+from labledger import clock
+from labledger.api import open_ledger
+from labledger.faults import VARIABLE
+from labledger.trial.container import thread_engine
+
+pytestmark = pytest.mark.docker
+
+RUN = "adopted"
+HOUR_S = 3600.0
+HOLDS_AT_DO = "until [ ! -e do.sh ] || [ -e /agentlab/out/gate ]; do sleep 0.05; done; " + RIGHT
+"""An agent that holds until its trial folder is deleted, or its gate is opened."""
+GRADES_AT_GATE = "touch /agentlab/out/grading; until [ -e /agentlab/out/go ]; do sleep 0.05; done\n"
+
+
+def make(folder: Path, *scripts: str, **design: Any) -> Project:
+    """A project of one variant, whose slots are these scripts in their order."""
+    project = Project(folder, {f"t{n}": script for n, script in enumerate(scripts)}, **design)
+    del project.document["variant_plan"]
+    project.save()
+    return project
+
+
+def begin_and_kill(project: Project, count: int) -> None:
+    """Kill a coordinator when the agents of its first so many slots hold."""
+    with closing(project.run(RUN, *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        first = {(idx, 1) for idx in range(count)}
+        until(lambda: first <= project.running(RUN).keys(), f"{count} agents to run")
+        coordinator.kill()
+
+
+def let_end(project: Project, schedule_idx: int) -> None:
+    """Let a trial that holds come to its end, with nobody watching."""
+    name = project.containers(RUN)[schedule_idx, 1]
+    project.open_gate(RUN, schedule_idx)
+    until(lambda: state_of(name) == "exited", f"{name} to end")
+
+
+def state_of(name: str) -> str | None:
+    state = thread_engine().inspect(name)
+    return state.status if state else None
+
+
+def docker(*words: str) -> None:
+    subprocess.run(["docker", *words], check=True, stdout=subprocess.DEVNULL)
+
+
+def attempts(project: Project, schedule_idx: int) -> list[tuple[str, str | None]]:
+    """Status and reason of each attempt at a slot."""
+    with open_ledger(lab_dir=project.lab) as ledger:
+        (trial,) = ledger.slot(RUN, schedule_idx)["trials"]
+    return [(attempt["status"], attempt["reason"]) for attempt in trial["attempts"]]
+
+
+COMPLETED = ("completed", None)
+KILLED = ("infra_error", "container_killed")
+REMOVED = ("infra_error", "container_removed")
+
+
+def test_killed_while_eight_run(
+    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
+) -> None:
+    """All eight go on; three end and are graded by themselves; all are adopted, none repeated."""
+    project = make(tmp_path, *[HOLDS] * 8, max_concurrency=8)
+    begin_and_kill(project, 8)
+    assert len(project.running(RUN)) == 8
+    for idx in (1, 4, 7):
+        let_end(project, idx)
+    with closing(project.resume(RUN, *HOLDING)) as coordinator:
+        assert coordinator.until("run_started")["begun"] == 8
+        coordinator.until("trial_finished", times=3)
+        for idx in (6, 5, 3, 2, 0):
+            project.open_gate(RUN, idx)
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert coordinator.of("warning") == []
+    assert [row["verdict"] for row in project.rows(RUN)["scores"]] == ["pass"] * 8
+    assert engine_log.starts(project, RUN) == {(idx, 1): 1 for idx in range(8)}
+    project.check_whole(RUN)
+
+
+def test_killed_while_a_grader_runs(
+    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
+) -> None:
+    """A grader goes on without its coordinator, and its verdict is collected by the next one."""
+    project = make(tmp_path, RIGHT)
+    project.write("grader.sh", GRADES_AT_GATE + (project.folder / "grader.sh").read_text())
+    with closing(project.run(RUN, *PASSING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        out = project.trial_folder(RUN, 0) / "out"
+        until((out / "grading").exists, "the grader to run")
+        coordinator.kill()
+    with closing(project.resume(RUN, *PASSING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        (out / "go").touch()
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert [row["verdict"] for row in project.rows(RUN)["scores"]] == ["pass"]
+    assert engine_log.starts(project, RUN) == {(0, 1): 1}
+    project.check_whole(RUN)
+
+
+def test_trial_folders_deleted_meanwhile(
+    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
+) -> None:
+    """Without what a container left, running or ended, its slot is run again and says why."""
+    project = make(tmp_path, HOLDS, HOLDS, RIGHT)
+    begin_and_kill(project, 2)
+    let_end(project, 1)
+    for idx in (0, 1):
+        shutil.rmtree(project.trial_folder(RUN, idx))
+
+    done = project.command("resume", RUN, *PASSING)
+    assert done.returncode == 0, done.stderr
+    notes = take_notes(project.rows(RUN))
+    assert set(notes) == {(0, 1), (1, 1)}
+    for idx, _ in notes:
+        (reason,) = notes[idx, 1]
+        assert "trial folder was deleted" in reason
+        assert f"warning: slot {idx}, attempt 1, is run again: {reason}" in done.stderr
+        assert f"run again: {reason}" in project.output("show", RUN, idx)
+    assert [attempts(project, idx) for idx in range(3)] == [[COMPLETED]] * 3
+    assert engine_log.starts(project, RUN) == {(0, 1): 2, (1, 1): 2, (2, 1): 1}
+    project.check_whole(RUN)
+
+
+def test_a_note_outlives_the_coordinator_that_made_it(
+    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
+) -> None:
+    """Why a slot was run again is told anew by whoever adopts the trial that replaced it."""
+    project = make(tmp_path, HOLDS)
+    begin_and_kill(project, 1)
+    shutil.rmtree(project.trial_folder(RUN, 0))
+    with closing(project.resume(RUN, *HOLDING)) as coordinator:
+        told = coordinator.until("warning")
+        assert (told["schedule_idx"], told["attempt"]) == (0, 1)
+        until(lambda: engine_log.so_far(project, RUN).total() == 2, "the second start")
+        coordinator.kill()
+    let_end(project, 0)
+    with closing(project.resume(RUN, *HOLDING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert [again["reason"] for again in coordinator.of("warning")] == [told["reason"]]
+    assert take_notes(project.rows(RUN)) == {(0, 1): [told["reason"]]}
+    assert engine_log.starts(project, RUN) == {(0, 1): 2}
+    project.check_whole(RUN)
+
+
+def test_containers_meddled_with_while_nobody_watched(
+    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
+) -> None:
+    """Stopped or removed, a container makes an `infra_error` that is tried again, with evidence.
+
+    Where the folder is gone as well nothing is left to type: the slot is run again and says why.
+    """
+    stopped, removed, pruned, vanished = range(4)
+    project = make(tmp_path, *[HOLDS] * 4, max_concurrency=4)
+    begin_and_kill(project, 4)
+    let_end(project, pruned)
+    containers = project.containers(RUN)
+    docker("stop", "--time", "0", containers[stopped, 1])
+    for idx in (removed, pruned, vanished):
+        docker("rm", "--force", containers[idx, 1])
+    shutil.rmtree(project.trial_folder(RUN, vanished))
+
+    with closing(project.resume(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert attempts(project, stopped) == [KILLED, COMPLETED]
+    assert attempts(project, removed) == [REMOVED, COMPLETED]
+    assert attempts(project, pruned) == [REMOVED, COMPLETED]
+    assert attempts(project, vanished) == [COMPLETED]
+    assert [told["schedule_idx"] for told in coordinator.of("warning")] == [vanished]
+    notes = take_notes(project.rows(RUN))
+    assert list(notes) == [(vanished, 1)]
+    assert "container and its trial folder are gone" in notes[vanished, 1][0]
+    with open_ledger(lab_dir=project.lab) as ledger:
+        first, _ = ledger.slot(RUN, pruned)["evidence"]
+        patch = ledger.artifact(first["evidence"]["workspace_patch"])
+    assert b"\n+right\n" in patch, "what was paid for must still be evidence"
+    assert engine_log.starts(project, RUN) == {
+        **{(idx, attempt): 1 for idx in (stopped, removed, pruned) for attempt in (1, 2)},
+        (vanished, 1): 2,
+    }
+    project.check_whole(RUN)
+
+
+@pytest.mark.parametrize("point", ["before_create", "after_create"])
+def test_what_never_started_is_run_without_a_word(
+    point: str,
+    tmp_path: Path,
+    image_ids: dict[str, str],
+    engine_log: EngineLog,
+) -> None:
+    """A container that had run nothing may go, and its folder too: nothing is lost or told."""
+    project = make(tmp_path, RIGHT)
+    project.environment = {VARIABLE: f"{point}:0"}
+    with closing(project.run(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == -9
+    project.environment = {}
+    for name in project.containers(RUN).values():
+        docker("rm", name)
+    shutil.rmtree(project.trial_folder(RUN, 0))
+    with closing(project.resume(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert coordinator.of("warning") == []
+    assert take_notes(project.rows(RUN)) == {}
+    assert engine_log.starts(project, RUN) == {(0, 1): 1}
+    project.check_whole(RUN)
+
+
+def test_meddled_with_under_a_live_coordinator(
+    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
+) -> None:
+    """Stopped, removed, its folder deleted, removed before it starts: each is tried again."""
+    project = make(tmp_path, *[HOLDS_AT_DO] * 4, max_concurrency=3)
+    with closing(project.run(RUN, *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        stopped, removed, deleted = project.await_agents(RUN, 3)
+        (early,) = {0, 1, 2, 3} - {stopped, removed, deleted}
+        until(lambda: (early, 1) in project.containers(RUN), "the next one to be created")
+        containers = project.containers(RUN)
+        docker("rm", containers[early, 1])
+        shutil.rmtree(project.trial_folder(RUN, deleted))
+        docker("stop", "--time", "0", containers[stopped, 1])
+        docker("rm", "--force", containers[removed, 1])
+        for idx in range(4):
+            until(lambda at=(idx, 2): at in project.running(RUN), f"slot {idx} to run again")
+            project.open_gate(RUN, idx, 2)
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert attempts(project, stopped) == [KILLED, COMPLETED]
+    assert attempts(project, removed) in ([KILLED, COMPLETED], [REMOVED, COMPLETED])
+    assert attempts(project, deleted) == [("infra_error", "folder_deleted"), COMPLETED]
+    assert attempts(project, early) == [("infra_error", "container_failed"), COMPLETED]
+    starts = {(idx, attempt): 1 for idx in range(4) for attempt in (1, 2)}
+    del starts[early, 1]
+    assert engine_log.starts(project, RUN) == starts
+    project.check_whole(RUN)
+
+
+def test_removed_while_it_is_adopted(
+    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
+) -> None:
+    """A container that disappears while its second coordinator waits is no missed deadline."""
+    project = make(tmp_path, HOLDS)
+    begin_and_kill(project, 1)
+    with closing(project.resume(RUN, *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        docker("rm", "--force", project.containers(RUN)[0, 1])
+        until(lambda: (0, 2) in project.running(RUN), "the second attempt")
+        project.open_gate(RUN, 0, 2)
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert attempts(project, 0) in ([KILLED, COMPLETED], [REMOVED, COMPLETED])
+    require_sane_times(project)
+    project.check_whole(RUN)
+
+
+# -- the machine's clock
+
+
+class Clock:
+    """The clock of a project's coordinators, which a test can set."""
+
+    def __init__(self, project: Project) -> None:
+        self._file = project.folder / "clock"
+        self.shift(0)
+        project.environment = MEDDLING | {"MEDDLE_CLOCK": str(self._file)}
+
+    def shift(self, seconds: float) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(str(seconds), "ascii")
+        new.replace(self._file)
+
+
+def require_sane_times(project: Project) -> None:
+    """No trial lasts an hour or less than nothing, or ends before it starts."""
+    with open_ledger(lab_dir=project.lab) as ledger:
+        total = ledger.run(RUN).total_slots
+        trials = [ledger.slot(RUN, idx)["trials"][0] for idx in range(total)]
+    for trial in trials:
+        assert trial["started_at"] <= trial["ended_at"], trial
+        for attempt in trial["attempts"]:
+            assert 0 <= attempt["duration_ms"] < 1000 * HOUR_S / 2, attempt
+        lasted = clock.parse(trial["ended_at"]) - clock.parse(trial["started_at"])
+        assert abs(lasted / timedelta(milliseconds=1) - trial["duration_ms"]) <= 1
+
+
+@pytest.mark.parametrize("shift", [HOUR_S, -HOUR_S], ids=["later", "earlier"])
+def test_the_clock_is_set_between_two_coordinators(
+    shift: float, tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
+) -> None:
+    """A dead coordinator's run is taken over at once, and its trials last what they lasted."""
+    project = make(tmp_path, HOLDS, HOLDS, RIGHT, RIGHT)
+    machine = Clock(project)
+    begin_and_kill(project, 2)
+    machine.shift(shift)
+    with closing(project.resume(RUN, *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched", times=2)
+        for idx in (1, 0):
+            project.open_gate(RUN, idx)
+        assert coordinator.finish() == 0, coordinator.stderr
+    rows = project.rows(RUN)
+    assert [row["schedule_idx"] for row in rows["scores"]] == [0, 1, 2, 3]
+    require_sane_times(project)
+    assert engine_log.starts(project, RUN) == {(idx, 1): 1 for idx in range(4)}
+    project.check_whole(RUN)
+
+
+def test_the_clock_is_set_while_a_coordinator_runs(
+    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
+) -> None:
+    """A clock that jumps an hour ahead and back fences nobody off, and no trial lasts an hour."""
+    project = make(tmp_path, HOLDS, HOLDS, RIGHT)
+    machine = Clock(project)
+    project.environment |= {"MEDDLE_HEARTBEAT": "0.1"}
+    with closing(project.run(RUN, *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        project.await_agents(RUN, 2)
+        for shift in (HOUR_S, -HOUR_S):
+            machine.shift(shift)
+            until(lambda by=shift: has_heartbeat_of(project, by), f"a heartbeat at {shift:+} s")
+            project.open_gate(RUN, 0 if shift > 0 else 1)
+            coordinator.until("slot_committed", times=1 if shift > 0 else 2)
+        assert coordinator.finish() == 0, coordinator.stderr
+    require_sane_times(project)
+    assert engine_log.starts(project, RUN) == {(idx, 1): 1 for idx in range(3)}
+    project.check_whole(RUN)
+
+
+def has_heartbeat_of(project: Project, shift: float) -> bool:
+    """True when the lease was renewed by a clock that is wrong by `shift` seconds."""
+    with open_ledger(lab_dir=project.lab) as ledger:
+        lease = ledger.run(RUN).lease
+    assert lease is not None
+    ahead = clock.parse(lease.expires_at) - datetime.now(UTC)
+    return abs(ahead.total_seconds() - shift) < HOUR_S / 2
