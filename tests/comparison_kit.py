@@ -9,8 +9,7 @@ from typing import Any
 import ledger_kit as kit
 
 from labledger.ledger.model import Variant
-from labledger.ledger.writer import LedgerWriter
-from labledger.records import Metric, Slot, SlotStatus, TrialIds, slot_commit_id
+from labledger.records import Metric, RunStatus, Slot, SlotStatus, TrialIds, slot_commit_id
 
 LETTERS: dict[str, tuple[SlotStatus, str | None]] = {
     "P": (SlotStatus.COMPLETED, "pass"),
@@ -71,13 +70,8 @@ def make_run(
                 writer.commit_unexecuted(lease, slot.schedule_idx, SlotStatus.SKIPPED_PRUNED, "p")
             else:
                 writer.commit_result(lease, _result(run_id, slot, letter, number))
-        _finish(writer, lease, complete=all(letter != "-" for *_, letter in ordered))
-
-
-def _finish(writer: LedgerWriter, lease: Any, *, complete: bool) -> None:
-    from labledger.records import RunStatus
-
-    writer.end_run(lease, RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED)
+        complete = all(letter != "-" for *_, letter in ordered)
+        writer.release_lease(lease, RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED)
 
 
 def _result(run_id: str, slot: Slot, letter: str, number: float | None) -> Any:

@@ -54,7 +54,7 @@ def interval(found: Estimate, options: CompareOptions) -> str:
 def p_value(test: Significance) -> str:
     """Such as ``p = 0.031``, with the corrected value where there is one."""
     one = _p("p", test.p)
-    return one if test.p_holm is None else f"{one}, {_p('by Holm', test.p_holm)}"
+    return one if test.p_holm is None else f"{one}, {_p('p by Holm', test.p_holm)}"
 
 
 def _p(name: str, value: float) -> str:

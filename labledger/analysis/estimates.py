@@ -81,13 +81,15 @@ def effect(tasks: Tasks, options: CompareOptions) -> Effect:
 def detectable(tasks: Tasks, options: CompareOptions, family: int) -> Detectable:
     """The smallest difference that could have been shown, one of `family` comparisons.
 
-    By as strict a level as Holm's correction may ask for. The share of pairs that differ is the
+    At the strictest level that Holm's correction may ask for. The share of pairs that differ is the
     observed one; where none does, its upper Wilson bound.
     """
     confidence = 1 - (1 - options.confidence) / family
     groups = _differences(tasks)
+    possible = power.can_be_shown(len(tasks), confidence)
     if not options.is_rate:
-        least = power.detectable_mean(rates.task_means(groups), confidence)
+        means = rates.task_means(groups)
+        least = power.detectable_mean(means, confidence) if possible else None
         return Detectable(least, power.POWER, None, assumed=False)
     size, gained, lost = paired_tests.effective_counts(groups, options.confidence)
     differing = [[abs(d) for d in group] for group in groups]
@@ -95,7 +97,7 @@ def detectable(tasks: Tasks, options: CompareOptions, family: int) -> Detectable
     share = (gained + lost) / size
     if none_differs:
         share = rates.rate(differing, options.confidence).high or 0.0
-    least = power.detectable_rate(size, share, confidence)
+    least = power.detectable_rate(size, share, confidence) if possible else None
     return Detectable(least, power.POWER, share, assumed=none_differs)
 
 

@@ -11,6 +11,14 @@ POWER = 0.8
 """How likely a difference is to be shown that counts as one that could be."""
 
 
+def can_be_shown(tasks: int, confidence: float) -> bool:
+    """Whether any differences between so many tasks would be enough.
+
+    Of 2ⁿ ways to exchange A and B in n tasks, two are as extreme as B ahead in every task.
+    """
+    return 2.0 ** (1 - tasks) < 1 - confidence
+
+
 def detectable_rate(size: float, discordant: float, confidence: float) -> float | None:
     """The smallest difference of pass rates that McNemar's exact test shows with `POWER`.
 
@@ -57,15 +65,16 @@ def rate_power(pairs: int, discordant: float, difference: float, confidence: flo
 def detectable_mean(means: Sequence[float], confidence: float) -> float | None:
     """The smallest mean difference that a paired t test over as many tasks shows with `POWER`.
 
-    By the standard deviation that the tasks' differences have; None where they do not vary.
+    By the standard deviation that the tasks' differences have; None where they do not vary. The
+    t test stands for the sign-flip test, whose power is much the same.
     """
     from statsmodels.stats.power import TTestPower
 
-    centre = mean(means)
-    if len(means) < 3:
+    if len(means) < 2:
         return None
+    centre = mean(means)
     deviation = math.sqrt(math.fsum((m - centre) ** 2 for m in means) / (len(means) - 1))
-    if deviation <= 0:
+    if deviation <= 1e-12 * max(1.0, abs(centre)):
         return None
     effect = TTestPower().solve_power(nobs=len(means), alpha=1 - confidence, power=POWER)
     return float(effect) * deviation

@@ -30,6 +30,8 @@ def print_comparison(found: Comparison, options: CompareOptions) -> None:
         for name, text in _facts(compared, found, options):
             out(f"{name}: {text}")
         out(compared.decision.text)
+    for gate in found.gates:
+        out(f"gate {'passed' if gate.passed else 'missed'}: {gate.option}: {gate.text}")
 
 
 def print_markdown(found: Comparison, options: CompareOptions) -> None:
@@ -50,7 +52,7 @@ def print_markdown(found: Comparison, options: CompareOptions) -> None:
         out()
     for gate in found.gates:
         word = "passed" if gate.passed else "missed"
-        out(f"- gate {word}: `{gate.option} {gate.limit:g}`: {_escaped(gate.text)}")
+        out(f"- gate {word}: `{gate.option}`: {_escaped(gate.text)}")
 
 
 def _title(compared: Compared) -> str:
@@ -76,9 +78,7 @@ def _pass_at(compared: Compared, options: CompareOptions) -> Iterator[Row]:
     for a, b in zip(compared.a.pass_at, compared.b.pass_at, strict=True):
         few = "" if a.tasks == compared.tasks else f" ({_count(a.tasks, 'task')})"
         for sign, one, other in (("@", a.any, b.any), ("^", a.all, b.all)):
-            first, second = (
-                f"{_number(e, options)} ({_bounds(e, options)})" for e in (one, other)
-            )
+            first, second = (f"{_number(e, options)} ({_bounds(e, options)})" for e in (one, other))
             moved = None if one is None or other is None else other.value - one.value
             points = "–" if moved is None else f"{100 * moved:+.1f} points"
             yield (f"pass{sign}{a.k}{few}", first, second, points)
