@@ -174,13 +174,13 @@ def test_coverage_of_a_mean(tasks: int) -> None:
     """Also with heavy tails, where a t interval is at its limits."""
     chance = np.random.default_rng(5)
     held = 0
-    for _ in range(300):
+    for _ in range(200):
         values = list(1.5 + chance.standard_t(3, tasks))
         found = paired_tests.mean_difference(values, ALL, 0)
         assert found.low is not None
         assert found.high is not None
         held += found.low <= 1.5 <= found.high
-    assert held / 300 > 0.93
+    assert held / 200 > 0.93
 
 
 def test_a_mean_that_cannot_have_an_interval_has_none() -> None:
@@ -284,8 +284,8 @@ def test_means_that_could_be_shown_are_shown_four_times_in_five() -> None:
     least = power.detectable_mean(list(unit / unit.std(ddof=1)), ALL)
     assert least is not None
     rejected = [
-        paired_tests.sign_flip_test(list(chance.normal(least, 1, 10)), 0) < 0.05 for _ in range(300)
+        paired_tests.sign_flip_test(list(chance.normal(least, 1, 10)), 0) < 0.05 for _ in range(200)
     ]
-    assert np.mean(rejected) == pytest.approx(0.8, abs=0.06)
+    assert np.mean(rejected) == pytest.approx(0.8, abs=0.08)
     assert power.detectable_mean([1.0], ALL) is None
     assert power.detectable_mean([1.0] * 9, ALL) is None
