@@ -70,7 +70,7 @@ class Detectable:
     discordant: float | None
     """The share of pairs supposed to differ; for pass rates."""
     assumed: bool
-    """Whether that share is an upper bound, because no pair differed."""
+    """Whether that share is more than was seen, as so large a difference needs."""
 
 
 @dataclass(frozen=True, slots=True)

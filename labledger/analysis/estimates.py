@@ -82,7 +82,7 @@ def detectable(tasks: Tasks, options: CompareOptions, family: int) -> Detectable
     """The smallest difference that could have been shown, one of `family` comparisons.
 
     At the strictest level that Holm's correction may ask for. The share of pairs that differ is the
-    observed one; where none does, its upper Wilson bound.
+    observed one, or the difference itself where that is more.
     """
     confidence = 1 - (1 - options.confidence) / family
     groups = _differences(tasks)
@@ -92,13 +92,10 @@ def detectable(tasks: Tasks, options: CompareOptions, family: int) -> Detectable
         least = power.detectable_mean(means, confidence) if possible else None
         return Detectable(least, power.POWER, None, assumed=False)
     size, gained, lost = paired_tests.effective_counts(groups, options.confidence)
-    differing = [[abs(d) for d in group] for group in groups]
-    none_differs = gained + lost == 0
-    share = (gained + lost) / size
-    if none_differs:
-        share = rates.rate(differing, options.confidence).high or 0.0
-    least = power.detectable_rate(size, share, confidence) if possible else None
-    return Detectable(least, power.POWER, share, assumed=none_differs)
+    seen = (gained + lost) / size
+    least = power.detectable_rate(size, seen, confidence) if possible else None
+    supposed = None if least is None else max(seen, least)
+    return Detectable(least, power.POWER, supposed, assumed=supposed != seen)
 
 
 def _differences(tasks: Tasks) -> list[list[float]]:

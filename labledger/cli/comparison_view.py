@@ -126,8 +126,8 @@ def _supposed(compared: Compared) -> str:
     found = compared.detectable
     if found is None or found.discordant is None:
         return ""
-    limit = "at most " if found.assumed else ""
-    return f", supposing that {limit}{percent(found.discordant)} of pairs differ"
+    seen = "" if found.assumed else " as here"
+    return f", if {percent(found.discordant)} of pairs differ{seen}"
 
 
 def _differs(other: Sensitivity, compared: Compared) -> bool:

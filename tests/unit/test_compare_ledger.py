@@ -217,12 +217,16 @@ def test_no_difference_says_what_could_have_been_seen(path: Path) -> None:
 
 
 def test_without_discordant_pairs_their_share_is_supposed(path: Path) -> None:
-    """No pair differs: the interval still has a width, and power is reckoned with its bound."""
+    """No pair differs: the interval still has a width, and power supposes that some would."""
     runs.make_run(path, {"base": "PPPPPPPPPPFF", "treat": "PPPPPPPPPPFF"})
     found = only(path, "run-1")
     assert found.detectable is not None
     assert found.detectable.assumed
-    assert found.detectable.discordant == pytest.approx(0.2425, abs=1e-4)  # Wilson, 0 of 12.
+    assert found.detectable.discordant == found.detectable.difference
+    runs.make_run(path, {"base": "PF" * 20, "treat": "FP" * 10 + "PF" * 10}, "half")
+    half = only(path, "half").detectable
+    assert half is not None
+    assert (half.discordant, half.assumed) == (0.5, False)
     assert found.difference is not None
     assert (found.difference.high or 0) > 0.2
 
