@@ -1,4 +1,4 @@
-"""The libraries that comparing needs, which an installation may lack."""
+"""The libraries that comparing needs, which an installation may lack; loaded when first used."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ def compare(
     sides: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN [A B] | RUN[:VARIANT] RUN[:VARIANT]",
-            help="A run (its baseline against every treatment), a run and two of its variants, "
-            "or two sides.",
+            metavar="SIDES",
+            help="RUN: its baseline against every treatment. RUN A B: two of its variants. Or two "
+            "sides, each RUN or RUN:VARIANT.",
             show_default=False,
         ),
     ],

@@ -281,10 +281,10 @@ def test_means_that_could_be_shown_are_shown_four_times_in_five() -> None:
     """Normal differences with the smallest detectable mean reject in about 80 % of cases."""
     chance = np.random.default_rng(10)
     unit = np.array([-1.0, 1.0] * 5)
-    least = power.detectable_mean(list(unit / unit.std(ddof=1)), ALL)
+    least = power.detectable_mean(list(3 * unit / unit.std(ddof=1)), ALL)
     assert least is not None
     rejected = [
-        paired_tests.sign_flip_test(list(chance.normal(least, 1, 10)), 0) < 0.05 for _ in range(200)
+        paired_tests.sign_flip_test(list(chance.normal(least, 3, 10)), 0) < 0.05 for _ in range(200)
     ]
     assert np.mean(rejected) == pytest.approx(0.8, abs=0.08)
     assert power.detectable_mean([1.0], ALL) is None
