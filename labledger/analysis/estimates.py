@@ -70,7 +70,7 @@ def effect(tasks: Tasks, options: CompareOptions) -> Effect:
     """The odds ratio of the pairs that differ, or the standardized difference of a metric.
 
     The odds ratio is McNemar's conditional estimate (Agresti 2013, Categorical Data Analysis,
-    section 11.2.3); None where no pair was passed by A alone.
+    chapter 11); None where no pair was passed by A alone.
     """
     if options.is_rate:
         found = counts(tasks)

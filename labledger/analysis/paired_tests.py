@@ -128,8 +128,9 @@ def mean_difference(means: Sequence[float], confidence: float, seed: int) -> Est
     A supposed mean is rejected where flipping some subset of the tasks seldom changes the sum,
     so that the bounds are quantiles of the means of random subsets: Hartigan 1969, "Using
     subsample values as typical values", JASA 64:1303–1317. Its coverage is exact for symmetric
-    differences of any shape. There are no bounds where the tasks are too few for the confidence,
-    or all differ alike.
+    differences of any shape; for very skewed ones it is less than asked for, as a t interval's is
+    (some 85 % of 95 % for 12 lognormal values). There are no bounds where the tasks are too few
+    for the confidence, or all differ alike.
     """
     import numpy as np
 

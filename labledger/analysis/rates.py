@@ -104,7 +104,7 @@ def any_of(count: int, passed: int, k: int) -> float:
 def all_of(count: int, passed: int, k: int) -> float:
     """pass^k of one task, without bias: C(c, k) / C(n, k).
 
-    Yao et al. 2024, "τ-bench", arXiv:2406.12045, section 3.
+    Yao et al. 2024, "τ-bench", arXiv:2406.12045.
     """
     return math.comb(passed, k) / math.comb(count, k)
 
