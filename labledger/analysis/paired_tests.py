@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from labledger.analysis.rates import (
     Estimate,
     Groups,
+    deviation,
     effective_size,
     independent_size,
     mean,
@@ -136,7 +137,7 @@ def mean_difference(means: Sequence[float], confidence: float, seed: int) -> Est
 
     values = np.array(means, dtype=np.float64)
     centre = mean(means)
-    if float(values.max() - values.min()) <= 1e-12 * max(1.0, abs(centre)):
+    if len(means) < 2 or not deviation(means):
         return Estimate(centre, None, None)
     subsets = _subset_means(values, seed)
     beyond = math.floor((1 - confidence) / 2 * (len(subsets) + 1) + 1e-9)
@@ -171,9 +172,8 @@ def standardized(means: Sequence[float]) -> float | None:
     """
     if len(means) < 2:
         return None
-    centre = mean(means)
-    deviation = math.sqrt(math.fsum((m - centre) ** 2 for m in means) / (len(means) - 1))
-    return centre / deviation if deviation > 1e-12 * max(1.0, abs(centre)) else None
+    spread = deviation(means)
+    return mean(means) / spread if spread else None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

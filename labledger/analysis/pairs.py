@@ -43,6 +43,9 @@ SELECT DISTINCT primary_metric_name FROM scores
 WHERE run_id IN (SELECT value FROM json_each(:runs))
 ORDER BY 1"""
 
+_LARGEST = 1e290
+"""Sums of larger numbers could be more than a double holds."""
+
 _NEVER_RUN = {SlotStatus.CANCELLED.value, SlotStatus.SKIPPED_PRUNED.value}
 _NOT_THE_AGENT = {SlotStatus.INFRA_ERROR.value, SlotStatus.SETUP_ERROR.value}
 _BY_THE_AGENT = {SlotStatus.AGENT_ERROR.value, SlotStatus.AGENT_TIMEOUT.value, "verdict_error"}
@@ -175,4 +178,6 @@ def _number(cell: Cell) -> float | str:
     """A metric counts whatever the verdict, but not of a trial that the laboratory spoilt."""
     if cell.status in _NOT_THE_AGENT:
         return str(cell.status)
-    return "no_value" if cell.number is None else cell.number
+    if cell.number is None:
+        return "no_value"
+    return cell.number if abs(cell.number) <= _LARGEST else "number_too_large"

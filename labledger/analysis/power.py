@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from labledger.analysis.rates import mean
+from labledger.analysis.rates import deviation
 
 POWER = 0.8
 """How likely a difference is to be shown that counts as one that could be."""
@@ -72,9 +72,8 @@ def detectable_mean(means: Sequence[float], confidence: float) -> float | None:
 
     if len(means) < 2:
         return None
-    centre = mean(means)
-    deviation = math.sqrt(math.fsum((m - centre) ** 2 for m in means) / (len(means) - 1))
-    if deviation <= 1e-12 * max(1.0, abs(centre)):
+    spread = deviation(means)
+    if not spread:
         return None
     effect = TTestPower().solve_power(nobs=len(means), alpha=1 - confidence, power=POWER)
-    return float(effect) * deviation
+    return float(effect) * spread

@@ -28,6 +28,13 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation of two values or more; 0 where only rounding sets them apart."""
+    centre = mean(values)
+    found = math.hypot(*(value - centre for value in values)) / math.sqrt(len(values) - 1)
+    return found if found > 1e-12 * abs(centre) else 0.0
+
+
 def effective_size(
     means: Sequence[float], variance: float, independent: float, confidence: float
 ) -> float:

@@ -278,6 +278,17 @@ def test_any_numeric_metric(path: Path) -> None:
     assert only(path, "run-1", metric="tokens", lower_is_better=False).decision.verdict == "better"
 
 
+def test_huge_numbers_are_compared_or_left_out(path: Path) -> None:
+    """Squares that no double holds harm nothing; sums that none holds are never begun."""
+    numbers = {"base": [[1e280]] * 8 + [[1e308]], "treat": [[n * 1e279] for n in range(9)]}
+    runs.make_run(path, {"base": "P" * 9, "treat": "P" * 9}, numbers=numbers)
+    found = only(path, "run-1", metric="tokens")
+    assert left_out(found) == {("a", "number_too_large"): 1}
+    assert found.decision.verdict == "lower"
+    assert found.effect is not None
+    assert found.effect.value == pytest.approx(-6.5 / 6**0.5)  # Mean and deviation of 3 to 10.
+
+
 def test_the_primary_metric_by_its_name(path: Path) -> None:
     """A score's own number; a grade_error's is kept, not counted."""
     runs.make_run(path, {"base": "PPFG", "treat": "PFFP"})
