@@ -5,11 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labledger.api import Ledger, RunOptions, RunOutcome, open_ledger, resume, run
+    from labledger.api import (
+        CompareOptions,
+        Ledger,
+        RunOptions,
+        RunOutcome,
+        open_ledger,
+        resume,
+        run,
+    )
 
 __version__ = "0.1.0"
 
-__all__ = ["Ledger", "RunOptions", "RunOutcome", "open_ledger", "resume", "run"]
+__all__ = [
+    "CompareOptions",
+    "Ledger",
+    "RunOptions",
+    "RunOutcome",
+    "open_ledger",
+    "resume",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:

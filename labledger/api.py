@@ -7,9 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+from labledger.analysis.compare import compare as compare_sides
+from labledger.analysis.comparison import Comparison
 from labledger.analysis.query import ViewInfo
 from labledger.analysis.query import query as ask
 from labledger.analysis.query import views as list_views
+from labledger.analysis.question import CompareOptions
 from labledger.errors import InvalidInput, Problem
 from labledger.export import mirrors, summary
 from labledger.export.files import replacing
@@ -20,7 +23,15 @@ from labledger.runner.lab import Lab
 from labledger.runner.launch import resume_run, start_run
 from labledger.runner.options import RunOptions, RunOutcome
 
-__all__ = ["Ledger", "RunOptions", "RunOutcome", "open_ledger", "resume", "run"]
+__all__ = [
+    "CompareOptions",
+    "Ledger",
+    "RunOptions",
+    "RunOutcome",
+    "open_ledger",
+    "resume",
+    "run",
+]
 
 
 def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome:
@@ -123,6 +134,14 @@ class Ledger:
     def views(self) -> list[ViewInfo]:
         """The documented views and their columns."""
         return list_views(self._path)
+
+    def compare(self, *sides: str, options: CompareOptions | None = None) -> Comparison:
+        """Compare variants or runs, paired by task and replication.
+
+        `sides` are the words of `labledger compare`: a run; a run and two variants; or two of
+        ``RUN`` or ``RUN:VARIANT``. Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`.
+        """
+        return compare_sides(self._reader, sides, options or CompareOptions())
 
     def export(self, run_id: str, what: str = "all", out: Path | None = None) -> list[Path]:
         """Write mirrors (or the summary) anew, byte for byte as the run wrote them.

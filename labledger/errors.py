@@ -161,3 +161,7 @@ class QueryFailed(LedgerError):
     """The query could not be answered."""
 
     exit_code = Exit.INVALID
+
+
+class ExtraMissing(LabLedgerError):
+    """An optional part of labledger is not installed."""

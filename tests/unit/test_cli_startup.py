@@ -14,7 +14,19 @@ from experiments import CHECKOUT, command_env
 from labledger import __version__
 from labledger.cli.app import app
 
-HEAVY = ("docker", "sqlalchemy", "alembic", "jsonschema", "rich", "yaml", "requests")
+HEAVY = (
+    "docker",
+    "sqlalchemy",
+    "alembic",
+    "jsonschema",
+    "rich",
+    "yaml",
+    "requests",
+    "numpy",
+    "scipy",
+    "statsmodels",
+    "pandas",
+)
 
 HELP = """\
 import runpy, sys

@@ -1,0 +1,189 @@
+"""What a comparison found: a plain document, `comparison_v1`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from labledger import schema
+from labledger.analysis.pairs import Side
+from labledger.analysis.question import PASS_RATE
+from labledger.analysis.rates import Estimate, PassAt
+from labledger.records import JsonObject
+
+SCHEMA = "comparison_v1"
+
+
+@dataclass(frozen=True, slots=True)
+class SideReport:
+    """One side, over the pairs alone."""
+
+    run_id: str
+    variant_id: str
+    mean: Estimate | None
+    """The pass rate, or the metric's mean: over tasks, of each task's mean."""
+    pass_at: tuple[PassAt, ...] = ()
+
+    @property
+    def side(self) -> Side:
+        return Side(self.run_id, self.variant_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Pairs by who passed."""
+
+    both: int
+    only_a: int
+    only_b: int
+    neither: int
+
+
+@dataclass(frozen=True, slots=True)
+class Significance:
+    """A test that there is no difference."""
+
+    name: str
+    p: float
+    p_holm: float | None
+    """Corrected for the number of comparisons; None where there is one."""
+
+    @property
+    def p_decisive(self) -> float:
+        return self.p if self.p_holm is None else self.p_holm
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """`odds_ratio`: pairs that only B passed over those that only A passed. `d_z`: Cohen's."""
+
+    name: str
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Detectable:
+    """The smallest difference that so many tasks would have shown, as likely as `power` says."""
+
+    difference: float | None
+    """None: none, however large, or it cannot be said."""
+    power: float
+    discordant: float | None
+    """The share of pairs supposed to differ; for pass rates."""
+    assumed: bool
+    """Whether that share is more than was seen, as so large a difference needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutCount:
+    side: str
+    """`a`, `b` or `both`."""
+    reason: str
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What another way to count errors would have shown."""
+
+    errors: str
+    pairs: int
+    difference: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """One task: how many pairs, the means of both sides, and why pairs were left out."""
+
+    task_id: str
+    pairs: int
+    a: float | None
+    b: float | None
+    left_out: tuple[str, ...]
+    """Distinct reasons, each with its side, such as ``b: infra_error``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: str
+    """`better`, `worse`, `higher`, `lower` (of B), `not_shown`, or `nothing_paired`."""
+    text: str
+    """A plain sentence or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A against B. Differences are B less A."""
+
+    a: SideReport
+    b: SideReport
+    tasks: int
+    """Tasks with at least one pair."""
+    pairs: int
+    replications: int
+    """Pairs of the task that has most."""
+    counts: Counts | None
+    """None for metrics."""
+    difference: Estimate | None
+    """None where nothing is paired; so are `test` and `effect` and `detectable`."""
+    test: Significance | None
+    effect: Effect | None
+    detectable: Detectable | None
+    left_out: tuple[LeftOutCount, ...]
+    by_task: tuple[TaskRow, ...]
+    sensitivity: tuple[Sensitivity, ...] = ()
+    warnings: tuple[str, ...] = ()
+    decision: Decision = Decision("nothing_paired", "")
+    """Made once every comparison of the family is there, for Holm's correction."""
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """What to call A and B: as short as tells them apart."""
+        if self.a.run_id == self.b.run_id:
+            return self.a.variant_id, self.b.variant_id
+        if self.a.variant_id == self.b.variant_id:
+            return self.a.run_id, self.b.run_id
+        return str(self.a.side), str(self.b.side)
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    option: str
+    limit: float
+    b: str
+    """The side that was tested."""
+    passed: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Every comparison that was asked for."""
+
+    metric: str
+    lower_is_better: bool | None
+    confidence: float
+    errors: str
+    seed: int
+    comparisons: tuple[Compared, ...]
+    gates: tuple[GateResult, ...]
+
+    @property
+    def is_rate(self) -> bool:
+        return self.metric == PASS_RATE
+
+    def as_json(self) -> JsonObject:
+        """The document as `comparison_v1` has it."""
+        document = {"schema_version": SCHEMA, **_plain(asdict(self))}
+        schema.check(document, SCHEMA)
+        return document
+
+
+def _plain(value: JsonObject) -> JsonObject:
+    """With lists for tuples, as JSON has them."""
+
+    def lists(inner: object) -> object:
+        if isinstance(inner, dict):
+            return {key: lists(item) for key, item in inner.items()}
+        return [lists(item) for item in inner] if isinstance(inner, tuple | list) else inner
+
+    return {key: lists(item) for key, item in value.items()}

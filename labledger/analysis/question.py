@@ -1,0 +1,93 @@
+"""What a comparison is asked: by which number, how sure, and what counts as a failure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from labledger.errors import InvalidInput, Problem
+
+PASS_RATE = "pass_rate"  # noqa: S105
+"""The metric that is made of verdicts."""
+
+
+class Errors(StrEnum):
+    """How slots without a judgement count in pass rates."""
+
+    AS_FAILURES = "as-failures"
+    """What the agent brought about is not passed: `agent_error` and `agent_timeout` without a
+    verdict, and the verdict `error`. Or a worse agent would look better by crashing. What the
+    laboratory brought about (`infra_error`, `setup_error`, `grade_error`) is left out."""
+    LEFT_OUT = "left-out"
+    """Only `pass`, `fail` and `missing` count."""
+    ALL_AS_FAILURES = "all-as-failures"
+    """Whatever was run and not passed is a failure, whosever fault it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """How to compare."""
+
+    metric: str = PASS_RATE
+    """`pass_rate`, the name of the primary metric, or the id of a metric that is a number."""
+    lower_is_better: bool | None = None
+    """None: a pass rate is better when higher, and of a metric nobody knows."""
+    confidence: float = 0.95
+    """Of intervals; a difference is shown when its p value is below 1 less this."""
+    errors: Errors = Errors.AS_FAILURES
+    pass_at: tuple[int, ...] = ()
+    """The k of pass@k and pass^k; by default the number of replications, where there are more."""
+    fail_if_worse: float | None = None
+    """A gate that closes where B is shown to be worse by more than this."""
+    require_not_worse: float | None = None
+    """A gate that opens only where B is shown to be worse by less than this, or not at all."""
+    seed: int = 0
+    """Of what is drawn at random."""
+
+    @property
+    def is_rate(self) -> bool:
+        return self.metric == PASS_RATE
+
+    @property
+    def has_direction(self) -> bool:
+        return self.is_rate or self.lower_is_better is not None
+
+    @property
+    def gates(self) -> dict[str, float]:
+        """The limit of each gate that is set, by its option."""
+        given = {
+            "--fail-if-worse": self.fail_if_worse,
+            "--require-not-worse": self.require_not_worse,
+        }
+        return {option: limit for option, limit in given.items() if limit is not None}
+
+    def check(self) -> None:
+        """Raise `InvalidInput` with every option that is not valid."""
+        problems = []
+        if not 0.5 <= self.confidence < 1:
+            message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
+            problems.append(Problem("--confidence", message))
+        problems += [
+            Problem("--pass-at", f"found {k}; expected 1 or more") for k in self.pass_at if k < 1
+        ]
+        if self.pass_at and not self.is_rate:
+            problems.append(Problem("--pass-at", "is for pass rates, not for another --metric"))
+        if self.is_rate and self.lower_is_better:
+            problems.append(Problem("--lower-is-better", "a pass rate is better when higher"))
+        problems += [problem for gate in self.gates.items() for problem in self._gate(*gate)]
+        if self.seed < 0:
+            problems.append(Problem("--seed", f"found {self.seed}; expected 0 or more"))
+        if problems:
+            raise InvalidInput("the options of the comparison", problems)
+
+    def _gate(self, option: str, limit: float) -> list[Problem]:
+        problems = []
+        if not (math.isfinite(limit) and limit >= 0 and (limit <= 1 or not self.is_rate)):
+            expected = "a share from 0 to 1, such as 0.02" if self.is_rate else "0 or more"
+            problems.append(Problem(option, f"found {limit:g}; expected {expected}"))
+        if not self.has_direction:
+            message = f"which values of {self.metric} are worse is not known"
+            hint = "add --lower-is-better or --higher-is-better"
+            problems.append(Problem(option, message, hint=hint))
+        return problems

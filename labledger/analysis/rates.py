@@ -1,0 +1,132 @@
+"""Single rates with intervals that know the clustering of replications within tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+Groups = Sequence[Sequence[float]]
+"""The values of each task, a list a task; no list is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number and its confidence interval; a bound is None where the data cannot support one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def task_means(groups: Groups) -> list[float]:
+    """The mean of each task's values."""
+    return [math.fsum(group) / len(group) for group in groups]
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation of two values or more; 0 where only rounding sets them apart."""
+    centre = mean(values)
+    found = math.hypot(*(value - centre for value in values)) / math.sqrt(len(values) - 1)
+    return found if found > 1e-12 * abs(centre) else 0.0
+
+
+def effective_size(
+    means: Sequence[float], variance: float, independent: float, confidence: float
+) -> float:
+    """How many independent observations are worth as much as these clustered ones.
+
+    `means` are the tasks', `variance` is that of one observation, and `independent` the number of
+    observations if tasks did not matter. The observations are divided by the design effect that
+    the spread of the tasks shows (Rao and Scott 1992, Biometrics 48:577–585), and what is left by
+    (t/z)², because few tasks tell little about that spread (Korn and Graubard 1998, Survey
+    Methodology 24:193–201). The answer lies between the number of tasks, which is as little as
+    replications can be worth, and `independent`. Where nothing varies, it is the number of tasks.
+    """
+    from scipy import stats
+
+    tasks = len(means)
+    if tasks < 2 or independent <= tasks or variance <= 0:
+        return float(tasks)
+    centre = mean(means)
+    spread = math.fsum((m - centre) ** 2 for m in means) / (tasks * (tasks - 1))
+    size = min(independent, variance / spread) if spread > 0 else independent
+    tail = (1 + confidence) / 2
+    size *= float(stats.norm.ppf(tail) / stats.t.ppf(tail, tasks - 1)) ** 2
+    return max(float(tasks), size)
+
+
+def independent_size(sizes: Iterable[int]) -> float:
+    """How many observations stand behind a mean of task means, if tasks did not matter."""
+    found = list(sizes)
+    return len(found) ** 2 / math.fsum(1 / size for size in found)
+
+
+def rate(groups: Groups, confidence: float) -> Estimate:
+    """The mean of the tasks' pass rates; each group holds a task's 0s and 1s.
+
+    The interval is Wilson's (1927, JASA 22:209–212) for the effective number of trials; with one
+    replication that is the number of tasks, and the interval is Wilson's own.
+    """
+    return _wilson(task_means(groups), independent_size(map(len, groups)), confidence)
+
+
+def _wilson(means: Sequence[float], independent: float, confidence: float) -> Estimate:
+    from statsmodels.stats.proportion import proportion_confint
+
+    value = mean(means)
+    size = effective_size(means, value * (1 - value), independent, confidence)
+    low, high = proportion_confint(value * size, size, alpha=1 - confidence, method="wilson")
+    return Estimate(value, max(0.0, float(low)), min(1.0, float(high)))
+
+
+# -- pass@k and pass^k
+
+
+@dataclass(frozen=True, slots=True)
+class PassAt:
+    """How often at least one, and how often every one, of `k` replications passes."""
+
+    k: int
+    tasks: int
+    """Tasks that have at least `k` replications; the others are left out."""
+    any: Estimate | None
+    """pass@k."""
+    all: Estimate | None
+    """pass^k."""
+
+
+def any_of(count: int, passed: int, k: int) -> float:
+    """pass@k of one task, without bias: 1 − C(n−c, k) / C(n, k).
+
+    Chen et al. 2021, "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, eq. 1.
+    """
+    return 1 - math.comb(count - passed, k) / math.comb(count, k)
+
+
+def all_of(count: int, passed: int, k: int) -> float:
+    """pass^k of one task, without bias: C(c, k) / C(n, k).
+
+    Yao et al. 2024, "τ-bench", arXiv:2406.12045.
+    """
+    return math.comb(passed, k) / math.comb(count, k)
+
+
+def pass_at(groups: Groups, k: int, confidence: float) -> PassAt:
+    """pass@k and pass^k over the tasks that have `k` replications or more.
+
+    The intervals are those of `rate`, with the tasks' own estimates for their pass rates.
+    """
+    counts = [(len(group), round(math.fsum(group))) for group in groups if len(group) >= k]
+    if not counts:
+        return PassAt(k, 0, None, None)
+    independent = independent_size(count for count, _ in counts)
+    one, every = (
+        _wilson([of(count, passed, k) for count, passed in counts], independent, confidence)
+        for of in (any_of, all_of)
+    )
+    return PassAt(k, len(counts), one, every)

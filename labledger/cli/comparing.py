@@ -1,0 +1,143 @@
+"""`labledger compare`: variants or runs against each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from labledger.cli import arguments
+from labledger.errors import Exit, InvalidInput, Problem
+
+if TYPE_CHECKING:
+    from labledger.analysis.comparison import Comparison
+    from labledger.analysis.question import CompareOptions, Errors
+
+FORMATS = ("table", "json", "markdown")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(compare)
+
+
+def compare(
+    sides: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SIDES",
+            help="RUN: its baseline against every treatment. RUN A B: two of its variants. Or two "
+            "sides, each RUN or RUN:VARIANT.",
+            show_default=False,
+        ),
+    ],
+    metric: Annotated[
+        str, typer.Option(help="pass_rate, the primary metric's name, or a metric's id.")
+    ] = "pass_rate",
+    lower_is_better: Annotated[
+        bool | None,
+        typer.Option(
+            "--lower-is-better/--higher-is-better", help="Which values of --metric are better."
+        ),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of intervals and decisions.")] = 0.95,
+    errors: Annotated[
+        str,
+        typer.Option(
+            help="as-failures: an agent that crashed did not pass; left-out: only graded trials "
+            "count; all-as-failures: whatever ran and did not pass is a failure."
+        ),
+    ] = "as-failures",
+    pass_at: Annotated[
+        str, typer.Option(metavar="K,…", help="The k of pass@k and pass^k, such as 1,5.")
+    ] = "",
+    fail_if_worse: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Exit 1 where B is shown to be worse by more than X: the whole interval is "
+            "beyond it.",
+        ),
+    ] = None,
+    require_not_worse: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Exit 1 unless B is shown to be worse by less than X, or not at all: the whole "
+            "interval is on this side of it.",
+        ),
+    ] = None,
+    format: Annotated[str, typer.Option(help="table, json or markdown.")] = "table",  # noqa: A002
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a JUnit report, a test a task.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of what is drawn at random.")] = 0,
+    lab_dir: arguments.LabDir = None,
+) -> None:
+    """Compare variants or runs, paired by task and replication.
+
+    With intervals that know the pairing and the replications, what was left out and why, and the
+    smallest difference that so many tasks could have shown. Differences are B less A.
+    """
+    from labledger.analysis.question import CompareOptions
+    from labledger.api import open_ledger
+    from labledger.cli.console import say
+
+    if format not in FORMATS:
+        _refuse("--format", f"found {format!r}; expected one of {', '.join(FORMATS)}")
+    options = CompareOptions(
+        metric=metric,
+        lower_is_better=lower_is_better,
+        confidence=confidence,
+        errors=_errors(errors),
+        pass_at=_numbers(pass_at),
+        fail_if_worse=fail_if_worse,
+        require_not_worse=require_not_worse,
+        seed=seed,
+    )
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        found = ledger.compare(*sides, options=options)
+    _print(found, format, options)
+    if junit is not None:
+        from labledger.cli.comparison_junit import write_junit
+
+        write_junit(found, junit)
+        say(f"wrote {junit}")
+    missed = [gate for gate in found.gates if not gate.passed]
+    for gate in missed:
+        say(f"gate missed: {gate.option} {gate.limit:g}: {gate.text}")
+    if missed:
+        raise typer.Exit(int(Exit.GATE_MISSED))
+
+
+def _print(found: Comparison, form: str, options: CompareOptions) -> None:
+    from labledger.cli.comparison_view import print_comparison, print_markdown
+    from labledger.cli.console import out_json
+
+    if form == "json":
+        out_json(found.as_json())
+    elif form == "markdown":
+        print_markdown(found, options)
+    else:
+        print_comparison(found, options)
+
+
+def _errors(word: str) -> Errors:
+    from labledger.analysis.question import Errors
+
+    known = [errors.value for errors in Errors]
+    if word not in known:
+        _refuse("--errors", f"found {word!r}; expected one of {', '.join(known)}")
+    return Errors(word)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Such as ``1,5``, in order, each once."""
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if not all(word.isdecimal() for word in words):
+        _refuse("--pass-at", f"found {text!r}; expected whole numbers such as 1,5")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _refuse(option: str, message: str) -> NoReturn:
+    raise InvalidInput("the options of the comparison", [Problem(option, message)])

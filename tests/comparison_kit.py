@@ -1,0 +1,98 @@
+"""Small ledgers for comparisons: what each variant made of each task, written as letters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ledger_kit as kit
+
+from labledger.ledger.model import Variant
+from labledger.records import Metric, RunStatus, Slot, SlotStatus, TrialIds, slot_commit_id
+
+LETTERS: dict[str, tuple[SlotStatus, str | None]] = {
+    "P": (SlotStatus.COMPLETED, "pass"),
+    "F": (SlotStatus.COMPLETED, "fail"),
+    "M": (SlotStatus.COMPLETED, "missing"),
+    "E": (SlotStatus.COMPLETED, "error"),
+    "a": (SlotStatus.AGENT_ERROR, None),
+    "t": (SlotStatus.AGENT_TIMEOUT, None),
+    "A": (SlotStatus.AGENT_ERROR, "fail"),
+    "s": (SlotStatus.SETUP_ERROR, None),
+    "g": (SlotStatus.GRADE_ERROR, None),
+    "G": (SlotStatus.GRADE_ERROR, "pass"),
+    "i": (SlotStatus.INFRA_ERROR, None),
+}
+"""Status and verdict of a trial by its letter; `p` is a slot that was pruned, `-` not committed."""
+
+Variants = Mapping[str, Sequence[str]]
+"""The letters of each task, one a replication, by variant; the first variant is the baseline."""
+
+
+def make_run(
+    path: Path,
+    variants: Variants,
+    run_id: str = "run-1",
+    *,
+    numbers: Mapping[str, Sequence[Sequence[float]]] | None = None,
+    digests: Mapping[str, str] | None = None,
+    **changes: Any,
+) -> None:
+    """A run of tasks t00, t01, …; `numbers` are values of the metric `tokens`, like the letters."""
+    count = max(map(len, variants.values()))
+    named = [f"t{n:02d}" for n in range(count)]
+    roles = ["baseline", *["treatment"] * (len(variants) - 1)]
+    run = kit.new_run(
+        run_id,
+        variants=tuple(Variant(v, r, {}) for v, r in zip(variants, roles, strict=True)),
+        **changes,
+    )
+    tasks = [(name, (digests or {}).get(name, f"digest of {name}"), {"id": name}) for name in named]
+    cells = [
+        (name, task, repl, letter)
+        for task in range(count)
+        for name, letters in variants.items()
+        for repl, letter in enumerate(letters[task] if task < len(letters) else "")
+    ]
+    ordered = sorted(cells, key=lambda cell: cell[3] == "-")  # What is not committed comes last.
+    slots = [
+        Slot(idx, name, named[task], repl) for idx, (name, task, repl, _) in enumerate(ordered)
+    ]
+    with kit.open_writer(path) as writer:
+        writer.create_run(run, iter(tasks), iter(slots))
+        lease = writer.acquire_lease(run_id, kit.OWNER, 30.0)
+        for slot, (name, task, repl, letter) in zip(slots, ordered, strict=True):
+            number = None if numbers is None else numbers[name][task][repl]
+            if letter == "-":
+                break
+            if letter == "p":
+                writer.commit_unexecuted(lease, slot.schedule_idx, SlotStatus.SKIPPED_PRUNED, "p")
+            else:
+                writer.commit_result(lease, _result(run_id, slot, letter, number))
+        complete = all(letter != "-" for *_, letter in ordered)
+        writer.release_lease(lease, RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED)
+
+
+def _result(run_id: str, slot: Slot, letter: str, number: float | None) -> Any:
+    status, verdict = LETTERS[letter]
+    idx = slot.schedule_idx
+    ids = TrialIds.of(run_id, slot)
+    scores: tuple[Any, ...] = ()
+    if verdict is not None:
+        row = kit.score(idx, verdict, float(verdict == "pass"), run_id)
+        scores = ({**row, "ids": ids.as_json()},)
+    return kit.result(
+        idx,
+        run_id,
+        ids=ids,
+        slot_commit_id=slot_commit_id(run_id, idx),
+        status=status,
+        reason=None if status is SlotStatus.COMPLETED else "x",
+        scores=scores,
+        predictions=(),
+        evidence=(),
+        artifacts=(),
+        events=(),
+        metrics=() if number is None else (Metric("tokens", "events", number),),
+    )

@@ -1,0 +1,170 @@
+"""`labledger compare` as it is typed: its forms, gates, report and refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree as ET
+
+import comparison_kit as runs
+import pytest
+from experiments import command_env, command_line
+
+from labledger import schema
+from labledger.cli import app
+
+LOST = {"base": "PPPPPPPPgPP", "treat": "FFFFFFFPgiP"}
+
+
+class Said(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Typed = Callable[..., Said]
+
+
+@pytest.fixture
+def say(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Types `labledger compare WORDS` in this process."""
+
+    def typed(*words: object) -> Said:
+        line = ["labledger", "compare", *map(str, words), "--lab-dir", str(path.parent)]
+        monkeypatch.setattr(sys, "argv", line)
+        with pytest.raises(SystemExit) as left:
+            app.main()
+        said = capsys.readouterr()
+        return Said(left.value.code, said.out, said.err)
+
+    return typed
+
+
+def test_the_table_says_all_that_is_to_be_known(path: Path, say: Typed) -> None:
+    """Rates, difference, test, power, what was left out, other counts, tasks, and a sentence."""
+    runs.make_run(path, LOST)
+    said = say("run-1")
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert lines[0] == "treat against base in run-1: 9 pairs, 9 tasks"
+    rate = next(line for line in lines if line.startswith("pass rate"))
+    assert rate.split() == ["pass", "rate", "100.0%", "22.2%", "-77.8", "points"]
+    for words in (
+        "McNemar's exact test: p = 0.016",
+        "smallest difference that could be shown: ",
+        "left out: 1 pair (treat: infra_error), 1 pair (both: grade_error)",
+        "with --errors all-as-failures: -72.7 points",
+        "worse on 7 tasks: t00, t01, t02, t03, t04, t05, t06",
+    ):
+        assert words in said.out
+    assert "--errors left-out" not in said.out  # It would not change a thing.
+    assert lines[-1].startswith("treat is worse than base: 77.8 points lower (95 % CI ")
+
+
+def test_json_is_the_document(path: Path, say: Typed) -> None:
+    """On stdout there is JSON alone, as its schema has it, and the same every time."""
+    runs.make_run(path, {"base": ["PF", "PP", "P-"], "treat": ["FF", "PF", "PP"]})
+    said = say("run-1", "--format", "json", "--pass-at", "2,1")
+    found = json.loads(said.out)
+    schema.check(found, "comparison_v1")
+    assert said.out == say("run-1", "--format", "json", "--pass-at", "1,2").out
+    (compared,) = found["comparisons"]
+    assert [p["k"] for p in compared["a"]["pass_at"]] == [1, 2]
+    assert compared["left_out"] == [{"side": "a", "reason": "not_committed", "pairs": 1}]
+
+
+def test_markdown_is_a_table(path: Path, say: Typed) -> None:
+    """Every row has as many cells, and no name is taken for markup."""
+    runs.make_run(path, {"a_b": "PPF", "treat": "FFP"})
+    said = say("run-1", "--format", "markdown", "--require-not-worse", "0.1")
+    lines = said.out.splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    assert len(rows) == 4
+    assert {row.count("|") for row in rows} == {5}
+    assert rows[0] == "|  | a\\_b | treat | difference |"
+    assert lines[0] == "### treat against a\\_b in run-1: 3 pairs, 3 tasks"
+    assert any(line.startswith("**No difference was shown") for line in lines)
+    assert any(line.startswith("- gate missed: `--require-not-worse`") for line in lines)
+
+
+def test_a_missed_gate_is_exit_code_1(path: Path, say: Typed) -> None:
+    """The gate is named with its limit, and one that is passed says so."""
+    runs.make_run(path, LOST)
+    said = say("run-1", "--fail-if-worse", "0.02")
+    assert said.code == 1
+    assert "gate missed: --fail-if-worse 0.02: treat is shown to be worse by more" in said.err
+    said = say("run-1", "treat", "base", "--fail-if-worse", "0.02", "--require-not-worse", "0.02")
+    assert said.code == 0
+    assert said.out.count("gate passed: --") == 2
+    assert said.err == ""
+
+
+def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
+    """Lost tasks are failures, the laboratory's errors are errors, what is unpaired is skipped."""
+    runs.make_run(path, {"base": "PFPgP", "treat": "FPPPi"}, "one")
+    runs.make_run(path, {"base": "PFPP", "treat": "PPPP"}, "two", digests={"t02": "other"})
+    report = tmp_path / "reports" / "compare.xml"
+    say("one", "--junit", report, "--fail-if-worse", "0.5")
+    root = ET.parse(report).getroot()
+    cases = {case.get("name"): [child.tag for child in case] for case in root.iter("testcase")}
+    assert cases == {
+        "t00": ["failure"],
+        "t01": [],
+        "t02": [],
+        "t03": ["error"],
+        "t04": ["error"],
+        "--fail-if-worse 0.5 one:treat": [],
+    }
+    totals = {name: root.get(name) for name in ("tests", "failures", "errors", "skipped")}
+    assert totals == {"tests": "6", "failures": "1", "errors": "2", "skipped": "0"}
+    say("one:treat", "two", "--junit", report)
+    (suite,) = ET.parse(report).getroot()
+    assert suite.get("name") == "two:treat against one:treat"
+    skipped = {case.get("name") for case in suite if case.find("skipped") is not None}
+    assert skipped == {"t02", "t04"}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--format", "xml"), "expected one of table, json, markdown"),
+        (("--errors", "ignored"), "expected one of as-failures, left-out, all-as-failures"),
+        (("--pass-at", "1,two"), "whole numbers such as 1,5"),
+        (("--metric", "tokens"), "there is pass_rate"),
+        (("--fail-if-worse", "2"), "a share from 0 to 1"),
+        (("base", "tread"), "did you mean 'treat'"),
+    ],
+)
+def test_what_is_mistyped_is_exit_code_2(
+    path: Path, say: Typed, words: tuple[str, ...], told: str
+) -> None:
+    """With the option or the side named, and nothing on stdout."""
+    runs.make_run(path, LOST)
+    said = say("run-1", *words)
+    assert said.code == 2
+    assert told in said.err
+    assert said.out == ""
+
+
+def test_without_the_extra_the_command_says_what_to_install(path: Path) -> None:
+    """A real process of a Python without scipy: exit code 2 and the command to type."""
+    runs.make_run(path, LOST)
+    words = command_line("compare", "run-1", "--lab-dir", path.parent)
+    assert (
+        subprocess.run(words, env=command_env(), capture_output=True, check=False).returncode == 0
+    )
+    code = (
+        "import sys; sys.modules['scipy'] = None\n"
+        f"sys.argv = {['labledger', *map(str, words[words.index('compare') :])]!r}\n"
+        "from labledger.cli.app import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=command_env(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "comparing needs scipy" in done.stderr
+    assert "pip install 'labledger[analysis]'" in done.stderr
