@@ -89,9 +89,7 @@ UPSERT_LEASE = (
     "renewed_at = excluded.renewed_at, expires_at = excluded.expires_at"
 )
 RENEW_LEASE = "UPDATE lease SET renewed_at = ?, expires_at = ? WHERE run_no = ? AND epoch = ?"
-SELECT_CLAIM = (
-    "SELECT host, pid, process_token, claimed_at, expires_at FROM claim WHERE run_no = ?"
-)
+SELECT_CLAIM = "SELECT host, pid, process_token, claimed_at, expires_at FROM claim WHERE run_no = ?"
 UPSERT_CLAIM = (
     "INSERT INTO claim (run_no, host, pid, process_token, claimed_at, expires_at) "
     "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_no) DO UPDATE SET host = excluded.host, "

@@ -12,7 +12,17 @@ from sqlalchemy import Connection, Engine
 
 from labledger import canonical, clock, faults
 from labledger.errors import LedgerError
-from labledger.ledger import chain, claims, leases, lines, migrate, place, registration, rows, statements
+from labledger.ledger import (
+    chain,
+    claims,
+    leases,
+    lines,
+    migrate,
+    place,
+    registration,
+    rows,
+    statements,
+)
 from labledger.ledger.engine import translated, writable_engine
 from labledger.ledger.lookup import ledger_id, run_number
 from labledger.ledger.model import Dispatch, Lease, LeaseInfo, NewRun, Owner, Renewal

@@ -19,8 +19,8 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, SlotRecords, SlotStatus, TrialResult
 from labledger.runner.events import Listener, event
 from labledger.runner.executors import LocalTrials
-from labledger.runner.lease import HEARTBEAT_S
 from labledger.runner.outage import Outage
+from labledger.runner.ownership import Heartbeat
 from labledger.runner.pruning import Pruning
 from labledger.runner.slots import SlotQueue
 from labledger.runner.stopping import StopRequest
@@ -64,12 +64,16 @@ class Coordinator:
     _heeded: int = 0
     """The level of the stop request that was told of."""
     _warned: set[str] = field(default_factory=set)
-    _renewed: float = field(default_factory=time.monotonic)
+    _heartbeat: Heartbeat = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._heartbeat = Heartbeat(self.writer, self.lease, self.trials, self.tell)
 
     def execute(self) -> bool:
         """Run until every slot is committed or the run is stopped. True when all are committed."""
         self.next_idx = self.run.next_schedule_idx
         try:
+            self._heartbeat.beat()
             self._commit_ready()
             while self._dispatch() or self._running:
                 self._heed_stop()
@@ -139,7 +143,7 @@ class Coordinator:
         while self._heeded < self.stop.level:
             self._heeded += 1
             self.tell(event("stopping", level=self._heeded))
-        if self._heeded > 1:
+        if self._heeded > 1 and self.trials.may_start:
             # Every time anew: a trial may have passed the gate just before it was closed.
             for spec in self._running.values():
                 try:
@@ -160,7 +164,7 @@ class Coordinator:
             self._take(future, self._running.pop(future))
         self._commit_ready()
         self._reap_discards()
-        self._renew()
+        self._heartbeat.beat()
         self._look_for_engine()
         self.tell(event("tick", running=len(self._running), waiting=len(self.staged)))
 
@@ -239,15 +243,9 @@ class Coordinator:
                 return
             self._committed(records)
 
-    def _renew(self) -> None:
-        """Keep the lease, however long a row of commits is."""
-        if time.monotonic() - self._renewed > HEARTBEAT_S:
-            self.writer.renew_lease(self.lease)
-            self._renewed = time.monotonic()
-
     def _committed(self, records: SlotRecords) -> None:
         faults.reached("after_commit", records.schedule_idx)
-        self._renew()
+        self._heartbeat.beat()
         self.mirrors.append(records)
         self.next_idx = records.schedule_idx + 1
         self.pruning.note(records.variant_id, records.status)

@@ -9,6 +9,7 @@ from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.records import JsonObject
 from labledger.runner.events import Listener, ignore
+from labledger.runner.lease import TTL_S
 from labledger.runner.outage import PATIENCE_S
 from labledger.runner.stopping import StopRequest
 
@@ -28,6 +29,10 @@ class RunOptions:
     env_files: tuple[Path, ...] = ()
     frozen: bool = False
     """Resume with what the run was started with, whatever became of its files."""
+    take_over: bool = False
+    """Resume a run that another coordinator owns, as soon as its lease has expired."""
+    lease_ttl_s: float = TTL_S
+    """How long the run stays this coordinator's without a heartbeat, in seconds."""
     engine_patience_s: float = PATIENCE_S
     """How long the Docker engine may be gone, in seconds, before the run stops, resumable."""
     tell: Listener = ignore

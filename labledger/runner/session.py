@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from labledger.errors import LedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.export.summary import build_summary, write_summary
 from labledger.ledger.model import Lease, RunInfo
@@ -19,9 +19,9 @@ from labledger.runner.coordinator import Coordinator
 from labledger.runner.events import event
 from labledger.runner.executors import LocalTrials
 from labledger.runner.lab import Lab
-from labledger.runner.lease import TTL_S, holder_is_dead, this_process
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.outage import Outage
+from labledger.runner.ownership import owned
 from labledger.runner.pruning import Pruning
 from labledger.runner.recovery import Leftover, leftovers, sweep
 from labledger.runner.slots import SlotQueue
@@ -47,16 +47,17 @@ class Session:
         """Own the run, run what is left of it, and say how it stands."""
         folder = self.lab.run_folder(self.run_id)
         with ExitStack() as stack:
-            lease = stack.enter_context(self._ownership())
+            lease = stack.enter_context(owned(self.writer, self.run_id, self.options))
             reader = stack.enter_context(LedgerReader.open(self.lab.ledger))
             stack.enter_context(on_signals(self.options.stop))
             run = reader.run(self.run_id)
             self._prepare_folder(run)
-            mirrors = stack.enter_context(MirrorWriter(folder))
+            fence = partial(self.writer.while_owned, lease)
+            mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.mend(reader, self.run_id)
             trouble = self._run_the_rest(run, reader, mirrors, lease)
             summary = build_summary(reader, self.run_id)
-            write_summary(folder, summary)
+            write_summary(folder, summary, fence)
             run = reader.run(self.run_id)
             complete = run.next_schedule_idx == run.total_slots
             status = RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED
@@ -65,19 +66,6 @@ class Session:
         outcome = RunOutcome(self.run_id, folder, complete, summary, stopped, trouble)
         self.options.tell(_ended(outcome))
         return outcome
-
-    @contextmanager
-    def _ownership(self) -> Iterator[Lease]:
-        """The run's lease. Where what follows fails, the run is given back as interrupted."""
-        owner = this_process()
-        lease = self.writer.acquire_lease(self.run_id, owner, TTL_S, holder_is_dead=holder_is_dead)
-        try:
-            yield lease
-        except BaseException:
-            # Where that fails too, the lease ends with its time or with this process.
-            with suppress(LedgerError):
-                self.writer.release_lease(lease, RunStatus.INTERRUPTED)
-            raise
 
     def _prepare_folder(self, run: RunInfo) -> None:
         """Make what the run folder must hold; all of it comes from the ledger and the artifacts."""

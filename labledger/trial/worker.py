@@ -41,6 +41,7 @@ def run_trial(spec: TrialSpec) -> TrialResult:
     begun = clock.utc_now()
     try:
         engine = thread_engine()
+        thread_gate().require_open()
         ended = _adopt(engine, spec) or _run_once(engine, spec)
         return _collected(engine, spec, ended)
     except (NotStarted, Abandoned, EngineUnavailable):
@@ -124,7 +125,7 @@ def _adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
         return None
     if not state.has_started or not (spec.folder / "out").is_dir():
         # It never ran, or what it produced was deleted: the slot is run again.
-        engine.remove(spec.container)
+        engine.remove(state.container_id)
         return None
     if not state.has_ended:
         with thread_gate().place():
@@ -156,6 +157,7 @@ def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
         state = engine.inspect(spec.container)
         if state is not None and state.has_started:
             raise
+        thread_gate().require_open()
         engine.remove(spec.container)
         return _run_new(engine, spec)
 
@@ -165,18 +167,21 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     remove_folder(spec)
     inputs.prepare(spec)
     faults.reached("before_create", spec.slot.schedule_idx)
-    engine.create(spec.container, container_config(spec))
+    gate.require_open()
+    container = engine.create(spec.container, container_config(spec))
     faults.reached("after_create", spec.slot.schedule_idx)
     try:
         with gate.passage(spec.slot.schedule_idx):
             started_at, started = clock.utc_now(), time.monotonic()
-            engine.start(spec.container)
+            engine.start(container)
             faults.reached("agent_running", spec.slot.schedule_idx)
             exit_status = gate.wait(engine, spec)
             duration_ms = round((time.monotonic() - started) * 1000)
     except (NotStarted, ContainerFailed):
-        engine.remove(spec.container)
-        remove_folder(spec)
+        # By its id: the name and the folder may be another coordinator's by now.
+        engine.remove(container)
+        if gate.is_open:
+            remove_folder(spec)
         raise
     if exit_status is None:
         engine.kill(spec.container)
