@@ -42,6 +42,12 @@ EnginePatience = Annotated[
     float,
     typer.Option(min=0, help="Seconds that the Docker engine may be gone before the run stops."),
 ]
+LeaseTtl = Annotated[
+    float,
+    typer.Option(
+        min=1, hidden=True, help="Seconds that the run stays this process's without a heartbeat."
+    ),
+]
 FailUnder = Annotated[
     list[str] | None,
     typer.Option(

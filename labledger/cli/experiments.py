@@ -78,6 +78,7 @@ def run(
     ] = False,
     fail_under: arguments.FailUnder = None,
     engine_patience: arguments.EnginePatience = 600.0,
+    lease_ttl: arguments.LeaseTtl = 30.0,
 ) -> None:
     """Run an experiment in containers.
 
@@ -98,6 +99,7 @@ def run(
         env=tuple(env or ()),
         env_files=tuple(env_file or ()),
         engine_patience_s=engine_patience,
+        lease_ttl_s=lease_ttl,
     )
     if dry_run:
         from labledger.cli.dry_run import print_plan
@@ -119,13 +121,21 @@ def resume(
         bool,
         typer.Option("--frozen", help="Use the run's own copy where the experiment has changed."),
     ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Take it from a coordinator that runs, at its lease's end."
+        ),
+    ] = False,
     fail_under: arguments.FailUnder = None,
     engine_patience: arguments.EnginePatience = 600.0,
+    lease_ttl: arguments.LeaseTtl = 30.0,
 ) -> None:
     """Go on with an interrupted run.
 
     Nothing that finished is run again, and nothing that was started: trials that ended are
-    collected, those that run are waited for.
+    collected, those that run are waited for. A run that another coordinator owns is refused;
+    with --take-over this waits until that one's lease ends, which no heartbeat puts off any more.
     """
     from labledger.runner.launch import resume_run
     from labledger.runner.options import RunOptions
@@ -136,7 +146,9 @@ def resume(
         env=tuple(env or ()),
         env_files=tuple(env_file or ()),
         frozen=frozen,
+        take_over=take_over,
         engine_patience_s=engine_patience,
+        lease_ttl_s=lease_ttl,
     )
     _watched(options, lambda o: resume_run(run_id, o), json, quiet, fail_under)
 
