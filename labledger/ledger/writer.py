@@ -23,7 +23,7 @@ from labledger.ledger import (
     rows,
     statements,
 )
-from labledger.ledger.engine import translated, writable_engine
+from labledger.ledger.engine import empty_log, shrink_log, translated, writable_engine
 from labledger.ledger.lookup import ledger_id, run_number
 from labledger.ledger.model import Dispatch, Lease, LeaseInfo, NewRun, Owner, Renewal
 from labledger.records import (
@@ -77,6 +77,9 @@ class LedgerWriter:
         return writer
 
     def close(self) -> None:
+        if not self._connection.closed:
+            # The last connection to close removes the log, but no reader does.
+            empty_log(self._connection)
         self._connection.close()
         self._engine.dispose()
 
@@ -85,6 +88,13 @@ class LedgerWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def shrink_log(self) -> bool:
+        """Empty the write-ahead log where readers have let it outgrow its limit.
+
+        False where one still needs it. Waits for readers a tenth of a second at most.
+        """
+        return shrink_log(self._connection, self.path)
 
     # -- runs and their owners
 

@@ -94,7 +94,7 @@ def _waiting(held: LeaseInfo) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Renews a lease, and lets trials be started only as long as it lasts."""
+    """Renews a lease, lets trials be started only as long as it lasts, and tidies the ledger."""
 
     writer: LedgerWriter
     lease: Lease
@@ -112,6 +112,7 @@ class Heartbeat:
         self._last = now
         until = clock.parse(renewal.expires_at).timestamp()
         self.trials.start_until(until - _MARGIN * self.lease.ttl_s)
+        self.writer.shrink_log()
         self._tell_if_wanted(renewal)
 
     def _tell_if_wanted(self, renewal: Renewal) -> None:
