@@ -44,9 +44,7 @@ EnginePatience = Annotated[
 ]
 LeaseTtl = Annotated[
     float,
-    typer.Option(
-        min=1, hidden=True, help="Seconds that the run stays this process's without a heartbeat."
-    ),
+    typer.Option(min=1, help="Seconds that the run stays this process's without a heartbeat."),
 ]
 FailUnder = Annotated[
     list[str] | None,
