@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -174,12 +174,19 @@ class Engine:
                 raise
 
     def remove(self, container: str) -> None:
-        """Remove a container by force; one that is gone already is no error."""
-        try:
-            with _translated(f"remove container {container}"):
+        """Remove a container by force; one that is gone already is no error.
+
+        Where somebody else is removing it, returns when that is done.
+        """
+        from docker.errors import APIError
+
+        with suppress(NoSuchContainer), _translated(f"remove container {container}"):
+            try:
                 self._client.remove_container(container, force=True, v=True)
-        except NoSuchContainer:
-            return
+            except APIError as error:
+                if "is already in progress" not in str(error):
+                    raise
+                self._client.wait(container, condition="removed", timeout=_API_TIMEOUT_S)
 
     def names_with(self, labels: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
         """Name and labels of every container, running or not, that carries all `labels`."""
