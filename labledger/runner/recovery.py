@@ -13,6 +13,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.runner.events import Listener, event
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels
+from labledger.trial.inputs import INCOMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ def sweep(reader: LedgerReader, run: RunInfo, folder: Path, tell: Listener) -> N
                 engine.remove(name)
     except LabLedgerError as error:
         tell(event("warning", message=f"old containers stay for now: {error.message}"))
+    shutil.rmtree(folder / INCOMING, ignore_errors=True)
     for trial in sorted((folder / "trials").glob("*-*")):
         idx, _, attempt = trial.name.partition("-")
         if is_durable(int(idx), int(attempt), run, staged):

@@ -165,7 +165,7 @@ def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
 def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     gate = thread_gate()
     remove_folder(spec)
-    inputs.prepare(spec)
+    inputs.prepare(spec, gate.require_open)
     faults.reached("before_create", spec.slot.schedule_idx)
     gate.require_open()
     container = engine.create(spec.container, container_config(spec))

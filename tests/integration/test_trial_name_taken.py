@@ -51,3 +51,22 @@ def test_a_trial_of_a_lost_run_touches_nothing(trials: Trials, lost: None) -> No
         assert state is not None
         assert state.container_id == container
         assert (spec.folder / "out" / "mark").exists()
+
+
+def test_a_folder_appears_whole_or_not_at_all(trials: Trials) -> None:
+    """Who lost the run while it prepared a trial leaves no folder, and none is written over."""
+
+    def refuse() -> None:
+        assert not spec.folder.exists()
+        raise Abandoned
+
+    spec = trials.spec("echo once")
+    with pytest.raises(Abandoned):
+        inputs.prepare(spec, refuse)
+    assert not spec.folder.exists()
+    inputs.prepare(spec)
+    (spec.folder / "workspace" / "work").touch()
+    with pytest.raises(OSError, match="not empty"):
+        inputs.prepare(spec)
+    assert (spec.folder / "workspace" / "work").exists()
+    assert list((spec.plan.run_dir / inputs.INCOMING).iterdir()) == []
