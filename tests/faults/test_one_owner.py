@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from labledger.ledger.model import RunInfo
 
 pytestmark = pytest.mark.docker
 
-BRIEF = ("--lease-ttl", "2")
+BRIEF = ("--lease-ttl", "4")
 """A lease so short that a test can wait for its end."""
 BRIEFEST = ("--lease-ttl", "1")
 
@@ -42,12 +42,18 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
     return Project(tmp_path, dict.fromkeys("abcd", HOLDS), max_concurrency=2)
 
 
-@pytest.fixture
-def first(project: Project) -> Iterator[Coordinator]:
-    """The coordinator that owns the run, with two agents that hold."""
-    with closing(project.run("one", *HOLDING, *BRIEF)) as coordinator:
+@contextmanager
+def owner_of(project: Project, *words: object) -> Iterator[Coordinator]:
+    """A coordinator that owns the run, with two agents that hold."""
+    with closing(project.run("one", *HOLDING, *words)) as coordinator:
         coordinator.until("slot_dispatched", times=4)
         project.await_agents("one", 2)
+        yield coordinator
+
+
+@pytest.fixture
+def first(project: Project) -> Iterator[Coordinator]:
+    with owner_of(project) as coordinator:
         yield coordinator
 
 
@@ -90,13 +96,16 @@ def test_a_second_coordinator_is_refused_with_who_holds_the_run(
 
 
 def test_a_run_is_taken_from_a_coordinator_that_lives(
-    project: Project, first: Coordinator, engine_log: EngineLog
+    project: Project, engine_log: EngineLog
 ) -> None:
     """The holder is told and loses at its lease's end; its trials go on under the taker, who
     starts no agent again."""
-    held = stand(project).lease
-    assert held is not None
-    with closing(project.resume("one", *PASSING, *BRIEF, "--take-over")) as second:
+    with (
+        owner_of(project, *BRIEF) as first,
+        closing(project.resume("one", *PASSING, "--take-over")) as second,
+    ):
+        held = stand(project).lease
+        assert held is not None
         waiting = second.until("waiting_for_lease")
         assert (waiting["pid"], waiting["since"]) == (first.pid, held.acquired_at)
         assert waiting["host"] == held.owner.machine
@@ -110,10 +119,10 @@ def test_a_run_is_taken_from_a_coordinator_that_lives(
     project.check_whole("one")
 
 
-def test_a_coordinator_that_ends_gives_a_wanted_run_back_at_once(
+def test_the_run_of_a_coordinator_that_dies_is_taken_at_once(
     project: Project, first: Coordinator
 ) -> None:
-    """Whoever waits has the run when its holder stops, and need not wait for the lease's end."""
+    """Whoever waits has the run when its holder is dead, and need not wait for the lease's end."""
     with closing(project.resume("one", *PASSING, "--take-over")) as second:
         second.until("waiting_for_lease")
         first.kill()
@@ -125,16 +134,15 @@ def test_a_coordinator_that_ends_gives_a_wanted_run_back_at_once(
 
 def test_of_two_that_want_a_run_one_gets_it(project: Project, first: Coordinator) -> None:
     """The second asker is told who was there before; the first of them has the run."""
-    with closing(project.resume("one", *PASSING, "--take-over", "--lease-ttl", "60")) as asker:
+    with closing(project.resume("one", *PASSING, "--take-over")) as asker:
         asker.until("waiting_for_lease")
-        # It may have the run by now; then it is the holder that the other one is told of.
-        other = project.command("resume", "one")
+        other = project.command("resume", "one", "--take-over")
         assert other.returncode == 3
-        assert f"process {asker.pid} on" in other.stderr or str(first.pid) in other.stderr
+        assert f"run one is wanted by process {asker.pid} on" in other.stderr
+        first.kill()
         asker.until("run_started")
         let_go(project)
         assert asker.finish() == 0, asker.stderr
-    check_lost(first, asker.pid)
 
 
 def test_who_stops_waiting_wants_the_run_no_longer(
