@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 _FINER = re.compile(r"(\.\d{6})\d+")
 
@@ -19,3 +19,8 @@ def iso(moment: datetime) -> str:
 def parse(text: str) -> datetime:
     """A time as labledger or Docker writes it; what is finer than a microsecond is dropped."""
     return datetime.fromisoformat(_FINER.sub(r"\1", text))
+
+
+def later(moment: str, seconds: float) -> str:
+    """The time so many seconds after another one."""
+    return iso(parse(moment) + timedelta(seconds=seconds))

@@ -157,6 +157,12 @@ class LeaseLost(LedgerError):
     """Another coordinator has taken this run over; nothing more was written."""
 
 
+class WaitStopped(LabLedgerError):
+    """The wait for a run was stopped; nothing was changed."""
+
+    exit_code = Exit.INTERRUPTED
+
+
 class QueryFailed(LedgerError):
     """The query could not be answered."""
 

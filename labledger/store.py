@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -114,8 +114,15 @@ def sync_directory(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` as a whole: a reader sees the old content or the new, never a part."""
+Fence = Callable[[], AbstractContextManager[object]]
+"""Makes a moment in which what this process does is still its to do; raises where it is not."""
+
+
+def write_atomically(path: Path, content: bytes, fence: Fence = nullcontext) -> None:
+    """Replace `path` as a whole: a reader sees the old content or the new, never a part.
+
+    Does so within `fence`; where that raises, `path` is as it was.
+    """
     make_folder(path.parent)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -123,7 +130,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             handle.write(content)
             handle.flush()
             os.fsync(handle.fileno())
-        Path(name).replace(path)
+        with fence():
+            Path(name).replace(path)
         sync_directory(path.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)

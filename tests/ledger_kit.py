@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from labledger.ledger import migrate
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import inspect
+
+from labledger import resources
+from labledger.ledger import migrate, objects
+from labledger.ledger.engine import DRIVER, writable_engine
 from labledger.ledger.model import Lease, NewRun, Owner, Variant
+from labledger.ledger.tables import APPLICATION_ID
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import (
     Artifact,
@@ -180,3 +187,29 @@ def begin_run(writer: LedgerWriter, total: int = 4, run_id: str = RUN) -> Lease:
     """A new run of `total` slots, owned."""
     writer.create_run(new_run(run_id), tasks((total + 1) // 2), slots(total))
     return writer.acquire_lease(run_id, OWNER, 30.0)
+
+
+def make_older(path: Path, revision: str) -> None:
+    """Put in a ledger's place one of an earlier revision, as Alembic made it, with its rows."""
+    older = path.with_name("older.sqlite")
+    older.touch(0o600)
+    config = Config()
+    config.set_main_option("script_location", str(resources.migrations()))
+    engine = writable_engine(older, foreign_keys=False)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        tables = set(inspect(connection).get_table_names()) - {"alembic_version"}
+    raw = DRIVER.connect(str(older), isolation_level=None)
+    raw.execute(f"ATTACH DATABASE '{path}' AS newer")
+    for table in tables:
+        columns = ", ".join(row[1] for row in raw.execute(f"PRAGMA table_info({table})"))
+        raw.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM newer.{table}")
+    raw.close()
+    with engine.begin() as connection:
+        objects.create_all(connection)
+        connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+    engine.dispose()
+    for file in path.parent.glob(f"{path.name}-*"):
+        file.unlink()
+    older.replace(path)

@@ -66,6 +66,10 @@ MaxErrorRate = Annotated[
         help="Stop where a larger share of slots ends as setup, grade or infra error.",
     ),
 ]
+LeaseTtl = Annotated[
+    float,
+    typer.Option(min=1, help="Seconds that the run stays this process's without a heartbeat."),
+]
 FailUnder = Annotated[
     list[str] | None,
     typer.Option(

@@ -81,6 +81,7 @@ def run(
     min_free: arguments.MinFree = None,
     max_error_rate: arguments.MaxErrorRate = None,
     keep: arguments.Keep = "none",
+    lease_ttl: arguments.LeaseTtl = 30.0,
 ) -> None:
     """Run an experiment in containers.
 
@@ -106,6 +107,7 @@ def run(
         min_free_bytes=arguments.size("--min-free", min_free, MIN_FREE_BYTES),
         max_error_rate=max_error_rate,
         keep=Keep(keep),
+        lease_ttl_s=lease_ttl,
     )
     if dry_run:
         from labledger.cli.dry_run import print_plan
@@ -127,16 +129,24 @@ def resume(
         bool,
         typer.Option("--frozen", help="Use the run's own copy where the experiment has changed."),
     ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Take it from a coordinator that runs, at its lease's end."
+        ),
+    ] = False,
     fail_under: arguments.FailUnder = None,
     patience: arguments.Patience = 600.0,
     min_free: arguments.MinFree = None,
     max_error_rate: arguments.MaxErrorRate = None,
     keep: arguments.Keep = "none",
+    lease_ttl: arguments.LeaseTtl = 30.0,
 ) -> None:
     """Go on with an interrupted run.
 
     Nothing that finished is run again, and nothing that was started: trials that ended are
-    collected, those that run are waited for.
+    collected, those that run are waited for. A run that another coordinator owns is refused;
+    with --take-over this waits until that one's lease ends, which no heartbeat puts off any more.
     """
     from labledger.runner.keeping import Keep
     from labledger.runner.launch import resume_run
@@ -153,6 +163,8 @@ def resume(
         min_free_bytes=arguments.size("--min-free", min_free, MIN_FREE_BYTES),
         max_error_rate=max_error_rate,
         keep=Keep(keep),
+        take_over=take_over,
+        lease_ttl_s=lease_ttl,
     )
     _watched(options, lambda o: resume_run(run_id, o), json, quiet, fail_under)
 

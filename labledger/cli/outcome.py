@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from labledger import clock
 from labledger.cli.console import out, percent, say, table
 from labledger.records import RunStatus
 
@@ -39,6 +40,9 @@ def print_status(run: RunInfo, counts: Sequence[VariantCounts], begun: int) -> N
         owner = run.lease.owner
         out(f"owned by process {owner.pid} on {owner.machine} since {run.lease.acquired_at}, ")
         out(f"  last heard of at {run.lease.renewed_at}; the lease ends {run.lease.expires_at}")
+    if run.claim is not None and run.claim.expires_at > clock.utc_now():
+        asker = run.claim.owner
+        out(f"wanted by process {asker.pid} on {asker.machine} since {run.claim.claimed_at}")
     rows = []
     for count in counts:
         verdicts = [count.verdicts.get(v, 0) for v in ("pass", "fail", "missing", "error")]

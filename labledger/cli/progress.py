@@ -47,7 +47,7 @@ class RunView:
     def take(self, event: JsonObject) -> None:
         match event["event"]:
             case "run_started":
-                self.run_id, self.total = event["run_id"], event["total"]
+                self.run_id, self.total, self.note = event["run_id"], event["total"], ""
                 self.committed = self._committed_before = event["committed"]
                 self.variants, self.width = event["variants"], event["max_concurrency"]
             case "trial_finished":
@@ -65,6 +65,8 @@ class RunView:
                 self.note = event["message"]
             case "dispatch_resumed":
                 self.note = ""
+            case "waiting_for_lease" | "run_wanted":
+                self.note = owner_line(event)
             case "stopping":
                 self.note = stopping_note(event["level"])
 
@@ -134,7 +136,7 @@ class QuietWatcher(JsonWatcher):
     """Says nothing but warnings."""
 
     def __call__(self, event: JsonObject) -> None:
-        if event["event"] in {"warning", "dispatch_paused"}:
+        if event["event"] in {"warning", "dispatch_paused", "run_wanted"}:
             say(notable_line(event) or "")
 
 
@@ -174,12 +176,28 @@ def notable_line(event: JsonObject) -> str | None:
             return f"warning: {event['message']}"
         case "dispatch_resumed":
             return f"{_MENDED[event['cause']]}, after {duration(event['seconds'])}; going on"
+        case "waiting_for_lease" | "run_wanted":
+            return owner_line(event)
         case "stopping":
             return stopping_note(event["level"])
         case "trial_finished" if event["status"] != "completed":
             return failed_line(event)
         case _:
             return None
+
+
+def owner_line(event: JsonObject) -> str:
+    """Who has the run, or wants it, and until when."""
+    who = f"process {event['pid']} on {event['host']}"
+    if event["event"] == "run_wanted":
+        return (
+            f"warning: {who} wants this run since {event['since']} and takes it over at "
+            f"{event['expires_at']}; until then it goes on here"
+        )
+    return (
+        f"run {event['run_id']} belongs to {who} since {event['since']}; waiting for the end of "
+        f"its lease, at most {duration(event['seconds'])}; Ctrl-C leaves the run to it"
+    )
 
 
 def started_line(event: JsonObject) -> str:
@@ -244,7 +262,7 @@ class LiveWatcher:
 
         view = self._view
         if not view.total:
-            return Text("checking …")
+            return Text(view.note or "checking …")
         eta = view.remaining_s
         head = Table.grid(padding=(0, 1))
         head.add_row(

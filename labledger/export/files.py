@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
 from labledger.errors import LabLedgerError
-from labledger.store import make_folder, sync_directory
+from labledger.store import Fence, make_folder, sync_directory
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` when the block ends well.
+def replacing(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path`, within `fence`, when the block ends well.
 
     Raises `LabLedgerError` where that fails; `path` is then as it was.
     """
@@ -29,7 +29,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        Path(name).replace(path)
+        with fence():
+            Path(name).replace(path)
         sync_directory(path.parent)
     except BaseException as error:
         Path(name).unlink(missing_ok=True)

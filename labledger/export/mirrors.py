@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -19,6 +19,7 @@ from labledger.errors import LedgerError
 from labledger.export.files import replacing
 from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotRecords
+from labledger.store import Fence
 
 PATHS = {
     "predictions": Path("benchmark/predictions.jsonl"),
@@ -44,11 +45,18 @@ class Difference:
 
 
 class MirrorWriter:
-    """Appends each commit's records to the mirrors in a run folder. Needs `mend` first."""
+    """Appends each commit's records to the mirrors in a run folder. Needs `mend` first.
 
-    def __init__(self, run_dir: Path) -> None:
+    Two processes may do this at once: one that was suspended, and goes on with what it was just
+    writing, and one that has taken its run since. So each record is written at the one offset at
+    which the ledger has it: the same bytes then, once or twice. What could harm a mirror, cutting
+    or replacing it, is done within `fence`, which raises where the run is somebody else's.
+    """
+
+    def __init__(self, run_dir: Path, fence: Fence = nullcontext) -> None:
         self.run_dir = run_dir
-        self._open: dict[str, int] = {}
+        self._fence = fence
+        self._open: dict[str, _Mirror] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -57,8 +65,8 @@ class MirrorWriter:
         self.close()
 
     def close(self) -> None:
-        for descriptor in self._open.values():
-            os.close(descriptor)
+        for mirror in self._open.values():
+            os.close(mirror.descriptor)
         self._open.clear()
 
     def mend(self, reader: LedgerReader, run_id: str) -> None:
@@ -73,15 +81,17 @@ class MirrorWriter:
             path = self.run_dir / relative
             with _reported(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-                rest = _mend_tail(descriptor, reader, run_id, kind)
+                mirror = _Mirror.open(path)
+                with self._fence():
+                    mirror.cut_torn_line()
+                rest = _after_the_whole(mirror, reader, run_id, kind)
                 if rest is None:
-                    os.close(descriptor)
-                    rebuild(reader, run_id, kind, path)
-                    descriptor = os.open(path, os.O_RDWR | os.O_APPEND)
+                    os.close(mirror.descriptor)
+                    rebuild(reader, run_id, kind, path, self._fence)
+                    mirror = _Mirror.open(path)
                 else:
-                    _append_all(descriptor, rest)
-                self._open[kind] = descriptor
+                    mirror.append_all(rest)
+                self._open[kind] = mirror
 
     def append(self, records: SlotRecords) -> None:
         """Append the records of one commit: whole lines, in one write for each file.
@@ -89,26 +99,28 @@ class MirrorWriter:
         Raises `LedgerError` where a file cannot be written; it then still ends in a whole line,
         and the next `mend` adds what is missing.
         """
-        for kind, descriptor in self._open.items():
+        for kind, mirror in self._open.items():
             if lines := records.lines(kind):
                 content = _as_bytes(lines)
                 with _reported(self.run_dir / PATHS[kind]):
                     if faults.is_wanted("inside_mirror_line", records.schedule_idx):
-                        os.write(descriptor, content[: len(content) // 2])
+                        os.pwrite(mirror.descriptor, content[: len(content) // 2], mirror.end)
                         faults.reached("inside_mirror_line", records.schedule_idx)
-                    _write_whole(descriptor, content)
+                    mirror.write_whole(content)
 
     def sync(self) -> None:
         """Make all that was appended durable. Raises `LedgerError`."""
-        for kind, descriptor in self._open.items():
+        for kind, mirror in self._open.items():
             with _reported(self.run_dir / PATHS[kind]):
-                os.fsync(descriptor)
+                os.fsync(mirror.descriptor)
 
 
-def rebuild(reader: LedgerReader, run_id: str, kind: str, out: Path | BinaryIO) -> None:
+def rebuild(
+    reader: LedgerReader, run_id: str, kind: str, out: Path | BinaryIO, fence: Fence = nullcontext
+) -> None:
     """Write a mirror anew from the ledger: to a stream, or to a file that appears whole."""
     if isinstance(out, Path):
-        with replacing(out) as handle:
+        with replacing(out, fence) as handle:
             rebuild(reader, run_id, kind, handle)
         return
     for _, line in reader.record_lines(run_id, kind):
@@ -147,17 +159,61 @@ def _first_difference(path: Path, expected: Iterator[tuple[int, str]]) -> Differ
     return None
 
 
-def _mend_tail(
-    descriptor: int, reader: LedgerReader, run_id: str, kind: str
-) -> Iterator[tuple[int, str]] | None:
-    """Cut the file back to whole slots that the ledger agrees with.
+@dataclass(slots=True)
+class _Mirror:
+    """A mirror that is being written."""
 
-    Returns the records that must follow; None where the last slot's lines are not the ledger's.
+    descriptor: int
+    end: int
+    """The offset at which the next record goes."""
+
+    @classmethod
+    def open(cls, path: Path) -> _Mirror:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        return cls(descriptor, os.fstat(descriptor).st_size)
+
+    def cut_torn_line(self) -> None:
+        size = os.fstat(self.descriptor).st_size
+        self.end = _end_of_last_line(self.descriptor, size)
+        if self.end < size:
+            os.ftruncate(self.descriptor, self.end)
+
+    def append_all(self, records: Iterator[tuple[int, str]]) -> None:
+        """Append records in writes of some size, each of whole lines."""
+        waiting: list[str] = []
+        size = 0
+        for _, line in records:
+            waiting.append(line)
+            size += len(line)
+            if size >= _BLOCK:
+                self.write_whole(_as_bytes(waiting))
+                waiting, size = [], 0
+        if waiting:
+            self.write_whole(_as_bytes(waiting))
+
+    def write_whole(self, content: bytes) -> None:
+        """One write; where it could only be done in part, what was written is taken back."""
+        # Somebody may have cut the file by hand: no hole is left in it.
+        start = min(self.end, os.fstat(self.descriptor).st_size)
+        written = 0
+        try:
+            while written < len(content):
+                written += os.pwrite(self.descriptor, content[written:], start + written)
+        except OSError:
+            if os.fstat(self.descriptor).st_size == start + written:
+                os.ftruncate(self.descriptor, start)
+            raise
+        self.end = start + len(content)
+
+
+def _after_the_whole(
+    mirror: _Mirror, reader: LedgerReader, run_id: str, kind: str
+) -> Iterator[tuple[int, str]] | None:
+    """The records that must follow the whole lines of a mirror.
+
+    None where the last slot's lines are not the ledger's.
     """
-    size = os.fstat(descriptor).st_size
-    whole = _end_of_last_line(descriptor, size)
-    if whole < size:
-        os.ftruncate(descriptor, whole)
+    descriptor, whole = mirror.descriptor, mirror.end
     if _has_hole(descriptor, whole):
         return None
     if whole == 0:
@@ -219,34 +275,8 @@ def _line_before(descriptor: int, end: int) -> tuple[int, bytes]:
     return start, os.pread(descriptor, end - start, start)
 
 
-def _append_all(descriptor: int, records: Iterator[tuple[int, str]]) -> None:
-    """Append records in writes of some size, each of whole lines."""
-    waiting: list[str] = []
-    size = 0
-    for _, line in records:
-        waiting.append(line)
-        size += len(line)
-        if size >= _BLOCK:
-            _write_whole(descriptor, _as_bytes(waiting))
-            waiting, size = [], 0
-    if waiting:
-        _write_whole(descriptor, _as_bytes(waiting))
-
-
 def _as_bytes(lines: list[str] | tuple[str, ...]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
-
-
-def _write_whole(descriptor: int, content: bytes) -> None:
-    """One write; where it could only be done in part, what was written is taken back."""
-    before = os.fstat(descriptor).st_size
-    try:
-        written = os.write(descriptor, content)
-        while written < len(content):
-            written += os.write(descriptor, content[written:])
-    except OSError:
-        os.ftruncate(descriptor, before)
-        raise
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from labledger.export.files import replacing
 from labledger.ledger.model import PrimaryMetric, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, SlotStatus, Verdict
+from labledger.store import Fence
 
 PATH = Path("benchmark/summary.json")
 """The summary's file in the run folder."""
@@ -65,11 +67,11 @@ def summary_bytes(summary: JsonObject) -> bytes:
     return (json.dumps(summary, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
-def write_summary(run_dir: Path, summary: JsonObject) -> Path:
-    """Write the summary into a run folder, whole; return the file."""
+def write_summary(run_dir: Path, summary: JsonObject, fence: Fence = nullcontext) -> Path:
+    """Write the summary into a run folder, whole and within `fence`; return the file."""
     path = run_dir / PATH
     faults.reached("writing_summary")
-    with replacing(path) as handle:
+    with replacing(path, fence) as handle:
         handle.write(summary_bytes(summary))
     return path
 

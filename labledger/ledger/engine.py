@@ -20,6 +20,12 @@ from labledger.errors import LedgerError, LedgerFull, LedgerMissing
 LOCK_WAIT_S = 30
 """How long a statement waits for another connection's write."""
 
+LOG_LIMIT_BYTES = 64 << 20
+"""What the write-ahead log is cut back to. While a reader stays, it may grow beyond that."""
+
+_READERS_WAIT_S = 0.1
+"""How long emptying the log waits for readers; nobody writes meanwhile."""
+
 _SAFE_SQLITE = (3, 51, 3)
 _PRAGMAS = (
     "PRAGMA foreign_keys = ON",
@@ -31,7 +37,6 @@ _WRITER_PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA wal_autocheckpoint = 4000",
-    "PRAGMA journal_size_limit = 67108864",
 )
 
 
@@ -79,7 +84,7 @@ def readonly_engine(path: Path) -> Engine:
             connection.exec_driver_sql("SELECT 1 FROM sqlite_schema LIMIT 1")
     except DBAPIError as error:
         engine.dispose()
-        if _wal_is_empty(path) and not os.access(path.parent, os.W_OK):
+        if log_size(path) == 0 and not os.access(path.parent, os.W_OK):
             engine = _engine(path, "immutable=1")
         else:
             raise _in_our_words("open the ledger", path, error) from error
@@ -97,7 +102,7 @@ def require(path: Path) -> None:
         ) from None
     except OSError as error:
         raise LedgerError(f"could not open the ledger: {error.strerror} ({path})") from error
-    if size == 0 and _wal_is_empty(path):
+    if size == 0 and log_size(path) == 0:
         raise LedgerMissing(
             f"the ledger at {path} is empty: its creation was interrupted",
             hint="`labledger run` creates it anew",
@@ -129,6 +134,8 @@ def _engine(
         )
         for pragma in (*_PRAGMAS, *pragmas):
             connection.execute(pragma)
+        if not reading:
+            connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
         if not foreign_keys:
             connection.execute("PRAGMA foreign_keys = OFF")
         return connection
@@ -137,19 +144,41 @@ def _engine(
     return create_engine("sqlite://", module=DRIVER, creator=connect, poolclass=pool)
 
 
+def log_size(path: Path) -> int:
+    """Bytes of the write-ahead log beside a database."""
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size
+    except OSError:
+        return 0
+
+
+def empty_log(connection: Connection) -> bool:
+    """Move all of the write-ahead log into the database. False where a reader still needs it.
+
+    Readers that come one after another, so that there is always one, are waited out; one that
+    stays is not.
+    """
+    driver: Any = connection.connection.driver_connection
+    try:
+        driver.execute(f"PRAGMA busy_timeout = {round(_READERS_WAIT_S * 1000)}")
+        busy, *_ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        driver.execute(f"PRAGMA busy_timeout = {LOCK_WAIT_S * 1000}")
+    except DRIVER.Error:
+        return False
+    return not busy
+
+
+def shrink_log(connection: Connection, path: Path) -> bool:
+    """Empty the log where it has outgrown its limit. False where a reader still needs it."""
+    return log_size(path) <= LOG_LIMIT_BYTES or empty_log(connection)
+
+
 def _begin_immediate(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _begin_deferred(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN")
-
-
-def _wal_is_empty(path: Path) -> bool:
-    try:
-        return path.with_name(path.name + "-wal").stat().st_size == 0
-    except OSError:
-        return True
 
 
 _HINTS = (

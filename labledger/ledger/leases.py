@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 
 from sqlalchemy import Connection
 
 from labledger import clock
 from labledger.errors import LeaseHeld, LeaseLost, LedgerError
-from labledger.ledger import statements
-from labledger.ledger.model import Lease, LeaseInfo, Owner
+from labledger.ledger import claims, statements
+from labledger.ledger.model import Lease, LeaseInfo, Owner, Renewal
 from labledger.records import RunStatus
 
 
@@ -21,16 +20,22 @@ def take(
     owner: Owner,
     ttl_s: float,
     now: str,
-    holder_is_dead: Callable[[LeaseInfo], bool],
+    is_dead: Callable[[Owner], bool],
 ) -> Lease:
-    """Own a run in a new epoch. Raises `LeaseHeld` while a live owner's lease lasts."""
-    held = holder(connection, run_no)
-    if held is not None and held.expires_at > now and not holder_is_dead(held):
+    """Own a run in a new epoch.
+
+    Raises `LeaseHeld` while a live owner's lease lasts, or somebody else wants the run.
+    """
+    held = live_holder(connection, run_no, now, is_dead)
+    if held is not None:
         raise LeaseHeld(
             f"run {run_id} belongs to process {held.owner.pid} on {held.owner.machine} since "
             f"{held.acquired_at}; its lease lasts until {held.expires_at}",
-            hint="stop that process, or wait until its lease has expired",
+            hint="leave the run to that process or stop it; "
+            f"`labledger resume {run_id} --take-over` waits for the run and takes it",
         )
+    claims.refuse_other(claims.live(connection, run_no, now, is_dead), owner, run_id)
+    claims.end(connection, run_no)
     epoch = connection.exec_driver_sql(statements.SELECT_PROGRESS, (run_no,)).one()[0] + 1
     connection.exec_driver_sql(
         statements.UPSERT_LEASE,
@@ -42,21 +47,50 @@ def take(
             owner.process_token,
             now,
             now,
-            expiry(now, ttl_s),
+            clock.later(now, ttl_s),
         ),
     )
     connection.exec_driver_sql(statements.BEGIN_EPOCH, (epoch, now, run_no))
     return Lease(run_no, run_id, epoch, ttl_s)
 
 
-def renew(connection: Connection, lease: Lease, now: str) -> None:
-    """Make the lease last another `ttl_s` from now. Raises `LeaseLost`."""
-    until = expiry(now, lease.ttl_s)
-    renewed = connection.exec_driver_sql(
-        statements.RENEW_LEASE, (now, until, lease.run_no, lease.epoch)
-    )
-    if renewed.rowcount != 1:
+def take_or_claim(
+    connection: Connection,
+    run_no: int,
+    run_id: str,
+    owner: Owner,
+    ttl_s: float,
+    claim_s: float,
+    now: str,
+    is_dead: Callable[[Owner], bool],
+) -> Lease | LeaseInfo:
+    """Own a run, or leave the mark that it is wanted and say who holds it.
+
+    Raises `LeaseHeld` where somebody else wants it already.
+    """
+    claim = claims.live(connection, run_no, now, is_dead)
+    claims.refuse_other(claim, owner, run_id)
+    held = live_holder(connection, run_no, now, is_dead)
+    if held is None:
+        return take(connection, run_no, run_id, owner, ttl_s, now, is_dead)
+    claims.keep(connection, run_no, claim, owner, now, claim_s)
+    return held
+
+
+def renew(
+    connection: Connection, lease: Lease, now: str, is_dead: Callable[[Owner], bool]
+) -> Renewal:
+    """Make the lease last another `ttl_s` from now, unless the run is wanted. Raises `LeaseLost`.
+
+    The holder of a wanted run keeps it for as long as it was promised, and no longer.
+    """
+    held = holder(connection, lease.run_no)
+    if held is None or held.epoch != lease.epoch:
         raise lost(connection, lease)
+    claim = claims.live(connection, lease.run_no, now, is_dead)
+    until = clock.later(now, lease.ttl_s) if claim is None else held.expires_at
+    connection.exec_driver_sql(statements.RENEW_LEASE, (now, until, lease.run_no, lease.epoch))
+    return Renewal(until, claim)
 
 
 def give_back(connection: Connection, lease: Lease, status: RunStatus, now: str) -> None:
@@ -89,6 +123,16 @@ def holder(connection: Connection, run_no: int) -> LeaseInfo | None:
     return LeaseInfo(run_id, epoch, Owner(host, pid, token), *times)
 
 
+def live_holder(
+    connection: Connection, run_no: int, now: str, is_dead: Callable[[Owner], bool]
+) -> LeaseInfo | None:
+    """Who owns the run and may go on owning it; None where the run can be taken."""
+    held = holder(connection, run_no)
+    if held is None or held.expires_at <= now or is_dead(held.owner):
+        return None
+    return held
+
+
 def lost(connection: Connection, lease: Lease) -> LeaseLost:
     """The error that says who has the run now."""
     now_held = holder(connection, lease.run_no)
@@ -103,10 +147,6 @@ def lost(connection: Connection, lease: Lease) -> LeaseLost:
         f"run {lease.run_id} no longer belongs to this process: {who}; nothing more was written",
         hint=f"`labledger status {lease.run_id}` shows how it goes on",
     )
-
-
-def expiry(now: str, ttl_s: float) -> str:
-    return clock.iso(clock.parse(now) + timedelta(seconds=ttl_s))
 
 
 def _require_all_committed(connection: Connection, lease: Lease) -> None:

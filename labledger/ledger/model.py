@@ -68,6 +68,26 @@ class LeaseInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """Who wants a run that another coordinator owns. It is void once `expires_at` is past."""
+
+    owner: Owner
+    """The process that asks; it owns nothing yet."""
+    claimed_at: str
+    expires_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a heartbeat brought."""
+
+    expires_at: str
+    """Until when the run cannot be taken from its owner."""
+    claim: Claim | None
+    """Who waits for that; then no heartbeat moves it any further."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """The right to write a run. Every write checks that `epoch` is still the run's."""
 
@@ -124,11 +144,14 @@ class RunInfo:
     ended_at: str | None
     lease: LeaseInfo | None
     """None when nobody owns the run."""
+    claim: Claim | None
+    """Who wants to take the run over, or last wanted to: see `Claim.expires_at`."""
     run_no: int
 
     def as_json(self) -> JsonObject:
         """The run as a whole, without the experiment's text."""
         owner = self.lease and {**asdict(self.lease.owner), "expires_at": self.lease.expires_at}
+        asker = self.claim and {**asdict(self.claim.owner), "expires_at": self.claim.expires_at}
         return {
             "run_id": self.run_id,
             "experiment_id": self.experiment_id,
@@ -142,6 +165,7 @@ class RunInfo:
             "digest": self.digest,
             "source_path": self.source_path,
             "owner": owner,
+            "wanted_by": asker,
         }
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from labledger.ledger.model import LeaseInfo, Owner, RunInfo, Variant
+from labledger.ledger.model import Claim, LeaseInfo, Owner, RunInfo, Variant
 from labledger.records import RunStatus
 
 _RUN_SQL = """
@@ -16,11 +16,13 @@ SELECT run.run_no, run.run_id, run.experiment_id, run.name, run.created_at, run.
   run.authored, run.digest, run.source_path, run.images, run.labledger_version,
   schedule.total_slots, schedule.genesis_digest, progress.next_schedule_idx, progress.epoch,
   progress.status, progress.updated_at, progress.ended_at, lease.epoch, lease.host, lease.pid,
-  lease.process_token, lease.acquired_at, lease.renewed_at, lease.expires_at
+  lease.process_token, lease.acquired_at, lease.renewed_at, lease.expires_at,
+  claim.host, claim.pid, claim.process_token, claim.claimed_at, claim.expires_at
 FROM run
 JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress AS progress ON progress.run_no = run.run_no
 LEFT JOIN lease ON lease.run_no = run.run_no
+LEFT JOIN claim ON claim.run_no = run.run_no
 """
 
 
@@ -47,10 +49,12 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
     run_no, run_id, experiment_id, name, created_at, resolved, authored, digest = row[:8]
     source_path, images, version, total, genesis = row[8:13]
     next_idx, epoch, status, updated_at, ended_at = row[13:18]
-    lease_epoch, host, pid, token, *times = row[18:]
+    lease_epoch, host, pid, token, *times = row[18:25]
     lease = None
     if lease_epoch is not None:
         lease = LeaseInfo(run_id, lease_epoch, Owner(host, pid, token), *times)
+    asker, asker_pid, asker_token, *claim_times = row[25:]
+    claim = Claim(Owner(asker, asker_pid, asker_token), *claim_times) if asker else None
     return RunInfo(
         run_id=run_id,
         experiment_id=experiment_id,
@@ -71,5 +75,6 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
         updated_at=updated_at,
         ended_at=ended_at,
         lease=lease,
+        claim=claim,
         run_no=run_no,
     )

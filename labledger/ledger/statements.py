@@ -89,6 +89,14 @@ UPSERT_LEASE = (
     "renewed_at = excluded.renewed_at, expires_at = excluded.expires_at"
 )
 RENEW_LEASE = "UPDATE lease SET renewed_at = ?, expires_at = ? WHERE run_no = ? AND epoch = ?"
+SELECT_CLAIM = "SELECT host, pid, process_token, claimed_at, expires_at FROM claim WHERE run_no = ?"
+UPSERT_CLAIM = (
+    "INSERT INTO claim (run_no, host, pid, process_token, claimed_at, expires_at) "
+    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_no) DO UPDATE SET host = excluded.host, "
+    "pid = excluded.pid, process_token = excluded.process_token, "
+    "claimed_at = excluded.claimed_at, expires_at = excluded.expires_at"
+)
+DELETE_CLAIM = "DELETE FROM claim WHERE run_no = ? AND host = ? AND pid = ? AND process_token = ?"
 DELETE_LEASE = "DELETE FROM lease WHERE run_no = ? AND epoch = ?"
 BEGIN_EPOCH = (
     "UPDATE schedule_progress SET epoch = ?, status = 'running', updated_at = ?, ended_at = NULL "

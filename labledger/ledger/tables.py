@@ -206,6 +206,20 @@ lease = Table(
     **_STRICT,
 )
 
+claim = Table(
+    "claim",
+    metadata,
+    _integer("run_no"),
+    _text("host"),
+    _integer("pid"),
+    _text("process_token"),
+    _text("claimed_at"),
+    _text("expires_at"),
+    _key("claim", "run_no"),
+    _refers("claim", "run", "run_no"),
+    **_STRICT,
+)
+
 dispatch = Table(
     "dispatch",
     metadata,

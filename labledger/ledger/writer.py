@@ -12,10 +12,20 @@ from sqlalchemy import Connection, Engine
 
 from labledger import canonical, clock, faults
 from labledger.errors import LedgerError
-from labledger.ledger import chain, leases, lines, migrate, place, registration, rows, statements
-from labledger.ledger.engine import translated, writable_engine
+from labledger.ledger import (
+    chain,
+    claims,
+    leases,
+    lines,
+    migrate,
+    place,
+    registration,
+    rows,
+    statements,
+)
+from labledger.ledger.engine import empty_log, shrink_log, translated, writable_engine
 from labledger.ledger.lookup import ledger_id, run_number
-from labledger.ledger.model import Dispatch, Lease, LeaseInfo, NewRun, Owner
+from labledger.ledger.model import Dispatch, Lease, LeaseInfo, NewRun, Owner, Renewal
 from labledger.records import (
     Artifact,
     RunStatus,
@@ -67,6 +77,9 @@ class LedgerWriter:
         return writer
 
     def close(self) -> None:
+        if not self._connection.closed:
+            # The last connection to close removes the log, but no reader does.
+            empty_log(self._connection)
         self._connection.close()
         self._engine.dispose()
 
@@ -75,6 +88,13 @@ class LedgerWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def shrink_log(self) -> bool:
+        """Empty the write-ahead log where readers have let it outgrow its limit.
+
+        False where one still needs it. Waits for readers a tenth of a second at most.
+        """
+        return shrink_log(self._connection, self.path)
 
     # -- runs and their owners
 
@@ -91,23 +111,61 @@ class LedgerWriter:
         owner: Owner,
         ttl_s: float,
         *,
-        holder_is_dead: Callable[[LeaseInfo], bool] = lambda _: False,
+        is_dead: Callable[[Owner], bool] = lambda _: False,
     ) -> Lease:
         """Own a run, in a new epoch that fences off every earlier owner.
 
-        A lease that lasts is taken over only where `holder_is_dead` says so. Raises `LeaseHeld`
-        and `RunNotFound`.
+        A lease that lasts is taken over only where `is_dead` says so of its owner. Raises
+        `LeaseHeld` and `RunNotFound`.
         """
         with self._transaction(f"take the lease of run {run_id}") as connection:
             run_no = run_number(connection, run_id)
-            return leases.take(
-                connection, run_no, run_id, owner, ttl_s, self._now(), holder_is_dead
+            return leases.take(connection, run_no, run_id, owner, ttl_s, self._now(), is_dead)
+
+    def claim_lease(
+        self,
+        run_id: str,
+        owner: Owner,
+        ttl_s: float,
+        claim_s: float,
+        *,
+        is_dead: Callable[[Owner], bool] = lambda _: False,
+    ) -> Lease | LeaseInfo:
+        """Own a run as `acquire_lease` does; where it is held, claim it and return its holder.
+
+        From then on the holder's lease is not made longer, as long as this is called again before
+        `claim_s` seconds are over. Raises `LeaseHeld` where another process has claimed the run.
+        """
+        with self._transaction(f"claim run {run_id}") as connection:
+            run_no = run_number(connection, run_id)
+            return leases.take_or_claim(
+                connection, run_no, run_id, owner, ttl_s, claim_s, self._now(), is_dead
             )
 
-    def renew_lease(self, lease: Lease) -> None:
-        """Make the lease last `ttl_s` from now. Raises `LeaseLost`."""
+    def withdraw_claim(self, run_id: str, owner: Owner) -> None:
+        """Want a run no longer."""
+        with self._transaction(f"withdraw the claim on run {run_id}") as connection:
+            claims.withdraw(connection, run_number(connection, run_id), owner)
+
+    def renew_lease(
+        self, lease: Lease, *, is_dead: Callable[[Owner], bool] = lambda _: False
+    ) -> Renewal:
+        """Make the lease last `ttl_s` from now, unless a live process claims the run.
+
+        Raises `LeaseLost`.
+        """
         with self._transaction(f"renew the lease of run {lease.run_id}") as connection:
-            leases.renew(connection, lease, self._now())
+            return leases.renew(connection, lease, self._now(), is_dead)
+
+    @contextmanager
+    def while_owned(self, lease: Lease) -> Iterator[None]:
+        """A moment in which nobody can take the run, for what no transaction can hold.
+
+        Keep it short: nobody else writes to the ledger meanwhile. Raises `LeaseLost`.
+        """
+        with self._transaction(f"check the lease of run {lease.run_id}") as connection:
+            leases.check(connection, lease)
+            yield
 
     def release_lease(self, lease: Lease, status: RunStatus) -> None:
         """Give the run back as `status`. Raises `LeaseLost`; `completed` needs every slot."""

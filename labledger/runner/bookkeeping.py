@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from labledger.records import SlotRecords, SlotStatus, TrialResult
 from labledger.runner.error_rate import ErrorRate
 from labledger.runner.events import Listener, event
 from labledger.runner.holds import Hold
-from labledger.runner.lease import HEARTBEAT_S
+from labledger.runner.ownership import Heartbeat
 from labledger.runner.pruning import Pruning
 from labledger.trial import traces
 from labledger.trial.contract import TrialSpec
@@ -43,11 +42,11 @@ class Bookkeeper:
     disk: Hold
     next_idx: int
     """The slot to commit next: all before it are committed."""
+    heartbeat: Heartbeat
     tell: Listener
     _skipped: dict[int, str] = field(default_factory=dict)
     _behind: bool = False
     """True when the mirrors lack something that is committed."""
-    _renewed: float = field(default_factory=time.monotonic)
 
     def journal(self, specs: Sequence[TrialSpec]) -> bool:
         """Note durably that these containers may exist from now on; False where that fails."""
@@ -163,10 +162,8 @@ class Bookkeeper:
 
     def renew(self) -> None:
         """Keep the lease, however long a row of commits is."""
-        if time.monotonic() - self._renewed > HEARTBEAT_S:
-            with self._room_needed():
-                self.writer.renew_lease(self.lease)
-            self._renewed = time.monotonic()
+        with self._room_needed():
+            self.heartbeat.beat()
 
     @contextmanager
     def _room_needed(self) -> Iterator[None]:

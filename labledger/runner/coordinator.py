@@ -59,6 +59,7 @@ class Coordinator:
     def execute(self) -> bool:
         """Run until every slot is committed or the run is stopped. True when all are committed."""
         try:
+            self.books.renew()
             self.books.commit_ready()
             while self._dispatch() or self._running:
                 self._heed_stop()
@@ -126,7 +127,7 @@ class Coordinator:
         while self._heeded < self.stop.level:
             self._heeded += 1
             self.tell(event("stopping", level=self._heeded))
-        if self._heeded > 1:
+        if self._heeded > 1 and self.trials.may_start:
             # Every time anew: a trial may have passed the gate just before it was closed.
             for spec in self._running.values():
                 try:

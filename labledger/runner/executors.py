@@ -64,9 +64,19 @@ class LocalTrials:
         """Let no further trial start; those that run go on."""
         self._gate.close()
 
+    def start_until(self, moment: float) -> None:
+        """Let nothing be started or touched after a moment, until another one is named."""
+        self._gate.open_until(moment)
+
+    @property
+    def may_start(self) -> bool:
+        """True while the run certainly belongs to this process."""
+        return self._gate.is_open
+
     def abandon(self) -> None:
         """Stop watching the trials that run; their containers go on by themselves."""
         self._gate.abandon()
+        self._discards.shutdown(wait=False, cancel_futures=True)
 
     def shutdown(self) -> None:
         """Let nothing more start, and return when every trial and every removal has ended."""

@@ -10,8 +10,7 @@ from pathlib import Path
 from labledger.ledger.model import LeaseInfo, Owner
 
 TTL_S = 30.0
-"""How long a lease lasts without a heartbeat."""
-HEARTBEAT_S = 5.0
+"""How long a lease lasts without a heartbeat, in seconds."""
 
 
 def this_process() -> Owner:
@@ -19,12 +18,16 @@ def this_process() -> Owner:
 
 
 def holder_is_dead(holder: LeaseInfo) -> bool:
-    """True only when the holder ran on this machine and provably runs no more.
+    """True only when the holder ran on this machine and provably runs no more."""
+    return is_dead(holder.owner)
+
+
+def is_dead(owner: Owner) -> bool:
+    """True only when a process ran on this machine and provably runs no more.
 
     Then its lease need not expire first. A process on another machine, in another container, or
     one that was merely suspended is never taken for dead.
     """
-    owner = holder.owner
     if owner.host != _host() or not owner.process_token:
         return False
     return _token(owner.pid) != owner.process_token

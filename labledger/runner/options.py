@@ -11,6 +11,7 @@ from labledger.records import JsonObject
 from labledger.runner.events import Listener, ignore
 from labledger.runner.holds import PATIENCE_S
 from labledger.runner.keeping import Keep
+from labledger.runner.lease import TTL_S
 from labledger.runner.room import MIN_FREE_BYTES
 from labledger.runner.stopping import StopRequest
 
@@ -30,6 +31,10 @@ class RunOptions:
     env_files: tuple[Path, ...] = ()
     frozen: bool = False
     """Resume with what the run was started with, whatever became of its files."""
+    take_over: bool = False
+    """Resume a run that another coordinator owns, as soon as its lease has expired."""
+    lease_ttl_s: float = TTL_S
+    """How long the run stays this coordinator's without a heartbeat, in seconds."""
     patience_s: float = PATIENCE_S
     """How long nothing may be dispatchable, in seconds, before the run stops, resumable: while the
     Docker engine is gone or starts nothing, or a disk is full."""

@@ -16,6 +16,7 @@ from labledger.runner.keeping import Keep, put_away
 from labledger.trial import traces
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels
+from labledger.trial.inputs import INCOMING
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ def sweep(reader: LedgerReader, run: RunInfo, folder: Path, keep: Keep, tell: Li
                 engine.remove(name)
     except LabLedgerError as error:
         tell(event("warning", message=f"old containers stay for now: {error.message}"))
+    shutil.rmtree(folder / INCOMING, ignore_errors=True)
     for trial in sorted((folder / "trials").glob("*-*")):
         idx, _, attempt = trial.name.partition("-")
         if not is_durable(int(idx), int(attempt), run, staged):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost, LedgerError
+from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
 from labledger.export.mirrors import MirrorWriter
 from labledger.export.summary import build_summary, write_summary
 from labledger.ledger.model import Lease, RunInfo
@@ -22,8 +23,8 @@ from labledger.runner.events import event
 from labledger.runner.executors import LocalTrials
 from labledger.runner.holds import Holds
 from labledger.runner.lab import Lab
-from labledger.runner.lease import TTL_S, holder_is_dead, this_process
 from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.ownership import Heartbeat, owned
 from labledger.runner.pruning import Pruning
 from labledger.runner.recovery import Leftover, leftovers, sweep
 from labledger.runner.room import Room
@@ -51,12 +52,13 @@ class Session:
         """Own the run, run what is left of it, and say how it stands."""
         folder = self.lab.run_folder(self.run_id)
         with ExitStack() as stack:
-            lease = stack.enter_context(self._ownership())
+            lease = stack.enter_context(owned(self.writer, self.run_id, self.options))
             reader = stack.enter_context(LedgerReader.open(self.lab.ledger))
             stack.enter_context(on_signals(self.options.stop))
             run = reader.run(self.run_id)
             self._prepare_folder(run)
-            mirrors = stack.enter_context(MirrorWriter(folder))
+            fence = partial(self.writer.while_owned, lease)
+            mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.mend(reader, self.run_id)
             trouble = self._run_the_rest(run, reader, mirrors, lease)
             with self._excused(trouble):
@@ -66,26 +68,13 @@ class Session:
             complete = run.next_schedule_idx == run.total_slots
             status = RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED
             with self._excused(trouble):
-                write_summary(folder, summary)
+                write_summary(folder, summary, fence)
             with self._excused(trouble):
                 self.writer.release_lease(lease, status)
         stopped = self.options.stop.level > 0
         outcome = RunOutcome(self.run_id, folder, complete, summary, stopped, trouble)
         self.options.tell(_ended(outcome))
         return outcome
-
-    @contextmanager
-    def _ownership(self) -> Iterator[Lease]:
-        """The run's lease. Where what follows fails, the run is given back as interrupted."""
-        owner = this_process()
-        lease = self.writer.acquire_lease(self.run_id, owner, TTL_S, holder_is_dead=holder_is_dead)
-        try:
-            yield lease
-        except BaseException:
-            # Where that fails too, the lease ends with its time or with this process.
-            with suppress(LedgerError):
-                self.writer.release_lease(lease, RunStatus.INTERRUPTED)
-            raise
 
     @contextmanager
     def _excused(self, trouble: str | None) -> Iterator[None]:
@@ -122,6 +111,7 @@ class Session:
             return None
         design = run.resolved["design"]
         holds = Holds(self.options.tell, self.options.patience_s, self._room().shortage)
+        trials = LocalTrials(width)
         coordinator = Coordinator(
             run=run,
             books=Bookkeeper(
@@ -134,10 +124,11 @@ class Session:
                 staged={idx: known.attempt for idx, known in left.items() if known.staged},
                 disk=holds.disk,
                 next_idx=run.next_schedule_idx,
+                heartbeat=Heartbeat(self.writer, lease, trials, self.options.tell),
                 tell=self.options.tell,
             ),
             queue=SlotQueue(reader, run, self._plans(run, reader.ledger_id), left),
-            trials=LocalTrials(width),
+            trials=trials,
             retry=design["retry"],
             holds=holds,
             keep=self.options.keep,

@@ -34,7 +34,7 @@ def adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
         return _await(engine, spec, state)
     if state.has_started:
         traces.note(spec, _FOLDER_DELETED)
-    engine.remove(spec.container)
+    engine.remove(state.container_id)
     return None
 
 

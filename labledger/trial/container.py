@@ -6,7 +6,7 @@ import math
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -120,10 +120,11 @@ class Engine:
                 if "error" in line:
                     raise ContainerFailed(f"could not pull image {ref}: {line['error']}")
 
-    def create(self, name: str, config: JsonObject) -> None:
-        """Create a container. Raises `ContainerFailed`."""
+    def create(self, name: str, config: JsonObject) -> str:
+        """Create a container and return its id. Raises `ContainerFailed`."""
         with _translated(f"create container {name}"):
-            self._client.create_container_from_config(config, name)  # type: ignore[no-untyped-call]
+            created = self._client.create_container_from_config(config, name)  # type: ignore[no-untyped-call]
+            return str(created["Id"])
 
     def start(self, container: str) -> None:
         with _translated(f"start container {container}"):
@@ -181,12 +182,19 @@ class Engine:
                 raise
 
     def remove(self, container: str) -> None:
-        """Remove a container by force; one that is gone already is no error."""
-        try:
-            with _translated(f"remove container {container}"):
+        """Remove a container by force; one that is gone already is no error.
+
+        Where somebody else is removing it, returns when that is done.
+        """
+        from docker.errors import APIError
+
+        with suppress(NoSuchContainer), _translated(f"remove container {container}"):
+            try:
                 self._client.remove_container(container, force=True, v=True)
-        except NoSuchContainer:
-            return
+            except APIError as error:
+                if "is already in progress" not in str(error):
+                    raise
+                self._client.wait(container, condition="removed", timeout=_API_TIMEOUT_S)
 
     def names_with(self, labels: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
         """Name and labels of every container, running or not, that carries all `labels`."""

@@ -29,7 +29,11 @@ _SLICE_S = 5.0
 
 
 class StartGate:
-    """Lets at most `width` trials run at once, while others prepare or are collected."""
+    """Lets at most `width` trials run at once, while others prepare or are collected.
+
+    It also keeps trials from touching anything once their run may belong to somebody else, however
+    long this process was suspended: what they would touch, another coordinator may be using.
+    """
 
     def __init__(self, width: int) -> None:
         self._changed = threading.Condition()
@@ -40,6 +44,7 @@ class StartGate:
         self._waiting: list[int] = []
         self._closed = False
         self._abandoned = False
+        self._open_until = math.inf
 
     def close(self) -> None:
         """Let no further trial start."""
@@ -58,22 +63,44 @@ class StartGate:
         with self._engine_work:
             yield
 
+    def open_until(self, moment: float) -> None:
+        """Let nothing be done after a moment (`time.time()`), until another one is named."""
+        with self._changed:
+            self._open_until = moment
+            self._changed.notify_all()
+
+    @property
+    def is_open(self) -> bool:
+        """True while the run certainly belongs to this process."""
+        return not self._abandoned and time.time() < self._open_until
+
+    def require_open(self) -> None:
+        """Return when the run certainly belongs to this process. Raises `Abandoned`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._abandoned or self.is_open)
+            if self._abandoned:
+                raise Abandoned
+
     def wait(self, engine: Engine, spec: TrialSpec) -> int | None:
         """The exit status of a trial's container, or None after its outer deadline.
 
         Does not rely on the engine to say when a container has ended: now and then, it is asked.
+        Raises `Abandoned` where the trial is somebody else's by then.
         """
+        status = None
         deadline = time.monotonic() + spec.deadline_s
         while (left := deadline - time.monotonic()) > 0:
             status = engine.wait(spec.container, min(_SLICE_S, left))
             if status is not None:
-                return status
+                break
             if self._abandoned:
                 raise Abandoned
             state = engine.inspect(spec.container)
             if state is not None and state.has_ended:
-                return state.exit_status
-        return None
+                status = state.exit_status
+                break
+        self.require_open()
+        return status
 
     @contextmanager
     def passage(self, turn: int) -> Iterator[None]:
@@ -84,7 +111,9 @@ class StartGate:
         with self._changed:
             self._waiting.append(turn)
             self._changed.wait_for(
-                lambda: self._closed or (self._free > 0 and turn == min(self._waiting))
+                lambda: (
+                    self._closed or (self.is_open and self._free > 0 and turn == min(self._waiting))
+                )
             )
             self._waiting.remove(turn)
             if self._closed:

@@ -6,7 +6,8 @@ import os
 import shlex
 import shutil
 import tarfile
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +16,36 @@ from labledger.records import JsonObject
 from labledger.store import ArtifactStore, sync_directory, sync_tree
 from labledger.trial.contract import PhasePlan, TrialSpec
 
+INCOMING = "incoming"
+"""The folder of a run in which the folders of its trials are made."""
+
 _OPEN_FOLDER = 0o777
 """Containers may run as any user; the run folder above is closed to other users of the host."""
 
 
-def prepare(spec: TrialSpec) -> None:
-    """Make the folder of a trial, which must not be there, with all that its container mounts."""
-    folder = spec.folder
+def prepare(spec: TrialSpec, ready: Callable[[], None] = lambda: None) -> None:
+    """Make the folder of a trial, which must not be there, with all that its container mounts.
+
+    It is made elsewhere and gets its name at the end, as a whole: a process that was suspended
+    meanwhile never writes into another one's trial. `ready` is called just before, and may raise.
+    """
+    incoming = spec.plan.run_dir / INCOMING
+    incoming.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
+    try:
+        made.chmod(0o755)
+        _fill(made, spec)
+        ready()
+        spec.folder.parent.mkdir(exist_ok=True)
+        made.rename(spec.folder)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def _fill(folder: Path, spec: TrialSpec) -> None:
     for name in ("in", "out", "state", "workspace"):
-        (folder / name).mkdir(parents=True)
+        (folder / name).mkdir()
         (folder / name).chmod(_OPEN_FOLDER)
     inside = folder / "in"
     _write_json(inside / "task.json", spec.task)

@@ -18,28 +18,27 @@ PAUSES_S = (0.2, 0.4, 0.8, 1.6)
 T = TypeVar("T")
 
 
-def create(engine: Engine, gate: StartGate, spec: TrialSpec) -> float:
-    """Create a trial's container, and return when. Raises `NameTaken` where its name is taken."""
+def create(engine: Engine, gate: StartGate, spec: TrialSpec) -> tuple[str, float]:
+    """Create a trial's container: its id, and when. Raises `NameTaken` where its name is taken."""
     created = time.monotonic()
     config = container_config(spec)
 
-    def create() -> None:
+    def create() -> str:
         with gate.engine_work():
-            engine.create(spec.container, config)
+            return engine.create(spec.container, config)
 
-    patiently(create)
-    return created
+    return patiently(create), created
 
 
-def start(engine: Engine, gate: StartGate, spec: TrialSpec, created: float) -> None:
+def start(engine: Engine, gate: StartGate, container: str, created: float) -> None:
     """Start a trial's container, once: one that has started in spite of an error is left alone."""
 
     def start() -> None:
         with gate.engine_work():
-            engine.start(spec.container)
+            engine.start(container)
 
     def start_unless_started() -> None:
-        state = engine.inspect(spec.container)
+        state = engine.inspect(container)
         if state is None or not state.has_started:
             start()
 

@@ -24,7 +24,7 @@ from labledger.trial.container import (
     thread_engine,
 )
 from labledger.trial.contract import ExitStatus, TrialSpec
-from labledger.trial.gate import Abandoned, NotStarted, thread_gate
+from labledger.trial.gate import Abandoned, NotStarted, StartGate, thread_gate
 from labledger.trial.isolation import sweep_config
 
 
@@ -51,6 +51,7 @@ def run_trial(spec: TrialSpec) -> TrialResult:
     begun = clock.utc_now()
     try:
         engine = thread_engine()
+        thread_gate().require_open()
         ended = adopt(engine, spec) or _run_once(engine, spec)
         return _collected(engine, spec, ended)
     except (NotStarted, Abandoned, EngineUnavailable, NoRoom):
@@ -157,6 +158,7 @@ def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
         state = engine.inspect(spec.container)
         if state is not None and state.has_started:
             raise
+        thread_gate().require_open()
         engine.remove(spec.container)
         return _run_new(engine, spec)
 
@@ -165,24 +167,21 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     gate = thread_gate()
     traces.mark_unstarted(spec.folder)
     remove_folder(spec)
-    inputs.prepare(spec)
+    inputs.prepare(spec, gate.require_open)
     faults.reached("before_create", spec.slot.schedule_idx)
-    created = starting.create(engine, gate, spec)
+    gate.require_open()
+    container, created = starting.create(engine, gate, spec)
     faults.reached("after_create", spec.slot.schedule_idx)
     try:
         with gate.passage(spec.slot.schedule_idx):
             traces.mark_started(spec.folder)
             started_at, started = clock.utc_now(), time.monotonic()
-            starting.start(engine, gate, spec, created)
+            starting.start(engine, gate, container, created)
             faults.reached("agent_running", spec.slot.schedule_idx)
             exit_status, was_removed = _wait(engine, spec)
             lasted = timedelta(seconds=time.monotonic() - started)
     except (NotStarted, ContainerFailed, NoRoom):
-        state = engine.inspect(spec.container)
-        if state is None or not state.has_started:
-            traces.mark_unstarted(spec.folder)
-        engine.remove(spec.container)
-        remove_folder(spec)
+        _give_up(engine, gate, spec, container)
         raise
     if exit_status is None and not was_removed:
         end(engine, spec)
@@ -194,6 +193,19 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
         _ran_out(engine, spec, exit_status),
         was_removed,
     )
+
+
+def _give_up(engine: Engine, gate: StartGate, spec: TrialSpec, container: str) -> None:
+    """Clear a container away that was not to be started, or could not be.
+
+    By its id: the name and the folder may be another coordinator's by now.
+    """
+    state = engine.inspect(container)
+    if gate.is_open and (state is None or not state.has_started):
+        traces.mark_unstarted(spec.folder)
+    engine.remove(container)
+    if gate.is_open:
+        remove_folder(spec)
 
 
 def _wait(engine: Engine, spec: TrialSpec) -> tuple[int | None, bool]:

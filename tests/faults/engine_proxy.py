@@ -43,7 +43,7 @@ class EngineProxy:
         self.asked: Counter[str] = Counter()
         """How often each kind of request came."""
         self.busiest: Counter[str] = Counter()
-        """How many requests of a kind were answered at the same time, at most."""
+        """How many requests of a kind `rule` had to look at at the same time, at most."""
         self._path = path
         self._busy: Counter[str] = Counter()
         self._open: set[socket.socket] = set()
@@ -89,16 +89,16 @@ class EngineProxy:
             kind = _kind(request)
             with self._counted(kind):
                 answer = self.rule(kind)
-                if answer is None:
-                    self._pass_on(near, request)
-                elif answer == HANG:
-                    _until_closed(near)
-                else:
-                    if answer == LOSE:
-                        self._pass_on(None, request)
-                        answer = error(500, "the answer was lost")
-                    with contextlib.suppress(OSError):
-                        near.sendall(answer)
+            if answer is None:
+                self._pass_on(near, request)
+            elif answer == HANG:
+                _until_closed(near)
+            else:
+                if answer == LOSE:
+                    self._pass_on(None, request)
+                    answer = error(500, "the answer was lost")
+                with contextlib.suppress(OSError):
+                    near.sendall(answer)
 
     def _pass_on(self, near: socket.socket | None, request: bytes) -> None:
         with socket.socket(socket.AF_UNIX) as far, self._known(far):

@@ -156,3 +156,22 @@ def test_durations_read_as_people_write_them(seconds: float, text: str) -> None:
 def test_no_rate_is_no_zero() -> None:
     """A variant that was never scored has no pass rate, and one that never passed has 0."""
     assert (percent(None), percent(0.0), percent(0.8333)) == ("–", "0.0%", "83.3%")
+
+
+def test_waiting_for_a_run_and_being_waited_for_are_said() -> None:
+    """Who has the run, or wants it, since when and how long that takes; no longer once it runs."""
+    who = {"run_id": "run-1", "host": "there", "pid": 99, "since": "T0", "expires_at": "T1"}
+    waiting = event("waiting_for_lease", **who, seconds=24.6)
+    wanted = event("run_wanted", **who)
+    for told, facts in ((waiting, ("T0", "25s")), (wanted, ("T0", "T1"))):
+        line = progress.notable_line(told)
+        assert line is not None
+        assert all(fact in line for fact in ("process 99 on there", *facts))
+        assert view_of(told).note == line
+    assert view_of(waiting, STARTED).note == ""
+
+
+def test_quiet_warns_who_wants_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """That the run will be taken away is a warning, also to who asked for nothing else."""
+    progress.QuietWatcher()(event("run_wanted", host="h", pid=9, since="T0", expires_at="T1"))
+    assert "process 9 on h wants this run" in capsys.readouterr().err

@@ -6,13 +6,14 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import ledger_kit as kit
 import pytest
 
-from labledger.errors import LedgerError
+from labledger.errors import LeaseLost, LedgerError
 from labledger.export.mirrors import PATHS, MirrorWriter, compare, rebuild, rebuild_all
 from labledger.ledger.model import Lease
 from labledger.ledger.reader import LedgerReader
@@ -215,7 +216,7 @@ import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 import ledger_kit as kit
-from labledger.errors import LedgerError
+from labledger.errors import LeaseLost, LedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotRecords, SlotStatus
@@ -243,3 +244,42 @@ def test_a_mirror_that_fills_the_disk_keeps_whole_lines(
     )  # fmt: skip
     assert "could not write the mirror" in done.stdout
     assert compare(reader, kit.RUN, run_dir) == []
+
+
+def test_a_writer_that_was_overtaken_changes_nothing(
+    tmp_path: Path, writer: LedgerWriter, reader: LedgerReader, lease: Lease
+) -> None:
+    """What a suspended process writes late, another one has mended meanwhile: the same bytes stay,
+    and so do those of later commits."""
+    folder = tmp_path / "run"
+    with MirrorWriter(folder) as late, MirrorWriter(folder) as other:
+        late.mend(reader, kit.RUN)
+        held_back = writer.commit_result(lease, kit.result(0))
+        other.mend(reader, kit.RUN)
+        other.append(writer.commit_result(lease, kit.result(1)))
+        whole = contents(folder)
+        late.append(held_back)
+        assert contents(folder) == whole
+        other.append(writer.commit_result(lease, kit.result(2)))
+    assert compare(reader, kit.RUN, folder) == []
+
+
+def test_a_mirror_is_cut_and_replaced_within_the_fence_only(
+    run_dir: Path, reader: LedgerReader
+) -> None:
+    """Where the run is somebody else's, neither a torn line nor a wrong mirror is touched."""
+
+    @contextmanager
+    def closed() -> Iterator[None]:
+        raise LeaseLost
+        yield
+
+    for damage in (cut(7), last_slot_changed):
+        damage(run_dir / EVENTS)
+        before = contents(run_dir)
+        with MirrorWriter(run_dir, closed) as mirrors, pytest.raises(LeaseLost):
+            mirrors.mend(reader, kit.RUN)
+        assert contents(run_dir) == before
+        with MirrorWriter(run_dir) as mirrors:
+            mirrors.mend(reader, kit.RUN)
+        assert compare(reader, kit.RUN, run_dir) == []

@@ -66,8 +66,8 @@ def test_the_lease_of_a_dead_process_is_taken_over_at_once(
     """Where the holder is known to be dead, nobody waits for the expiry."""
     kit.begin_run(first)
     seen = []
-    second.acquire_lease(kit.RUN, OTHER, 30, holder_is_dead=lambda held: not seen.append(held))
-    assert [held.owner for held in seen] == [kit.OWNER]
+    second.acquire_lease(kit.RUN, OTHER, 30, is_dead=lambda owner: not seen.append(owner))
+    assert seen == [kit.OWNER]
 
 
 WRITES: dict[str, Callable[[LedgerWriter, Lease], object]] = {

@@ -1,0 +1,60 @@
+"""A ledger that an older labledger wrote: what the commands say of it, and what mends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ledger_kit as kit
+import pytest
+from experiments import PASSING, RIGHT, Project
+
+from labledger.ledger import migrate
+
+pytestmark = pytest.mark.docker
+
+RUN = "finished"
+
+
+@pytest.fixture
+def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    """A finished run in a ledger of revision 0001."""
+    project = Project(tmp_path, {"a": RIGHT})
+    project.start(RUN)
+    kit.make_older(project.lab / "ledger.sqlite", "0001")
+    return project
+
+
+def kept(project: Project) -> list[Path]:
+    """Every file of the lab folder but those that SQLite makes beside a database it reads."""
+    return [file for file in sorted(project.lab.rglob("*")) if "sqlite-" not in file.name]
+
+
+def test_every_command_says_what_mends_an_outdated_ledger(project: Project) -> None:
+    """Nothing is read, run or changed before `labledger db upgrade`; after it, all works."""
+    ledger = project.lab / "ledger.sqlite"
+    before = ledger.read_bytes()
+    files = kept(project)
+    run = ["run", project.experiment, *PASSING, "--run-id", "next"]
+    commands: list[list[object]] = [
+        *(["status", RUN], ["resume", RUN, *PASSING], ["verify"], ["show", RUN, 0], ["runs"]),
+        *(["query", "SELECT 1"], ["export", RUN], ["clean"], ["doctor"], ["db", "current"], run),
+    ]
+    for words in commands:
+        done = project.command(*words)
+        assert done.returncode == 3, (words, done.stdout, done.stderr)
+        said = done.stdout + done.stderr
+        assert f"revision 0001; this labledger needs {migrate.HEAD}" in said, words
+        assert "labledger db upgrade" in said, words
+    assert ledger.read_bytes() == before
+    assert kept(project) == files
+
+    copy = Path(project.output("db", "backup").strip())
+    assert migrate.current(copy) == "0001"
+    told = project.output("db", "upgrade")
+    assert f"revision 0001 → {migrate.HEAD}; backup: " in told
+    assert Path(told.rpartition("backup: ")[2].strip()).read_bytes()[:15] == b"SQLite format 3"
+    for words in (commands[0], ["resume", RUN, *PASSING], run):
+        done = project.command(*words)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+    project.check_whole(RUN)
+    project.check_whole("next")

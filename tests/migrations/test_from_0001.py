@@ -1,0 +1,75 @@
+"""A ledger of revision 0001, with a run in it, becomes today's and loses nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ledger_kit as kit
+import pytest
+
+from labledger.errors import LedgerOutdated
+from labledger.ledger import migrate, objects
+from labledger.ledger.engine import DRIVER
+from labledger.ledger.model import LeaseInfo, Owner
+from labledger.ledger.verify import verify
+from labledger.records import RunStatus, SlotStatus
+
+ASKER = Owner("there", 99, "boot-2")
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """Two committed slots, one that was pruned, and one that is staged."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer)
+        for idx in range(2):
+            writer.commit_result(lease, kit.result(idx))
+        writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
+        writer.stage(lease, kit.result(3), final=True)
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    kit.make_older(path, "0001")
+    return path
+
+
+def dump(path: Path) -> dict[str, list[Any]]:
+    """Every row of every table of revision 0001."""
+    raw = DRIVER.connect(str(path))
+    tables = "SELECT name FROM sqlite_schema WHERE type = 'table'"
+    names = {name for (name,) in raw.execute(tables)} - {"alembic_version", "claim"}
+    found = {name: raw.execute(f"SELECT * FROM {name}").fetchall() for name in sorted(names)}
+    raw.close()
+    return found
+
+
+def test_nothing_is_lost_and_all_is_as_today(old: Path, tmp_path: Path) -> None:
+    """Rows and digests stay, a backup is there, views and triggers are back, and it verifies."""
+    assert migrate.current(old) == "0001"
+    before = dump(old)
+    assert len(before["slot_commit"]) == 3
+    done = migrate.upgrade(old)
+    assert (done.before, done.after) == ("0001", migrate.HEAD)
+    assert dump(old) == before
+    assert done.backup is not None
+    assert migrate.current(done.backup) == "0001"
+    assert dump(done.backup) == before
+    report = verify(old, None)
+    assert (report.slots, list(report.findings)) == (3, [])
+    raw = DRIVER.connect(str(old))
+    sql = "SELECT name FROM sqlite_schema WHERE type = ?"
+    assert {row[0] for row in raw.execute(sql, ("view",))} == set(objects.VIEWS)
+    assert {row[0] for row in raw.execute(sql, ("trigger",))} == set(objects.TRIGGERS)
+    raw.close()
+
+
+def test_its_run_goes_on(old: Path) -> None:
+    """After the upgrade the run is owned, claimed and completed; before it, nothing opens it."""
+    with pytest.raises(LedgerOutdated, match=f"revision 0001; this labledger needs {migrate.HEAD}"):
+        kit.open_writer(old)
+    migrate.upgrade(old)
+    with kit.open_writer(old) as writer:
+        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        assert isinstance(writer.claim_lease(kit.RUN, ASKER, 30, 10), LeaseInfo)
+        writer.commit_staged(lease, 3)
+        writer.release_lease(lease, RunStatus.COMPLETED)

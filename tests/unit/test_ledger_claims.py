@@ -1,0 +1,157 @@
+"""A run that is wanted: its holder keeps it for as long as promised, and then it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import ledger_kit as kit
+import pytest
+
+from labledger.errors import LeaseHeld, LeaseLost, RunNotFound
+from labledger.ledger.model import Lease, LeaseInfo, Owner
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import RunStatus
+
+ASKER = Owner(host="there", pid=99, process_token="boot-2")
+RIVAL = Owner(host="there", pid=100, process_token="boot-2")
+TTL_S = 30
+CLAIM_S = 10
+
+
+@pytest.fixture
+def clock() -> kit.FakeClock:
+    return kit.FakeClock()
+
+
+@pytest.fixture
+def first(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
+    with kit.open_writer(path, clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def second(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
+    with kit.open_writer(path, clock) as opened:
+        yield opened
+
+
+def ask(writer: LedgerWriter, owner: Owner = ASKER) -> Lease | LeaseInfo:
+    return writer.claim_lease(kit.RUN, owner, TTL_S, CLAIM_S)
+
+
+def test_the_holder_of_a_wanted_run_works_until_its_lease_ends(
+    first: LedgerWriter, second: LedgerWriter, clock: kit.FakeClock
+) -> None:
+    """Its heartbeats move the end no more and say who waits; what it commits counts, until the
+    asker takes the run and every write of the old owner fails."""
+    lease = kit.begin_run(first)
+    promised = first.renew_lease(lease)
+    assert promised.claim is None
+    for clock.seconds in range(0, 30, 4):
+        held = ask(second)
+        assert isinstance(held, LeaseInfo)
+        assert (held.owner, held.expires_at) == (kit.OWNER, promised.expires_at)
+        renewal = first.renew_lease(lease)
+        assert renewal.expires_at == promised.expires_at
+        assert renewal.claim is not None
+        assert renewal.claim.owner == ASKER
+    first.commit_result(lease, kit.result(0))
+    clock.seconds = 30
+    taken = ask(second)
+    assert isinstance(taken, Lease)
+    assert taken.epoch == lease.epoch + 1
+    with pytest.raises(LeaseLost, match="process 99 on there"):
+        first.commit_result(lease, kit.result(1))
+    assert second.renew_lease(taken).claim is None, "the claim outlived its purpose"
+    second.commit_result(taken, kit.result(1))
+
+
+def test_a_run_that_is_given_back_is_taken_by_who_waits(
+    first: LedgerWriter, second: LedgerWriter
+) -> None:
+    """The asker need not wait for an expiry, and nobody comes before it."""
+    lease = kit.begin_run(first)
+    ask(second)
+    first.release_lease(lease, RunStatus.INTERRUPTED)
+    with pytest.raises(LeaseHeld, match="wanted by process 99 on there"):
+        first.acquire_lease(kit.RUN, RIVAL, TTL_S)
+    assert isinstance(ask(second), Lease)
+
+
+def test_the_second_who_asks_is_refused(first: LedgerWriter, second: LedgerWriter) -> None:
+    """It learns who was there first, since when, and changes nothing."""
+    kit.begin_run(first)
+    ask(second)
+    for owner in (RIVAL, Owner("elsewhere", ASKER.pid, ASKER.process_token)):
+        with pytest.raises(LeaseHeld) as caught:
+            ask(first, owner)
+        for fact in ("process 99", "there", "00:00:00.000Z"):
+            assert fact in caught.value.message
+    assert isinstance(ask(second), LeaseInfo)
+
+
+def test_a_claim_that_nobody_renews_is_void(
+    first: LedgerWriter, second: LedgerWriter, clock: kit.FakeClock
+) -> None:
+    """The holder of the run has it longer again, and another process may ask."""
+    lease = kit.begin_run(first)
+    ask(second)
+    clock.seconds = CLAIM_S
+    renewal = first.renew_lease(lease)
+    assert (renewal.expires_at, renewal.claim) == ("2026-02-01T00:00:40.000Z", None)
+    assert isinstance(ask(first, RIVAL), LeaseInfo)
+    with pytest.raises(LeaseHeld, match="process 100"):
+        ask(second)
+
+
+def test_the_claim_of_a_dead_process_is_void_at_once(
+    first: LedgerWriter, second: LedgerWriter
+) -> None:
+    """Who is known to be dead keeps neither the holder nor another asker from the run."""
+    lease = kit.begin_run(first)
+    ask(second)
+    assert first.renew_lease(lease, is_dead=lambda owner: owner == ASKER).claim is None
+    held = first.claim_lease(kit.RUN, RIVAL, TTL_S, CLAIM_S, is_dead=lambda o: o == ASKER)
+    assert isinstance(held, LeaseInfo)
+
+
+def test_only_the_asker_withdraws_its_claim(
+    first: LedgerWriter, second: LedgerWriter, reader: LedgerReader
+) -> None:
+    """A withdrawn claim leaves no row; that of another process stays."""
+    kit.begin_run(first)
+    ask(second)
+    first.withdraw_claim(kit.RUN, RIVAL)
+    claim = reader.run(kit.RUN).claim
+    assert claim is not None
+    assert claim.owner == ASKER
+    assert reader.run(kit.RUN).as_json()["wanted_by"]["pid"] == ASKER.pid
+    second.withdraw_claim(kit.RUN, ASKER)
+    assert reader.run(kit.RUN).claim is None
+
+
+def test_what_is_fenced_happens_for_the_owner_only(
+    first: LedgerWriter, second: LedgerWriter, clock: kit.FakeClock
+) -> None:
+    """Outside the ledger, too, a former owner does nothing; and an error leaves the writer well."""
+    lease = kit.begin_run(first)
+    done = []
+    with first.while_owned(lease):
+        done.append("owner")
+    with pytest.raises(OSError, match="full"), first.while_owned(lease):
+        raise OSError("full")
+    first.commit_result(lease, kit.result(0))
+    clock.seconds = TTL_S
+    assert isinstance(ask(second), Lease)
+    with pytest.raises(LeaseLost), first.while_owned(lease):
+        done.append("former owner")
+    assert done == ["owner"]
+
+
+def test_an_unknown_run_cannot_be_claimed(first: LedgerWriter) -> None:
+    """A misspelt run id is an error, not a wait."""
+    kit.begin_run(first)
+    with pytest.raises(RunNotFound, match="no run 'run-2'"):
+        first.claim_lease("run-2", ASKER, TTL_S, CLAIM_S)

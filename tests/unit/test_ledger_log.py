@@ -1,0 +1,128 @@
+"""The write-ahead log: readers let it grow, and it shrinks when they have gone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import ledger_kit as kit
+import pytest
+
+from labledger.ledger import engine
+from labledger.ledger.model import Lease
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import Artifact
+from labledger.runner.executors import LocalTrials
+from labledger.runner.ownership import Heartbeat
+
+LIMIT = 1 << 20
+SLOTS = 40
+
+
+@pytest.fixture(autouse=True)
+def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "LOG_LIMIT_BYTES", LIMIT)
+
+
+class Growing:
+    """A run whose every commit adds a quarter of the limit to the log."""
+
+    def __init__(self, writer: LedgerWriter) -> None:
+        self.writer = writer
+        self.lease: Lease = kit.begin_run(writer, SLOTS)
+        self.next = 0
+
+    def commit(self, times: int = 1) -> None:
+        for _ in range(times):
+            made = kit.result(self.next)
+            big = Artifact.inline(os.urandom(LIMIT // 4))
+            result = kit.result(self.next, artifacts=(*made.artifacts, big))
+            self.writer.commit_result(self.lease, result)
+            self.next += 1
+
+
+@pytest.fixture
+def run(writer: LedgerWriter) -> Growing:
+    return Growing(writer)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Any]:
+    """A transaction that has begun to read and stays open."""
+    uri = f"file:{path}?mode=ro"
+    with closing(engine.DRIVER.connect(uri, uri=True, isolation_level=None)) as raw:
+        raw.execute("BEGIN")
+        committed(raw)
+        yield raw
+
+
+def committed(raw: Any) -> int:
+    count: int = raw.execute("SELECT count(*) FROM slot_commit").fetchone()[0]
+    return count
+
+
+def test_a_reader_that_stays_holds_nobody_up(run: Growing, path: Path) -> None:
+    """Commits go on and the reader sees its own moment; the log grows, and shrinks afterwards."""
+    run.commit()
+    with reading(path) as raw:
+        run.commit(12)
+        assert engine.log_size(path) > 2 * LIMIT
+        assert not run.writer.shrink_log()
+        run.commit()
+        assert committed(raw) == 1
+    assert run.writer.shrink_log()
+    assert engine.log_size(path) == 0
+    run.commit()
+    with reading(path) as raw:
+        assert committed(raw) == 15
+
+
+def test_readers_in_a_row_do_not_starve_it(run: Growing, path: Path) -> None:
+    """Where one reader begins before the last one ends, always, the log shrinks all the same."""
+    ended = threading.Event()
+    begun = [threading.Event(), threading.Event()]
+
+    def read(mine: threading.Event, others: threading.Event) -> None:
+        while not ended.is_set():
+            with reading(path):
+                mine.set()
+                others.wait(1)
+                others.clear()
+
+    readers = [threading.Thread(target=read, args=pair) for pair in (begun, begun[::-1])]
+    for reader in readers:
+        reader.start()
+    try:
+        run.commit(12)
+        assert any(run.writer.shrink_log() for _ in range(100))
+        assert engine.log_size(path) <= LIMIT
+    finally:
+        ended.set()
+        for reader in readers:
+            reader.join()
+
+
+def test_a_heartbeat_shrinks_it(run: Growing, path: Path) -> None:
+    """A coordinator sees to the log as long as it lives."""
+    with reading(path):
+        run.commit(12)
+    assert engine.log_size(path) > 2 * LIMIT
+    trials = LocalTrials(1)
+    Heartbeat(run.writer, run.lease, trials, lambda _: None).beat()
+    trials.shutdown()
+    assert engine.log_size(path) == 0
+
+
+def test_it_is_emptied_at_the_end(path: Path) -> None:
+    """A reader that is merely there does not leave a log behind, whatever its size."""
+    with closing(engine.DRIVER.connect(f"file:{path}?mode=ro", uri=True)) as idle:
+        with kit.open_writer(path) as writer:
+            Growing(writer).commit()
+            assert committed(idle) == 1
+            idle.rollback()
+            assert engine.log_size(path) > 0
+        assert engine.log_size(path) == 0
