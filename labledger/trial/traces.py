@@ -62,6 +62,8 @@ def notes(trial: Path) -> list[str]:
         return [str(text) for text in json.loads(_notes(trial).read_text("utf-8"))]
     except FileNotFoundError:
         return []
+    except (ValueError, TypeError):
+        return [f"{_notes(trial).name} said why, and cannot be read any more"]
 
 
 def withdraw(trial: Path, why: str) -> None:

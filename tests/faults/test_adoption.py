@@ -5,15 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
+from adoption_kit import RUN, begin_and_kill, make
 from experiments import (
     HOLDING,
     HOLDS,
-    MEDDLING,
     PASSING,
     RIGHT,
     EngineLog,
@@ -22,35 +20,15 @@ from experiments import (
     until,
 )
 
-from labledger import clock
 from labledger.api import open_ledger
 from labledger.faults import VARIABLE
 from labledger.trial.container import thread_engine
 
 pytestmark = pytest.mark.docker
 
-RUN = "adopted"
-HOUR_S = 3600.0
 HOLDS_AT_DO = "until [ ! -e do.sh ] || [ -e /agentlab/out/gate ]; do sleep 0.05; done; " + RIGHT
 """An agent that holds until its trial folder is deleted, or its gate is opened."""
 GRADES_AT_GATE = "touch /agentlab/out/grading; until [ -e /agentlab/out/go ]; do sleep 0.05; done\n"
-
-
-def make(folder: Path, *scripts: str, **design: Any) -> Project:
-    """A project of one variant, whose slots are these scripts in their order."""
-    project = Project(folder, {f"t{n}": script for n, script in enumerate(scripts)}, **design)
-    del project.document["variant_plan"]
-    project.save()
-    return project
-
-
-def begin_and_kill(project: Project, count: int) -> None:
-    """Kill a coordinator when the agents of its first so many slots hold."""
-    with closing(project.run(RUN, *HOLDING)) as coordinator:
-        coordinator.until("slot_dispatched")
-        first = {(idx, 1) for idx in range(count)}
-        until(lambda: first <= project.running(RUN).keys(), f"{count} agents to run")
-        coordinator.kill()
 
 
 def let_end(project: Project, schedule_idx: int) -> None:
@@ -271,86 +249,9 @@ def test_removed_while_it_is_adopted(
         project.open_gate(RUN, 0, 2)
         assert coordinator.finish() == 0, coordinator.stderr
     assert attempts(project, 0) in ([KILLED, COMPLETED], [REMOVED, COMPLETED])
-    require_sane_times(project)
-    project.check_whole(RUN)
-
-
-# -- the machine's clock
-
-
-class Clock:
-    """The clock of a project's coordinators, which a test can set."""
-
-    def __init__(self, project: Project) -> None:
-        self._file = project.folder / "clock"
-        self.shift(0)
-        project.environment = MEDDLING | {"MEDDLE_CLOCK": str(self._file)}
-
-    def shift(self, seconds: float) -> None:
-        new = self._file.with_suffix(".new")
-        new.write_text(str(seconds), "ascii")
-        new.replace(self._file)
-
-
-def require_sane_times(project: Project) -> None:
-    """No trial lasts an hour or less than nothing, or ends before it starts."""
     with open_ledger(lab_dir=project.lab) as ledger:
-        total = ledger.run(RUN).total_slots
-        trials = [ledger.slot(RUN, idx)["trials"][0] for idx in range(total)]
-    for trial in trials:
-        assert trial["started_at"] <= trial["ended_at"], trial
-        for attempt in trial["attempts"]:
-            assert 0 <= attempt["duration_ms"] < 1000 * HOUR_S / 2, attempt
-        lasted = clock.parse(trial["ended_at"]) - clock.parse(trial["started_at"])
-        assert abs(lasted / timedelta(milliseconds=1) - trial["duration_ms"]) <= 1
-
-
-@pytest.mark.parametrize("shift", [HOUR_S, -HOUR_S], ids=["later", "earlier"])
-def test_the_clock_is_set_between_two_coordinators(
-    shift: float, tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
-) -> None:
-    """A dead coordinator's run is taken over at once, and its trials last what they lasted."""
-    project = make(tmp_path, HOLDS, HOLDS, RIGHT, RIGHT)
-    machine = Clock(project)
-    begin_and_kill(project, 2)
-    machine.shift(shift)
-    with closing(project.resume(RUN, *HOLDING)) as coordinator:
-        coordinator.until("slot_dispatched", times=2)
-        for idx in (1, 0):
-            project.open_gate(RUN, idx)
-        assert coordinator.finish() == 0, coordinator.stderr
-    rows = project.rows(RUN)
-    assert [row["schedule_idx"] for row in rows["scores"]] == [0, 1, 2, 3]
-    require_sane_times(project)
-    assert engine_log.starts(project, RUN) == {(idx, 1): 1 for idx in range(4)}
+        (trial,) = ledger.slot(RUN, 0)["trials"]
+    for attempt in trial["attempts"]:
+        assert attempt["started_at"] <= attempt["ended_at"]
+        assert attempt["started_at"] > "2000"
     project.check_whole(RUN)
-
-
-def test_the_clock_is_set_while_a_coordinator_runs(
-    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
-) -> None:
-    """A clock that jumps an hour ahead and back fences nobody off, and no trial lasts an hour."""
-    project = make(tmp_path, HOLDS, HOLDS, RIGHT)
-    machine = Clock(project)
-    project.environment |= {"MEDDLE_HEARTBEAT": "0.1"}
-    with closing(project.run(RUN, *HOLDING)) as coordinator:
-        coordinator.until("slot_dispatched")
-        project.await_agents(RUN, 2)
-        for shift in (HOUR_S, -HOUR_S):
-            machine.shift(shift)
-            until(lambda by=shift: has_heartbeat_of(project, by), f"a heartbeat at {shift:+} s")
-            project.open_gate(RUN, 0 if shift > 0 else 1)
-            coordinator.until("slot_committed", times=1 if shift > 0 else 2)
-        assert coordinator.finish() == 0, coordinator.stderr
-    require_sane_times(project)
-    assert engine_log.starts(project, RUN) == {(idx, 1): 1 for idx in range(3)}
-    project.check_whole(RUN)
-
-
-def has_heartbeat_of(project: Project, shift: float) -> bool:
-    """True when the lease was renewed by a clock that is wrong by `shift` seconds."""
-    with open_ledger(lab_dir=project.lab) as ledger:
-        lease = ledger.run(RUN).lease
-    assert lease is not None
-    ahead = clock.parse(lease.expires_at) - datetime.now(UTC)
-    return abs(ahead.total_seconds() - shift) < HOUR_S / 2

@@ -129,16 +129,25 @@ def test_what_a_killed_container_wrote_is_the_users(user: HostsUser) -> None:
     assert user.trials.containers() == []
 
 
-def test_leftover_folder_is_replaced(user: HostsUser) -> None:
-    """A folder of root's files that a lost container left is no obstacle to running the slot."""
-    spec = user.spec(f"{CLOSED}kill -KILL $$")
-    user.run(spec)
-    thread_engine().remove(spec.container)
+def take_away(spec: TrialSpec) -> None:
+    """Make a trial's workspace root's, closed to everybody else."""
     if os.geteuid() == 0:
         for path in (spec.folder / "workspace").rglob("*"):
             os.chown(path, 0, 0, follow_symlinks=False)
             path.chmod(0o700)
-    result = user.run(replace(spec, may_exist=True))
+
+
+def test_leftover_folder_is_replaced(user: HostsUser) -> None:
+    """A folder of root's files that a lost container left is evidence first, and no obstacle."""
+    spec = user.spec(f"{CLOSED}kill -KILL $$")
+    user.run(spec)
+    thread_engine().remove(spec.container)
+    take_away(spec)
+    lost = user.run(replace(spec, may_exist=True))
+    assert brief(lost) == ("infra_error", "container_removed", None)
+    assert b"closed/deep/file" in user.trials.content(lost, "workspace_after")
+    take_away(spec)
+    result = user.run(spec)
     assert result.status == "agent_error"
     user.discard(spec)
     assert not spec.folder.exists()
