@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ class ContainerState:
     started_at: str
     finished_at: str
     labels: dict[str, str]
+    changes_dir: str | None = None
+    """The host's folder of what is not as in the image, where this user may look into it."""
 
     @property
     def has_started(self) -> bool:
@@ -95,6 +98,17 @@ class Engine:
                 return str(self._client.inspect_image(ref)["Id"])  # type: ignore[no-untyped-call]
             except ImageNotFound:
                 return None
+
+    def image_user(self, image_id: str) -> str | None:
+        """The user that an image names, perhaps ""; None where the image is not here."""
+        if image_id not in _image_users:
+            try:
+                with _translated(f"look for image {image_id}"):
+                    found = self._client.inspect_image(image_id)  # type: ignore[no-untyped-call]
+            except ContainerFailed:
+                return None
+            _image_users[image_id] = str(found["Config"].get("User") or "")
+        return _image_users[image_id]
 
     def image_is_obtainable(self, ref: str) -> bool:
         """True when a registry offers the image. Downloads nothing."""
@@ -161,7 +175,15 @@ class Engine:
             started_at=state["StartedAt"],
             finished_at=state["FinishedAt"],
             labels=found["Config"]["Labels"] or {},
+            changes_dir=_readable_changes(found.get("GraphDriver") or {}),
         )
+
+    def inspect_one(self, container: str) -> ContainerState:
+        """As `inspect`, of a container that must be there. Raises `NoSuchContainer`."""
+        state = self.inspect(container)
+        if state is None:
+            raise NoSuchContainer(f"container {container} was removed while its trial ran")
+        return state
 
     def kill(self, container: str) -> None:
         """End a container at once; one that has ended already is left as it is."""
@@ -180,6 +202,19 @@ class Engine:
                 self._client.remove_container(container, force=True, v=True)
         except NoSuchContainer:
             return
+
+    def changes(self, container: str) -> Iterator[str]:
+        """Each path that is not as in the image, in any order. Raises `ContainerFailed`."""
+        from requests.exceptions import ReadTimeout
+
+        with _translated(f"compare container {container} with its image"):
+            try:
+                found = self._client.diff(container) or ()
+            except ReadTimeout as error:
+                raise ContainerFailed(
+                    f"container {container} was not compared with its image in {_API_TIMEOUT_S} s"
+                ) from error
+            return (str(change["Path"]) for change in found)
 
     def names_with(self, labels: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
         """Name and labels of every container, running or not, that carries all `labels`."""
@@ -209,6 +244,9 @@ class Engine:
             self.remove(container)
 
 
+_image_users: dict[str, str] = {}
+"""By image id, which says all about an image for ever."""
+
 _thread = threading.local()
 
 
@@ -218,6 +256,12 @@ def thread_engine() -> Engine:
     if engine is None:
         engine = _thread.engine = Engine.connect()
     return engine
+
+
+def _readable_changes(driver: JsonObject) -> str | None:
+    """Where the overlay driver keeps a container's changes, for a user who may look there."""
+    place = (driver.get("Data") or {}).get("UpperDir")
+    return place if place and os.access(place, os.R_OK | os.X_OK) else None
 
 
 def _context_host() -> str | None:

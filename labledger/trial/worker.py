@@ -12,16 +12,18 @@ from pathlib import Path
 from labledger import clock, faults
 from labledger.errors import EngineUnavailable, LabLedgerError
 from labledger.records import TrialResult
-from labledger.trial import contract, inputs
-from labledger.trial.collect import Ended, collect, infra_error
+from labledger.trial import contract, inputs, parts, trust
+from labledger.trial.collect import collect, infra_error
 from labledger.trial.container import (
     ContainerFailed,
     ContainerState,
     Engine,
     NameTaken,
+    NoSuchContainer,
     thread_engine,
 )
-from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
+from labledger.trial.ended import Ended
 from labledger.trial.gate import Abandoned, NotStarted, thread_gate
 from labledger.trial.isolation import container_config, sweep_config
 
@@ -58,17 +60,21 @@ def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
         if os.geteuid() != 0 and _is_closed(spec.folder):
             # `trial.sh` was ended before it could open its files, or it did not own them all.
             _open_by_container(engine, spec)
-        return collect(spec, ended)
+        return collect(spec, ended, trust.facts(engine, spec, ended))
     except (OSError, ContainerFailed) as error:
-        trouble = (
-            f"{error.strerror} ({error.filename or spec.folder})"
-            if isinstance(error, OSError)
-            else error.message
-        )
-        raise Uncollected(
-            f"slot {spec.slot.schedule_idx} has ended and could not be collected: {trouble}",
-            hint="mend that and resume: its container is kept, and it is not run again",
-        ) from error
+        raise _uncollected(spec, error) from error
+
+
+def _uncollected(spec: TrialSpec, error: OSError | ContainerFailed) -> Uncollected:
+    trouble = (
+        f"{error.strerror} ({error.filename or spec.folder})"
+        if isinstance(error, OSError)
+        else error.message
+    )
+    return Uncollected(
+        f"slot {spec.slot.schedule_idx} has ended and could not be collected: {trouble}",
+        hint="mend that and resume: its container is kept, and it is not run again",
+    )
 
 
 def _is_closed(folder: Path) -> bool:
@@ -129,20 +135,26 @@ def _adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
     if not state.has_ended:
         with thread_gate().place():
             thread_gate().wait(engine, spec)
-        state = engine.inspect(spec.container) or state
-        if not state.has_ended:
-            engine.kill(spec.container)
             state = engine.inspect(spec.container) or state
-            return _ended_from(state, exit_status=None)
-    return _ended_from(state, exit_status=state.exit_status)
+            if state.has_ended:
+                return _gone_on(engine, spec, state)
+        engine.kill(spec.container)
+        state = engine.inspect(spec.container) or state
+        return Ended.of(state, None, ExitStatus.KNOWN)
+    if parts.is_outstanding(spec, state):
+        with thread_gate().passage(spec.slot.schedule_idx):
+            return _gone_on(engine, spec, state)
+    return _gone_on(engine, spec, state)
 
 
-def _ended_from(state: ContainerState, *, exit_status: int | None) -> Ended:
-    started, finished = clock.parse(state.started_at), clock.parse(state.finished_at)
-    duration_ms = max(0, round((finished - started).total_seconds() * 1000))
-    return Ended(
-        exit_status, clock.iso(started), clock.iso(finished), duration_ms, state.out_of_memory
-    )
+def _gone_on(engine: Engine, spec: TrialSpec, state: ContainerState) -> Ended:
+    """How a trial ended whose container has stopped; graded, where that was outstanding."""
+    try:
+        return parts.go_on(engine, spec, state)
+    except NoSuchContainer:
+        raise
+    except (OSError, ContainerFailed) as error:
+        raise _uncollected(spec, error) from error
 
 
 def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
@@ -173,6 +185,8 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
             engine.start(spec.container)
             faults.reached("agent_running", spec.slot.schedule_idx)
             exit_status = gate.wait(engine, spec)
+            if exit_status is not None and spec.plan.sealing is Sealing.AFTER_AGENT:
+                return _gone_on(engine, spec, engine.inspect_one(spec.container))
             duration_ms = round((time.monotonic() - started) * 1000)
     except (NotStarted, ContainerFailed):
         engine.remove(spec.container)
@@ -181,7 +195,12 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     if exit_status is None:
         engine.kill(spec.container)
     return Ended(
-        exit_status, started_at, clock.utc_now(), duration_ms, _ran_out(engine, spec, exit_status)
+        exit_status,
+        started_at,
+        clock.utc_now(),
+        duration_ms,
+        _ran_out(engine, spec, exit_status),
+        forged=exit_status == ExitStatus.AGENT_ENDED,
     )
 
 
