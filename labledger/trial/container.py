@@ -224,9 +224,12 @@ class Engine:
             )
         return [(entry["Names"][0].lstrip("/"), entry["Labels"]) for entry in found]
 
-    def run_probe(self, image: str, script: str, labels: dict[str, str]) -> tuple[int, str]:
+    def run_probe(
+        self, image: str, script: str, labels: dict[str, str], user: str | None = None
+    ) -> tuple[int, str]:
         """Run a short shell script in a fresh container without network; status and output."""
-        config: JsonObject = {
+        config: JsonObject = {} if user is None else {"User": user}
+        config |= {
             "Image": image,
             "Entrypoint": ["sh", "-c", script],
             "Labels": labels,

@@ -62,6 +62,16 @@ class Sealing(StrEnum):
     AFTER_AGENT = "after_agent"
     """They are put there when the agent and all its processes are dead."""
 
+    @property
+    def meaning(self) -> str:
+        match self:
+            case Sealing.NONE:
+                return "not sealed: the agent can read the grader's files"
+            case Sealing.UNREADABLE:
+                return "sealed, unreadable: the agent's user cannot read the grader's files"
+            case Sealing.AFTER_AGENT:
+                return "sealed, after_agent: the grader's files come when the agent has ended"
+
     @classmethod
     def of(cls, document: JsonObject) -> Sealing:
         """How a resolved experiment (`resolved_experiment_v1`) seals its grader."""

@@ -23,8 +23,8 @@ from labledger.trial.ended import Ended
 from labledger.trial.gate import thread_gate
 from labledger.trial.tampering import Seen, look
 
-_NOT_STARTED = frozenset({126, 127})
-"""What the engine says of a container whose first command cannot be started."""
+_BY_A_SIGNAL = 128
+"""Statuses from here on say that somebody ended a container; below, that a program did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,6 @@ def _graded(engine: Engine, spec: TrialSpec, first: _FirstPart) -> Ended:
     except NoSuchContainer:
         raise
     except ContainerFailed as error:
-        # The agent may have destroyed what the container needs for that.
         refused = f"the container could not be started again for its grader: {error.message}"
         last = Ended(None, first.ended_at, first.ended_at, 0, refused=refused)
         return _both(first, last)
@@ -132,9 +131,10 @@ def _graded(engine: Engine, spec: TrialSpec, first: _FirstPart) -> Ended:
 
 def _both(first: _FirstPart, last: Ended) -> Ended:
     """The two parts as one trial. Its duration is theirs, without what it waited in between."""
-    refused = last.refused
-    if last.exit_status in _NOT_STARTED:
-        refused = f"the container ended its second start at once, with status {last.exit_status}"
+    refused, status = last.refused, last.exit_status
+    if status is not None and status < _BY_A_SIGNAL and status not in ExitStatus.KNOWN:
+        # No `trial.sh` ran: the agent may have destroyed what the container needs for that.
+        refused = f"the container could not run its grader: its second start ended with {status}"
     return replace(
         last,
         started_at=first.started_at,

@@ -118,7 +118,7 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     spec = made.spec(task={"timeout_s": 0.001}, environment={"B": "two", "A": "one"})
     config = container_config(spec)
     assert config["Entrypoint"] == ["sh", "/agentlab/in/trial.sh"]
-    assert config["Cmd"] == ["1", "1", "3000", "1", str(1 << 20), "1"]
+    assert config["Cmd"] == ["1", "1", "3000", "1", str(1 << 20), "1", "none", ""]
     assert {"AGENTLAB_ENV_0=one", "AGENTLAB_ENV_1=two"} <= set(config["Env"])
     assert "User" not in config
     host = config["HostConfig"]
