@@ -125,6 +125,17 @@ def test_agents_user_that_cannot_be(trials: Trials, user: str) -> None:
     assert "workspace_patch" not in result.evidence[0]["evidence"]
 
 
+def test_agents_user_that_setup_makes(trials: Trials) -> None:
+    """A setup command may make the agent's user; that it changed the system is told apart."""
+    setup = "echo 'made:x:1500:1600::/nowhere:/bin/sh' >>/etc/passwd"
+    result = trials.run("id -u; id -g", GRADES, setup, runtime={"agent_user": "made"})
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "agent_stdout") == b"1500\n1600\n"
+    facts = isolation(result)
+    assert facts["setup"] is True
+    assert facts["tampering_suspected"] == ["/etc/passwd"]
+
+
 # -- what the agent can change
 
 REPLACES_PYTHON = """
