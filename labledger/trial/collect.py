@@ -35,8 +35,8 @@ def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult
     evidence.collect_rejected(judgement)
     result = evidence.collect_result()
     events, dropped = evidence.collect_events()
-    isolation |= {"workspace_hooks": evidence.collect_workspace()}
-    evidence.note_isolation(isolation, judgement.score)
+    hooks = evidence.collect_workspace()
+    evidence.note_isolation(isolation | {"workspace_hooks": hooks}, judgement.score)
     sources = metrics.Sources(result, judgement.score, events, phases, ended.duration_ms)
     message = judgement.message and redactor.text(judgement.message)
     return TrialResult(

@@ -17,12 +17,14 @@ from labledger import canonical, faults
 from labledger.store import write_atomically
 from labledger.trial import sealing
 from labledger.trial.collect import phase_fields, phase_lines
-from labledger.trial.container import ContainerFailed, ContainerState, Engine, NoSuchContainer
+from labledger.trial.container import ContainerFailed, ContainerState, Engine
 from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
 from labledger.trial.ended import Ended
 from labledger.trial.gate import thread_gate
 from labledger.trial.tampering import Seen, look
 
+_NOT_STARTED = frozenset({126, 127})
+"""What the engine notes of a container whose first command is not there or no program."""
 _BY_A_SIGNAL = 128
 """Statuses from here on say that somebody ended a container; below, that a program did."""
 
@@ -93,7 +95,7 @@ def go_on(engine: Engine, spec: TrialSpec, state: ContainerState) -> Ended:
 
 
 def _noted(spec: TrialSpec, state: ContainerState, ended: Ended, seen: Seen) -> _FirstPart:
-    """Note durably what the agent's part came to, with all in place for the grader's."""
+    """Note durably what the agent's part came to, before the grader's can change any of it."""
     first = _FirstPart(
         state.started_at,
         ended.started_at,
@@ -103,21 +105,19 @@ def _noted(spec: TrialSpec, state: ContainerState, ended: Ended, seen: Seen) -> 
         phase_lines(phase_fields(spec)),
         seen,
     )
-    sealing.unseal(spec, first.phases)
     first.write(spec)
     return first
 
 
 def _graded(engine: Engine, spec: TrialSpec, first: _FirstPart) -> Ended:
-    """Start the second part and wait for its end."""
-    # Again, for an earlier coordinator's disk may have lost what it had put there.
+    """Put the grader's files in place, start the second part and wait for its end."""
     sealing.unseal(spec, first.phases)
     faults.reached("after_unseal", spec.slot.schedule_idx)
     try:
         engine.start(spec.container)
-    except NoSuchContainer:
-        raise
     except ContainerFailed as error:
+        if engine.inspect_one(spec.container).exit_status not in _NOT_STARTED:
+            raise
         refused = f"the container could not be started again for its grader: {error.message}"
         last = Ended(None, first.ended_at, first.ended_at, 0, refused=refused)
         return _both(first, last)

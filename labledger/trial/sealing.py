@@ -40,8 +40,17 @@ def unseal(spec: TrialSpec, phases: str) -> None:
     folder = spec.folder / "sealed"
     for name in ("in", "grader"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=os.link)
+    shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=_link)
     (folder / "in").mkdir()
     (folder / "in").chmod(_FOR_ALL)
     inputs.write_phase_script(spec, "grader", folder / "in")
     inputs.write(spec.folder / "in" / contract.PHASES_FILE, phases)
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Not every file system has links.
+        shutil.copy2(source, target)
+    return target

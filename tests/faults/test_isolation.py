@@ -451,7 +451,7 @@ def test_hosts_trouble_between_the_parts(trials: Trials, monkeypatch: pytest.Mon
     """A host that cannot put the files in place keeps the trial; later it is graded, not rerun."""
     spec = stage(trials, trials.spec("echo started >>starts", f"{READS}\n", **AFTER))
     with monkeypatch.context() as broken:
-        broken.setattr("labledger.trial.sealing.os.link", refuse_link)
+        broken.setattr("labledger.trial.sealing.shutil.copytree", full_disk)
         with pytest.raises(Uncollected, match="could not be collected"):
             run_trial(spec)
     state = thread_engine().inspect(spec.container)
@@ -464,7 +464,7 @@ def test_hosts_trouble_between_the_parts(trials: Trials, monkeypatch: pytest.Mon
     assert not spec.folder.exists()
 
 
-def refuse_link(*_: object, **__: object) -> None:
+def full_disk(*_: object, **__: object) -> None:
     raise OSError(28, "No space left on device")
 
 
