@@ -45,9 +45,9 @@ class ExitStatus:
     SCRIPT_FAILED = 70
 
     KNOWN = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 50, 70})
-    BEFORE_GRADING = frozenset({20, 21, 30, 31, 50, 70})
+    BEFORE_GRADING = KNOWN - {0, 10, 11, 40, 41}
     """What it can say where the grader comes with a second start."""
-    OF_GRADING = frozenset({0, 10, 11, 40, 41, 70})
+    OF_GRADING = KNOWN - {20, 21, 30, 31, 50}
     """What it can say then."""
     AT_ONCE = KNOWN - {50}
     """What it can say where there is one start."""

@@ -179,18 +179,21 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     faults.reached("before_create", spec.slot.schedule_idx)
     engine.create(spec.container, container_config(spec))
     faults.reached("after_create", spec.slot.schedule_idx)
+    has_ended = False
     try:
         with gate.passage(spec.slot.schedule_idx):
             started_at, started = clock.utc_now(), time.monotonic()
             engine.start(spec.container)
             faults.reached("agent_running", spec.slot.schedule_idx)
             exit_status = gate.wait(engine, spec)
-            if exit_status is not None and spec.plan.sealing is Sealing.AFTER_AGENT:
+            has_ended = exit_status is not None
+            if has_ended and spec.plan.sealing is Sealing.AFTER_AGENT:
                 return _gone_on(engine, spec, engine.inspect_one(spec.container))
             duration_ms = round((time.monotonic() - started) * 1000)
     except (NotStarted, ContainerFailed):
-        engine.remove(spec.container)
-        remove_folder(spec)
+        if not has_ended:
+            engine.remove(spec.container)
+            remove_folder(spec)
         raise
     if exit_status is None:
         engine.kill(spec.container)

@@ -27,7 +27,7 @@ IN_TWO_PARTS = ("before_unseal", "after_unseal", "grader_running")
 """Points that only trials pass whose graders come when the agent has ended."""
 CASES = [
     *((point, point in IN_TWO_PARTS) for point in POINTS),
-    *((point, True) for point in ("agent_running", "after_exit")),
+    ("agent_running", True),
 ]
 
 
