@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from isolation_kit import AFTER, GRADER, READS, SECRET, isolation, stage
-from trial_kit import GRADES, Trials, brief
+from trial_kit import GRADES, Trials, brief, until
 
 from labledger import resources
 from labledger.records import JsonObject
 from labledger.trial.container import thread_engine
+from labledger.trial.gate import Abandoned, NotStarted, StartGate, use_gate
 from labledger.trial.worker import Uncollected, discard_trial, run_trial
 
 pytestmark = pytest.mark.docker
@@ -109,6 +111,52 @@ def test_hosts_trouble_between_the_parts(trials: Trials, monkeypatch: pytest.Mon
 
 def full_disk(*_: object, **__: object) -> None:
     raise OSError(28, "No space left on device")
+
+
+HOLD = "touch holds; while [ ! -e go ]; do sleep 0.02; done"
+
+
+@pytest.mark.parametrize(
+    ("agent", "grader"), [(HOLD, ""), ("true", HOLD)], ids=("agent runs", "grader runs")
+)
+def test_running_part_is_waited_for(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch, agent: str, grader: str
+) -> None:
+    """A trial that lost its coordinator in either part is gone on with from there."""
+    monkeypatch.setattr("labledger.trial.gate._SLICE_S", 0.2)
+    gate = StartGate(1)
+    spec = trials.spec(f"echo ran >>runs; {agent}", f"echo ran >>runs\n{grader}\n{GRADES}", **AFTER)
+    workspace = spec.folder / "workspace"
+    with ThreadPoolExecutor(1, initializer=use_gate, initargs=(gate,)) as pool:
+        running = pool.submit(run_trial, spec)
+        until((workspace / "holds").exists)
+        gate.abandon()
+        with pytest.raises(Abandoned):
+            running.result()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run_trial, replace(spec, may_exist=True))
+        (workspace / "go").touch()
+        result = waiting.result()
+    assert brief(result) == ("completed", None, 0)
+    assert result.verdict == "pass"
+    assert trials.content(result, "workspace_patch").count(b"+ran\n") == 2
+    assert isolation(result)["checked"] == "before_grading"
+
+
+def test_grading_waits_for_a_run_that_goes_on(trials: Trials) -> None:
+    """Where the run is stopping, an outstanding grading is not begun, and nothing is lost."""
+    spec = trials.spec("echo ran >>runs", **AFTER)
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr("labledger.trial.sealing.shutil.copytree", full_disk)
+        with pytest.raises(Uncollected):
+            run_trial(spec)
+    closed = StartGate(1)
+    closed.close()
+    again = replace(spec, may_exist=True)
+    with ThreadPoolExecutor(1, initializer=use_gate, initargs=(closed,)) as pool:
+        with pytest.raises(NotStarted):
+            pool.submit(run_trial, again).result()
+    assert brief(run_trial(again)) == ("completed", None, 0)
 
 
 # -- what the agent can forge
