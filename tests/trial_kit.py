@@ -14,7 +14,7 @@ from labledger import references
 from labledger.records import JsonObject, Slot, TrialResult
 from labledger.store import ArtifactStore
 from labledger.trial.container import thread_engine
-from labledger.trial.contract import Labels, PhasePlan, TrialPlan, TrialSpec
+from labledger.trial.contract import Labels, PhasePlan, Sealing, TrialPlan, TrialSpec
 from labledger.trial.worker import remove_folder, run_trial
 
 BUSYBOX = "labledger/busybox:1"
@@ -33,6 +33,7 @@ BENCHMARK: JsonObject = {
 RUNTIME: JsonObject = {
     "image": BUSYBOX,
     "user": None,
+    "agent_user": None,
     "network": "none",
     "root_read_only": False,
     "max_log_bytes": 1 << 20,
@@ -109,12 +110,14 @@ class Trials:
         slot: Slot = SLOT,
         attempt: int = 1,
         may_exist: bool = False,
+        sealing: Sealing = Sealing.NONE,
     ) -> TrialSpec:
         """One attempt at one slot; every call names another run, so that nothing collides."""
         commands = {"agent": agent, "grader": grader} | ({"setup": setup} if setup else {})
         run_id = f"{RUN_ID}-{len(self._made)}"
         run_dir = self.root / "runs" / run_id
-        (run_dir / "deps").mkdir(parents=True)
+        for name in ("deps", "sealed"):
+            (run_dir / name).mkdir(parents=True)
         plan = TrialPlan(
             ledger_id=self.ledger_id,
             run_dir=run_dir,
@@ -129,6 +132,7 @@ class Trials:
             metrics=metrics,
             images=self.images,
             environment=environment or {},
+            sealing=sealing,
         )
         row = {"id": slot.task_id, "task": {"n": 1}} | (task or {})
         spec = TrialSpec(plan, slot, run_id, attempt, row, may_exist)

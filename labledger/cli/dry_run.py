@@ -23,8 +23,11 @@ def print_plan(experiment: ResolvedExperiment, *, as_json: bool) -> None:
         return
     import yaml
 
+    from labledger.trial.contract import Sealing
+
     out(yaml.safe_dump(experiment.document, sort_keys=False, allow_unicode=True).rstrip())
     out(f"\n# digest {experiment.digest}")
+    out(f"# grader: {Sealing.of(experiment.document).meaning}")
     out(f"# schedule: {experiment.total_slots} slots")
     for slot in islice(experiment.slots(), _SHOWN):
         out(f"# {slot.schedule_idx:6}  {slot.variant_id}  {slot.task_id}  {slot.repl_idx}")

@@ -81,6 +81,8 @@ _BOOKKEEPING = frozenset(
 
 def _print_evidence(ledger: Ledger, record: JsonObject, *, full: bool) -> None:
     out(f"evidence of attempt {record['attempt']}:")
+    if "isolation" in record.get("ext", {}):
+        out(f"  isolation: {_isolation(record['ext']['isolation'])}")
     for name, reference in record["evidence"].items():
         out(f"  {name}: {reference}")
     for text in record.get("ext", {}).get("notes", ()):
@@ -92,6 +94,36 @@ def _print_evidence(ledger: Ledger, record: JsonObject, *, full: bool) -> None:
             content = ledger.artifact(record["evidence"][name])
             if content:
                 _print_text(name, content, full=full)
+
+
+_SEALED = {
+    "none": "grader files readable",
+    "unreadable": "grader files unreadable to it",
+    "after_agent": "grader files put in place after it",
+}
+
+
+def _isolation(facts: JsonObject) -> str:
+    """How far the trial can be trusted, in a line."""
+    user, seen = facts["agent_user"] or "an unknown user", facts["tampering_suspected"]
+    words = [f"agent as {user}", _SEALED[facts["sealed"]]]
+    if facts["checked"] is None:
+        words.append(f"not looked at for tampering ({facts['unchecked']})")
+    elif seen:
+        others = ["the setup command"] * facts["setup"]
+        others += ["the grader"] * (facts["checked"] == "after_grading")
+        by = " or ".join(["the agent", *others])
+        words.append(f"tampering suspected, by {by}: {_named(seen, facts['tampering_total'])}")
+    else:
+        words.append("no tampering seen")
+    if hooks := facts.get("workspace_hooks"):
+        words.append(f"loaded by tools by themselves: {_named(hooks, len(hooks))}")
+    return ", ".join(words)
+
+
+def _named(paths: list[str], total: int) -> str:
+    named = " ".join(path if path.isprintable() else repr(path) for path in paths)
+    return named if total == len(paths) else f"{named} and {total - len(paths)} more"
 
 
 def _print_text(name: str, content: bytes, *, full: bool) -> None:

@@ -73,6 +73,7 @@ def find_all(data: Any, folder: Path, broken: Sequence[FieldPath]) -> Iterator[F
     yield from _variant_findings(sound)
     yield from _dataset_findings(sound, folder)
     yield from _resource_findings(sound)
+    yield from _user_findings(sound)
     yield from _grader_binding_findings(sound)
     for path in PHASES.values():
         yield from _phase_findings(sound, path)
@@ -146,6 +147,27 @@ def _resource_findings(sound: _Sound) -> Iterator[Finding]:
         unit = f"did you mean {memory}m?" if re.fullmatch(r"\d+", str(memory)) else None
         message = f"found {memory}, which is {memory_bytes(memory)} bytes; Docker needs 6m or more"
         yield Finding(("runtime", "resources", "memory"), message, unit)
+
+
+def _user_findings(sound: _Sound) -> Iterator[Finding]:
+    """Only root can make the agent another user, and only another user than itself."""
+    place = ("runtime", "agent", "user")
+    agent, container = sound.get(place), sound.get(("runtime", "user"))
+    if agent is None:
+        return
+    if _is_root(agent):
+        hint = "leave it out: the agent runs as the container's user then, root in most images"
+        yield Finding(place, f"found {agent}; expected another user than root", hint)
+    elif container is not None and not _is_root(container):
+        message = (
+            f"found {agent}, and runtime.user is {container}; only root can start it as another"
+        )
+        hint = "leave runtime.user out, or make it root; the grader then runs as root too"
+        yield Finding(place, message, hint)
+
+
+def _is_root(user: str | int) -> bool:
+    return str(user).partition(":")[0].strip("0") in {"", "root"}
 
 
 def _texts(sound: _Sound, phase: FieldPath) -> Iterator[tuple[FieldPath, str]]:

@@ -73,7 +73,8 @@ def _runtime(authored: JsonObject) -> JsonObject:
     runtime = RUNTIME | {key: authored[key] for key in RUNTIME.keys() & authored.keys()}
     resources = RESOURCES | authored.get("resources", {})
     return runtime | {
-        "user": None if runtime["user"] is None else str(plain_number(runtime["user"])),
+        "user": _user(runtime["user"]),
+        "agent_user": _user(authored["agent"].get("user")),
         "max_log_bytes": int(runtime["max_log_bytes"]),
         "resources": {
             "cpus": plain_number(resources["cpus"]),
@@ -81,6 +82,10 @@ def _runtime(authored: JsonObject) -> JsonObject:
             "pids": int(resources["pids"]),
         },
     }
+
+
+def _user(authored: Any) -> str | None:
+    return None if authored is None else str(plain_number(authored))
 
 
 def _benchmark(authored: JsonObject, split_id: str) -> JsonObject:
@@ -161,6 +166,12 @@ def phase_section(
         "env": {key: references.substitute(_text(env[key]), known) for key in sorted(env)},
         "timeout_s": plain_number(phase.get("timeout_s", TIMEOUT_S[name])),
     }
+
+
+def grader_section(data: JsonObject, files: Mapping[str, Sequence[StagedFile]]) -> JsonObject:
+    """The grader, which is the same for all variants, and whether it is sealed."""
+    section = phase_section(data, "grader", {}, files) or {}
+    return section | {"sealed": bool(data["benchmark"]["grader"].get("sealed", False))}
 
 
 def _text(value: Any) -> str:

@@ -166,7 +166,7 @@ def resolve(authored: Authored, overrides: Overrides | None = None) -> ResolvedE
     files = _staged(authored)
     document = documents.base(data)
     document["variants"] = documents.variant_sections(data, chosen, files)
-    document["grader"] = documents.phase_section(data, "grader", {}, files)
+    document["grader"] = documents.grader_section(data, files)
     _check_executable(authored, document, files)
     selection = Selection(document["dataset"]["limit"], overrides.tasks, overrides.limit)
     path = authored.folder / document["dataset"]["path"]

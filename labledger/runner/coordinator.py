@@ -25,7 +25,8 @@ from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialSpec
 from labledger.trial.gate import NotStarted
 from labledger.trial.grading import DISK_FULL
-from labledger.trial.worker import NOT_STARTED, Uncollected
+from labledger.trial.uncollected import Uncollected
+from labledger.trial.worker import NOT_STARTED
 
 _POLL_S = 0.25
 _STOPPED = "a second Ctrl-C ended its container; its agent had begun"

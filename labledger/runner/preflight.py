@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from labledger import references
+from labledger import references, resources
 from labledger.errors import (
     EngineUnavailable,
     Exit,
@@ -80,6 +80,7 @@ def preflight(
         checks += [_check_image(engine, ref, images, pull=pull) for ref in experiment.images]
         for ref, image in images.items():
             checks.extend(_look_into(engine, ref, image, experiment.document))
+            checks.extend(_check_agent_user(engine, ref, image, experiment.document))
     except EngineUnavailable as error:
         checks.append(Check("docker", error.message, ok=False, hint=error.hint))
     finally:
@@ -96,6 +97,8 @@ def _check_experiment(experiment: ResolvedExperiment) -> Iterator[Check]:
         f"{experiment.document['design']['replications']} replications = "
         f"{experiment.total_slots} slots; {files} files to stage",
     )
+    if experiment.document["grader"]["sealed"]:
+        yield Check("grader", contract.Sealing.of(experiment.document).meaning)
     for problem in experiment.warnings():
         detail = f"{problem.where}:{problem.line}: {problem.field}: {problem.message}"
         yield Check("files", detail, ok=False, hint=problem.hint, warning=True)
@@ -196,6 +199,37 @@ def _look_into(engine: Engine, ref: str, image: str, document: JsonObject) -> It
         )
     if status == 0 and not absent:
         yield Check("image", f"{ref} has sh and {', '.join(sorted(commands)) or 'all commands'}")
+
+
+def _check_agent_user(
+    engine: Engine, ref: str, image: str, document: JsonObject
+) -> Iterator[Check]:
+    """Ask a container of the image to become the agent's user, as `trial.sh` will."""
+    user = document["runtime"].get("agent_user")
+    if user is None:
+        return
+    script = f"set -- become {shlex.quote(user)}\n{resources.trial_script().read_text('utf-8')}"
+    as_whom = document["runtime"]["user"]
+    try:
+        status, output = engine.run_probe(image, script, {PROBE_LABEL: "1"}, as_whom)
+    except EngineUnavailable:
+        raise
+    except LabLedgerError as error:
+        status, output = -1, error.message
+    if status == 0 and not output:
+        yield Check("agent user", f"{ref} can run the agent as {user}")
+        return
+    sets_up = any(variant["setup"] for variant in document["variants"])
+    hint = "install util-linux and add the user in the image, and leave `runtime.user` out"
+    yield Check(
+        "agent user",
+        f"{ref} cannot run the agent as {user}: {output.strip()}",
+        ok=False,
+        hint=f"see that the setup command mends that: {hint}" if sets_up else hint,
+        # A setup command may yet make the user.
+        warning=sets_up,
+        exit_code=Exit.INVALID,
+    )
 
 
 def _commands(document: JsonObject) -> dict[str, str]:

@@ -7,19 +7,22 @@ is run again, the reason is noted before anything is cleared away.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 from labledger import clock
-from labledger.trial import traces
-from labledger.trial.collect import Ended, read_phases
+from labledger.trial import parts, starting, traces
+from labledger.trial.collect import read_phases
 from labledger.trial.container import ContainerFailed, ContainerState, Engine, NoSuchContainer
 from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.ended import Ended
 from labledger.trial.gate import thread_gate
+from labledger.trial.uncollected import uncollected
 
 _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"
 _BOTH_GONE = "its container and its trial folder are gone; its agent may have run before"
 
-_SLACK_S = 60.0
+_SLACK_MS = 60_000
 """How much longer than its phases a trial may take before the engine's clock is not believed."""
 
 
@@ -54,30 +57,39 @@ def _without_container(spec: TrialSpec) -> Ended | None:
 
 
 def _await(engine: Engine, spec: TrialSpec, state: ContainerState) -> Ended:
-    if state.has_ended:
-        return _as_the_engine_says(spec, state, state.exit_status)
     begun = time.monotonic()
+    if state.has_ended:
+        if parts.is_outstanding(spec, state):
+            with thread_gate().passage(spec.slot.schedule_idx):
+                return go_on(engine, spec, begun)
+        return go_on(engine, spec, begun)
     try:
         with thread_gate().place():
             exit_status = thread_gate().wait(engine, spec)
+            found = engine.inspect(spec.container)
+            if found is not None and found.has_ended:
+                return go_on(engine, spec, begun)
     except NoSuchContainer:
         return Ended(None, *_until_now(begun), was_removed=True)
-    found = engine.inspect(spec.container)
-    if found is not None and found.has_ended:
-        return _as_the_engine_says(spec, found, found.exit_status)
     if exit_status is not None:
         # It was removed as soon as it had ended, or is being removed.
         return Ended(exit_status, *_until_now(begun))
-    end(engine, spec)
-    return _as_the_engine_says(spec, engine.inspect(spec.container) or state, None)
+    starting.end(engine, spec.container)
+    return Ended.of(engine.inspect(spec.container) or state, None, ExitStatus.KNOWN)
 
 
-def end(engine: Engine, spec: TrialSpec) -> None:
-    """End a container that outlived its deadline. One that cannot be ended is left behind."""
+def go_on(engine: Engine, spec: TrialSpec, begun: float) -> Ended:
+    """How a trial ended whose container has stopped; graded first, where that is outstanding.
+
+    `begun` is when this coordinator began to watch it, by the monotonic clock.
+    """
     try:
-        engine.kill(spec.container)
-    except ContainerFailed:
-        return  # Its result says that it outlived its deadline; its removal will tell the rest.
+        ended = parts.go_on(engine, spec, engine.inspect_one(spec.container))
+    except NoSuchContainer:
+        return Ended(None, *_until_now(begun), was_removed=True)
+    except (OSError, ContainerFailed) as error:
+        raise uncollected(spec, error) from error
+    return _by_its_phases(spec, ended)
 
 
 def _until_now(begun: float) -> tuple[str, str, int]:
@@ -87,17 +99,16 @@ def _until_now(begun: float) -> tuple[str, str, int]:
     return clock.iso(now - lasted), clock.iso(now), round(lasted.total_seconds() * 1000)
 
 
-def _as_the_engine_says(spec: TrialSpec, state: ContainerState, exit_status: int | None) -> Ended:
-    """The end of a container by the engine's word, but for times that its phases contradict."""
-    started = clock.parse(state.started_at)
-    lasted = max(timedelta(0), clock.parse(state.finished_at) - started)
-    if exit_status in ExitStatus.KNOWN:
-        # The engine's times are those of a clock that may have been set meanwhile; the phases' are
-        # counted from the machine's start.
-        phases = sum(phase.duration_ms for phase in read_phases(spec).values())
-        shortest = timedelta(milliseconds=phases)
-        if not shortest <= lasted <= shortest + timedelta(seconds=_SLACK_S):
-            lasted = shortest
-    duration_ms = round(lasted.total_seconds() * 1000)
-    ended_at = clock.iso(started + lasted)
-    return Ended(exit_status, clock.iso(started), ended_at, duration_ms, state.out_of_memory)
+def _by_its_phases(spec: TrialSpec, ended: Ended) -> Ended:
+    """The same, but for times that its phases contradict.
+
+    The engine's times are those of a clock that may have been set meanwhile; the phases' are
+    counted from the machine's start.
+    """
+    if ended.exit_status not in ExitStatus.KNOWN or ended.forged:
+        return ended
+    shortest = sum(phase.duration_ms for phase in read_phases(spec).values())
+    if shortest <= ended.duration_ms <= shortest + _SLACK_MS:
+        return ended
+    ended_at = clock.parse(ended.started_at) + timedelta(milliseconds=shortest)
+    return replace(ended, duration_ms=shortest, ended_at=clock.iso(ended_at))

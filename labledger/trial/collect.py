@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from labledger import canonical, clock, faults, schema
-from labledger.records import Phase, SlotStatus, TrialResult
-from labledger.trial import contract, metrics, outputs
+from labledger.records import GradeReason, JsonObject, Phase, SlotStatus, TrialResult
+from labledger.trial import contract, metrics, outputs, trust
 from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.ended import Ended
 from labledger.trial.evidence import EVIDENCE_SCHEMA, RESULT_SCHEMA, Evidence
 from labledger.trial.grading import DISK_FULL, PREDICTION_SCHEMA, SCORE_SCHEMA, Judgement, judge
 from labledger.trial.redact import Redactor
@@ -23,34 +23,27 @@ CONTAINER_REMOVED = "container_removed"
 
 _FULL_BYTES = 64 << 10
 
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a container ended."""
-
-    exit_status: int | None
-    """None when the host's outer deadline ended it, or it was removed."""
-    started_at: str
-    ended_at: str
-    duration_ms: int
-    out_of_memory: bool = False
-    was_removed: bool = False
-    """True when the container is gone, and with it how it ended."""
+STATUS_FORGED = "status_forged"
+"""The reason of a trial whose container said what `trial.sh` cannot have said."""
 
 
-def collect(spec: TrialSpec, ended: Ended) -> TrialResult:
-    """Read what the container produced. Nothing in here needs the container any more."""
+def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult:
+    """Read what the container produced. Nothing in here needs the container any more.
+
+    `isolation` are the facts of `trust.facts`; the score and the evidence say them.
+    """
     redactor = redactor_of(spec)
     evidence = Evidence(spec, redactor)
     judgement = _judge(spec, ended, redactor)
-    phases = read_phases(spec) if ended.exit_status in ExitStatus.KNOWN else {}
+    phases = read_phases(spec) if _is_trial_shs(ended) else {}
     evidence.collect_inputs()
     faults.reached("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(list(phases) or list(spec.plan.phases))
     evidence.collect_rejected(judgement)
     result = evidence.collect_result()
     events, dropped = evidence.collect_events()
-    evidence.collect_workspace()
+    hooks = evidence.collect_workspace()
+    evidence.note_isolation(isolation | {"workspace_hooks": hooks}, judgement.score)
     sources = metrics.Sources(result, judgement.score, events, phases, ended.duration_ms)
     message = judgement.message and redactor.text(judgement.message)
     return TrialResult(
@@ -81,6 +74,12 @@ def collect(spec: TrialSpec, ended: Ended) -> TrialResult:
 
 
 def _judge(spec: TrialSpec, ended: Ended, redactor: Redactor) -> Judgement:
+    if ended.refused is not None:
+        reason: str = GradeReason.GRADER_EXIT_NONZERO
+        return Judgement(SlotStatus.GRADE_ERROR, reason, ended.refused)
+    if ended.forged:
+        message = f"the agent ended the container, with status {ended.exit_status}"
+        return Judgement(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
     if ended.exit_status in ExitStatus.KNOWN:
         judgement = judge(spec, ended.exit_status, ended.ended_at, redactor)
         if judgement.status is not SlotStatus.COMPLETED and _is_full(spec.folder):
@@ -112,6 +111,11 @@ def _is_full(folder: Path) -> bool:
     return found.f_bavail * found.f_frsize < _FULL_BYTES
 
 
+def _is_trial_shs(ended: Ended) -> bool:
+    """True where `trial.sh` itself ended the trial."""
+    return ended.exit_status in ExitStatus.KNOWN and not ended.forged
+
+
 def redactor_of(spec: TrialSpec) -> Redactor:
     """Takes out the values from outside, but for those that a valid record says anyway."""
     names = canonical.dumps([spec.ids.as_json(), spec.plan.benchmark])
@@ -129,10 +133,22 @@ def read_phases(spec: TrialSpec) -> dict[str, Phase]:
 
     To be trusted only where `trial.sh` ended the trial: before, the agent can write there too.
     """
+    return {
+        name: Phase(status, max(0, end - start) * 10, timed_out == 1)
+        for name, (status, start, end, timed_out) in phase_fields(spec).items()
+    }
+
+
+PhaseFields = tuple[int, int, int, int]
+"""Exit status, start, end (hundredths of a second since boot), and 1 after a time-out."""
+
+
+def phase_fields(spec: TrialSpec) -> dict[str, PhaseFields]:
+    """`trial.sh`'s note as numbers, by phase; to be trusted as `read_phases` says."""
     content, _ = outputs.read_leniently(
         spec.folder / "state", contract.PHASES_FILE, outputs.PHASES_CAP
     )
-    found: dict[str, Phase] = {}
+    found: dict[str, PhaseFields] = {}
     for line in (content or b"").decode("ascii", "replace").splitlines():
         fields = line.split()
         if len(fields) == 5 and fields[0] in contract.PHASE_NAMES:
@@ -140,14 +156,24 @@ def read_phases(spec: TrialSpec) -> dict[str, Phase]:
                 status, start, end, timed_out = (int(text) for text in fields[1:])
             except ValueError:
                 continue
-            found[fields[0]] = Phase(status, max(0, end - start) * 10, timed_out == 1)
+            found[fields[0]] = (status, start, end, timed_out)
     return found
+
+
+def phase_lines(fields: dict[str, PhaseFields]) -> str:
+    """Such a note again, in the phases' order."""
+    return "".join(
+        " ".join(map(str, (name, *fields[name]))) + "\n"
+        for name in contract.PHASE_NAMES
+        if name in fields
+    )
 
 
 def infra_error(spec: TrialSpec, begun: str, reason: str, message: str) -> TrialResult:
     redactor = redactor_of(spec)
     evidence = Evidence(spec, redactor)
     evidence.collect_inputs()
+    evidence.note_isolation(trust.no_facts(spec, message), None)
     # The machine's clock may have been set back meanwhile.
     now = max(begun, clock.utc_now())
     return TrialResult(

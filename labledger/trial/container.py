@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import secrets
 import threading
 from collections.abc import Iterator
@@ -51,6 +52,8 @@ class ContainerState:
     started_at: str
     finished_at: str
     labels: dict[str, str]
+    changes_dir: str | None = None
+    """The host's folder of what is not as in the image, where this user may look into it."""
 
     @property
     def has_started(self) -> bool:
@@ -103,6 +106,17 @@ class Engine:
                 return str(self._client.inspect_image(ref)["Id"])  # type: ignore[no-untyped-call]
             except ImageNotFound:
                 return None
+
+    def image_user(self, image_id: str) -> str | None:
+        """The user that an image names, perhaps ""; None where the image is not here."""
+        if image_id not in _image_users:
+            try:
+                with _translated(f"look for image {image_id}"):
+                    found = self._client.inspect_image(image_id)  # type: ignore[no-untyped-call]
+            except ContainerFailed:
+                return None
+            _image_users[image_id] = str(found["Config"].get("User") or "")
+        return _image_users[image_id]
 
     def image_is_obtainable(self, ref: str) -> bool:
         """True when a registry offers the image. Downloads nothing."""
@@ -169,7 +183,15 @@ class Engine:
             started_at=state["StartedAt"],
             finished_at=state["FinishedAt"],
             labels=found["Config"]["Labels"] or {},
+            changes_dir=_readable_changes(found.get("GraphDriver") or {}),
         )
+
+    def inspect_one(self, container: str) -> ContainerState:
+        """As `inspect`, of a container that must be there. Raises `NoSuchContainer`."""
+        state = self.inspect(container)
+        if state is None:
+            raise NoSuchContainer(f"container {container} was removed while its trial ran")
+        return state
 
     def kill(self, container: str) -> None:
         """End a container at once; one that has ended already is left as it is."""
@@ -196,6 +218,19 @@ class Engine:
                     raise
                 self._client.wait(container, condition="removed", timeout=_API_TIMEOUT_S)
 
+    def changes(self, container: str) -> Iterator[str]:
+        """Each path that is not as in the image, in any order. Raises `ContainerFailed`."""
+        from requests.exceptions import ReadTimeout
+
+        with _translated(f"compare container {container} with its image"):
+            try:
+                found = self._client.diff(container) or ()
+            except ReadTimeout as error:
+                raise ContainerFailed(
+                    f"container {container} was not compared with its image in {_API_TIMEOUT_S} s"
+                ) from error
+            return (str(change["Path"]) for change in found)
+
     def names_with(self, labels: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
         """Name and labels of every container, running or not, that carries all `labels`."""
         with _translated("list containers"):
@@ -204,10 +239,13 @@ class Engine:
             )
         return [(entry["Names"][0].lstrip("/"), entry["Labels"]) for entry in found]
 
-    def run_probe(self, image: str, script: str, labels: dict[str, str]) -> tuple[int, str]:
+    def run_probe(
+        self, image: str, script: str, labels: dict[str, str], user: str | None = None
+    ) -> tuple[int, str]:
         """Run a short shell script in a fresh container without network; status and output."""
         name = f"labledger-probe-{secrets.token_hex(8)}"
-        config: JsonObject = {
+        config: JsonObject = {} if user is None else {"User": user}
+        config |= {
             "Image": image,
             "Entrypoint": ["sh", "-c", script],
             "Labels": labels,
@@ -225,6 +263,9 @@ class Engine:
             self.remove(name)
 
 
+_image_users: dict[str, str] = {}
+"""By image id, which says all about an image for ever."""
+
 _thread = threading.local()
 
 
@@ -234,6 +275,12 @@ def thread_engine() -> Engine:
     if engine is None:
         engine = _thread.engine = Engine.connect()
     return engine
+
+
+def _readable_changes(driver: JsonObject) -> str | None:
+    """Where the overlay driver keeps a container's changes, for a user who may look there."""
+    place = (driver.get("Data") or {}).get("UpperDir")
+    return place if place and os.access(place, os.R_OK | os.X_OK) else None
 
 
 def _context_host() -> str | None:

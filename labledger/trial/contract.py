@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from labledger.records import JsonObject, Slot, TrialIds, slot_commit_id
@@ -14,6 +15,7 @@ DEPS = f"{ROOT}/deps"
 OUT = f"{ROOT}/out"
 STATE = f"{ROOT}/state"
 WORKSPACE = f"{ROOT}/workspace"
+SEALED = f"{ROOT}/sealed"
 
 RESULT = "result.json"
 PREDICTION = "benchmark_prediction.json"
@@ -39,10 +41,45 @@ class ExitStatus:
     AGENT_TIMED_OUT = 31
     GRADER_FAILED = 40
     GRADER_TIMED_OUT = 41
+    AGENT_ENDED = 50
     SCRIPT_FAILED = 70
     NO_ROOM = 71
 
-    KNOWN = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 70, 71})
+    KNOWN = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 50, 70, 71})
+    BEFORE_GRADING = KNOWN - {0, 10, 11, 40, 41}
+    """What it can say where the grader comes with a second start."""
+    OF_GRADING = KNOWN - {20, 21, 30, 31, 50}
+    """What it can say then."""
+    AT_ONCE = KNOWN - {50}
+    """What it can say where there is one start."""
+
+
+class Sealing(StrEnum):
+    """How a grader's files are kept from the agent."""
+
+    NONE = "none"
+    UNREADABLE = "unreadable"
+    """They are there, and the agent's user cannot read them."""
+    AFTER_AGENT = "after_agent"
+    """They are put there when the agent and all its processes are dead."""
+
+    @property
+    def meaning(self) -> str:
+        match self:
+            case Sealing.NONE:
+                return "not sealed: the agent can read the grader's files"
+            case Sealing.UNREADABLE:
+                return "sealed, unreadable: the agent's user cannot read the grader's files"
+            case Sealing.AFTER_AGENT:
+                return "sealed, after_agent: the grader's files come when the agent has ended"
+
+    @classmethod
+    def of(cls, document: JsonObject) -> Sealing:
+        """How a resolved experiment (`resolved_experiment_v1`) seals its grader."""
+        if not document["grader"].get("sealed"):
+            return cls.NONE
+        other_user = document["runtime"].get("agent_user") is not None
+        return cls.UNREADABLE if other_user else cls.AFTER_AGENT
 
 
 class Labels:
@@ -84,6 +121,7 @@ class TrialPlan:
     """Image id (`sha256:…`) by the name the experiment gives."""
     environment: Mapping[str, str] = field(repr=False)
     """Values from outside the experiment by name: secrets, never stored."""
+    sealing: Sealing = Sealing.NONE
 
     @classmethod
     def of(
@@ -116,11 +154,23 @@ class TrialPlan:
             metrics=tuple(document["metrics"]),
             images=images,
             environment={name: environment[name] for name in document["environment"]},
+            sealing=Sealing.of(document),
         )
 
     @property
     def deps_dir(self) -> Path:
         return self.run_dir / "deps"
+
+    @property
+    def sealed_dir(self) -> Path:
+        """Where a sealed grader's files are staged."""
+        return self.run_dir / "sealed"
+
+    @property
+    def agent_user(self) -> str | None:
+        """Whom the agent runs as, where that is not the container's user."""
+        user: str | None = self.runtime.get("agent_user")
+        return user
 
     @property
     def policy(self) -> JsonObject:

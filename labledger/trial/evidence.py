@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import cast
 
 from labledger import canonical, schema
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.records import Artifact, Event, JsonObject
 from labledger.store import ArtifactStore
-from labledger.trial import contract, outputs, patches, traces, workspace
+from labledger.trial import contract, outputs, patches, tampering, traces, workspace
 from labledger.trial.contract import TrialSpec
 from labledger.trial.grading import IdentityMismatch, Judgement, checked_ids, parse
 from labledger.trial.inputs import workspace_seed
@@ -119,8 +120,11 @@ class Evidence:
             return None
         return self.redactor.json(body) if isinstance(body, dict) else None
 
-    def collect_workspace(self) -> None:
-        """Keep the list of files before and after, and the patch between them."""
+    def collect_workspace(self) -> list[str]:
+        """Keep the list of files before and after, and the patch between them.
+
+        Returns the first of the files, changed or new, that some tool loads by itself.
+        """
         seed = workspace_seed(self.spec)
         folder = self.spec.folder / "workspace"
         before = workspace.list_seed(seed)
@@ -131,6 +135,18 @@ class Evidence:
         patch = self.redactor.data(patches.patch(seed, folder, before, after))
         if patch:
             self.references["workspace_patch"] = self.keep(patch)
+        hooks = (
+            name
+            for name, entry in sorted(after.entries.items())
+            if tampering.is_hook(name) and entry != before.entries.get(name)
+        )
+        return list(islice(hooks, tampering.MAX_PATHS))
+
+    def note_isolation(self, facts: JsonObject, score: JsonObject | None) -> None:
+        """Say how far the trial can be trusted; a score's own word on that does not count."""
+        self.ext["isolation"] = self.redactor.json(facts)
+        if score is not None:
+            score["ext"] = score.get("ext", {}) | {"isolation": self.ext["isolation"]}
 
     def record(self, ts: str, exit_status: int | None, duration_ms: int) -> JsonObject:
         """The evidence record, valid against its schema."""

@@ -14,7 +14,7 @@ from labledger.trial.contract import TrialSpec
 
 
 class NotStarted(LabLedgerError):
-    """The run is stopping: the trial was not started and left nothing behind."""
+    """The run is stopping: the trial was not started and left nothing new behind."""
 
 
 class Abandoned(LabLedgerError):

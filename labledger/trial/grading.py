@@ -88,7 +88,10 @@ def _by_exit_status(spec: TrialSpec, exit_status: int) -> Judgement:
             message = f"the grader ran into its limit of {grader_s:g} s"
             return Judgement(SlotStatus.GRADE_ERROR, GradeReason.GRADER_TIMEOUT, message)
         case ExitStatus.SCRIPT_FAILED:
-            message = "a process could not be killed or a file not be removed in the container"
+            message = (
+                "in the container a process could not be killed, a file not be removed, "
+                "or the agent not be started as its user; its stderr says which user"
+            )
             return Judgement(SlotStatus.INFRA_ERROR, "trial_script_failed", message)
         case ExitStatus.NO_ROOM:
             message = f"a phase failed, and the disk was full ({spec.folder})"

@@ -14,7 +14,8 @@ from pathlib import Path
 from labledger import canonical, references, resources
 from labledger.records import JsonObject
 from labledger.store import ArtifactStore, sync_directory, sync_tree
-from labledger.trial.contract import PhasePlan, TrialSpec
+from labledger.trial import contract
+from labledger.trial.contract import PhasePlan, Sealing, TrialSpec
 
 INCOMING = "incoming"
 """The folder of a run in which the folders of its trials are made."""
@@ -51,36 +52,69 @@ def _fill(folder: Path, spec: TrialSpec) -> None:
     _write_json(inside / "task.json", spec.task)
     _write_json(inside / "bindings.json", spec.plan.bindings)
     _write_json(inside / "policy.json", spec.plan.policy)
-    for phase, plan in spec.plan.phases.items():
-        _write(inside / f"{phase}.sh", phase_script(plan, secret_names(spec)))
-    _write(inside / "trial.sh", resources.trial_script().read_text("utf-8"))
+    for phase in spec.plan.phases:
+        if phase != "grader" or spec.plan.sealing is Sealing.NONE:
+            write_phase_script(spec, phase, inside)
+    if spec.plan.sealing is not Sealing.NONE:
+        (folder / "sealed").mkdir()
+        (folder / "sealed").chmod(0o755)
+    if spec.plan.sealing is Sealing.UNREADABLE:
+        write_phase_script(spec, "grader", folder / "sealed")
+    write(inside / "trial.sh", resources.trial_script().read_text("utf-8"))
     workspace_seed(spec).fill(folder / "workspace")
 
 
 def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -> None:
-    """Put the staged files of every phase under `deps`/<phase>/, once for the whole run."""
+    """Put the staged files of every phase under `deps`/<phase>/, once for the whole run.
+
+    A sealed grader's go to `sealed`/ beside it, and a link says where a container has them.
+    """
     if deps.exists():
         return
-    incoming = deps.with_name(".deps")
-    shutil.rmtree(incoming, ignore_errors=True)
-    incoming.mkdir(parents=True)
-    for phase, files in document["files"].items():
-        for entry in files:
-            target = incoming / phase / entry["name"]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(store.path(entry["sha256"]), target)
-            target.chmod(0o755 if entry["executable"] else 0o644)
-    for folder in (incoming, *(path for path in incoming.rglob("*") if path.is_dir())):
-        folder.chmod(0o755)
+    incoming = _emptied(deps.with_name(".deps"))
+    files = dict(document["files"])
+    if document.get("grader", {}).get("sealed"):
+        sealed = _emptied(deps.with_name("sealed"))
+        _stage(files.pop("grader"), store, sealed)
+        _open_folders(sealed)
+        sync_tree(sealed)
+        (incoming / "grader").symlink_to(f"{contract.SEALED}/grader")
+    for phase, entries in files.items():
+        _stage(entries, store, incoming / phase)
+    _open_folders(incoming)
     # What is there under its name is taken as whole, also after a power cut.
     sync_tree(incoming)
     incoming.rename(deps)
     sync_directory(deps.parent)
 
 
+def _emptied(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _stage(entries: list[JsonObject], store: ArtifactStore, folder: Path) -> None:
+    for entry in entries:
+        target = folder / entry["name"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(store.path(entry["sha256"]), target)
+        target.chmod(0o755 if entry["executable"] else 0o644)
+
+
+def _open_folders(top: Path) -> None:
+    """Let any user of a container look into the folders from `top` down."""
+    for folder in (top, *(path for path in top.rglob("*") if path.is_dir())):
+        folder.chmod(0o755)
+
+
 def secret_names(spec: TrialSpec) -> dict[str, str]:
     """The container's variable that carries each value from outside, by the value's name."""
     return {name: f"AGENTLAB_ENV_{i}" for i, name in enumerate(sorted(spec.plan.environment))}
+
+
+def write_phase_script(spec: TrialSpec, phase: str, folder: Path) -> None:
+    write(folder / f"{phase}.sh", phase_script(spec.plan.phases[phase], secret_names(spec)))
 
 
 def phase_script(plan: PhasePlan, carriers: dict[str, str]) -> str:
@@ -108,10 +142,11 @@ def _word(text: str, carriers: dict[str, str]) -> str:
 
 
 def _write_json(path: Path, value: JsonObject) -> None:
-    _write(path, canonical.dumps(value) + "\n")
+    write(path, canonical.dumps(value) + "\n")
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write a file that any user of a container can read."""
     path.write_text(text, "utf-8")
     path.chmod(0o644)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from labledger.records import JsonObject
-from labledger.trial import contract
+from labledger.trial import contract, sealing
 from labledger.trial.contract import TrialSpec
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
@@ -51,7 +51,7 @@ def sweep_config(spec: TrialSpec) -> JsonObject:
         "Cmd": list(left.values()),
         "Env": [],
         "User": "0",
-        "HostConfig": config["HostConfig"] | {"Binds": binds},
+        "HostConfig": config["HostConfig"] | {"Binds": binds, "Tmpfs": {}},
     }
 
 
@@ -59,7 +59,9 @@ def _trial_arguments(spec: TrialSpec) -> list[str]:
     limits = [str(max(1, round(spec.timeout_s(phase) * 100))) for phase in contract.PHASE_NAMES]
     grade_failed = "1" if spec.plan.policy["grade_failed_agents"] else "0"
     share = "0" if os.geteuid() == 0 else "1"
-    return [*limits, grade_failed, str(spec.plan.runtime["max_log_bytes"]), share]
+    log_bytes = str(spec.plan.runtime["max_log_bytes"])
+    sealed = spec.plan.sealing.value
+    return [*limits, grade_failed, log_bytes, share, sealed, spec.plan.agent_user or ""]
 
 
 def _host_config(spec: TrialSpec) -> JsonObject:
@@ -70,6 +72,7 @@ def _host_config(spec: TrialSpec) -> JsonObject:
         "Binds": [
             f"{folder / 'in'}:{contract.IN}:ro",
             f"{spec.plan.deps_dir}:{contract.DEPS}:ro",
+            *sealing.binds(spec),
             *(f"{folder / name}:{inside}" for name, inside in _WRITTEN.items()),
         ],
         "NetworkMode": "none" if runtime["network"] == "none" else "default",
@@ -81,7 +84,7 @@ def _host_config(spec: TrialSpec) -> JsonObject:
         "NanoCpus": round((resources["cpus"] or 0) * 1_000_000_000),
         "PidsLimit": resources["pids"] or 0,
         "ReadonlyRootfs": runtime["root_read_only"],
-        "Tmpfs": {"/tmp": ""} if runtime["root_read_only"] else {},  # noqa: S108
+        "Tmpfs": sealing.tmpfs(spec) | ({"/tmp": ""} if runtime["root_read_only"] else {}),  # noqa: S108
         "LogConfig": {"Type": "none"},
         "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
     }

@@ -1,4 +1,4 @@
-"""Creating and starting a container on an engine that may stumble: tried again, and never twice."""
+"""Creating, starting and ending containers on an engine that may stumble over any of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from labledger.trial.container import Engine, EngineStumbled
+from labledger.trial.container import ContainerFailed, Engine, EngineStumbled
 from labledger.trial.contract import TrialSpec
 from labledger.trial.gate import StartGate
 from labledger.trial.isolation import container_config
@@ -44,6 +44,14 @@ def start(engine: Engine, gate: StartGate, container: str, created: float) -> No
 
     patiently(start, start_unless_started)
     gate.last_good = max(gate.last_good, created)
+
+
+def end(engine: Engine, container: str) -> None:
+    """End a container that outlived its deadline. One that cannot be ended is left behind."""
+    try:
+        engine.kill(container)
+    except ContainerFailed:
+        return  # Its result says that it outlived its deadline; its removal will tell the rest.
 
 
 def patiently(action: Callable[[], T], then: Callable[[], T] | None = None) -> T:

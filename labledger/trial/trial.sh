@@ -1,21 +1,26 @@
 #!/bin/sh
 # PID 1 of a trial container: setup, agent, grader, in this container and this workspace.
 #
-#   trial.sh SETUP_CS AGENT_CS GRADER_CS GRADE_FAILED LOG_BYTES SHARE
+#   trial.sh SETUP_CS AGENT_CS GRADER_CS GRADE_FAILED LOG_BYTES SHARE SEALED AGENT_USER
+#   trial.sh become AGENT_USER
 #
 # Time limits are in hundredths of a second. GRADE_FAILED is 1 where failed agents are graded too.
 # LOG_BYTES is what is kept of each output, and 8 KiB more for the host to look at. SHARE is 1 where
-# the host's user is not root and must be able to read and delete what is left here.
+# the host's user is not root and must be able to read and delete what is left here. SEALED is `none`,
+# `unreadable` or `after_agent`; with the last, this ends when the agent has, and is started again
+# with the grader's files in place and a note, in/phases, of what came before. AGENT_USER is whom the
+# agent runs as, empty where that is whom this runs as. `become` only says whether that can be done.
 #
-# Needs a POSIX shell and cat, chmod, mkfifo, rm and a sleep that knows fractions of a second. Runs
-# nothing else of its own, needs no coordinator while it runs, and tells its outcome in its exit
-# status:
+# Needs a POSIX shell and cat, chmod, mkfifo, rm and a sleep that knows fractions of a second, and
+# for an AGENT_USER the setpriv of util-linux or the su of busybox. Runs nothing else of its own,
+# needs no coordinator while it runs, and tells its outcome in its exit status:
 #
 #    0  agent succeeded, graded            30  agent failed, not graded by policy
 #   10  agent failed, graded               31  agent timed out, not graded by policy
 #   11  agent timed out, graded            40  grader failed
 #   20  setup failed                       41  grader timed out
-#   21  setup timed out                    70  this script could not do its part
+#   21  setup timed out                    50  agent ended, its grading is outstanding
+#                                          70  this script could not do its part
 #                                          71  something failed, and the disk is full
 set -u
 
@@ -23,8 +28,8 @@ IN=/agentlab/in
 OUT=/agentlab/out
 STATE=/agentlab/state
 WORKSPACE=/agentlab/workspace
+SEALED_IN=/agentlab/sealed/in
 PIPES=/dev/shm/agentlab
-SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6
 PHASES=''
 
 # How long a stopped phase may take to end by itself, in hundredths of a second.
@@ -32,6 +37,59 @@ TERM_GRACE=200
 
 # What `wait` says when the end of a process interrupted it: 128 + CHLD.
 WOKEN=145
+
+# Sets $uid, $gid, $name and $home of user $1: a name or a number, and perhaps a group after a colon.
+# False where the image does not say who that is, or where it is root.
+look_up_user() {
+    wanted=${1%%:*} uid='' gid='' name='' home=''
+    case $wanted in *[!0-9]*) ;; *) uid=$wanted gid=$wanted ;; esac
+    [ -r /etc/passwd ] && while IFS=: read -r at_name _ at_uid at_gid _ at_home _; do
+        case $wanted in "$at_name" | "$at_uid") ;; *) continue ;; esac
+        uid=$at_uid gid=$at_gid name=$at_name home=$at_home
+        break
+    done </etc/passwd
+    case $1 in *:*) look_up_group "${1#*:}" ;; esac
+    [ -d "$home" ] || home=$WORKSPACE
+    [ "${uid:-0}" -gt 0 ] && [ -n "$gid" ]
+}
+
+# Sets $gid of group $1, to nothing where the image does not have it, and clears the name of a user
+# whose group is another: `su` would not know that.
+look_up_group() {
+    group=''
+    case $1 in *[!0-9]*) ;; *) group=$1 ;; esac
+    [ -n "$group" ] || [ ! -r /etc/group ] || while IFS=: read -r at_name _ at_gid _; do
+        [ "$at_name" = "$1" ] && group=$at_gid && break
+    done </etc/group
+    [ "$group" = "$gid" ] || name=''
+    gid=$group
+}
+
+# Sets $become to what can make a process user $1's; false, with $why, where nothing can.
+find_become() {
+    why="this image does not say who user $1 is, or it is root"
+    look_up_user "$1" || return 1
+    become=setpriv
+    as_agent true 2>/dev/null && return 0
+    become=su
+    [ -n "$name" ] && as_agent -c : 2>/dev/null && return 0
+    why="this image cannot make a process user $1's; it needs the setpriv of util-linux, or a su and the user in its /etc/passwd, and the container's user must be root"
+    return 1
+}
+
+# Runs words with the rights of the agent's user: a command, or with su what its shell is given.
+as_agent() {
+    case $become in
+        setpriv) setpriv --reuid="$uid" --regid="$gid" --clear-groups "$@" ;;
+        su) su -p -s /bin/sh "$name" "$@" ;;
+    esac
+}
+
+if [ "$1" = become ]; then
+    find_become "$2" || echo "$why"
+    exit
+fi
+SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6 SEALED=$7 AGENT_USER=$8
 
 exec </dev/null
 
@@ -213,15 +271,32 @@ reopen() {
     done
 }
 
+# Becomes the command of phase $1.
+launch() {
+    case $1:$SEALED:$AGENT_USER in
+        agent:*:?*)
+            export HOME="$home"
+            case $become in
+                setpriv) exec setpriv --reuid="$uid" --regid="$gid" --clear-groups sh "$IN/agent.sh" ;;
+                su) exec su -p -s /bin/sh "$name" "$IN/agent.sh" ;;
+            esac
+            ;;
+        grader:none:*) exec sh "$IN/grader.sh" ;;
+        grader:*) exec sh "$SEALED_IN/grader.sh" ;;
+        *) exec sh "$IN/$1.sh" ;;
+    esac
+}
+
 # Runs phase $1 within $2 hundredths of a second. Sets $status, 124 after a time-out. When this
 # returns, no process but this one is left.
 run_phase() {
     remove "$PIPES.$1.out" "$PIPES.$1.err" "$STATE/$1.stdout" "$STATE/$1.stderr" 2>/dev/null
-    mkfifo "$PIPES.$1.out" "$PIPES.$1.err" || finish 70
+    # An agent that is another user may open its own output anew, as /dev/stderr.
+    mkfifo -m 622 "$PIPES.$1.out" "$PIPES.$1.err" || finish 70
     keep "$PIPES.$1.out" "$STATE/$1.stdout" & keepers=$!
     keep "$PIPES.$1.err" "$STATE/$1.stderr" & keepers="$keepers $!"
     start_clock "$2"
-    sh "$IN/$1.sh" >"$PIPES.$1.out" 2>"$PIPES.$1.err" & command=$!
+    launch "$1" >"$PIPES.$1.out" 2>"$PIPES.$1.err" & command=$!
     await_command
     read_clock
     timed_out=0
@@ -252,25 +327,58 @@ finish() {
     rm -rf -- "$STATE/phases" 2>/dev/null
     printf '%s' "$PHASES" >"$STATE/phases"
     [ "$1" = 0 ] || [ "$1" = 71 ] || has_room || finish 71
-    [ "$SHARE" = 1 ] && chmod -R a+rwX,-t "$OUT" "$STATE" "$WORKSPACE" 2>/dev/null
+    case $SHARE:$1 in
+        # The grader is to find the files' rights as the agent left them.
+        1:50) chmod a+rwX,-t "$STATE" "$STATE/phases" ;;
+        1:*) chmod -R a+rwX,-t "$OUT" "$STATE" "$WORKSPACE" ;;
+    esac 2>/dev/null
     exit "$1"
 }
 
-if [ -e "$IN/setup.sh" ]; then
-    run_phase setup "$SETUP_CS"
-    [ "$timed_out" = 1 ] && finish 21
-    [ "$status" = 0 ] || finish 20
+# Runs what comes before the grader. Ends the trial where there is no grading, or none yet.
+setup_and_agent() {
+    if [ -e "$IN/setup.sh" ]; then
+        run_phase setup "$SETUP_CS"
+        [ "$timed_out" = 1 ] && finish 21
+        [ "$status" = 0 ] || finish 20
+    fi
+    [ -z "$AGENT_USER" ] || find_become "$AGENT_USER" || refuse_agent
+    run_phase agent "$AGENT_CS"
+    AGENTLAB_AGENT_EXIT_STATUS=$status agent_failed=0
+    [ "$status" = 0 ] || agent_failed=1$timed_out
+
+    # Nothing the agent wrote where the grader's rows belong survives.
+    remove "$AGENTLAB_BENCHMARK_PREDICTION_PATH" "$AGENTLAB_BENCHMARK_SCORE_PATH"
+    [ "$agent_failed" = 0 ] || [ "$GRADE_FAILED" = 1 ] || finish "3${agent_failed#1}"
+    [ "$SEALED" = after_agent ] && finish 50
+}
+
+# Ends a trial whose agent cannot run as its user, and says why where its errors are looked for.
+refuse_agent() {
+    remove "$STATE/agent.stderr"
+    echo "$why" >"$STATE/agent.stderr"
+    read_clock
+    PHASES="${PHASES}agent 126 $now $now 0
+"
+    finish 70
+}
+
+# Takes up what an earlier start of this container came to; the agent's line is the last.
+recall_agent() {
+    while read -r phase status started now timed_out; do
+        PHASES="$PHASES$phase $status $started $now $timed_out
+"
+        AGENTLAB_AGENT_EXIT_STATUS=$status agent_failed=0
+        [ "$status" = 0 ] || agent_failed=1$timed_out
+    done <"$IN/phases"
+}
+
+if [ -e "$IN/phases" ]; then
+    recall_agent
+else
+    setup_and_agent
 fi
-
-run_phase agent "$AGENT_CS"
-AGENTLAB_AGENT_EXIT_STATUS=$status
 export AGENTLAB_AGENT_EXIT_STATUS
-agent_failed=0
-[ "$status" = 0 ] || agent_failed=1$timed_out
-
-# Nothing the agent wrote where the grader's rows belong survives.
-remove "$AGENTLAB_BENCHMARK_PREDICTION_PATH" "$AGENTLAB_BENCHMARK_SCORE_PATH"
-[ "$agent_failed" = 0 ] || [ "$GRADE_FAILED" = 1 ] || finish "3${agent_failed#1}"
 
 run_phase grader "$GRADER_CS"
 [ "$timed_out" = 1 ] && finish 41

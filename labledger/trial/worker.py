@@ -11,11 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from labledger import clock, faults
-from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
+from labledger.errors import EngineUnavailable, NoRoom
 from labledger.records import TrialResult
-from labledger.trial import contract, inputs, starting, traces
-from labledger.trial.adoption import adopt, end, has_output
-from labledger.trial.collect import Ended, collect, infra_error
+from labledger.trial import contract, inputs, starting, traces, trust
+from labledger.trial.adoption import adopt, go_on, has_output
+from labledger.trial.collect import collect, infra_error
 from labledger.trial.container import (
     ContainerFailed,
     Engine,
@@ -23,21 +23,16 @@ from labledger.trial.container import (
     NoSuchContainer,
     thread_engine,
 )
-from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
+from labledger.trial.ended import Ended
 from labledger.trial.gate import Abandoned, NotStarted, StartGate, thread_gate
 from labledger.trial.isolation import sweep_config
-
-
-class Uncollected(LabLedgerError):
-    """A trial ended and could not be read on this host; its container and folder are kept."""
-
+from labledger.trial.uncollected import NO_ROOM, uncollected
 
 CONTAINER_FAILED = "container_failed"
 HOST_ERROR = "host_error"
 NOT_STARTED = frozenset({CONTAINER_FAILED, HOST_ERROR})
 """Reasons of an `infra_error` with which nothing of a trial has run."""
-
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def run_trial(spec: TrialSpec) -> TrialResult:
@@ -60,7 +55,7 @@ def run_trial(spec: TrialSpec) -> TrialResult:
         return infra_error(spec, begun, CONTAINER_FAILED, error.message)
     except OSError as error:
         message = f"{error.strerror}: {error.filename}"
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             _delete(spec.folder)
             raise NoRoom(f"a trial could not be prepared: {message}") from error
         return infra_error(spec, begun, HOST_ERROR, message)
@@ -76,20 +71,9 @@ def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
         if os.geteuid() != 0 and _is_closed(spec.folder):
             # `trial.sh` was ended before it could open its files, or it did not own them all.
             _open_by_container(engine, spec)
-        return collect(spec, ended)
+        return collect(spec, ended, trust.facts(engine, spec, ended))
     except (OSError, ContainerFailed) as error:
-        trouble = (
-            f"{error.strerror} ({error.filename or spec.folder})"
-            if isinstance(error, OSError)
-            else error.message
-        )
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            what = f"the output of slot {spec.slot.schedule_idx} cannot be kept yet"
-            raise NoRoom(f"{what}: {trouble}") from error
-        raise Uncollected(
-            f"slot {spec.slot.schedule_idx} has ended and could not be collected: {trouble}",
-            hint="mend that and resume: its container is kept, and it is not run again",
-        ) from error
+        raise uncollected(spec, error) from error
 
 
 def _is_closed(folder: Path) -> bool:
@@ -172,6 +156,7 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     gate.require_open()
     container, created = starting.create(engine, gate, spec)
     faults.reached("after_create", spec.slot.schedule_idx)
+    has_ended = False
     try:
         with gate.passage(spec.slot.schedule_idx):
             traces.mark_started(spec.folder)
@@ -179,12 +164,16 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
             starting.start(engine, gate, container, created)
             faults.reached("agent_running", spec.slot.schedule_idx)
             exit_status, was_removed = _wait(engine, spec)
+            has_ended = exit_status is not None
+            if has_ended and spec.plan.sealing is Sealing.AFTER_AGENT:
+                return go_on(engine, spec, started)
             lasted = timedelta(seconds=time.monotonic() - started)
     except (NotStarted, ContainerFailed, NoRoom):
-        _give_up(engine, gate, spec, container)
+        if not has_ended:
+            _give_up(engine, gate, spec, container)
         raise
     if exit_status is None and not was_removed:
-        end(engine, spec)
+        starting.end(engine, container)
     return Ended(
         exit_status,
         started_at,
@@ -192,6 +181,7 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
         round(lasted.total_seconds() * 1000),
         _ran_out(engine, spec, exit_status),
         was_removed,
+        forged=exit_status == ExitStatus.AGENT_ENDED,
     )
 
 

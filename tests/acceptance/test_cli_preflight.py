@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from experiments import RIGHT, Project
+from trial_kit import BUSYBOX
 
 from labledger.ledger import migrate
 from labledger.ledger.engine import DRIVER
@@ -113,6 +114,57 @@ def test_no_command(project: Project) -> None:
     said = refused(project, 2)
     assert "has no command 'python3', which the agent of variant base needs" in said
     assert "has no command 'judge', which the grader needs" in said
+
+
+@pytest.fixture(scope="module")
+def users_image(image_ids: dict[str, str]) -> Iterator[str]:
+    """An image whose own user is not root."""
+    name = f"labledger-test/users:{os.getpid()}"
+
+    def docker(*words: str) -> str:
+        done = subprocess.run(["docker", *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    container = docker("create", BUSYBOX, "sh")
+    docker("commit", "--change", "USER agent", container, name)
+    docker("rm", container)
+    yield name
+    docker("rmi", name)
+
+
+def test_agents_user_and_sealing_are_tried(project: Project) -> None:
+    """An agent's user that the image has, and what sealing comes to, are among the checks."""
+    project.document["runtime"]["agent"]["user"] = 1000
+    project.document["benchmark"]["grader"]["sealed"] = True
+    project.save()
+    said = project.output("preflight", project.experiment)
+    assert f"{BUSYBOX} can run the agent as 1000" in said
+    assert "sealed, unreadable: the agent's user cannot read the grader's files" in said
+
+
+def test_no_such_agents_user(project: Project) -> None:
+    """A user that the image does not have is found before a trial fails of it."""
+    project.document["runtime"]["agent"]["user"] = "somebody"
+    project.save()
+    said = refused(project, 2)
+    assert f"{BUSYBOX} cannot run the agent as somebody" in said
+    project.document["runtime"]["setup"] = {"command": ["true"]}
+    project.save()
+    done = project.command("preflight", project.experiment)
+    assert done.returncode == 0
+    assert "see that the setup command mends that" in done.stdout + done.stderr
+
+
+def test_nobody_to_make_the_agent_another_user(project: Project, users_image: str) -> None:
+    """Where the image's own user is not root, the agent cannot be yet another one."""
+    project.document["runtime"] |= {"image": users_image}
+    project.document["runtime"]["agent"]["user"] = "agent:0"
+    project.save()
+    assert "the container's user must be root" in refused(project, 2)
+    project.document["runtime"] |= {"user": "root"}
+    project.document["runtime"]["agent"]["user"] = "agent"
+    project.save()
+    assert "can run the agent as agent" in project.output("preflight", project.experiment)
 
 
 def test_no_value(project: Project) -> None:

@@ -23,29 +23,46 @@ EARLY = frozenset({"inside_upgrade"})
 """Points before there is a run to resume."""
 ONCE = EARLY | {"writing_summary"}
 """Points that are about no slot."""
+IN_TWO_PARTS = ("before_unseal", "after_unseal", "grader_running")
+"""Points that only trials pass whose graders come when the agent has ended."""
+CASES = [
+    *((point, point in IN_TWO_PARTS) for point in POINTS),
+    ("agent_running", True),
+]
+
+
+def new_project(folder: Path, *, sealed: bool) -> Project:
+    project = Project(folder, TASKS, max_concurrency=3)
+    project.document["benchmark"]["grader"]["sealed"] = sealed
+    project.save()
+    return project
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(
     tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]
-) -> dict[str, list[Any]]:
-    """The rows of a run that nobody killed."""
-    project = Project(tmp_path_factory.mktemp("whole"), TASKS, max_concurrency=3)
-    project.start("crashed")
-    project.check_whole("crashed")
-    return project.rows("crashed")
+) -> dict[bool, dict[str, list[Any]]]:
+    """The rows of a run that nobody killed, by whether its grader is sealed."""
+    found = {}
+    for sealed in (False, True):
+        project = new_project(tmp_path_factory.mktemp("whole"), sealed=sealed)
+        project.start("crashed")
+        project.check_whole("crashed")
+        found[sealed] = project.rows("crashed")
+    return found
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(("point", "sealed"), CASES)
 def test_killed_there(
     point: str,
+    sealed: bool,
     tmp_path: Path,
-    uninterrupted: dict[str, list[Any]],
+    uninterrupted: dict[bool, dict[str, list[Any]]],
     engine_log: EngineLog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No row is lost or doubled, no agent is started twice, nothing is left over."""
-    project = Project(tmp_path, TASKS, max_concurrency=3)
+    project = new_project(tmp_path, sealed=sealed)
     fault = point if point in ONCE else f"{point}:{AT.get(point, 5)}"
     with monkeypatch.context() as environment:
         environment.setenv(VARIABLE, fault)
@@ -56,9 +73,10 @@ def test_killed_there(
     again = project.run if point in EARLY else project.resume
     with closing(again("crashed", *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
-    assert project.rows("crashed") == uninterrupted
+    assert project.rows("crashed") == uninterrupted[sealed]
     starts = engine_log.starts(project, "crashed")
-    assert starts == {(idx, 1): 1 for idx in range(len(uninterrupted["slots"]))}
+    parts = 2 if sealed else 1
+    assert starts == {(idx, 1): parts for idx in range(len(uninterrupted[sealed]["slots"]))}
     project.check_whole("crashed")
 
 

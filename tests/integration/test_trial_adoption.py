@@ -22,7 +22,8 @@ from labledger import clock
 from labledger.records import Slot, TrialResult
 from labledger.trial import adoption, inputs
 from labledger.trial.container import Engine, thread_engine
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.ended import Ended
 from labledger.trial.gate import Abandoned, NotStarted, StartGate, use_gate
 from labledger.trial.isolation import container_config
 from labledger.trial.worker import discard_trial, run_trial
@@ -87,7 +88,8 @@ def test_times_of_an_engine_whose_clock_was_set(trials: Trials, shift_s: int) ->
     state = thread_engine().inspect(spec.container)
     assert state is not None
     finished_at = clock.iso(clock.parse(state.finished_at) + timedelta(seconds=shift_s))
-    ended = adoption._as_the_engine_says(spec, replace(state, finished_at=finished_at), 0)
+    told = Ended.of(replace(state, finished_at=finished_at), 0, ExitStatus.AT_ONCE)
+    ended = adoption._by_its_phases(spec, told)
     assert 200 <= ended.duration_ms <= watched.duration_ms
     lasted = clock.parse(ended.ended_at) - clock.parse(ended.started_at)
     assert lasted == timedelta(milliseconds=ended.duration_ms)

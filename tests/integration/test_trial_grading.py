@@ -64,12 +64,13 @@ def test_rows_are_stamped(trials: Trials) -> None:
         "benchmark": {k: BENCHMARK[k] for k in ("adapter_id", "name", "split")} | {"version": "2"},
     }
     (prediction,), (score,) = result.predictions, result.scores
+    isolation = result.evidence[0]["ext"]["isolation"]
     assert prediction == PREDICTION | stamped | {"schema_version": "benchmark_prediction_record_v1"}
     assert score == SCORE | stamped | {
         "schema_version": "benchmark_score_record_v1",
         "evaluator": BENCHMARK["evaluator"],
         "metrics": {"m": 1},
-        "ext": {"any": [1]},
+        "ext": {"any": [1], "isolation": isolation},
     }
     schema.check(prediction, "benchmark_prediction_record_v1")
     schema.check(score, "benchmark_score_record_v1")

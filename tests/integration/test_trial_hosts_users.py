@@ -15,11 +15,11 @@ from typing import Any
 
 import coordinator_driver
 import pytest
-from trial_kit import GRADES, SHELLS, Trials, brief, trials_in, until
+from trial_kit import GRADES, PYTHON, SHELLS, Trials, brief, trials_in, until
 
 from labledger.records import TrialResult
 from labledger.trial.container import thread_engine
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import Sealing, TrialSpec
 
 UID = 12345
 """Who runs the trials where the tests run as root; else they do it themselves."""
@@ -149,5 +149,30 @@ def test_leftover_folder_is_replaced(user: HostsUser) -> None:
     take_away(spec)
     result = user.run(spec)
     assert result.status == "agent_error"
+    user.discard(spec)
+    assert not spec.folder.exists()
+
+
+@pytest.mark.parametrize("sealing", [Sealing.UNREADABLE, Sealing.AFTER_AGENT])
+def test_sealed_grader(user: HostsUser, sealing: Sealing) -> None:
+    """A grader is sealed also from an agent that has the number of the host's user."""
+    uid = str(UID if os.geteuid() == 0 else os.geteuid())
+    unreadable = sealing is Sealing.UNREADABLE
+    spec = user.spec(
+        f"{CLOSED}cat /agentlab/sealed/in/grader.sh /agentlab/sealed/grader.sh; "
+        "chmod 777 /agentlab/sealed; chmod 000 /agentlab/state; find /agentlab -name grader.sh",
+        f"ls -ld closed | cut -c 1-10; {GRADES}",
+        image=PYTHON,
+        runtime={"agent_user": uid} if unreadable else {"user": uid},
+        sealing=sealing,
+    )
+    result = user.run(spec)
+    assert brief(result) == ("completed", None, 0)
+    assert result.verdict == "pass"
+    assert user.trials.content(result, "agent_stdout") == b""
+    assert user.trials.content(result, "grader_stdout") == b"d---------\n"
+    facts = result.scores[0]["ext"]["isolation"]
+    assert (facts["sealed"], facts["agent_user"]) == (sealing, uid)
+    assert facts["tampering_suspected"] == []
     user.discard(spec)
     assert not spec.folder.exists()

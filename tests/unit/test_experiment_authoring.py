@@ -12,6 +12,7 @@ from experiment_files import EXPERIMENT, Folder
 from labledger.errors import InvalidInput
 from labledger.experiment import yaml_lines
 from labledger.experiment.authoring import load_experiment
+from labledger.trial.contract import Sealing
 
 
 @pytest.fixture
@@ -262,3 +263,38 @@ def test_many_problems_are_counted_and_cut(folder: Folder) -> None:
     folder.data |= {f"key{i}": 1 for i in range(30)}
     with pytest.raises(InvalidInput, match=r"30 problems(.|\n)*and 10 more$"):
         load_experiment(folder.experiment())
+
+
+@pytest.mark.parametrize(
+    ("container", "agent", "said"),
+    [
+        (None, 0, "expected another user than root"),
+        (None, "root:adm", "expected another user than root"),
+        ("1000", "agent", "only root can start it as another"),
+        (None, "a b", "a user name or number"),
+    ],
+)
+def test_agents_user(folder: Folder, container: str | None, agent: object, said: str) -> None:
+    """An agent can be made another user only by root, and only another one than root."""
+    folder.data["runtime"]["agent"]["user"] = agent
+    folder.data["runtime"] |= {} if container is None else {"user": container}
+    (problem,) = folder.problems()
+    assert problem.field == "runtime.agent.user"
+    assert said in problem.message
+
+
+def test_agents_user_and_sealing_are_resolved(folder: Folder) -> None:
+    """Both change what a result means, so they are in the document and in its digest."""
+    plain = folder.resolve()
+    folder.data["runtime"] |= {"user": 0}
+    folder.data["runtime"]["agent"]["user"] = 1000
+    as_user = folder.resolve()
+    folder.data["benchmark"]["grader"]["sealed"] = True
+    sealed = folder.resolve()
+    assert as_user.document["runtime"]["agent_user"] == "1000"
+    assert sealed.document["grader"]["sealed"] is True
+    assert len({plain.digest, as_user.digest, sealed.digest}) == 3
+    assert Sealing.of(as_user.document) is Sealing.NONE
+    assert Sealing.of(sealed.document) is Sealing.UNREADABLE
+    del folder.data["runtime"]["agent"]["user"]
+    assert Sealing.of(folder.resolve().document) is Sealing.AFTER_AGENT

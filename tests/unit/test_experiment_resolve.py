@@ -102,10 +102,11 @@ def test_every_default_is_filled_in(folder: Folder) -> None:
         "variants": [
             {"variant_id": "a", "role": "baseline", "bindings": {}, "setup": None, "agent": agent}
         ],
-        "grader": {**phase, "timeout_s": 120},
+        "grader": {**phase, "timeout_s": 120, "sealed": False},
         "runtime": {
             "image": "i",
             "user": None,
+            "agent_user": None,
             "network": "none",
             "root_read_only": False,
             "resources": {"cpus": 1, "memory_bytes": 1 << 30, "pids": 512},

@@ -26,7 +26,7 @@ from labledger.records import (
 )
 from labledger.store import ArtifactStore
 from labledger.trial import contract, inputs
-from labledger.trial.contract import ExitStatus, TrialPlan
+from labledger.trial.contract import ExitStatus, Sealing, TrialPlan
 from labledger.trial.isolation import container_config
 
 
@@ -118,7 +118,7 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     spec = made.spec(task={"timeout_s": 0.001}, environment={"B": "two", "A": "one"})
     config = container_config(spec)
     assert config["Entrypoint"] == ["sh", "/agentlab/in/trial.sh"]
-    assert config["Cmd"] == ["1", "1", "3000", "1", str(1 << 20), "1"]
+    assert config["Cmd"] == ["1", "1", "3000", "1", str(1 << 20), "1", "none", ""]
     assert {"AGENTLAB_ENV_0=one", "AGENTLAB_ENV_1=two"} <= set(config["Env"])
     assert "User" not in config
     host = config["HostConfig"]
@@ -176,6 +176,45 @@ def test_staged_files(tmp_path: Path) -> None:
         "grader/data.txt": 0o644,
     }
     assert (deps / "agent" / "lib" / "run.sh").read_bytes() == b"#!/bin/sh\n"
+
+
+def test_staged_files_of_a_sealed_grader(tmp_path: Path) -> None:
+    """They lie beside what every trial mounts, which has a link to where a container has them."""
+    store = ArtifactStore(tmp_path / "store")
+    digest = store.put_bytes(b"key")
+    entry = {"name": "key/answer", "sha256": digest, "executable": False}
+    document = {"files": {"agent": [], "grader": [entry]}, "grader": {"sealed": True}}
+    deps = tmp_path / "run" / "deps"
+    (tmp_path / "run" / "sealed" / "half").mkdir(parents=True)
+    inputs.stage_dependencies(document, store, deps)
+    found = sorted(str(path.relative_to(tmp_path / "run")) for path in deps.parent.rglob("*"))
+    assert found == ["deps", "deps/grader", "sealed", "sealed/key", "sealed/key/answer"]
+    assert str((deps / "grader").readlink()) == "/agentlab/sealed/grader"
+    assert (tmp_path / "run" / "sealed" / "key").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("sealing", Sealing)
+def test_sealed_before_the_start(made: Trials, sealing: Sealing) -> None:
+    """A grader's command is where the agent can read it only where nothing is sealed."""
+    agent_user = "agent" if sealing is Sealing.UNREADABLE else None
+    spec = made.spec(runtime={"agent_user": agent_user}, sealing=sealing)
+    inputs.prepare(spec)
+    config = container_config(spec)
+    assert config["Cmd"][-2:] == [sealing.value, agent_user or ""]
+    scripts = [str(path.relative_to(spec.folder)) for path in spec.folder.rglob("grader.sh")]
+    closed = config["HostConfig"]["Tmpfs"].get("/agentlab/sealed", "")
+    mounted = [bind.split(":")[1] for bind in config["HostConfig"]["Binds"]]
+    mounted = [place for place in mounted if place.startswith("/agentlab/sealed")]
+    expected = {
+        Sealing.NONE: (["in/grader.sh"], "", []),
+        Sealing.UNREADABLE: (
+            ["sealed/grader.sh"],
+            "mode=0700,size=64k",
+            ["/agentlab/sealed/in", "/agentlab/sealed/grader"],
+        ),
+        Sealing.AFTER_AGENT: ([], "", ["/agentlab/sealed"]),
+    }
+    assert (scripts, closed, mounted) == expected[sealing]
 
 
 def test_result_survives_being_staged() -> None:

@@ -1,0 +1,45 @@
+"""How the container of a trial ended, as the engine tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from labledger import clock
+from labledger.trial.container import ContainerState
+from labledger.trial.contract import ExitStatus
+from labledger.trial.tampering import Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a container ended."""
+
+    exit_status: int | None
+    """None when the host's outer deadline ended it, or where it could not be started again."""
+    started_at: str
+    ended_at: str
+    duration_ms: int
+    """Without what it waited stopped between two parts."""
+    out_of_memory: bool = False
+    was_removed: bool = False
+    """True when the container is gone, and with it how it ended."""
+    forged: bool = False
+    """True where `trial.sh` cannot have said what the exit status says."""
+    refused: str | None = None
+    """Why it could not be started again for its grader."""
+    seen: Seen | None = None
+    """What a look at its file system before the grading came to, where there was one."""
+
+    @classmethod
+    def of(cls, state: ContainerState, exit_status: int | None, said: frozenset[int]) -> Self:
+        """How a container ended that `trial.sh` can have ended with one of the statuses `said`."""
+        started, finished = clock.parse(state.started_at), clock.parse(state.finished_at)
+        return cls(
+            exit_status,
+            clock.iso(started),
+            clock.iso(finished),
+            max(0, round((finished - started).total_seconds() * 1000)),
+            state.out_of_memory,
+            forged=exit_status in ExitStatus.KNOWN - said,
+        )

@@ -1,0 +1,44 @@
+"""Trials whose graders are kept from their agents, and what their scores say of that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trial_kit import GRADES, Trials
+
+from labledger.records import JsonObject, TrialResult
+from labledger.trial.contract import Sealing, TrialSpec
+from labledger.trial.inputs import stage_dependencies
+
+SECRET = "the-right-answer-is-42"
+GRADER = f"answer={SECRET}; {GRADES}"
+"""A grader whose command holds what the agent must not know."""
+READS = 'test "$(cat /agentlab/deps/grader/key/answer.txt)" = ' + SECRET + f" && {{ {GRADER} }}"
+"""One that passes where its staged file holds that too."""
+WAYS: dict[str, dict[str, Any]] = {
+    "none": {"sealing": Sealing.NONE},
+    "unreadable": {"sealing": Sealing.UNREADABLE, "runtime": {"agent_user": "agent"}},
+    "after_agent": {"sealing": Sealing.AFTER_AGENT},
+    "after_agent, all as one user": {"sealing": Sealing.AFTER_AGENT, "runtime": {"user": "1000"}},
+}
+SEALED = {name: way for name, way in WAYS.items() if name != "none"}
+AFTER = SEALED["after_agent"]
+
+
+def isolation(result: TrialResult) -> JsonObject:
+    """The facts of a trial; where there is a score it must say the same as the evidence."""
+    found: JsonObject = result.evidence[0]["ext"]["isolation"]
+    for score in result.scores:
+        assert score["ext"]["isolation"] == found
+    return found
+
+
+def stage(trials: Trials, spec: TrialSpec) -> TrialSpec:
+    """Give a trial's grader a staged file that holds the secret, as `Session` would."""
+    digest = trials.store.put_bytes(SECRET.encode())
+    entry = {"name": "key/answer.txt", "sha256": digest, "executable": False}
+    sealed = spec.plan.sealing is not Sealing.NONE
+    document = {"files": {"agent": [], "grader": [entry]}, "grader": {"sealed": sealed}}
+    spec.plan.deps_dir.rmdir()
+    stage_dependencies(document, trials.store, spec.plan.deps_dir)
+    return spec

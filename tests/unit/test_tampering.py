@@ -1,0 +1,53 @@
+"""Which changes to a container's file system look like tampering."""
+
+from __future__ import annotations
+
+import pytest
+
+from labledger.trial.tampering import MAX_PATHS, is_hook, suspicious
+
+
+@pytest.mark.parametrize(
+    ("changed", "suspected"),
+    [
+        (["/tmp", "/tmp/x", "/var", "/var/tmp", "/var/tmp/y", "/run", "/run/lock"], []),
+        (["/root", "/root/.cache", "/home/agent/x", "/proc", "/dev", "/dev/null"], []),
+        (["/etc", "/etc/hosts", "/etc/resolv.conf", "/etc/hostname", "/.dockerenv"], []),
+        (["/agentlab", "/agentlab/in", "/agentlab/workspace", "/agentlab/sealed"], []),
+        (["/agentlab/sealed/grader", "/agentlab/sealed/in", "/agentlab/sealed"], []),
+        (["/agentlab", "/agentlab/tool"], ["/agentlab/tool"]),
+        (["/agentlab/in/x"], ["/agentlab/in/x"]),
+        (["/etc", "/etc/passwd", "/etc/hosts"], ["/etc/passwd"]),
+        (["/etc"], ["/etc"]),
+        (["/tmpx", "/rooted", "/running/x"], ["/rooted", "/running/x", "/tmpx"]),
+        (["/usr/bin/python3", "/usr/bin", "/usr"], ["/usr/bin/python3"]),
+        (["/usr", "/usr/bin", "/usr/bin/python3"], ["/usr/bin/python3"]),
+        (["/usr/bin", "/usr/bin-x"], ["/usr/bin", "/usr/bin-x"]),
+        (["/var", "/var/lib", "/var/lib/dpkg", "/var/log/x"], ["/var/lib/dpkg"]),
+        (["/root/.local/lib/python3/site-packages/x.pth"],) * 2,
+        (["/home/agent/venv/lib/dist-packages"],) * 2,
+        (["/tmp/venv/lib/site-packages/x.py"], []),
+        (["/conftest.py"], ["/conftest.py"]),
+        (["/srv/a\nb"], ["/srv/a\nb"]),
+    ],
+)
+def test_what_is_suspicious(changed: list[str], suspected: list[str]) -> None:
+    """System paths are, ordinary ones and the engine's own are not; a folder only by itself."""
+    assert suspicious(changed) == (tuple(suspected), len(suspected))
+    assert suspicious(reversed(changed)) == (tuple(suspected), len(suspected))
+
+
+def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much has changed, a hundred short paths are kept and all are counted."""
+    monkeypatch.setattr("labledger.trial.tampering._MAX_HELD", 150)
+    found, total = suspicious(f"/opt/{'x' * 1000}{n}" for n in range(400))
+    assert len(found) == MAX_PATHS
+    assert max(map(len, found)) == 512
+    assert total == 400
+
+
+def test_hooks() -> None:
+    """What tools load by themselves is known by its name, in any folder."""
+    hooks = ["conftest.py", "a/b/conftest.py", "x.pth", "tox.ini", "a/sitecustomize.py"]
+    others = ["conftest.pyc", "test_conftest.py", "pth", ".pth/x", "a/tox.ini.txt"]
+    assert [is_hook(name) for name in hooks + others] == [True] * 5 + [False] * 5
