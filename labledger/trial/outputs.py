@@ -20,6 +20,8 @@ PREDICTION_CAP = 8 * MIB
 SCORE_CAP = 1 * MIB
 EVENTS_CAP = 32 * MIB
 PHASES_CAP = 4096
+MAX_VALUES = 1_000_000
+"""How many values an output may hold as JSON: parsed, each takes up to some 200 bytes."""
 
 
 class OutputRefused(LabLedgerError):
