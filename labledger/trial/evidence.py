@@ -151,5 +151,8 @@ class Evidence:
         if len(content) > cap:
             self.note(name, f"{file} has more than {cap:,} bytes; the first of them are kept")
         # Redacted before it is cut, so that no secret is cut in two.
-        self.references[name] = self.keep(self.redactor.data(content)[:cap])
-        return content[:cap]
+        redacted = self.redactor.data(content)
+        beginning = content[:cap]
+        # Without a secret in it these are the same, and may be tens of megabytes.
+        self.references[name] = self.keep(beginning if redacted is content else redacted[:cap])
+        return beginning
