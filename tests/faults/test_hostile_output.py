@@ -310,8 +310,10 @@ def test_names_of_all_kinds(host: Host) -> None:
 
 def test_a_workspace_of_too_many_files(host: Host) -> None:
     """Of more files than are listed none but the listed are looked at, and it is said so."""
-    result = host.run("seq 20500 | xargs touch; mkdir -p deep/$(seq -s / 700)")
+    sparse, many, deep = "truncate -s 1T 1", "seq 20500 | xargs touch", "deep/$(seq -s / 700)"
+    result = host.run(f"{sparse}; {many}; mkdir -p {deep}")
     assert brief(result) == ("completed", None, 0)
     listing = json.loads(host.trials.content(result, "workspace_after"))
     assert listing["truncated"]
     assert len(listing["files"]) == 20_000
+    assert listing["files"][0] == {"path": "1", "kind": "file", "size": 1 << 40}
