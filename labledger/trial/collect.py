@@ -16,13 +16,6 @@ from labledger.trial.redact import Redactor
 CONTAINER_KILLED = "container_killed"
 """The reason of a trial whose container was ended from outside."""
 
-DISK_FULL = "disk_full"
-"""The reason of a trial that failed where not even `trial.sh` could write its note at the end."""
-
-_NO_NOTE = "the trial failed and its last note could not be written: the disk was full"
-_NOT_BLAMED = frozenset({SlotStatus.COMPLETED, SlotStatus.INFRA_ERROR})
-"""Statuses that hold nothing against an agent or grader."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -42,8 +35,6 @@ def collect(spec: TrialSpec, ended: Ended) -> TrialResult:
     evidence = Evidence(spec, redactor)
     judgement = _judge(spec, ended, redactor)
     phases = read_phases(spec) if ended.exit_status in ExitStatus.KNOWN else {}
-    if not phases and judgement.status not in _NOT_BLAMED:
-        judgement = Judgement(SlotStatus.INFRA_ERROR, DISK_FULL, _NO_NOTE)
     evidence.collect_inputs()
     faults.reached("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(list(phases) or list(spec.plan.phases))

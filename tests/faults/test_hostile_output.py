@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -324,3 +325,23 @@ def test_a_workspace_of_huge_files(host: Host) -> None:
     listing = json.loads(host.trials.content(result, "workspace_after"))
     assert [entry["size"] for entry in listing["files"]] == [100 << 30] * 100
     assert not any("sha256" in entry for entry in listing["files"])
+
+
+@pytest.mark.parametrize("where", ["/agentlab/workspace", "/agentlab/out", "/agentlab/state"])
+def test_an_agent_that_fills_its_disk(host: Host, where: str, as_root: None) -> None:
+    """What an agent writes until nothing more can be written, and removes, is no trouble.
+
+    What it leaves there is the disk's trouble: see `test_full_disk`.
+    """
+    spec = host.trials.spec(f"cat /dev/zero >{where}/fill && exit 1; rm {where}/fill; echo said")
+    disk = spec.plan.run_dir / "trials"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "labledger", disk], check=True)
+    try:
+        result = host.collected(spec)
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+    assert brief(result) == ("completed", None, 0)
+    assert result.verdict == "pass"
+    assert host.trials.content(result, "agent_stdout") == b"said\n"
+    assert b"No space left" in host.trials.content(result, "agent_stderr")

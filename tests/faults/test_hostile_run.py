@@ -1,27 +1,17 @@
-"""A run of hostile tasks: its ledger is whole, and its coordinator holds little of what they left.
-
-And agents that fill the disk that the lab lies on: nothing is lost, and nothing is blamed on them.
-"""
+"""A run of hostile tasks: its ledger is whole, and its coordinator holds little of what they left."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from experiments import (
-    HOLDING,
-    PASSING,
-    RIGHT,
-    EngineLog,
     Project,
     command_env,
     command_line,
-    until,
 )
 from hostile_acts import CLOSED
 from hostile_files import (
@@ -195,67 +185,3 @@ def test_a_run_of_hostile_tasks(tmp_path: Path, image_ids: dict[str, str]) -> No
     caps = outputs.PREDICTION_CAP + outputs.SCORE_CAP + outputs.RESULT_CAP + outputs.EVENTS_CAP
     # As many trials may be read at once as run and wait; each is held as read and as parsed.
     assert peak - usual < LocalTrials(CONCURRENCY).capacity * 2 * caps
-
-
-@pytest.fixture
-def disk(tmp_path: Path, as_root: None) -> Iterator[Disk]:
-    """A file system in memory, to lay a lab on."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1g", "labledger", place], check=True)
-    try:
-        yield Disk(place)
-    finally:
-        for project in Project.made:
-            if project.folder.is_relative_to(place):
-                project.clear()
-        subprocess.run(["umount", "--lazy", place], check=True)
-
-
-@dataclass
-class Disk:
-    place: Path
-
-    def resize(self, size: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,size={size}", self.place], check=True)
-
-
-@pytest.mark.parametrize("where", ["/agentlab/workspace", "/agentlab/out"])
-def test_an_agent_that_fills_the_disk(disk: Disk, engine_log: EngineLog, where: str) -> None:
-    """The run stops, and goes on when there is room; who ran on the full disk has another try.
-
-    Nothing is lost, and no attempt is run twice.
-    """
-    fills = f'if [ "$PACE" = holding ]; then hold; cat /dev/zero >{where}/fill; fi; {RIGHT}'
-    project = Project(disk.place / "project", {"fills": fills, "b": RIGHT})
-    project.document["variant_plan"] = []
-    project.document["design"]["max_concurrency"] = 1
-    project.save()
-    stopped = project.run("full", *HOLDING)
-    try:
-        stopped.until("slot_dispatched")
-        until(lambda: (0, 1) in project.running("full"), "the agent that fills the disk")
-        # Only now, as a run is not begun where there is so little room.
-        disk.resize("8m")
-        project.open_gate("full", 0)
-        assert stopped.finish() not in (Exit.COMPLETE, Exit.GATE_MISSED)
-        assert "disk is full" in stopped.stderr or "No space left" in stopped.stderr
-    finally:
-        stopped.close()
-
-    disk.resize("512m")
-    again = project.resume("full", *PASSING)
-    try:
-        assert again.finish() == Exit.COMPLETE, again.stderr
-    finally:
-        again.close()
-    assert outcomes(project, "full") == dict.fromkeys(["fills", "b"], COMPLETED)
-    starts = engine_log.starts(project, "full")
-    assert set(starts.values()) == {1}
-    assert {(0, 1), (0, 2)} <= starts.keys()
-    with open_ledger(lab_dir=project.lab) as ledger:
-        (first,) = ledger.query(
-            "SELECT status, reason FROM attempts WHERE task_id = 'fills' AND attempt = 1"
-        )
-    assert first == {"status": "infra_error", "reason": "disk_full"}
-    project.check_whole("full")
