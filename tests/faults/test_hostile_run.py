@@ -1,4 +1,4 @@
-"""A run of hostile tasks: its ledger is whole, and its coordinator holds little of what they left."""
+"""A run of hostile tasks: its ledger is whole, its coordinator held little of what they left."""
 
 from __future__ import annotations
 
