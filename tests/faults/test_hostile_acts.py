@@ -114,10 +114,10 @@ def test_an_agent_that_fills_its_disk(host: Host, where: str, as_root: None) -> 
     What it leaves there is the disk's trouble: see `test_full_disk`.
     """
     spec = host.trials.spec(f"cat /dev/zero >{where}/fill && exit 1; rm {where}/fill; echo said")
-    disk = spec.plan.run_dir / "trials"
-    disk.mkdir()
+    disk = spec.plan.run_dir
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "labledger", disk], check=True)
     try:
+        spec.plan.deps_dir.mkdir()
         result = host.collected(spec)
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
