@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
+from itertools import islice
 from typing import Any
 
 from labledger.errors import MalformedJson
@@ -36,12 +38,15 @@ def digest(value: Any) -> str:
     return sha256_hex(dump_bytes(value))
 
 
-def loads(data: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
+def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = None) -> Any:
     """Parse JSON that labledger did not write.
 
     Accepts UTF-8 without a byte order mark, no duplicate key, only finite numbers, integers of
-    64 bits and at most `max_depth` levels. Raises `MalformedJson` with what was found.
+    64 bits, at most `max_depth` levels and, before it makes any of them, `max_values` values.
+    Raises `MalformedJson` with what was found.
     """
+    if max_values is not None and holds_more_than(max_values, data):
+        raise MalformedJson(f"holds more than {max_values:,} values")
     if data.startswith(b"\xef\xbb\xbf"):
         raise MalformedJson("starts with a byte order mark; plain UTF-8 is expected")
     try:
@@ -60,6 +65,30 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH) -> Any:
     if "\\u" in text:
         _check_surrogates(value)
     return value
+
+
+def holds_more_than(limit: int, data: bytes) -> bool:
+    """True where JSON text has more than so many values, told in flat memory before parsing it.
+
+    Three bytes of JSON can take a hundred as a Python object.
+    """
+    if 1 + data.count(b",") + data.count(b"[") + data.count(b"{") <= limit:
+        return False
+    return count_values(data, limit) > limit
+
+
+def count_values(data: bytes, limit: int) -> int:
+    """How many values JSON text has at most, not counting further than one beyond `limit`."""
+    return sum(1 for _ in islice(_UP_TO_NEXT_VALUE.finditer(data), limit + 1))
+
+
+_UP_TO_NEXT_VALUE = re.compile(
+    rb'(?!\Z)(?:[^",\[{]++|"(?:[^"\\]++|\\.?)*+(?:"|\Z))*+(?:[,\[{]|\Z)', re.DOTALL
+)
+"""Texts and all else that lies before a comma or an opening bracket, or before the end.
+
+It matches at every place but the end, and gives back nothing, so that no byte is looked at twice.
+"""
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from labledger import resources
@@ -15,6 +16,12 @@ from labledger.errors import SchemaInvalid
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import ValidationError
+
+
+_MAX_PROBLEMS = 1000
+"""How many problems of a record are looked at: each takes memory, and a list of a million wrong
+items has a million.
+"""
 
 
 @cache
@@ -60,8 +67,8 @@ def check(record: Any, name: str) -> None:
 
 
 def problems(record: Any, name: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Every problem of `record` against the schema `name`, as (path, message), in path order."""
-    errors = list(_validator(name).iter_errors(record))
+    """The problems of `record` against the schema `name`, as (path, message), in path order."""
+    errors = list(islice(_validator(name).iter_errors(record), _MAX_PROBLEMS))
     leaves = [leaf for error in errors for leaf in _leaves(error)]
     for leaf in sorted(leaves, key=lambda leaf: [str(step) for step in leaf.absolute_path]):
         yield from _explain(leaf)
@@ -92,7 +99,8 @@ def _explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], st
         case "additionalProperties":
             known = sorted(schema.get("properties", {}))
             for key in sorted(set(found) - set(known)):
-                yield (*path, key), f"unknown key {key!r}; {_nearest(key, known)}"
+                name = _shortened(key)
+                yield (*path, name), f"unknown key {name!r}; {_nearest(name, known)}"
         case "required":
             for key in wanted:
                 if key not in found and repr(key) in error.message:
@@ -152,7 +160,10 @@ def _type_name(wanted: str | list[str]) -> str:
 
 
 def _show(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    return _shortened(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

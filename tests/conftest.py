@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,3 +53,10 @@ def _nothing_left() -> Iterator[None]:
     yield
     for project in Project.made:
         project.clear()
+
+
+@pytest.fixture
+def as_root() -> None:
+    """What only root can set up: device files, mounts."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make device files and mounts")

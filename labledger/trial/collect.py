@@ -45,7 +45,7 @@ def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult
     hooks = evidence.collect_workspace()
     evidence.note_isolation(isolation | {"workspace_hooks": hooks}, judgement.score)
     sources = metrics.Sources(result, judgement.score, events, phases, ended.duration_ms)
-    message = judgement.message and redactor.text(judgement.message)
+    message = judgement.message and redactor.message(judgement.message)
     return TrialResult(
         ids=spec.ids,
         schedule_idx=spec.slot.schedule_idx,
@@ -183,7 +183,7 @@ def infra_error(spec: TrialSpec, begun: str, reason: str, message: str) -> Trial
         attempt=spec.attempt,
         status=SlotStatus.INFRA_ERROR,
         reason=reason,
-        message=redactor.text(message),
+        message=redactor.message(message),
         started_at=begun,
         ended_at=now,
         duration_ms=0,

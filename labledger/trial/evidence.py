@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import cast
@@ -13,6 +12,7 @@ from labledger.records import Artifact, Event, JsonObject
 from labledger.store import ArtifactStore
 from labledger.trial import contract, outputs, patches, tampering, traces, workspace
 from labledger.trial.contract import TrialSpec
+from labledger.trial.events import read_events
 from labledger.trial.grading import IdentityMismatch, Judgement, checked_ids, parse
 from labledger.trial.inputs import workspace_seed
 from labledger.trial.redact import Redactor
@@ -21,8 +21,6 @@ EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"
 INLINE_LIMIT = 32 * 1024
 """Larger artifacts go to the artifact store instead of the database."""
-MAX_EVENTS = 100_000
-"""How many events of a trial become rows; the file that holds all of them is kept besides."""
 _CUT = 8 * 1024
 """How many bytes of an output beyond what is kept are looked at; `trial.sh` leaves as many."""
 
@@ -48,7 +46,7 @@ class Evidence:
 
     def note(self, name: str, problem: str) -> None:
         """Say why a piece of evidence is not there."""
-        self.ext.setdefault("problems", {})[name] = self.redactor.text(problem)
+        self.ext.setdefault("problems", {})[name] = self.redactor.message(problem)
 
     def collect_inputs(self) -> None:
         spec = self.spec
@@ -100,25 +98,7 @@ class Evidence:
     def collect_events(self) -> tuple[tuple[Event, ...], int]:
         """Keep the events file; return the events that can be read and how many cannot."""
         content = self._collect_beginning("events", contract.EVENTS, outputs.EVENTS_CAP)
-        events: list[Event] = []
-        dropped = 0
-        for line in io.BytesIO(content or b""):
-            if not line.strip():
-                continue
-            body = self._event(line) if len(events) < MAX_EVENTS else None
-            if body is None:
-                dropped += 1
-            else:
-                kind = body.get("type")
-                events.append(Event(len(events), kind if isinstance(kind, str) else None, body))
-        return tuple(events), dropped
-
-    def _event(self, line: bytes) -> JsonObject | None:
-        try:
-            body = canonical.loads(line)
-        except MalformedJson:
-            return None
-        return self.redactor.json(body) if isinstance(body, dict) else None
+        return read_events(content or b"", self.redactor)
 
     def collect_workspace(self) -> list[str]:
         """Keep the list of files before and after, and the patch between them.
@@ -189,5 +169,8 @@ class Evidence:
         if len(content) > cap:
             self.note(name, f"{file} has more than {cap:,} bytes; the first of them are kept")
         # Redacted before it is cut, so that no secret is cut in two.
-        self.references[name] = self.keep(self.redactor.data(content)[:cap])
-        return content[:cap]
+        redacted = self.redactor.data(content)
+        beginning = content[:cap]
+        # Without a secret in it these are the same, and may be tens of megabytes.
+        self.references[name] = self.keep(beginning if redacted is content else redacted[:cap])
+        return beginning

@@ -177,9 +177,9 @@ def parse(content: bytes, redactor: Redactor) -> Any:
     short could hide half a secret from redaction.
     """
     try:
-        return canonical.loads(content)
+        return canonical.loads(content, max_values=outputs.MAX_VALUES)
     except MalformedJson:
-        canonical.loads(redactor.data(content))
+        canonical.loads(redactor.data(content), max_values=outputs.MAX_VALUES)
         raise
 
 

@@ -20,6 +20,8 @@ PREDICTION_CAP = 8 * MIB
 SCORE_CAP = 1 * MIB
 EVENTS_CAP = 32 * MIB
 PHASES_CAP = 4096
+MAX_VALUES = 1_000_000
+"""How many values an output may hold as JSON: parsed, each takes up to some 200 bytes."""
 
 
 class OutputRefused(LabLedgerError):
@@ -49,9 +51,7 @@ class OutputFile:
         with self._opened() as file:
             if file is None:
                 return None
-            size = os.fstat(file.fileno()).st_size
-            if size > cap:
-                raise self._too_large(cap, f"{size:,}")
+            self._check_size(file, cap)
             content = file.read(cap + 1)
         if len(content) > cap:
             raise self._too_large(cap, "more")
@@ -70,6 +70,7 @@ class OutputFile:
         with self._opened() as file:
             if file is None:
                 return None
+            self._check_size(file, cap)
             hasher, size = hashlib.sha256(), 0
             while chunk := file.read(MIB):
                 size += len(chunk)
@@ -115,6 +116,12 @@ class OutputFile:
             raise self._unsafe(f"is {kind}; a regular file is expected")
         if found.st_nlink != 1:
             raise self._unsafe(f"has {found.st_nlink} names (hard links); one is expected")
+
+    def _check_size(self, file: BinaryIO, cap: int) -> None:
+        """Refuse what is too large before a byte of it is read: there may be thousands of such."""
+        size = os.fstat(file.fileno()).st_size
+        if size > cap:
+            raise self._too_large(cap, f"{size:,}")
 
     def _unsafe(self, what: str) -> OutputRefused:
         return OutputRefused(GradeReason.OUTPUT_UNSAFE, f"{self.name} {what}")

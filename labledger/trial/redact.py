@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote_from_bytes
 
+MAX_MESSAGE = 2_000
+"""How many characters of a message are kept: it may quote megabytes that a container wrote."""
 MIN_LENGTH = 6
 """A shorter value is no secret: replacing it would garble text that has nothing to do with it."""
 
@@ -82,6 +84,11 @@ class Redactor:
         if not self._pairs:
             return content
         return self.data(content.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")
+
+    def message(self, content: str) -> str:
+        """A text for a person, without secrets, and then no longer than such a text should be."""
+        text = self.text(content)
+        return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}..."
 
     def json(self, value: Any) -> Any:
         """The same JSON without secrets: in texts and keys, however they were escaped, and as a

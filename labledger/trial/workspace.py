@@ -71,11 +71,14 @@ class Listing:
             self.entries[name] = entry
 
     def leave_out(self, name: str) -> None:
-        self._room -= len(name)
-        if self._room < 0:
-            self.truncated = True
-        else:
+        if self.enter(name):
             self.left_out.append(name)
+
+    def enter(self, folder: str) -> bool:
+        """False where there is no room for the name of another folder to look into."""
+        self._room -= len(folder)
+        self.truncated |= self._room < 0
+        return not self.truncated
 
 
 def list_seed(seed: Seed) -> Listing:
@@ -139,7 +142,7 @@ def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]
                 yield name, child
             elif child.name in LEFT_OUT or name != inside + child.name:
                 listing.leave_out(name)
-            else:
+            elif listing.enter(name):
                 folders.append(f"{name}/")
         pending.extend(reversed(folders))
 

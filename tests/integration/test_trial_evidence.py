@@ -105,36 +105,6 @@ def test_inputs_are_evidence(trials: Trials) -> None:
     assert b"secret-value" not in trials.everything(result)
 
 
-@pytest.mark.parametrize(
-    ("written", "word"),
-    [
-        ("{", "is not JSON"),
-        ("[]", "expected a mapping"),
-        ('{"outcome": "great"}', "outcome"),
-        ('{"outcome": "success", "extra": 1}', "extra"),
-        ('{"outcome": "success", "ids": {"task_id": "t/2"}}', "t/2"),
-    ],
-)
-def test_agent_result_that_is_not_valid(trials: Trials, written: str, word: str) -> None:
-    """A bad result has no outcome and no say in the status; it is kept, and what is wrong noted."""
-    result = trials.run(f"echo '{written}' >\"$AGENTLAB_RESULT_PATH\"")
-    assert brief(result) == ("completed", None, 0)
-    assert result.outcome is None
-    assert word in problems(result)["trial_output"]
-    assert trials.content(result, "trial_output") == written.encode() + b"\n"
-
-
-def test_outputs_of_an_agent_that_are_no_files(trials: Trials) -> None:
-    """Links and FIFOs where the agent's outputs belong are not followed, opened or waited for."""
-    agent = 'ln -s /etc/shadow "$AGENTLAB_RESULT_PATH"; mkfifo "$AGENTLAB_TRAJECTORY_PATH"'
-    result = trials.run(agent)
-    assert brief(result) == ("completed", None, 0)
-    found = problems(result)
-    assert "symbolic link" in found["trial_output"]
-    assert "FIFO" in found["events"]
-    assert not {"trial_output", "events"} & result.evidence[0]["evidence"].keys()
-
-
 def test_events_and_broken_lines(trials: Trials) -> None:
     """Every line that is a JSON object is an event, in order; the others are counted."""
     lines = [
@@ -172,7 +142,7 @@ def test_events_and_broken_lines(trials: Trials) -> None:
 def test_events_beyond_the_cap(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of too large an events file the first lines are kept, and of too many events the first."""
     monkeypatch.setattr("labledger.trial.outputs.EVENTS_CAP", 1000)
-    monkeypatch.setattr("labledger.trial.evidence.MAX_EVENTS", 50)
+    monkeypatch.setattr("labledger.trial.events.MAX_EVENTS", 50)
     agent = """i=0; while [ $i -lt 5000 ]; do echo '{"n":1000000}'; i=$((i + 1)); done \
         >"$AGENTLAB_TRAJECTORY_PATH" """
     result = trials.run(agent)

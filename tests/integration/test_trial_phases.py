@@ -91,18 +91,6 @@ def test_agent_that_fails(
     assert result.verdict == (None if policy else "fail")
 
 
-def test_agent_that_ignores_term(trials: Trials, image: str) -> None:
-    """An agent past its limit is killed in the end; the grader reads 124 and still judges."""
-    grader = f"echo $AGENTLAB_AGENT_EXIT_STATUS\n{GRADES}"
-    agent = phase("trap '' TERM; while :; do sleep 0.1; done", timeout_s=0.3)
-    result = trials.run(agent, grader, image=image)
-    assert brief(result) == ("agent_timeout", "agent_timeout", 11)
-    assert result.phases["agent"].exit_status == 124
-    assert result.phases["agent"].timed_out
-    assert trials.content(result, "grader_stdout") == b"124\n"
-    assert result.verdict == "pass"
-
-
 def test_agent_that_writes_in_its_grace(trials: Trials, image: str) -> None:
     """What an agent writes between TERM and KILL is kept; it has still timed out."""
     agent = phase(
@@ -113,27 +101,6 @@ def test_agent_that_writes_in_its_grace(trials: Trials, image: str) -> None:
     result = trials.run(agent, image=image, benchmark=NOT_GRADED)
     assert brief(result) == ("agent_timeout", "agent_timeout", 31)
     assert result.outcome == "success"
-
-
-@pytest.mark.parametrize(
-    ("ending", "expected"),
-    [
-        ("exit 1", ("grade_error", "grader_exit_nonzero", 40)),
-        ("sleep 30", ("grade_error", "grader_timeout", 41)),
-        ("kill -9 $$", ("grade_error", "grader_exit_nonzero", 40)),
-    ],
-    ids=("fails", "times out", "is killed"),
-)
-def test_grader_that_does_not_work(
-    trials: Trials, image: str, ending: str, expected: tuple[str, str, int]
-) -> None:
-    """A grader that fails has no say: its score row makes no score and is kept as rejected."""
-    result = trials.run("true", phase(f"{GRADES}{ending}", timeout_s=0.8), image=image)
-    assert brief(result) == expected
-    assert result.verdict is None
-    assert result.scores == ()
-    assert json.loads(trials.rejected(result, "score"))["verdict"] == "pass"
-    assert len(result.predictions) == 1
 
 
 @pytest.mark.parametrize("status", [1, 127, 130, 145, 255])
@@ -201,21 +168,6 @@ def test_alarm_that_is_disturbed(trials: Trials, image: str, signal: str) -> Non
     assert trials.content(result, "agent_stdout") == b"end\n"
     endless = phase(f"{disturb}; while :; do :; done", timeout_s=0.5)
     assert brief(trials.run(endless, image=image)) == ("agent_timeout", "agent_timeout", 11)
-
-
-@pytest.mark.parametrize(
-    "exhaust",
-    ["bomb() { bomb | bomb & }; (bomb)", "(while :; do sleep 300 & done)"],
-    ids=("bomb", "hoard"),
-)
-def test_no_process_left(trials: Trials, image: str, exhaust: str) -> None:
-    """An agent that uses up its processes and ignores TERM is stopped in time, and then graded."""
-    # The agent's own shell starts nothing more: where it could not, it would end by itself.
-    agent = phase(f"trap '' TERM; {exhaust} 2>/dev/null; while :; do :; done", 0.5)
-    resources = {"cpus": 1, "memory_bytes": 256 << 20, "pids": 40}
-    result = trials.run(agent, image=image, runtime={"resources": resources})
-    assert brief(result) == ("agent_timeout", "agent_timeout", 11)
-    assert result.verdict == "pass"
 
 
 PLANTED = {

@@ -120,3 +120,32 @@ def test_depth(opening: bytes, closing: bytes) -> None:
             canonical.loads(opening * (levels + 1) + core + closing * (levels + 1))
     with pytest.raises(MalformedJson, match="deeper"):
         canonical.loads(opening * 300_000 + b"1" + closing * 300_000)
+
+
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        (b"1", 1),
+        (b"[1, [], {}]", 6),
+        (b'{"a": 1, "b": "x,[{\\",{["}', 3),
+        (b'["' + b"," * 50 + b'"]', 2),
+        (b'"no end, [', 1),
+        (b'"' * 1001, 1),
+        (b'"' + b'\\"' * 500_000 + b"\\", 1),
+    ],
+)
+def test_values_are_counted_without_parsing(content: bytes, values: int) -> None:
+    """Values are bounded by the commas and opening brackets that stand outside of texts."""
+    assert canonical.count_values(content, 100) == values
+    assert canonical.count_values(content, values - 1) == values, "counted one beyond a limit"
+    assert not canonical.holds_more_than(values, content)
+    assert canonical.holds_more_than(values - 1, content)
+
+
+def test_values_may_be_limited() -> None:
+    """JSON of more values than are asked for is refused before it is parsed."""
+    assert canonical.loads(b"[1, 2]", max_values=3) == [1, 2]
+    with pytest.raises(MalformedJson, match="more than 2 values"):
+        canonical.loads(b"[1, 2]", max_values=2)
+    with pytest.raises(MalformedJson, match="more than 999 values"):
+        canonical.loads(b"[," * 1000, max_values=999)

@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from labledger.trial.redact import MIN_LENGTH, Redactor
+from labledger.trial.redact import MAX_MESSAGE, MIN_LENGTH, Redactor
 
 KEY = "sk-Live/42+ü \"q\" 'x'\\n%"
 
@@ -77,3 +77,11 @@ def test_json_values_are_searched_in_keys_texts_and_numbers() -> None:
     kept = redactor.json({"s3cret-key": [123456789, 1.5, "x s3cret-key", {"a": None}]})
     assert kept == {"[redacted:KEY]": ["[redacted:PIN]", 1.5, "x [redacted:KEY]", {"a": None}]}
     assert redactor.count == 3
+
+
+def test_long_messages() -> None:
+    """A message that quotes megabytes is cut, after the secrets in it were replaced."""
+    redactor = Redactor({"KEY": "0123456789"})
+    text = "x" * (MAX_MESSAGE - 5) + "0123456789" + "y" * (1 << 20)
+    assert redactor.message(text) == text[: MAX_MESSAGE - 5] + "[reda" + "..."
+    assert redactor.message("short") == "short"

@@ -138,3 +138,18 @@ def test_paths_as_people_and_machines_write_them() -> None:
     assert schema.dotted(path) == "runtime.agent.command[0].a/b~c"
     assert schema.pointer(path) == "/runtime/agent/command/0/a~1b~0c"
     assert (schema.dotted(()), schema.pointer(())) == ("", "")
+
+
+def test_a_million_problems() -> None:
+    """Of a record with more problems than anyone reads the first are told, in little memory."""
+    result = {"outcome": "success", "artifacts": [1] * 100_000}
+    found = list(schema.problems(result, "agent_result_v1"))
+    assert len(found) == schema._MAX_PROBLEMS
+    assert found[0] == (("artifacts", 0), "found 1; expected a mapping")
+
+
+def test_a_key_as_long_as_a_file() -> None:
+    """A message about an unknown key quotes its beginning."""
+    with pytest.raises(SchemaInvalid, match="unknown key 'kkk") as caught:
+        schema.check({"outcome": "success", "k" * (1 << 20): 1}, "agent_result_v1")
+    assert len(str(caught.value)) < 500

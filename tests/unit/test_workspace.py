@@ -117,3 +117,13 @@ def test_hashing_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         sparse.truncate(1 << 40)
     monkeypatch.setattr(workspace, "HASHING_BUDGET", 1 << 50)
     assert list_folder(tmp_path).entries["sparse"] == Entry("file", 1 << 40)
+
+
+def test_more_folders_than_can_be_looked_into(tmp_path: Path) -> None:
+    """Folders that wait to be looked into take of the room for names, full or empty."""
+    for name in "abcdefghij":
+        (tmp_path / "deep" / (name * 20)).mkdir(parents=True)
+    listing = workspace.Listing(_room=100)
+    assert list(workspace._walk(tmp_path, listing)) == []
+    assert listing.truncated
+    assert listing.as_json()["left_out"] == []

@@ -1,0 +1,80 @@
+"""Hostile trials, run beside a secret of the host that none of them may touch or learn."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hostile_files import HOST_SECRET, PREDICTED, SCORED, Output, left
+from trial_kit import GRADES, Trials, phase, predicts, scores
+
+from labledger.records import TrialResult
+from labledger.trial.contract import TrialSpec
+from labledger.trial.redact import MAX_MESSAGE
+from labledger.trial.worker import discard_trial, run_trial
+
+
+@dataclass
+class Host:
+    """Runs hostile trials beside a secret of the host."""
+
+    trials: Trials
+    secret: Path
+
+    def run(self, agent: str = "true", grader: str = GRADES, **settings: Any) -> TrialResult:
+        limit = settings.pop("timeout_s", 30)
+        return self.collected(
+            self.trials.spec(
+                phase(agent.replace(HOST_SECRET, str(self.secret)), limit),
+                phase(grader.replace(HOST_SECRET, str(self.secret)), limit),
+                **settings,
+            )
+        )
+
+    def leaves(self, made_by: dict[Output, str], **settings: Any) -> TrialResult:
+        """The result of a trial that leaves files so: rows by its grader, others by its agent."""
+        agent = "".join(left(by, output) for output, by in made_by.items() if not output.is_row)
+        rows = "".join(left(by, output) for output, by in made_by.items() if output.is_row)
+        good = "" if PREDICTED in made_by else predicts()
+        good += "" if SCORED in made_by else scores()
+        return self.run(agent or "true", rows + good, **settings)
+
+    def collected(self, spec: TrialSpec) -> TrialResult:
+        """The result of a trial, which must not touch the host; its folder is gone afterwards."""
+        before = self._kept()
+        with deadline(spec.deadline_s):
+            result = run_trial(spec)
+        everything = self.trials.everything(result)
+        assert self.secret.read_bytes() not in everything
+        assert Path("/etc/passwd").read_bytes() not in everything
+        assert len(result.message or "") <= MAX_MESSAGE + 3
+        discard_trial(spec)
+        assert not spec.folder.exists()
+        assert self._kept() == before
+        return result
+
+    def _kept(self) -> tuple[bytes, int, int]:
+        return self.secret.read_bytes(), *(
+            path.stat().st_mtime_ns for path in (self.secret, self.secret.parent)
+        )
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Fail what has not ended by then, also where it waits for something that never comes."""
+
+    def give_up(_number: int, _frame: FrameType | None) -> None:
+        raise AssertionError(f"not collected within the outer deadline of {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,126 @@
+"""What agents and graders do to a trial: it ends in time, with its documented outcome.
+
+The table is in `hostile_acts`. What is left in files is in `test_hostile_output`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from hostile_acts import ACTS, CLOSED, NOISE, Act
+from hostile_files import HOST_SECRET
+from hostile_kit import Host
+from trial_kit import BUSYBOX, PYTHON, brief, problems
+
+pytestmark = [pytest.mark.docker]
+
+
+@pytest.mark.parametrize(
+    ("what", "image"),
+    [
+        pytest.param(what, image, id=f"{what}-{'busybox' if image == BUSYBOX else 'dash'}")
+        for what, act in ACTS.items()
+        for image in act.shells
+    ],
+)
+def test_acts(host: Host, what: str, image: str) -> None:
+    """What agents and graders do has its outcome, and the verdict is the grader's own."""
+    act: Act = ACTS[what]
+    runtime = {"resources": {"cpus": 1, "memory_bytes": 256 << 20, "pids": act.pids}}
+    result = host.run(act.agent, act.grader, image=image, runtime=runtime, timeout_s=act.timeout_s)
+    assert brief(result) == act.outcome
+    assert result.verdict == act.verdict
+    if result.status == "agent_timeout":
+        assert result.phases["agent"].exit_status == 124
+    if (result.reason or "").endswith("_missing"):
+        assert f"the grader wrote no benchmark_{result.reason.removesuffix('_missing')}" in (
+            result.message or ""
+        )
+    if act.grader_saw is not None:
+        assert host.trials.content(result, "grader_stdout") == act.grader_saw
+    if act.rejects:
+        assert json.loads(host.trials.rejected(result, "score"))["verdict"] == "pass"
+
+
+def test_a_gigabyte_of_noise(host: Host) -> None:
+    """Of a gigabyte on stdout the first bytes are kept, and the agent neither waits nor dies."""
+    result = host.run(NOISE, image=PYTHON)
+    assert brief(result) == ("completed", None, 0)
+    log = host.trials.content(result, "agent_stdout")
+    assert log == b"first\n" + bytes((1 << 20) - len(b"first\n"))
+    assert "first of them are kept" in problems(result)["agent_stdout"]
+    assert host.trials.content(result, "agent_stderr") == b"said all\n"
+
+
+def test_files_that_the_agent_closed(host: Host) -> None:
+    """Modes that an agent takes away keep nothing from the evidence."""
+    result = host.run(CLOSED, image=PYTHON)
+    assert brief(result) == ("completed", None, 0)
+    assert (result.verdict, result.outcome, len(result.events)) == ("pass", "success", 1)
+    assert b"closed/file" in host.trials.content(result, "workspace_after")
+
+
+def test_logs_that_became_links(host: Host) -> None:
+    """A log that an agent replaces while it is written is refused, and the trial goes on."""
+    agent = f"""cd /agentlab/state; echo said; until [ -s agent.stdout ]; do sleep 0.01; done
+        rm agent.stdout; ln -s {HOST_SECRET} agent.stdout; echo more"""
+    result = host.run(agent)
+    assert brief(result) == ("completed", None, 0)
+    assert "symbolic link" in problems(result)["agent_stdout"]
+
+
+def test_names_of_all_kinds(host: Host) -> None:
+    """Names with line breaks, of bytes that are no text, or as long as can be, are listed."""
+    long = "n" * 255
+    agent = f"""touch "$(printf 'line\\nbreak')" "$(printf 'bad\\377byte')" {long} -- -rf ' ' '*'
+        mkdir "$(printf 'folder\\nbreak')" "$(printf 'bad\\377folder')"
+        touch "$(printf 'folder\\nbreak')/in" "$(printf 'bad\\377folder')/in" """
+    result = host.run(agent)
+    assert brief(result) == ("completed", None, 0)
+    listing = json.loads(host.trials.content(result, "workspace_after"))
+    assert {entry["path"] for entry in listing["files"]} == {
+        *("line\nbreak", "bad\ufffdbyte", long, "-rf", " ", "*", "folder\nbreak/in")
+    }
+    assert listing["left_out"] == ["bad\ufffdfolder"]
+    patch = host.trials.content(result, "workspace_patch")
+    assert b"line\nbreak" not in patch
+    assert b"line\\nbreak" in patch
+
+
+def test_a_workspace_of_too_many_files(host: Host) -> None:
+    """Of more files than are listed none but the listed are looked at, and it is said so."""
+    result = host.run("seq 20500 | xargs touch; mkdir -p deep/$(seq -s / 700)")
+    assert brief(result) == ("completed", None, 0)
+    listing = json.loads(host.trials.content(result, "workspace_after"))
+    assert listing["truncated"]
+    assert len(listing["files"]) == 20_000
+
+
+def test_a_workspace_of_huge_files(host: Host) -> None:
+    """Files too large for a digest are listed with their size; none of them is read or kept."""
+    result = host.run("truncate -s 100G $(seq 100)")
+    assert brief(result) == ("completed", None, 0)
+    listing = json.loads(host.trials.content(result, "workspace_after"))
+    assert [entry["size"] for entry in listing["files"]] == [100 << 30] * 100
+    assert not any("sha256" in entry for entry in listing["files"])
+
+
+@pytest.mark.parametrize("where", ["/agentlab/workspace", "/agentlab/out", "/agentlab/state"])
+def test_an_agent_that_fills_its_disk(host: Host, where: str, as_root: None) -> None:
+    """What an agent writes until nothing more can be written, and removes, is no trouble.
+
+    What it leaves there is the disk's trouble: see `test_full_disk`.
+    """
+    spec = host.trials.spec(f"cat /dev/zero >{where}/fill && exit 1; rm {where}/fill; echo said")
+    disk = spec.plan.run_dir
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "labledger", disk], check=True)
+    try:
+        spec.plan.deps_dir.mkdir()
+        result = host.collected(spec)
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+    assert brief(result) == ("completed", None, 0)
+    assert result.verdict == "pass"
+    assert host.trials.content(result, "agent_stdout") == b"said\n"

@@ -1,0 +1,145 @@
+"""Hostile and broken output: whatever a container leaves, its trial has its documented outcome.
+
+The table is in `hostile_files`. Every case runs in a container of its own, and of every one holds
+besides: it ends within its deadline, and no file of the host is read, changed or followed into
+(`hostile_kit`). What agents and graders do beyond leaving files is in `test_hostile_acts`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from hostile_files import (
+    CONTENTS,
+    EVENTS,
+    MISFITS,
+    RESULT,
+    SCORED,
+    SIZES,
+    THINGS,
+    TOGETHER,
+    Output,
+    content_for,
+    written,
+)
+from hostile_kit import Host
+from trial_kit import GRADES, brief, problems
+
+from labledger.records import GradeReason, TrialResult
+from labledger.trial.worker import run_trial
+
+pytestmark = [pytest.mark.docker]
+
+
+together = pytest.mark.parametrize(
+    "outputs", TOGETHER, ids=lambda outputs: " ".join(output.name for output in outputs)
+)
+
+
+def check_refused(
+    result: TrialResult, outputs: tuple[Output, ...], reason: GradeReason, word: str
+) -> None:
+    """A row that is refused is a grade_error; an agent's file is a problem of the evidence."""
+    bad_row = next((output for output in outputs if output.is_row), None)
+    if bad_row is None:
+        assert brief(result) == ("completed", None, 0)
+        assert (result.verdict, len(result.predictions)) == ("pass", 1)
+    else:
+        assert brief(result) == ("grade_error", reason, 0)
+        assert (result.verdict, result.scores) == (None, ())
+        assert len(result.predictions) == (bad_row is SCORED)
+    if RESULT in outputs:
+        assert result.outcome is None
+    told = problems(result) | ({bad_row.name: result.message} if bad_row else {})
+    assert told.keys() == {output.name for output in outputs}
+    for output in outputs:
+        message = told[output.name] or ""
+        assert message.startswith(output.file)
+        assert word in message
+
+
+def check_kept(host: Host, result: TrialResult, output: Output, content: bytes) -> None:
+    """What was refused is evidence, as it was."""
+    kept = host.trials.rejected if output.is_row else host.trials.content
+    assert kept(result, output.name) == content
+
+
+@together
+@pytest.mark.parametrize("what", THINGS)
+def test_no_plain_file(host: Host, outputs: tuple[Output, ...], what: str) -> None:
+    """What is no regular file with one name is refused by what it is, and nothing of it is kept."""
+    thing = THINGS[what]
+    result = host.leaves(dict.fromkeys(outputs, thing.made_by), image=thing.image)
+    check_refused(result, outputs, GradeReason.OUTPUT_UNSAFE, thing.word)
+    record = result.evidence[0]
+    kept = record["evidence"].keys() | record.get("ext", {}).get("rejected", {}).keys()
+    assert not {output.name for output in outputs} & kept
+    assert (result.events, result.events_dropped) == ((), 0)
+
+
+@together
+def test_devices(host: Host, outputs: tuple[Output, ...], as_root: None) -> None:
+    """No container can make a device; one that is there all the same is not opened."""
+    result = host.leaves(dict.fromkeys(outputs, '! mknod "$F" c 1 5'))
+    assert brief(result) == ("grade_error", f"{outputs[0].name}_missing", 0)
+    spec = host.trials.spec("true", GRADES)
+    run_trial(spec)
+    for output in outputs:
+        path = spec.folder / ("state" if output is EVENTS else "out") / output.file
+        path.unlink(missing_ok=True)
+        os.mknod(path, 0o20666, os.makedev(1, 5))
+    result = host.collected(replace(spec, may_exist=True))
+    check_refused(result, outputs, GradeReason.OUTPUT_UNSAFE, "a device")
+
+
+@together
+@pytest.mark.parametrize("what", CONTENTS)
+def test_no_json(host: Host, outputs: tuple[Output, ...], what: str) -> None:
+    """What is no JSON is refused with what was found in it, and kept as it was.
+
+    Of the events only the broken line is, and counted: those before and after it are events.
+    """
+    broken = CONTENTS[what]
+    contents = {output: content_for(broken, output) for output in outputs}
+    result = host.leaves({output: written(content) for output, content in contents.items()})
+    refused = tuple(output for output in outputs if output is not EVENTS)
+    check_refused(result, refused, GradeReason.INVALID_JSON, broken.word)
+    for output, content in contents.items():
+        check_kept(host, result, output, content)
+    if EVENTS in outputs:
+        assert [(e.row_seq, e.body) for e in result.events] == [(0, EVENTS.good), (1, EVENTS.good)]
+        assert result.events_dropped == broken.lines_dropped
+
+
+@pytest.mark.parametrize(
+    ("output", "what"),
+    [
+        pytest.param(output, what, id=f"{output.name} {what}")
+        for what, size in SIZES.items()
+        for output in size.outputs
+    ],
+)
+def test_too_large(host: Host, output: Output, what: str) -> None:
+    """A file beyond its cap is refused by its size; of events the lines within it are kept."""
+    size = SIZES[what]
+    result = host.leaves({output: size.made_by}, timeout_s=120)
+    if output is not EVENTS:
+        check_refused(result, (output,), size.reason, size.word)
+        return
+    assert brief(result) == ("completed", None, 0)
+    assert (result.events, result.events_dropped) == ((), size.lines_dropped)
+    assert f"more than {output.cap:,} bytes" in problems(result)["events"]
+    assert len(host.trials.content(result, "events")) == output.cap
+
+
+@pytest.mark.parametrize("what", MISFITS)
+def test_no_row(host: Host, what: str) -> None:
+    """JSON that its schema does not know, or that is about another trial, is refused and kept."""
+    output, value, reason, word = MISFITS[what]
+    content = json.dumps(value).encode()
+    result = host.leaves({output: written(content)})
+    check_refused(result, (output,), reason, word)
+    check_kept(host, result, output, content)
