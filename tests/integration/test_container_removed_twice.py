@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from trial_kit import BUSYBOX
@@ -13,10 +13,9 @@ from labledger.trial.container import Engine, thread_engine
 pytestmark = pytest.mark.docker
 
 
-def test_a_container_that_somebody_else_is_removing_is_gone(
-    tmp_path: Path, image_ids: dict[str, str]
-) -> None:
+def test_a_container_that_somebody_else_is_removing_is_gone(image_ids: dict[str, str]) -> None:
     """Whoever comes second waits for the first: afterwards its name is free, for everybody."""
+    name = f"labledger-{uuid4().hex}"
     config = {
         "Image": image_ids[BUSYBOX],
         "Entrypoint": ["sleep", "60"],
@@ -25,10 +24,10 @@ def test_a_container_that_somebody_else_is_removing_is_gone(
     engines = [Engine.connect() for _ in range(4)]
     with ThreadPoolExecutor(len(engines)) as pool:
         for _ in range(5):
-            container = thread_engine().create(tmp_path.name, config)
+            container = thread_engine().create(name, config)
             thread_engine().start(container)
             for removal in [pool.submit(engine.remove, container) for engine in engines]:
                 removal.result()
-                assert thread_engine().inspect(tmp_path.name) is None
+                assert thread_engine().inspect(name) is None
     for engine in engines:
         engine.close()
