@@ -16,7 +16,7 @@ pytestmark = pytest.mark.docker
 
 
 @pytest.fixture
-def engine(tmp_path: Path, image_ids: dict[str, str]) -> Iterator[OwnEngine]:
+def engine(as_root: None, tmp_path: Path, image_ids: dict[str, str]) -> Iterator[OwnEngine]:
     with own_engine(tmp_path / "engine") as made:
         yield made
 

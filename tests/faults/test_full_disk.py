@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from experiments import PASSING, RIGHT, EngineLog, Project
-from own_engine import own_engine, require_root
+from own_engine import own_engine
 from trial_kit import Trials, brief
 
 from labledger.trial.worker import run_trial
@@ -26,9 +26,8 @@ Mount = Callable[[Path, int], Path]
 
 
 @pytest.fixture
-def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
+def small_disk(as_root: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
     """Mounts file systems of their own, of so many megabytes, until the test has ended."""
-    require_root("mounting a file system")
     mounted: list[Path] = []
 
     def mount(place: Path, megabytes: int) -> Path:
@@ -69,8 +68,8 @@ def filled(place: Path, *, leaving: int = 0) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("place", "megabytes"),
-    [(".", 24), ("artifacts", 8), ("runs/full/trials", 16)],
-    ids=["ledger and all", "artifacts", "trial folders"],
+    [(".", 24), ("artifacts", 8), ("runs/full", 16)],
+    ids=["ledger and all", "artifacts", "run folder"],
 )
 def test_a_full_disk_is_waited_out(
     place: str,
@@ -199,5 +198,6 @@ def test_what_fails_on_a_full_disk_is_not_held_against_the_agent(
 ) -> None:
     """A trial that failed where nothing more could be written is an `infra_error`."""
     spec = trials.spec("head -c 100000000 /dev/zero >big")
-    small_disk(spec.plan.run_dir / "trials", 4)
+    small_disk(spec.plan.run_dir, 4)
+    spec.plan.deps_dir.mkdir()
     assert brief(run_trial(spec))[:2] == ("infra_error", "disk_full")
