@@ -151,7 +151,7 @@ def test_sealed_grader(user: HostsUser, sealing: Sealing) -> None:
     unreadable = sealing is Sealing.UNREADABLE
     spec = user.spec(
         f"{CLOSED}cat /agentlab/sealed/in/grader.sh /agentlab/sealed/grader.sh; "
-        "chmod 777 /agentlab/sealed; chmod 000 /agentlab/state; find /agentlab -name grader.sh",
+        "chmod 777 /agentlab/sealed; chmod 000 /agentlab/state; find /agentlab -name grader.sh; true",
         f"ls -ld closed | cut -c 1-10; {GRADES}",
         image=PYTHON,
         runtime={"agent_user": uid} if unreadable else {"user": uid},
