@@ -82,7 +82,7 @@ def go_on(engine: Engine, spec: TrialSpec, state: ContainerState) -> Ended:
         return Ended.of(state, state.exit_status, ExitStatus.AT_ONCE)
     first = _FirstPart.read(spec)
     if first is None:
-        seen = look(engine, spec.container, "before_grading")
+        seen = look(engine, spec, "before_grading")
         ended = replace(Ended.of(state, state.exit_status, ExitStatus.BEFORE_GRADING), seen=seen)
         if state.exit_status != ExitStatus.AGENT_ENDED:
             return ended

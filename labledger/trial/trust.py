@@ -30,7 +30,7 @@ def facts(engine: Engine, spec: TrialSpec, ended: Ended) -> JsonObject:
     """
     ungraded = ended.exit_status in _UNGRADED
     when: Checked = "before_grading" if ungraded else "after_grading"
-    seen = ended.seen or look(engine, spec.container, when)
+    seen = ended.seen or look(engine, spec, when)
     return _facts(spec, _user(spec, engine.image_user(spec.image_id)), seen)
 
 

@@ -204,7 +204,7 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
         facts["tampering_suspected"]
     )
     monkeypatch.setattr("labledger.trial.container.os.access", lambda *_: False)
-    asked = look(thread_engine(), spec.container, "after_grading")
+    asked = look(thread_engine(), spec, "after_grading")
     assert list(asked.suspected) == facts["tampering_suspected"]
     assert asked.total == facts["tampering_total"]
 

@@ -153,17 +153,25 @@ def test_leftover_folder_is_replaced(user: HostsUser) -> None:
     assert not spec.folder.exists()
 
 
-@pytest.mark.parametrize("sealing", [Sealing.UNREADABLE, Sealing.AFTER_AGENT])
-def test_sealed_grader(user: HostsUser, sealing: Sealing) -> None:
+@pytest.mark.parametrize(
+    ("sealing", "who"),
+    [
+        (Sealing.UNREADABLE, "agent_user"),
+        (Sealing.AFTER_AGENT, "user"),
+        (Sealing.AFTER_AGENT, None),
+    ],
+    ids=("unreadable", "after_agent", "after_agent, root"),
+)
+def test_sealed_grader(user: HostsUser, sealing: Sealing, who: str | None) -> None:
     """A grader is sealed also from an agent that has the number of the host's user."""
     uid = str(UID if os.geteuid() == 0 else os.geteuid())
-    unreadable = sealing is Sealing.UNREADABLE
     spec = user.spec(
         f"{CLOSED}cat /agentlab/sealed/in/grader.sh /agentlab/sealed/grader.sh; "
-        "chmod 777 /agentlab/sealed; chmod 000 /agentlab/state; find /agentlab -name grader.sh",
+        "chmod 777 /agentlab/sealed; find /agentlab -name grader.sh; "
+        "chown 0 /agentlab/state; chmod 000 /agentlab/state; true",
         f"ls -ld closed | cut -c 1-10; {GRADES}",
         image=PYTHON,
-        runtime={"agent_user": uid} if unreadable else {"user": uid},
+        runtime={} if who is None else {who: uid},
         sealing=sealing,
     )
     result = user.run(spec)
@@ -172,7 +180,7 @@ def test_sealed_grader(user: HostsUser, sealing: Sealing) -> None:
     assert user.trials.content(result, "agent_stdout") == b""
     assert user.trials.content(result, "grader_stdout") == b"d---------\n"
     facts = result.scores[0]["ext"]["isolation"]
-    assert (facts["sealed"], facts["agent_user"]) == (sealing, uid)
+    assert (facts["sealed"], facts["agent_user"]) == (sealing, "root" if who is None else uid)
     assert facts["tampering_suspected"] == []
     user.discard(spec)
     assert not spec.folder.exists()
