@@ -58,6 +58,16 @@ Keep = Annotated[
         help="Trial folders that stay, in the run folder's `kept`; secrets in them stay, too.",
     ),
 ]
+BudgetUsd = Annotated[
+    float | None,
+    typer.Option(min=0, help="Stop dispatching when trials have cost so much (metric cost_usd)."),
+]
+BudgetTokens = Annotated[
+    float | None,
+    typer.Option(
+        min=0, help="Stop dispatching at so many tokens (metrics tokens_in and tokens_out)."
+    ),
+]
 MaxErrorRate = Annotated[
     float | None,
     typer.Option(

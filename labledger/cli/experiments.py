@@ -80,6 +80,8 @@ def run(
     patience: arguments.Patience = 600.0,
     min_free: arguments.MinFree = None,
     max_error_rate: arguments.MaxErrorRate = None,
+    budget_usd: arguments.BudgetUsd = None,
+    budget_tokens: arguments.BudgetTokens = None,
     keep: arguments.Keep = "none",
     lease_ttl: arguments.LeaseTtl = 30.0,
 ) -> None:
@@ -106,6 +108,8 @@ def run(
         patience_s=patience,
         min_free_bytes=arguments.size("--min-free", min_free, MIN_FREE_BYTES),
         max_error_rate=max_error_rate,
+        budget_usd=budget_usd,
+        budget_tokens=budget_tokens,
         keep=Keep(keep),
         lease_ttl_s=lease_ttl,
     )
@@ -139,6 +143,8 @@ def resume(
     patience: arguments.Patience = 600.0,
     min_free: arguments.MinFree = None,
     max_error_rate: arguments.MaxErrorRate = None,
+    budget_usd: arguments.BudgetUsd = None,
+    budget_tokens: arguments.BudgetTokens = None,
     keep: arguments.Keep = "none",
     lease_ttl: arguments.LeaseTtl = 30.0,
 ) -> None:
@@ -162,6 +168,8 @@ def resume(
         patience_s=patience,
         min_free_bytes=arguments.size("--min-free", min_free, MIN_FREE_BYTES),
         max_error_rate=max_error_rate,
+        budget_usd=budget_usd,
+        budget_tokens=budget_tokens,
         keep=Keep(keep),
         take_over=take_over,
         lease_ttl_s=lease_ttl,

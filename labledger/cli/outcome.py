@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from labledger import clock
 from labledger.cli.console import out, percent, say, table
+from labledger.cli.progress import spent_texts
+from labledger.ledger.model import Spent
 from labledger.records import RunStatus
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ def print_outcome(outcome: RunOutcome) -> None:
     ext = outcome.summary["ext"]
     out(f"run {outcome.run_id}: {ext['committed']} of {ext['scheduled']} slots committed")
     print_summary(outcome.summary)
+    spent = {kind: Spent(**found) for kind, found in ext["spent"].items()}
+    if texts := spent_texts(spent):
+        out(" · ".join(texts))
     if outcome.trouble:
         say(f"stopped early: {outcome.trouble}")
 

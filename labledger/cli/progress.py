@@ -10,8 +10,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from labledger.cli.console import console, duration, percent, say, tell
+from labledger.ledger.model import Spent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import RenderableType
     from rich.live import Live
 
@@ -41,6 +44,8 @@ class RunView:
         self.statuses: dict[str, Counter[str]] = defaultdict(Counter)
         self.verdicts: dict[str, Counter[str]] = defaultdict(Counter)
         self.note = ""
+        self.spent = {"cost_usd": Spent(), "tokens": Spent()}
+        """What the trials spent that finished since this began."""
         self._began = time.monotonic()
         self._committed_before = 0
 
@@ -53,6 +58,8 @@ class RunView:
             case "trial_finished":
                 self.finished += 1
                 self.in_flight = max(0, self.in_flight - 1)
+                for kind in self.spent:
+                    self.spent[kind] = self.spent[kind].plus(event.get(kind))
             case "slot_committed":
                 self.committed = event["schedule_idx"] + 1
                 self.waiting = event["waiting"]
@@ -104,7 +111,7 @@ class RunView:
         ]
         if eta is not None:
             parts.append(f"about {duration(eta)} left")
-        return " · ".join(parts)
+        return " · ".join([*parts, *spent_texts(self.spent)])
 
     def rate(self, variant: str) -> str:
         verdicts = self.verdicts[variant]
@@ -116,6 +123,17 @@ def stopping_note(level: int) -> str:
     if level == 1:
         return "stopping: running trials finish and are committed; Ctrl-C again ends them now"
     return "stopping now: containers are being ended; their slots run again on resume"
+
+
+def spent_texts(spent: Mapping[str, Spent]) -> list[str]:
+    """What was spent, for a person, where anything is known of it."""
+    units = {"cost_usd": "USD", "tokens": "tokens"}
+    return [
+        f"{found.total:,.10g} {units[kind]} spent"
+        + (f" (unknown of {found.unknown} trials)" if found.unknown else "")
+        for kind, found in spent.items()
+        if found.known
+    ]
 
 
 class JsonWatcher:
@@ -274,6 +292,8 @@ class LiveWatcher:
             Text(f"{duration(eta)} left" if eta is not None else "", style="dim"),
         )
         parts: list[RenderableType] = [Text(view.run_id, style="bold"), head, _variants(view)]
+        if texts := spent_texts(view.spent):
+            parts.append(Text(" · ".join(texts), style="dim"))
         if view.note:
             parts.append(Text(view.note, style="yellow"))
         return Group(*parts)

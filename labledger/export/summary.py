@@ -51,6 +51,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             "run_digest": run.digest,
             "chain_head": reader.chain_head(run_id),
             **_denominators(_sum(counts)),
+            "spent": {kind: spent.as_json() for kind, spent in reader.spent(run_id).items()},
             "variants": [
                 {"variant_id": count.variant_id, **_denominators(count)} for count in counts
             ],

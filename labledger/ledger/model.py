@@ -209,6 +209,30 @@ class VariantCounts:
         )
 
 
+SPENT_METRICS = {"cost_usd": ("cost_usd",), "tokens": ("tokens_in", "tokens_out")}
+"""The ids of the metrics that say what a trial spent, by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What trials spent of one kind, as far as they say it."""
+
+    total: float = 0
+    known: int = 0
+    """How many trials say it."""
+    unknown: int = 0
+    """How many ran and do not."""
+
+    def plus(self, amount: float | None) -> Spent:
+        """With one more trial."""
+        if amount is None:
+            return Spent(self.total, self.known, self.unknown + 1)
+        return Spent(self.total + amount, self.known + 1, self.unknown)
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+
 @dataclass(frozen=True, slots=True)
 class PrimaryMetric:
     """A variant's primary metric over its scored slots."""

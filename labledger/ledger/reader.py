@@ -19,6 +19,7 @@ from labledger.ledger.model import (
     Dispatch,
     PrimaryMetric,
     RunInfo,
+    Spent,
     StagedAttempt,
     VariantCounts,
 )
@@ -195,6 +196,11 @@ class LedgerReader:
         """
         with self._of_run(run_id) as (connection, run_no):
             return tallies.primary_metrics(connection, run_no)
+
+    def spent(self, run_id: str) -> dict[str, Spent]:
+        """What the committed trials spent, as far as they say it: `cost_usd` and `tokens`."""
+        with self._of_run(run_id) as (connection, run_no):
+            return tallies.spent(connection, run_no)
 
     def first_score(self, run_id: str) -> JsonObject | None:
         """The first committed score record, which names the benchmark and the evaluator."""

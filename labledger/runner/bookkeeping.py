@@ -13,6 +13,7 @@ from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.model import Dispatch, Lease
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import SlotRecords, SlotStatus, TrialResult
+from labledger.runner.budget import Budget, amounts
 from labledger.runner.error_rate import ErrorRate
 from labledger.runner.events import Listener, event
 from labledger.runner.holds import Hold
@@ -37,6 +38,7 @@ class Bookkeeper:
     """Brings the mirrors to where the ledger is."""
     pruning: Pruning
     error_rate: ErrorRate
+    budget: Budget
     staged: dict[int, int]
     """Attempt of each final result that is staged, by `schedule_idx`."""
     disk: Hold
@@ -86,6 +88,7 @@ class Bookkeeper:
         return False
 
     def _tell_finished(self, result: TrialResult, *, will_retry: bool) -> None:
+        self.budget.note(result)
         self.tell(
             event(
                 "trial_finished",
@@ -96,9 +99,14 @@ class Bookkeeper:
                 reason=result.reason,
                 verdict=result.verdict,
                 duration_ms=result.duration_ms,
+                **amounts(result),
                 will_retry=will_retry,
             )
         )
+
+    def trouble(self) -> str | None:
+        """Why no more should be dispatched, by what has been kept so far."""
+        return self.error_rate.trouble() or self.budget.trouble()
 
     def skip(self, schedule_idx: int, reason: str) -> None:
         """Have a slot committed as not run, when its turn comes."""

@@ -62,6 +62,7 @@ class Coordinator:
         try:
             self.books.renew()
             self.books.commit_ready()
+            self.trouble = self.books.trouble()
             while self._dispatch() or self._running:
                 self._heed_stop()
                 self._collect()
@@ -153,7 +154,7 @@ class Coordinator:
         self._reap_discards()
         self.books.renew()
         self.holds.started(self.trials.last_good)
-        self.trouble = self.trouble or self.books.error_rate.trouble() or self.holds.look()
+        self.trouble = self.trouble or self.books.trouble() or self.holds.look()
         self.tell(event("tick", running=len(self._running), waiting=len(self.books.staged)))
 
     def _take(self, future: Future[TrialResult], spec: TrialSpec) -> None:

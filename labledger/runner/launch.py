@@ -27,6 +27,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RunStatus
 from labledger.runner import environment
+from labledger.runner.budget import require_measured
 from labledger.runner.events import event
 from labledger.runner.lab import Lab
 from labledger.runner.options import RunOptions, RunOutcome
@@ -58,6 +59,7 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     run_id = options.run_id or new_run_id(experiment.document["experiment"]["id"])
     _require_run_id(run_id)
     values = environment.gather(options.env, options.env_files)
+    require_measured(experiment.document, options.budget)
     found = preflight(experiment, lab, values, pull=True, min_free_bytes=options.min_free_bytes)
     for check in found.checks:
         if check.warning:
@@ -88,6 +90,7 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
             if not options.frozen:
                 refuse_changed(run, reader.task_digests(run_id), options)
             _require_means(run, values)
+            require_measured(run.resolved, options.budget)
     with LedgerWriter.open(lab.ledger, store) as writer:
         return Session(lab, writer, store, run_id, values, options).execute()
 

@@ -42,6 +42,10 @@ class RunOptions:
     """What must be free in the lab and in the engine's folder for another trial to begin."""
     max_error_rate: float | None = None
     """The largest share of slots that may end as setup_error, grade_error or infra_error."""
+    budget_usd: float | None = None
+    """What may be spent before the run stops, resumable, by the metric `cost_usd`."""
+    budget_tokens: float | None = None
+    """The same, by the metrics `tokens_in` and `tokens_out`."""
     keep: Keep = Keep.NONE
     """Which trial folders stay, in the run folder's `kept`."""
     tell: Listener = ignore
@@ -50,6 +54,12 @@ class RunOptions:
     def watched_by(self, listener: Listener) -> RunOptions:
         """The same options, with every event told to `listener`."""
         return replace(self, tell=listener)
+
+    @property
+    def budget(self) -> dict[str, float]:
+        """The limits that are given, by kind."""
+        given = {"cost_usd": self.budget_usd, "tokens": self.budget_tokens}
+        return {kind: limit for kind, limit in given.items() if limit is not None}
 
     @property
     def overrides(self) -> Overrides:

@@ -17,6 +17,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, RunStatus
 from labledger.runner.bookkeeping import Bookkeeper
+from labledger.runner.budget import Budget
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.error_rate import ErrorRate
 from labledger.runner.events import event
@@ -121,6 +122,7 @@ class Session:
                 mend_mirrors=lambda: mirrors.mend(reader, run.run_id),
                 pruning=Pruning(design, reader.consecutive_failures(run.run_id)),
                 error_rate=ErrorRate(self.options.max_error_rate),
+                budget=self._budget(run, reader, left),
                 staged={idx: known.attempt for idx, known in left.items() if known.staged},
                 disk=holds.disk,
                 next_idx=run.next_schedule_idx,
@@ -141,6 +143,14 @@ class Session:
         if coordinator.trouble is None:
             sweep(reader, reader.run(self.run_id), folder, self.options.keep, self.options.tell)
         return coordinator.trouble
+
+    def _budget(self, run: RunInfo, reader: LedgerReader, left: Mapping[int, Leftover]) -> Budget:
+        """The budget, with what is committed and what is staged counted already."""
+        budget = Budget(self.options.budget, reader.spent(run.run_id), self.options.tell)
+        for idx, known in left.items():
+            if known.staged and (result := reader.staged_result(run.run_id, idx)) is not None:
+                budget.note(result)
+        return budget
 
     def _room(self) -> Room:
         """Where this run needs room. An engine that is gone cannot say where its files lie."""

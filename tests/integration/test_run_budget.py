@@ -1,0 +1,80 @@
+"""`--budget-usd` and `--budget-tokens`: a run stops there, and goes on with a larger one."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from experiments import PASSING, RIGHT, Project
+
+pytestmark = pytest.mark.docker
+
+PAYS = """echo '{"type": "call", "usd": 0.5, "in": 100, "out": 20}' >>"$AGENTLAB_TRAJECTORY_PATH"
+"""
+METRICS = [
+    {"id": "cost_usd", "from": "events", "event": "call", "field": "usd", "aggregate": "sum"},
+    {"id": "tokens_in", "from": "events", "event": "call", "field": "in", "aggregate": "sum"},
+    {"id": "tokens_out", "from": "events", "event": "call", "field": "out", "aggregate": "sum"},
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    """Eight trials of half a dollar each; those of task `free` do not say what they cost."""
+    tasks = {"a": PAYS + RIGHT, "b": PAYS + RIGHT, "free": RIGHT, "c": PAYS + RIGHT}
+    made = Project(tmp_path, tasks, max_concurrency=1)
+    made.document["metrics"] = METRICS
+    made.save()
+    return made
+
+
+def test_a_budget_stops_the_run_and_a_larger_one_goes_on(project: Project) -> None:
+    """What runs finishes and is kept; nothing more is dispatched; what is unknown is not zero."""
+    with closing(project.run("paid", *PASSING, "--budget-usd", 1)) as coordinator:
+        assert coordinator.finish() == 3, coordinator.stderr
+    ended = coordinator.of("run_ended")[0]
+    assert "1 USD are spent" in ended["trouble"] or "1.5 USD are spent" in ended["trouble"]
+    assert "--budget-usd is 1" in ended["trouble"]
+    spent = ended["summary"]["ext"]["spent"]["cost_usd"]
+    assert spent["total"] == 0.5 * spent["known"]
+    assert ended["summary"]["ext"]["not_committed"] == 8 - ended["summary"]["ext"]["committed"] > 0
+
+    with closing(project.resume("paid", *PASSING, "--budget-usd", 100)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert "cost_usd" in coordinator.of("warning")[0]["message"]
+    spent = coordinator.of("run_ended")[0]["summary"]["ext"]["spent"]
+    assert spent == {
+        "cost_usd": {"total": 3.0, "known": 6, "unknown": 2},
+        "tokens": {"total": 720, "known": 6, "unknown": 2},
+    }
+    project.check_whole("paid")
+
+
+def test_what_was_spent_before_counts(project: Project) -> None:
+    """Resumed with a budget that is spent already, a run dispatches nothing."""
+    with closing(project.run("paid", *PASSING, "--budget-tokens", 120)) as coordinator:
+        assert coordinator.finish() == 3, coordinator.stderr
+    with closing(project.resume("paid", *PASSING, "--budget-tokens", 120)) as coordinator:
+        assert coordinator.finish() == 3, coordinator.stderr
+    assert not coordinator.of("slot_dispatched")
+    assert "tokens are spent" in coordinator.of("run_ended")[0]["trouble"]
+
+
+def test_a_budget_of_what_is_not_measured_is_refused(project: Project) -> None:
+    """A limit that could never be reached is an error that says what to add."""
+    project.document["metrics"] = METRICS[1:]
+    project.save()
+    done = project.command("run", project.experiment, *PASSING, "--budget-usd", 5)
+    assert done.returncode == 2
+    assert "the experiment measures no cost_usd" in done.stderr
+    assert not project.lab.exists()
+
+
+def test_the_terminal_says_what_was_spent(project: Project) -> None:
+    """The outcome names the cost, and of how many trials it is not known."""
+    done = project.command("run", project.experiment, *PASSING)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "3 USD spent (unknown of 2 trials) · 720 tokens spent (unknown of 2 trials)" in done.stdout
+    )
