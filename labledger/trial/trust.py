@@ -17,7 +17,6 @@ _UNGRADED = frozenset(
         ExitStatus.AGENT_FAILED,
         ExitStatus.AGENT_TIMED_OUT,
         ExitStatus.AGENT_ENDED,
-        ExitStatus.NO_ROOM,
     }
 )
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -120,3 +124,26 @@ def test_image_that_is_gone(trials: Trials) -> None:
     assert result.message is not None
     assert "create container" in result.message
     assert result.evidence[0]["evidence"].keys() == {"trial_input"}
+
+
+@pytest.fixture
+def without_shell() -> Iterator[str]:
+    """The id of an image that holds nothing but an empty file."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("nothing"))
+    command = ["docker", "import", "-"]
+    made = subprocess.run(command, input=archive.getvalue(), capture_output=True, check=True)
+    image_id = made.stdout.decode().strip()
+    yield image_id
+    subprocess.run(["docker", "image", "rm", image_id], capture_output=True, check=True)
+
+
+def test_image_without_a_shell(trials: Trials, without_shell: str) -> None:
+    """An image in which nothing can be started is an `infra_error` that names what is missing."""
+    bare = trials.spec("true", task={"image": "bare"})
+    bare.plan.images.update({"bare": without_shell})  # type: ignore[attr-defined]
+    result = run_trial(bare)
+    assert brief(result) == ("infra_error", "container_failed", None)
+    assert '"sh"' in (result.message or "")
+    assert trials.containers() == []
