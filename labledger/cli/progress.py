@@ -173,8 +173,10 @@ class PlainWatcher(JsonWatcher):
             say(self._view.line())
 
     def _is_due(self, event: JsonObject) -> bool:
-        is_last = event["event"] == "slot_committed" and self._view.committed == self._view.total
-        return is_last or self._is_time()
+        if event["event"] == "slot_committed" and self._view.committed == self._view.total:
+            self._last = time.monotonic()
+            return True
+        return self._is_time()
 
     def _is_time(self) -> bool:
         now = time.monotonic()
