@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from labledger import clock
 from labledger.cli.console import out, percent, say, table
-from labledger.cli.progress import spent_texts
+from labledger.cli.run_view import spent_texts
 from labledger.ledger.model import Spent
 from labledger.records import RunStatus
 

@@ -12,6 +12,8 @@ import pytest
 
 from labledger.cli import progress
 from labledger.cli.console import duration, percent
+from labledger.cli.event_lines import notable_line, started_line
+from labledger.cli.run_view import RunView
 from labledger.runner.events import event
 
 STARTED = event(
@@ -39,8 +41,8 @@ def finished(status: str = "completed", **fields: object) -> dict[str, Any]:
     return event("trial_finished", status=status, **{**known, "will_retry": False, **fields})
 
 
-def view_of(*events: dict[str, Any]) -> progress.RunView:
-    view = progress.RunView()
+def view_of(*events: dict[str, Any]) -> RunView:
+    view = RunView()
     for told in events:
         view.take(told)
     return view
@@ -106,9 +108,9 @@ def test_failures_are_told_as_they_happen(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_resume_says_what_it_found() -> None:
     """Whoever resumes learns what earlier coordinators had done."""
-    line = progress.started_line({**STARTED, "staged": 1, "begun": 3})
+    line = started_line({**STARTED, "staged": 1, "begun": 3})
     assert "after 2 committed, with 1 finished and 3 begun" in line
-    assert "going on" not in progress.started_line({**STARTED, "committed": 0})
+    assert "going on" not in started_line({**STARTED, "committed": 0})
 
 
 def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +166,7 @@ def test_waiting_for_a_run_and_being_waited_for_are_said() -> None:
     waiting = event("waiting_for_lease", **who, seconds=24.6)
     wanted = event("run_wanted", **who)
     for told, facts in ((waiting, ("T0", "25s")), (wanted, ("T0", "T1"))):
-        line = progress.notable_line(told)
+        line = notable_line(told)
         assert line is not None
         assert all(fact in line for fact in ("process 99 on there", *facts))
         assert view_of(told).note == line

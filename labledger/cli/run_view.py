@@ -1,0 +1,118 @@
+"""Where a run stands, as its events add up to it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from labledger.cli.console import duration, percent
+from labledger.cli.event_lines import owner_line, stopping_note
+from labledger.ledger.model import Spent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from labledger.records import JsonObject
+
+
+class RunView:
+    """What a run's events add up to."""
+
+    def __init__(self) -> None:
+        self.run_id = ""
+        self.total = 0
+        self.committed = 0
+        self.in_flight = 0
+        """Trials that run or are prepared."""
+        self.waiting = 0
+        self.width = 0
+        self.finished = 0
+        self.variants: list[str] = []
+        self.statuses: dict[str, Counter[str]] = defaultdict(Counter)
+        self.verdicts: dict[str, Counter[str]] = defaultdict(Counter)
+        self.note = ""
+        self.spent = {"cost_usd": Spent(), "tokens": Spent()}
+        """What the trials spent that finished since this began."""
+        self._began = time.monotonic()
+        self._committed_before = 0
+
+    def take(self, event: JsonObject) -> None:
+        match event["event"]:
+            case "run_started":
+                self.run_id, self.total, self.note = event["run_id"], event["total"], ""
+                self.committed = self._committed_before = event["committed"]
+                self.variants, self.width = event["variants"], event["max_concurrency"]
+            case "trial_finished":
+                self.finished += 1
+                self.in_flight = max(0, self.in_flight - 1)
+                for kind in self.spent:
+                    self.spent[kind] = self.spent[kind].plus(event.get(kind))
+            case "slot_committed":
+                self.committed = event["schedule_idx"] + 1
+                self.waiting = event["waiting"]
+                self.statuses[event["variant_id"]][event["status"]] += 1
+                if event["verdict"]:
+                    self.verdicts[event["variant_id"]][event["verdict"]] += 1
+            case "tick":
+                self.in_flight, self.waiting = event["running"], event["waiting"]
+            case "dispatch_paused":
+                self.note = event["message"]
+            case "dispatch_resumed":
+                self.note = ""
+            case "waiting_for_lease" | "run_wanted":
+                self.note = owner_line(event)
+            case "stopping":
+                self.note = stopping_note(event["level"])
+
+    @property
+    def running(self) -> int:
+        return min(self.in_flight, self.width)
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds to the end at the pace so far; None before anything finished."""
+        done = self.committed - self._committed_before + self.waiting
+        if not done:
+            return None
+        return self.elapsed_s / done * (self.total - self.committed - self.waiting)
+
+    def all_statuses(self) -> Counter[str]:
+        return sum(self.statuses.values(), Counter())
+
+    def line(self) -> str:
+        """One line on where the run stands."""
+        statuses = self.all_statuses()
+        eta = self.remaining_s
+        parts = [
+            f"{self.committed}/{self.total} committed",
+            f"{self.running} running",
+            f"{self.waiting} waiting to commit",
+            *(f"{variant} {self.rate(variant)}" for variant in self.variants[:4]),
+            f"{statuses['grade_error']} grade errors",
+            f"{statuses['infra_error']} infra errors",
+            f"{duration(self.elapsed_s)} elapsed",
+        ]
+        if eta is not None:
+            parts.append(f"about {duration(eta)} left")
+        return " · ".join([*parts, *spent_texts(self.spent)])
+
+    def rate(self, variant: str) -> str:
+        verdicts = self.verdicts[variant]
+        scored = sum(verdicts.values())
+        return percent(verdicts["pass"] / scored if scored else None)
+
+
+def spent_texts(spent: Mapping[str, Spent]) -> list[str]:
+    """What was spent, for a person, where anything is known of it."""
+    units = {"cost_usd": "USD", "tokens": "tokens"}
+    return [
+        f"{found.total:,.10g} {units[kind]} spent"
+        + (f" (unknown of {found.unknown} trials)" if found.unknown else "")
+        for kind, found in spent.items()
+        if found.known
+    ]
