@@ -11,7 +11,7 @@ from labledger.cli import arguments
 from labledger.cli.console import out, out_json, print_checks, say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from labledger.cli.progress import JsonWatcher, LiveWatcher
     from labledger.runner.options import RunOptions, RunOutcome
@@ -118,7 +118,12 @@ def run(
 
         print_plan(resolve_experiment(path, options), as_json=json)
         return
-    _watched(options, lambda o: start_run(path, o), json, quiet, fail_under)
+
+    def variants() -> list[str]:
+        document = resolve_experiment(path, options).document
+        return [variant["variant_id"] for variant in document["variants"]]
+
+    _watched(options, lambda o: start_run(path, o), variants, json, quiet, fail_under)
 
 
 def resume(
@@ -154,6 +159,7 @@ def resume(
     collected, those that run are waited for. A run that another coordinator owns is refused;
     with --take-over this waits until that one's lease ends, which no heartbeat puts off any more.
     """
+    from labledger.api import open_ledger
     from labledger.runner.keeping import Keep
     from labledger.runner.launch import resume_run
     from labledger.runner.options import RunOptions
@@ -174,22 +180,30 @@ def resume(
         take_over=take_over,
         lease_ttl_s=lease_ttl,
     )
-    _watched(options, lambda o: resume_run(run_id, o), json, quiet, fail_under)
+
+    def variants() -> list[str]:
+        with open_ledger(lab_dir=lab_dir) as ledger:
+            return [variant.variant_id for variant in ledger.run(run_id).variants]
+
+    _watched(options, lambda o: resume_run(run_id, o), variants, json, quiet, fail_under)
 
 
 def _watched(
     options: RunOptions,
     work: Callable[[RunOptions], RunOutcome],
+    variants: Callable[[], Sequence[str]],
     as_json: bool,
     quiet: bool,
     fail_under: list[str] | None,
 ) -> None:
     """Do the work under a display, print its outcome, and leave with its exit code."""
-    from labledger.cli.gates import missed, parse_gates
+    from labledger.cli.gates import missed, parse_gates, require_known
     from labledger.cli.outcome import print_next, print_outcome
     from labledger.cli.progress import watcher
 
     gates = parse_gates(fail_under or [])
+    if any(gate.variant_id is not None for gate in gates):
+        require_known(gates, variants())
     watching: JsonWatcher | LiveWatcher = watcher(as_json=as_json, quiet=quiet)
     with watching:
         outcome = work(options.watched_by(watching))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from labledger.errors import InvalidInput, Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from labledger.records import JsonObject
 
 
@@ -35,6 +37,18 @@ def parse_gates(words: list[str]) -> list[Gate]:
     return gates
 
 
+def require_known(gates: list[Gate], variants: Sequence[str]) -> None:
+    """Raise `InvalidInput` for a gate on a variant that the run does not have."""
+    expected = " or ".join(variants)
+    problems = [
+        Problem("--fail-under", f"found variant {gate.variant_id!r}; expected {expected}")
+        for gate in gates
+        if gate.variant_id is not None and gate.variant_id not in variants
+    ]
+    if problems:
+        raise InvalidInput("the gates given", problems)
+
+
 def missed(gates: list[Gate], summary: JsonObject) -> list[str]:
     """A sentence for each gate that was missed. A slot without a score does not count as passed."""
     scheduled = {v["variant_id"]: v["scheduled"] for v in summary["ext"]["variants"]}
@@ -42,9 +56,7 @@ def missed(gates: list[Gate], summary: JsonObject) -> list[str]:
     misses = []
     for gate in gates:
         for variant in [gate.variant_id] if gate.variant_id else scheduled:
-            if variant not in scheduled:
-                misses.append(f"there is no variant {variant!r}")
-            elif passed.get(variant, 0) < gate.rate * scheduled[variant]:
+            if passed.get(variant, 0) < gate.rate * scheduled[variant]:
                 share = f"{passed.get(variant, 0)} of {scheduled[variant]} slots"
                 misses.append(f"{variant} passed {share}, which is under {gate.rate:.1%}")
     return misses

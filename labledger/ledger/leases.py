@@ -102,7 +102,7 @@ def give_back(connection: Connection, lease: Lease, status: RunStatus, now: str)
         raise lost(connection, lease)
     if status is RunStatus.COMPLETED:
         _require_all_committed(connection, lease)
-    ended_at = None if status is RunStatus.RUNNING else now
+    ended_at = _last_commit(connection, lease) if status is RunStatus.COMPLETED else now
     connection.exec_driver_sql(statements.END_EPOCH, (status.value, now, ended_at, lease.run_no))
 
 
@@ -147,6 +147,15 @@ def lost(connection: Connection, lease: Lease) -> LeaseLost:
         f"run {lease.run_id} no longer belongs to this process: {who}; nothing more was written",
         hint=f"`labledger status {lease.run_id}` shows how it goes on",
     )
+
+
+def _last_commit(connection: Connection, lease: Lease) -> str:
+    """When the run became complete, however often it is resumed since."""
+    found = connection.exec_driver_sql(
+        "SELECT committed_at FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx DESC LIMIT 1",
+        (lease.run_no,),
+    )
+    return str(found.scalar_one())
 
 
 def _require_all_committed(connection: Connection, lease: Lease) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from labledger.cli.gates import Gate, missed, parse_gates
+from labledger.cli.gates import Gate, missed, parse_gates, require_known
 from labledger.errors import InvalidInput
 
 
@@ -46,6 +46,8 @@ def test_slots_without_a_score_are_no_passes() -> None:
     assert missed([Gate("base", 0.5)], summary(base=(4, 10))) != []
 
 
-def test_a_variant_that_is_not_there_misses() -> None:
-    """A mistyped name does not open the gate."""
-    assert missed([Gate("bas", 0.0)], summary(base=(1, 1))) == ["there is no variant 'bas'"]
+def test_a_variant_that_is_not_there_is_refused() -> None:
+    """A mistyped name is an error before anything runs."""
+    require_known([Gate("base", 0.0), Gate(None, 0.5)], ["base", "treat"])
+    with pytest.raises(InvalidInput, match="found variant 'bas'; expected base or treat"):
+        require_known([Gate("bas", 0.0)], ["base", "treat"])

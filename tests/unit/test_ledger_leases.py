@@ -151,3 +151,19 @@ def test_several_runs_share_a_ledger(
     assert [run.next_schedule_idx for run in reader.runs()] == [4, 4]
     assert [run.run_id for run in reader.runs()] == ["run-2", "run-1"]
     assert reader.chain_head("run-1") != reader.chain_head("run-2")
+
+
+def test_a_complete_run_ended_when_it_became_complete(
+    first: LedgerWriter, clock: kit.FakeClock, reader: LedgerReader
+) -> None:
+    """Resuming what is complete changes nothing about when it ended."""
+    lease = kit.begin_run(first, total=1)
+    clock.seconds = 7
+    first.commit_result(lease, kit.result(0))
+    first.release_lease(lease, RunStatus.COMPLETED)
+    ended_at = reader.run(kit.RUN).ended_at
+    clock.seconds = 100
+    again = first.acquire_lease(kit.RUN, OTHER, 30)
+    first.release_lease(again, RunStatus.COMPLETED)
+    assert ended_at is not None
+    assert reader.run(kit.RUN).ended_at == ended_at
