@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from experiments import PASSING, RIGHT, EngineLog, Project
+from experiments import PASSING, RIGHT, EngineLog, Project, until
 from own_engine import own_engine
 from trial_kit import Trials, brief
 
@@ -86,6 +86,7 @@ def test_a_full_disk_is_waited_out(
         coordinator.until("slot_committed")
         with filled(disk):
             assert coordinator.until("dispatch_paused")["cause"] == "disk"
+            until(lambda: not project.running("full"), "the trials that run to end")
         assert coordinator.finish() == 0, coordinator.stderr
     assert [status for _, status in project.rows("full")["slots"]] == ["completed"] * 8
     project.check_whole("full")
