@@ -8,7 +8,9 @@ from labledger.errors import InvalidInput
 from labledger.runner.launch import _require_run_id, new_run_id
 
 
-@pytest.mark.parametrize("run_id", ["a", "2024", "a.b_c-D", "x" * 100, new_run_id("e" * 64)])
+@pytest.mark.parametrize(
+    "run_id", ["a", "2024", "a.b_c-D", "x" * 100, new_run_id("e" * 64)], ids=range(5)
+)
 def test_names_of_folders_and_containers_are_taken(run_id: str) -> None:
     """What can be both a folder's and a container's name is a run's id, as is every made one."""
     _require_run_id(run_id)
