@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from sqlalchemy import Connection, Engine
 
 from labledger.canonical import sha256_hex
 from labledger.errors import LedgerError, SlotNotFound
-from labledger.ledger import migrate, runs, stream, tallies
+from labledger.ledger import flat, migrate, runs, stream, tallies
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.lookup import ledger_id, run_number
 from labledger.ledger.model import (
@@ -187,6 +187,11 @@ class LedgerReader:
             for idx, lines in stream.lines(connection, kind, run_id, run_no, start):
                 for line in lines:
                     yield idx, line
+
+    def flat_rows(self, run_id: str, kind: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of one of `flat.TABLES` with its columns, in schedule order, streamed."""
+        with self._of_run(run_id) as (connection, run_no):
+            yield from flat.TABLES[kind].rows(connection, run_no)
 
     def primary_metrics(self, run_id: str) -> dict[str, PrimaryMetric]:
         """The mean primary metric of each variant whose scored slots all have the same one.
