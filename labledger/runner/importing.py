@@ -1,0 +1,232 @@
+"""`labledger import`: runs of another ledger become runs of this one, verified before they do."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from labledger.errors import InvalidInput, LedgerError, LedgerMissing, Problem, RunNotFound
+from labledger.export import mirrors, summary
+from labledger.ledger import histories, migrate, source
+from labledger.ledger.engine import readonly_engine, translated
+from labledger.ledger.histories import History, Standing
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import JsonObject
+from labledger.runner.lab import FOLDER, Lab
+from labledger.runner.lease import is_dead
+from labledger.runner.run_folder import make_run_folder
+from labledger.store import ArtifactStore
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A run of the source, and what came of it."""
+
+    run_id: str
+    standing: Standing
+    """How it stood to this ledger before."""
+    total: int
+    committed: int
+    """Slots that the source has committed."""
+    here: int
+    """Slots that were committed here before."""
+    left_staged: int
+    """Finished results that the source has not committed; they stay there."""
+    missing_artifacts: int = 0
+    """Artifacts that its records name and the source does not have."""
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a source lies."""
+
+    ledger: Path
+    store: Path
+    run_ids: tuple[str, ...] | None = None
+    """The runs that the place itself names; None where it is a whole ledger."""
+
+
+def import_runs(
+    lab: Lab,
+    given: Path,
+    run_ids: Sequence[str] = (),
+    *,
+    dry_run: bool = False,
+    told: Callable[[Imported], None] = lambda _: None,
+) -> list[Imported]:
+    """Bring runs of the ledger at `given` into the lab's: those named, or all.
+
+    Nothing is written before all of them are verified and none contradicts a run that is here.
+    What is here already is left as it is; of a run that has grown, the rest is brought. `told`
+    hears of each run when it is here. Raises `LedgerError` for what cannot be believed, and
+    `ImportConflict` for what contradicts.
+    """
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="labledger-")))
+        opened = stack.enter_context(_open(lab, given, scratch))
+        chosen = _choose(opened, run_ids)
+        opened.refuse_live(chosen, is_dead)
+        _require_sound(opened, chosen)
+        found = _compare(lab, opened, chosen)
+        _refuse_conflicts(lab, opened, found)
+        if dry_run:
+            return [_imported(history) for history in found]
+        lab.create()
+        migrate.upgrade(lab.ledger)
+        return list(_bring_all(lab, opened, chosen, told))
+
+
+def locate(given: Path) -> Place:
+    """The ledger that a word of the command line means: a file, a lab, or a run's folder.
+
+    Raises `InvalidInput` where there is none.
+    """
+    if given.is_file():
+        return Place(given, given.parent / "artifacts")
+    for lab in (given, given / FOLDER):
+        if (lab / "ledger.sqlite").exists():
+            return Place(lab / "ledger.sqlite", lab / "artifacts")
+    lab = given.absolute().parent.parent
+    if (given / "resolved.json").is_file() and (lab / "ledger.sqlite").is_file():
+        return Place(lab / "ledger.sqlite", lab / "artifacts", (given.absolute().name,))
+    expected = "a ledger file, a lab folder, or a run folder of a lab"
+    raise InvalidInput("the import", [Problem(str(given), f"found none of these: {expected}")])
+
+
+@contextmanager
+def _open(lab: Lab, given: Path, scratch: Path) -> Iterator[source.Source]:
+    place = locate(given)
+    if lab.ledger.exists() and place.ledger.samefile(lab.ledger):
+        message = "it is this lab's own ledger"
+        hint = "choose the lab to import into with --lab-dir"
+        raise InvalidInput("the import", [Problem(str(given), message, hint=hint)])
+    with source.opened(place.ledger, place.store, scratch) as opened:
+        yield opened
+
+
+def _choose(opened: source.Source, run_ids: Sequence[str]) -> list[str]:
+    there = opened.run_ids()
+    for run_id in run_ids:
+        if run_id not in there:
+            listed = ", ".join(there[-_SHOWN:]) or "none"
+            raise RunNotFound(
+                f"{opened.path} holds no run {run_id!r}", hint=f"its newest runs: {listed}"
+            )
+    return [run_id for run_id in there if not run_ids or run_id in run_ids]
+
+
+def _require_sound(opened: source.Source, chosen: Sequence[str]) -> None:
+    """Raise `LedgerError` where the source is not as it was committed."""
+    findings = opened.verify(chosen).findings
+    if findings:
+        listed = [
+            f"  {finding.run_id or opened.path}"
+            + ("" if finding.schedule_idx is None else f" slot {finding.schedule_idx}")
+            + f": {finding.message}"
+            for finding in findings[:_SHOWN]
+        ]
+        if len(findings) > _SHOWN:
+            listed.append(f"  and {len(findings) - _SHOWN} more")
+        raise LedgerError(
+            "\n".join([f"{opened.path} does not verify; nothing was imported", *listed]),
+            hint="--run chooses runs that do; `labledger verify` there says more",
+        )
+
+
+def _compare(lab: Lab, opened: source.Source, chosen: Sequence[str]) -> list[History]:
+    with ExitStack() as stack:
+        try:
+            target = stack.enter_context(_reading(lab.ledger))
+        except LedgerMissing:
+            target = None
+        return [histories.compare(opened.connection, target, run_id) for run_id in chosen]
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Connection]:
+    engine = readonly_engine(path)
+    try:
+        with translated("read the ledger", path), engine.connect() as connection:
+            migrate.check_revision(connection, path)
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _refuse_conflicts(lab: Lab, opened: source.Source, found: Sequence[History]) -> None:
+    conflicts = [history for history in found if history.standing is Standing.CONFLICT]
+    if conflicts:
+        listed = [f"  {history.run_id}: {history.difference}" for history in conflicts[:_SHOWN]]
+        head = f"{lab.ledger} holds other histories under the same names as {opened.path}"
+        raise LedgerError(
+            "\n".join([f"{head}; nothing was imported", *listed]),
+            hint="a run's name is in all its digests and cannot be changed: leave it out by "
+            "choosing others with --run, or import into another lab with --lab-dir",
+        )
+
+
+def _bring_all(
+    lab: Lab,
+    opened: source.Source,
+    chosen: Sequence[str],
+    told: Callable[[Imported], None],
+) -> Iterator[Imported]:
+    with (
+        LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer,
+        LedgerReader.open(lab.ledger) as reader,
+    ):
+        for run_id in chosen:
+            done = _bring(writer, opened, run_id)
+            if done.standing is Standing.CONFLICT:
+                raise LedgerError(f"run {run_id} was begun here meanwhile; it was not imported")
+            _mirror(lab, reader, run_id)
+            told(done)
+            yield done
+
+
+def _bring(writer: LedgerWriter, opened: source.Source, run_id: str) -> Imported:
+    with _reading(writer.path) as target:
+        before = histories.compare(opened.connection, target, run_id)
+    missing = 0
+    if before.standing in (Standing.NEW, Standing.GROWN):
+        missing = writer.bring_artifacts(opened, run_id, before.here)
+    return _imported(writer.bring_run(opened, run_id, is_dead), missing)
+
+
+def _imported(history: History, missing: int = 0) -> Imported:
+    return Imported(
+        history.run_id,
+        history.standing,
+        history.total,
+        history.committed,
+        history.here,
+        history.left_staged,
+        missing,
+    )
+
+
+def _mirror(lab: Lab, reader: LedgerReader, run_id: str) -> None:
+    """Make the run's folder what the ledger makes of it, unless a coordinator does that."""
+    run = reader.run(run_id)
+    if run.lease is not None and not is_dead(run.lease.owner):
+        return
+    folder = lab.run_folder(run_id)
+    expected = summary.build_summary(reader, run_id)
+    path = folder / summary.PATH
+    if path.is_file() and path.read_bytes() == summary.summary_bytes(expected):
+        return
+    make_run_folder(folder, run)
+    mirrors.rebuild_all(reader, run_id, folder)
+    # Last, for it says that the others are as far as the ledger.
+    summary.write_summary(folder, expected)
