@@ -82,6 +82,7 @@ _SETTLE = (
     "UPDATE schedule_progress SET epoch = max(epoch, ?) + 1, status = ?, updated_at = ?, "
     "ended_at = ? WHERE run_no = ?"
 )
+_STAGED_SQL = "SELECT count(*) FROM staged_result WHERE run_no = ?"
 _END_LEASE = "DELETE FROM lease WHERE run_no = ?"
 _HEAD_SQL = (
     "SELECT chain_digest FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx DESC LIMIT 1"
@@ -127,7 +128,7 @@ class ImportWriter(OwnerWriter):
                 run_no = _create(source, connection, run_id)
             elif history.standing is Standing.GROWN:
                 run_no = run_number(connection, run_id)
-                self._refuse_busy(connection, run_no, history, is_dead)
+                refuse_busy(connection, history, self._now(), is_dead)
             else:
                 return history
             source_no = run_number(source.connection, run_id)
@@ -199,24 +200,20 @@ class ImportWriter(OwnerWriter):
             )
         return size
 
-    def _refuse_busy(
-        self,
-        connection: Connection,
-        run_no: int,
-        history: History,
-        is_dead: Callable[[Owner], bool],
-    ) -> None:
-        """Raise where what the run has here beyond its commits would be lost."""
-        leases.refuse_held(connection, run_no, history.run_id, self._now(), is_dead)
-        staged = connection.exec_driver_sql(
-            "SELECT count(*) FROM staged_result WHERE run_no = ?", (run_no,)
-        ).scalar_one()
-        if staged:
-            raise LedgerError(
-                f"run {history.run_id} has grown in the source, and here it has {staged} finished "
-                "results that are not committed: bringing the source's would lose them",
-                hint=f"go on with the run in one place; here, `labledger resume {history.run_id}`",
-            )
+
+def refuse_busy(
+    connection: Connection, history: History, now: str, is_dead: Callable[[Owner], bool]
+) -> None:
+    """Raise where a run that has grown cannot be brought: what it has here would be lost."""
+    run_no = run_number(connection, history.run_id)
+    leases.refuse_held(connection, run_no, history.run_id, now, is_dead)
+    staged = connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalar_one()
+    if staged:
+        raise LedgerError(
+            f"run {history.run_id} has grown in the source, and here it has {staged} finished "
+            "results that are not committed: bringing the source's would lose them",
+            hint=f"go on with the run in one place; here, `labledger resume {history.run_id}`",
+        )
 
 
 def _create(source: Source, connection: Connection, run_id: str) -> int:

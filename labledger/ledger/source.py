@@ -7,7 +7,9 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import StatementError
@@ -112,7 +114,7 @@ def opened(path: Path, store: Path, scratch: Path) -> Iterator[Source]:
     try:
         with translated("open the source", path), engine.connect() as connection:
             migrate.check_revision(connection, path)
-            _require_same_tables(connection, path, scratch)
+            _require_same_tables(connection, path)
             yield Source(path, connection, SourceStore(store))
     finally:
         engine.dispose()
@@ -133,23 +135,29 @@ def _refuse_irregular(path: Path) -> None:
             )
 
 
-def _require_same_tables(connection: Connection, path: Path, scratch: Path) -> None:
+def _require_same_tables(connection: Connection, path: Path) -> None:
     """Raise `LedgerError` unless the tables and their constraints are those of a new ledger.
 
     With them SQLite's own check of the file tells every value that the columns do not allow.
     """
-    fresh = scratch / "fresh.sqlite"
-    migrate.upgrade(fresh)
-    engine = readonly_engine(fresh)
-    try:
-        with engine.connect() as reference:
-            expected = dict(map(tuple, reference.exec_driver_sql(_SCHEMA_SQL).all()))
-    finally:
-        engine.dispose()
     found = dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
-    for name, sql in expected.items():
+    for name, sql in _tables().items():
         if found.get(name) != sql:
             raise LedgerError(
                 f"{path} is not as labledger makes a ledger: {name} is another or missing",
                 hint="import the ledger that this one was made from",
             )
+
+
+@cache
+def _tables() -> dict[str, str]:
+    """The statements that made the tables of a new ledger, by name."""
+    with TemporaryDirectory(prefix="labledger-") as scratch:
+        fresh = Path(scratch) / "fresh.sqlite"
+        migrate.upgrade(fresh)
+        engine = readonly_engine(fresh)
+        try:
+            with engine.connect() as connection:
+                return dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
+        finally:
+            engine.dispose()

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from labledger import clock
 from labledger.errors import InvalidInput, LedgerError, LedgerMissing, Problem, RunNotFound
 from labledger.export import mirrors, summary
 from labledger.ledger import histories, migrate, source
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.histories import History, Standing
+from labledger.ledger.importing import refuse_busy
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
@@ -53,8 +55,8 @@ class Place:
 
     ledger: Path
     store: Path
-    run_ids: tuple[str, ...] | None = None
-    """The runs that the place itself names; None where it is a whole ledger."""
+    run_ids: tuple[str, ...] = ()
+    """The run whose folder was named; none where it is a whole ledger."""
 
 
 def import_runs(
@@ -74,8 +76,9 @@ def import_runs(
     """
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="labledger-")))
-        opened = stack.enter_context(_open(lab, given, scratch))
-        chosen = _choose(opened, run_ids)
+        place = locate(given)
+        opened = stack.enter_context(_open(lab, place, scratch))
+        chosen = _choose(opened, run_ids or place.run_ids)
         opened.refuse_live(chosen, is_dead)
         _require_sound(opened, chosen)
         found = _compare(lab, opened, chosen)
@@ -105,12 +108,11 @@ def locate(given: Path) -> Place:
 
 
 @contextmanager
-def _open(lab: Lab, given: Path, scratch: Path) -> Iterator[source.Source]:
-    place = locate(given)
+def _open(lab: Lab, place: Place, scratch: Path) -> Iterator[source.Source]:
     if lab.ledger.exists() and place.ledger.samefile(lab.ledger):
         message = "it is this lab's own ledger"
         hint = "choose the lab to import into with --lab-dir"
-        raise InvalidInput("the import", [Problem(str(given), message, hint=hint)])
+        raise InvalidInput("the import", [Problem(str(place.ledger), message, hint=hint)])
     with source.opened(place.ledger, place.store, scratch) as opened:
         yield opened
 
@@ -145,12 +147,17 @@ def _require_sound(opened: source.Source, chosen: Sequence[str]) -> None:
 
 
 def _compare(lab: Lab, opened: source.Source, chosen: Sequence[str]) -> list[History]:
+    """How each run stands to what is here. Raises where one that has grown is busy here."""
     with ExitStack() as stack:
         try:
             target = stack.enter_context(_reading(lab.ledger))
         except LedgerMissing:
             target = None
-        return [histories.compare(opened.connection, target, run_id) for run_id in chosen]
+        found = [histories.compare(opened.connection, target, run_id) for run_id in chosen]
+        for history in found:
+            if target is not None and history.standing is Standing.GROWN:
+                refuse_busy(target, history, clock.utc_now(), is_dead)
+        return found
 
 
 @contextmanager
