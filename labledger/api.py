@@ -14,7 +14,7 @@ from labledger.analysis.query import query as ask
 from labledger.analysis.query import views as list_views
 from labledger.analysis.question import CompareOptions
 from labledger.errors import InvalidInput, Problem
-from labledger.export import formats, mirrors, summary
+from labledger.export import chain_file, formats, mirrors, summary
 from labledger.export.files import replacing
 from labledger.ledger import flat
 from labledger.ledger.model import RunInfo, VariantCounts
@@ -165,14 +165,13 @@ class Ledger:
         if what == "all":
             folder = out or self._lab.run_folder(run_id)
             files = mirrors.rebuild_all(self._reader, run_id, folder)
+            chain_file.write_chain(self._reader, run_id, folder / chain_file.PATH)
+            files.append(folder / chain_file.PATH)
             return [*files, summary.write_summary(folder, self.summary(run_id))]
         relative = _mirror_path(what)
         path = out or self._lab.run_folder(run_id) / relative
-        if what == "summary":
-            with replacing(path) as handle:
-                handle.write(summary.summary_bytes(self.summary(run_id)))
-        else:
-            mirrors.rebuild(self._reader, run_id, what, path)
+        with replacing(path) as handle:
+            self.export_to(run_id, what, handle)
         return [path]
 
     def _export_tables(self, run_id: str, what: str, out: Path | None, form: str) -> list[Path]:
@@ -202,12 +201,14 @@ class Ledger:
         _mirror_path(what)
         if what == "summary":
             stream.write(summary.summary_bytes(self.summary(run_id)))
+        elif what == "chain":
+            chain_file.write_chain(self._reader, run_id, stream)
         else:
             mirrors.rebuild(self._reader, run_id, what, stream)
 
 
 def _mirror_path(what: str) -> Path:
-    known = {**mirrors.PATHS, "summary": summary.PATH}
+    known = {**mirrors.PATHS, "summary": summary.PATH, "chain": chain_file.PATH}
     if what not in known:
         raise InvalidInput("the export", [_not_one_of("--what", what, known)])
     return known[what]

@@ -28,18 +28,31 @@ def import_command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Verify and compare; write nothing.")
     ] = False,
+    without_artifacts: Annotated[
+        bool,
+        typer.Option(
+            "--without-artifacts", help="Of mirrors, import the records without logs and files."
+        ),
+    ] = False,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
     """Bring runs of another ledger into this one.
 
-    The source is verified first and never changed. Runs that are here are left as they are, and
+    The source is verified first and never changed. Of a run's folder without its ledger, the
+    mirrors are read. Runs that are here are left as they are, and
     those that have grown are brought up to it; another run of the same name is a conflict.
     """
     from labledger.runner.importing import import_runs
     from labledger.runner.lab import Lab
 
-    done = import_runs(Lab.find(lab_dir), source, run or (), dry_run=dry_run)
+    done = import_runs(
+        Lab.find(lab_dir),
+        source,
+        run or (),
+        dry_run=dry_run,
+        without_artifacts=without_artifacts,
+    )
     if json:
         out_json([each.as_json() for each in done])
         return
@@ -66,5 +79,5 @@ def _line(done: Imported, *, dry_run: bool) -> str:
             "go on with the run there, and import it again"
         )
     if done.missing_artifacts:
-        text += f"; {done.missing_artifacts} artifacts that its records name are not in the source"
+        text += f"; {done.missing_artifacts} references lead to artifacts that were not there"
     return text

@@ -110,7 +110,7 @@ def export(
     what: Annotated[
         str,
         typer.Option(
-            help="predictions, scores, evidence, trials, metrics, events, summary, or all; "
+            help="predictions, scores, evidence, trials, metrics, events, summary, chain, or all; "
             "attempts too, as csv or parquet."
         ),
     ] = "all",

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from labledger import faults
 from labledger.errors import LedgerError
-from labledger.ledger import histories, leases, rows, statements, stream
+from labledger.ledger import histories, leases, rebuilding, rows, statements, stream
 from labledger.ledger.histories import History, Standing
 from labledger.ledger.lookup import run_number
 from labledger.ledger.model import Owner
@@ -69,10 +69,9 @@ _PAYLOADS_SQL = (
 )
 _ARTIFACT_SQL = "SELECT sha256, size, content FROM artifact WHERE sha256 = ?"
 _HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
-_PROGRESS_SQL = (
-    "SELECT next_schedule_idx, epoch, status, updated_at, ended_at FROM schedule_progress "
-    "WHERE run_no = ?"
-)
+_PROGRESS_SQL = """
+SELECT next_schedule_idx, epoch, status, updated_at, ended_at
+FROM schedule_progress WHERE run_no = ?"""
 _INSERT_PROGRESS = (
     "INSERT INTO schedule_progress "
     "(run_no, next_schedule_idx, epoch, status, updated_at, ended_at) VALUES (?, ?, ?, ?, ?, ?)"
@@ -98,23 +97,21 @@ class ImportWriter(OwnerWriter):
     def bring_artifacts(self, source: Source, run_id: str, start: int) -> int:
         """Bring what the run, and its records from slot `start` on, refer to and is not here.
 
-        Large ones are durable files before the ledger names them. Returns how many the source
-        names and does not have. Raises `LedgerError` where one is not what its name says.
+        Large ones are durable files before the ledger names them. Returns how many
+        references lead to nothing in the source. Raises `LedgerError` where one is not what its
+        name says.
         """
-        source_no = run_number(source.connection, run_id)
-        self._bring_frozen(source, source_no)
-        missing = 0
-        commits = stream.commits(source.connection, run_id, source_no, start, None)
-        for batch in _batches(commits, _SLOTS_AT_ONCE):
-            found = {
-                sha256
-                for commit in batch
-                for kind in RECORD_KINDS
-                for line in commit.records.lines(kind)
-                for sha256 in _REFERENCE.findall(line)
-            }
-            missing += self._bring(source, sorted(found), run_id)
-        return missing
+        self._bring_frozen(source, run_number(source.connection, run_id))
+        batches = references(source, run_id, start)
+        return sum(self._bring(source, digests, run_id) for digests in batches)
+
+    def rebuild_run(self, chain: Path, mirrors: dict[str, Path]) -> str:
+        """Make the run of a folder of mirrors in this ledger, which must be empty; return its id.
+
+        It is to be verified then: nothing is, here. Raises `LedgerError` with file and line.
+        """
+        with self._transaction(f"read {chain.parent}") as connection:
+            return rebuilding.rebuild(connection, chain, mirrors)
 
     def bring_run(self, source: Source, run_id: str, is_dead: Callable[[Owner], bool]) -> History:
         """Bring the run, or what it has grown by, in one transaction; return how it stood before.
@@ -201,6 +198,21 @@ class ImportWriter(OwnerWriter):
         return size
 
 
+def references(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
+    """The digests that a run's records from slot `start` on refer to, of some slots at a time."""
+    run_no = run_number(source.connection, run_id)
+    commits = stream.commits(source.connection, run_id, run_no, start, None)
+    for batch in _batches(commits, _SLOTS_AT_ONCE):
+        found = {
+            sha256
+            for commit in batch
+            for kind in RECORD_KINDS
+            for line in commit.records.lines(kind)
+            for sha256 in _REFERENCE.findall(line)
+        }
+        yield sorted(found)
+
+
 def refuse_busy(
     connection: Connection, history: History, now: str, is_dead: Callable[[Owner], bool]
 ) -> None:
@@ -241,8 +253,8 @@ def _settle(
     committed, epoch, status, updated_at, ended_at = source.connection.exec_driver_sql(
         _PROGRESS_SQL, (source_no,)
     ).one()
-    if status != RunStatus.COMPLETED.value:
-        status = RunStatus.INTERRUPTED.value
+    if status == RunStatus.RUNNING.value:
+        status = _ended(committed == history.total)
     ended_at = ended_at or updated_at
     if history.standing is Standing.NEW:
         progress = (run_no, committed, epoch, status, updated_at, ended_at)
@@ -258,6 +270,11 @@ def _settle(
     ]
     if heads[0] != heads[1]:
         raise LedgerError(f"run {history.run_id} did not arrive whole; nothing was imported")
+
+
+def _ended(complete: bool) -> str:
+    """How a run stands that has no owner."""
+    return (RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED).value
 
 
 def _copy(

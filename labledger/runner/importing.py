@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,16 +10,18 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from labledger import clock
-from labledger.errors import InvalidInput, LedgerError, LedgerMissing, Problem, RunNotFound
-from labledger.export import mirrors, summary
-from labledger.ledger import histories, migrate, source
+from labledger.errors import LedgerError, LedgerMissing, RunNotFound
+from labledger.export import chain_file, mirrors, summary
+from labledger.ledger import histories, migrate
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.histories import History, Standing
-from labledger.ledger.importing import refuse_busy
+from labledger.ledger.importing import references, refuse_busy
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.source import Source
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.runner.lab import FOLDER, Lab
+from labledger.runner.import_source import locate, open_place
+from labledger.runner.lab import Lab
 from labledger.runner.lease import is_dead
 from labledger.runner.run_folder import make_run_folder
 from labledger.store import ArtifactStore
@@ -49,75 +50,40 @@ class Imported:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a source lies."""
-
-    ledger: Path
-    store: Path
-    run_ids: tuple[str, ...] = ()
-    """The run whose folder was named; none where it is a whole ledger."""
-
-
 def import_runs(
     lab: Lab,
     given: Path,
     run_ids: Sequence[str] = (),
     *,
     dry_run: bool = False,
-    told: Callable[[Imported], None] = lambda _: None,
+    without_artifacts: bool = False,
 ) -> list[Imported]:
     """Bring runs of the ledger at `given` into the lab's: those named, or all.
 
     Nothing is written before all of them are verified and none contradicts a run that is here.
-    What is here already is left as it is; of a run that has grown, the rest is brought. `told`
-    hears of each run when it is here. Raises `LedgerError` for what cannot be believed, and
-    `ImportConflict` for what contradicts.
+    What is here already is left as it is; of a run that has grown, the rest is brought. Mirrors
+    hold no artifacts: those that are nowhere at hand are done without only if
+    `without_artifacts`. Raises `LedgerError` for what cannot be believed or contradicts, and
+    `LeaseHeld` for a run that a coordinator is at work on.
     """
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="labledger-")))
         place = locate(given)
-        opened = stack.enter_context(_open(lab, place, scratch))
+        opened = stack.enter_context(open_place(lab, place))
         chosen = _choose(opened, run_ids or place.run_ids)
         opened.refuse_live(chosen, is_dead)
         _require_sound(opened, chosen)
         found = _compare(lab, opened, chosen)
         _refuse_conflicts(lab, opened, found)
+        if not opened.has_artifacts and not without_artifacts:
+            _require_artifacts(lab, opened, found)
         if dry_run:
             return [_imported(history) for history in found]
         lab.create()
         migrate.upgrade(lab.ledger)
-        return list(_bring_all(lab, opened, chosen, told))
+        return list(_bring_all(lab, opened, chosen))
 
 
-def locate(given: Path) -> Place:
-    """The ledger that a word of the command line means: a file, a lab, or a run's folder.
-
-    Raises `InvalidInput` where there is none.
-    """
-    if given.is_file():
-        return Place(given, given.parent / "artifacts")
-    for lab in (given, given / FOLDER):
-        if (lab / "ledger.sqlite").exists():
-            return Place(lab / "ledger.sqlite", lab / "artifacts")
-    lab = given.absolute().parent.parent
-    if (given / "resolved.json").is_file() and (lab / "ledger.sqlite").is_file():
-        return Place(lab / "ledger.sqlite", lab / "artifacts", (given.absolute().name,))
-    expected = "a ledger file, a lab folder, or a run folder of a lab"
-    raise InvalidInput("the import", [Problem(str(given), f"found none of these: {expected}")])
-
-
-@contextmanager
-def _open(lab: Lab, place: Place, scratch: Path) -> Iterator[source.Source]:
-    if lab.ledger.exists() and place.ledger.samefile(lab.ledger):
-        message = "it is this lab's own ledger"
-        hint = "choose the lab to import into with --lab-dir"
-        raise InvalidInput("the import", [Problem(str(place.ledger), message, hint=hint)])
-    with source.opened(place.ledger, place.store, scratch) as opened:
-        yield opened
-
-
-def _choose(opened: source.Source, run_ids: Sequence[str]) -> list[str]:
+def _choose(opened: Source, run_ids: Sequence[str]) -> list[str]:
     there = opened.run_ids()
     for run_id in run_ids:
         if run_id not in there:
@@ -128,7 +94,7 @@ def _choose(opened: source.Source, run_ids: Sequence[str]) -> list[str]:
     return [run_id for run_id in there if not run_ids or run_id in run_ids]
 
 
-def _require_sound(opened: source.Source, chosen: Sequence[str]) -> None:
+def _require_sound(opened: Source, chosen: Sequence[str]) -> None:
     """Raise `LedgerError` where the source is not as it was committed."""
     findings = opened.verify(chosen).findings
     if findings:
@@ -146,7 +112,7 @@ def _require_sound(opened: source.Source, chosen: Sequence[str]) -> None:
         )
 
 
-def _compare(lab: Lab, opened: source.Source, chosen: Sequence[str]) -> list[History]:
+def _compare(lab: Lab, opened: Source, chosen: Sequence[str]) -> list[History]:
     """How each run stands to what is here. Raises where one that has grown is busy here."""
     with ExitStack() as stack:
         try:
@@ -171,7 +137,7 @@ def _reading(path: Path) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _refuse_conflicts(lab: Lab, opened: source.Source, found: Sequence[History]) -> None:
+def _refuse_conflicts(lab: Lab, opened: Source, found: Sequence[History]) -> None:
     conflicts = [history for history in found if history.standing is Standing.CONFLICT]
     if conflicts:
         listed = [f"  {history.run_id}: {history.difference}" for history in conflicts[:_SHOWN]]
@@ -183,11 +149,34 @@ def _refuse_conflicts(lab: Lab, opened: source.Source, found: Sequence[History])
         )
 
 
+def _require_artifacts(lab: Lab, opened: Source, found: Sequence[History]) -> None:
+    """Raise `LedgerError` where a record refers to what is neither at hand nor here."""
+    store = ArtifactStore(lab.artifacts)
+    with ExitStack() as stack:
+        try:
+            reader = stack.enter_context(LedgerReader.open(lab.ledger))
+        except LedgerMissing:
+            reader = None
+        for history in found:
+            if history.standing is Standing.SAME:
+                continue
+            for digests in references(opened, history.run_id, history.here):
+                for sha256 in digests:
+                    known = reader is not None and reader.has_artifact(sha256)
+                    if not known and not opened.store.has(sha256) and not store.has(sha256):
+                        raise LedgerError(
+                            f"{opened.path} holds mirrors, and not the artifacts that they refer "
+                            f"to, such as {sha256}; nothing was imported",
+                            hint="import the ledger that they were made from, or with "
+                            "--without-artifacts their records alone; `labledger verify` will "
+                            "name what is missing",
+                        )
+
+
 def _bring_all(
     lab: Lab,
-    opened: source.Source,
+    opened: Source,
     chosen: Sequence[str],
-    told: Callable[[Imported], None],
 ) -> Iterator[Imported]:
     with (
         LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer,
@@ -198,11 +187,10 @@ def _bring_all(
             if done.standing is Standing.CONFLICT:
                 raise LedgerError(f"run {run_id} was begun here meanwhile; it was not imported")
             _mirror(lab, reader, run_id)
-            told(done)
             yield done
 
 
-def _bring(writer: LedgerWriter, opened: source.Source, run_id: str) -> Imported:
+def _bring(writer: LedgerWriter, opened: Source, run_id: str) -> Imported:
     with _reading(writer.path) as target:
         before = histories.compare(opened.connection, target, run_id)
     missing = 0
@@ -235,5 +223,6 @@ def _mirror(lab: Lab, reader: LedgerReader, run_id: str) -> None:
         return
     make_run_folder(folder, run)
     mirrors.rebuild_all(reader, run_id, folder)
+    chain_file.write_chain(reader, run_id, folder / chain_file.PATH)
     # Last, for it says that the others are as far as the ledger.
     summary.write_summary(folder, expected)

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
+from labledger.export import chain_file
+from labledger.export.chain_file import write_chain
 from labledger.export.mirrors import MirrorWriter
 from labledger.export.summary import build_summary, write_summary
 from labledger.ledger.model import Lease, RunInfo
@@ -67,6 +69,8 @@ class Session:
             run = reader.run(self.run_id)
             complete = run.next_schedule_idx == run.total_slots
             status = RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED
+            with self._excused(trouble):
+                write_chain(reader, self.run_id, folder / chain_file.PATH, fence)
             with self._excused(trouble):
                 write_summary(folder, summary, fence)
             with self._excused(trouble):
