@@ -12,6 +12,7 @@ from typing import Any
 import ledger_kit as kit
 import pytest
 from experiments import command_env, command_line
+from import_kit import begin, go_on, rows
 
 from labledger.errors import (
     InvalidInput,
@@ -27,13 +28,11 @@ from labledger.ledger import migrate
 from labledger.ledger.engine import DRIVER
 from labledger.ledger.histories import Standing
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.tables import metadata
 from labledger.records import Artifact, Metric, RunStatus, SlotStatus
 from labledger.runner.importing import Imported, import_runs
 from labledger.runner.lab import Lab
 from labledger.runner.verification import verify_lab
 
-NOT_CARRIED = frozenset({"ledger_meta", "lease", "claim", "dispatch", "staged_result", "artifact"})
 FROZEN = b"a file that the agent was staged with"
 
 
@@ -65,44 +64,6 @@ def there(tmp_path: Path) -> Path:
 def here(tmp_path: Path) -> Lab:
     """A lab that is not there yet."""
     return Lab(tmp_path / "here" / ".lab")
-
-
-def rows(lab: Path, run_id: str = kit.RUN) -> dict[str, list[Any]]:
-    """Every row that belongs to a run, without its number, and the artifacts by their digests."""
-    raw = DRIVER.connect(str(lab / "ledger.sqlite"))
-    [run_no] = raw.execute("SELECT run_no FROM run WHERE run_id = ?", (run_id,)).fetchone()
-    found: dict[str, list[Any]] = {}
-    for table in metadata.sorted_tables:
-        columns = ", ".join(column.name for column in table.columns if column.name != "run_no")
-        if "run_no" in table.columns and table.name not in NOT_CARRIED:
-            sql = f"SELECT {columns} FROM {table.name} WHERE run_no = ? ORDER BY 1, 2"
-            found[table.name] = raw.execute(sql, (run_no,)).fetchall()
-    found["task_payload"] = raw.execute("SELECT * FROM task_payload ORDER BY 1").fetchall()
-    found["artifact"] = raw.execute("SELECT sha256, content FROM artifact ORDER BY 1").fetchall()
-    raw.close()
-    return found
-
-
-def begin(lab: Path, run_id: str, committed: int, total: int = 4) -> None:
-    """An interrupted run in a lab, of which so many slots are committed."""
-    path = lab / "ledger.sqlite"
-    if not path.exists():
-        migrate.upgrade(path)
-    with kit.open_writer(path) as writer:
-        lease = kit.begin_run(writer, total, run_id)
-        for idx in range(committed):
-            writer.commit_result(lease, kit.result(idx, run_id))
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
-
-
-def go_on(lab: Path, run_id: str, stop: int, total: int = 4) -> None:
-    with kit.open_writer(lab / "ledger.sqlite") as writer:
-        lease = writer.acquire_lease(run_id, kit.OWNER, 30)
-        with LedgerReader.open(writer.path) as reader:
-            start = reader.run(run_id).next_schedule_idx
-        for idx in range(start, stop):
-            writer.commit_result(lease, kit.result(idx, run_id))
-        writer.release_lease(lease, RunStatus.COMPLETED if stop == total else RunStatus.INTERRUPTED)
 
 
 def standings(found: list[Imported]) -> list[tuple[str, Standing]]:

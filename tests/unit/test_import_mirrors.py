@@ -10,7 +10,7 @@ from pathlib import Path
 
 import ledger_kit as kit
 import pytest
-from test_import_ledger import begin, rows
+from import_kit import begin, rows
 
 from labledger import schema
 from labledger.api import open_ledger
