@@ -17,13 +17,13 @@ from sqlalchemy import Connection
 
 from labledger import faults
 from labledger.errors import LedgerError
-from labledger.ledger import histories, leases, rebuilding, rows, statements, stream
+from labledger.ledger import histories, leases, rebuilding, rows, statements
 from labledger.ledger.histories import History, Standing
 from labledger.ledger.lookup import run_number
 from labledger.ledger.model import Owner
 from labledger.ledger.owners import OwnerWriter
 from labledger.ledger.source import Source
-from labledger.records import RECORD_KINDS, RunStatus
+from labledger.records import RunStatus
 from labledger.store import ArtifactStore
 
 _REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
@@ -199,18 +199,16 @@ class ImportWriter(OwnerWriter):
 
 
 def references(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
-    """The digests that a run's records from slot `start` on refer to, of some slots at a time."""
+    """The digests that a run's records from slot `start` on refer to, some at a time."""
     run_no = run_number(source.connection, run_id)
-    commits = stream.commits(source.connection, run_id, run_no, start, None)
-    for batch in _batches(commits, _SLOTS_AT_ONCE):
-        found = {
-            sha256
-            for commit in batch
-            for kind in RECORD_KINDS
-            for line in commit.records.lines(kind)
-            for sha256 in _REFERENCE.findall(line)
-        }
-        yield sorted(found)
+    for table in ("evidence_record", "prediction", "score"):
+        sql = (
+            f"SELECT record FROM {table} WHERE run_no = ? AND schedule_idx >= ? "  # noqa: S608
+            "ORDER BY run_no, schedule_idx"
+        )
+        records = source.connection.exec_driver_sql(sql, (run_no, start)).scalars()
+        for batch in _batches(records, _SLOTS_AT_ONCE):
+            yield sorted({sha256 for record in batch for sha256 in _REFERENCE.findall(record)})
 
 
 def refuse_busy(

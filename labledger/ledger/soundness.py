@@ -18,9 +18,8 @@ SCHEMAS = {
     "predictions": "benchmark_prediction_record_v1",
     "scores": "benchmark_score_record_v1",
     "evidence": "evidence_record_v1",
-    "trials": "trial_record_v1",
 }
-"""Kinds whose records are checked against their schemas; what the others hold, columns say."""
+"""Kinds that are kept as text, and are checked against their schemas; others are columns."""
 
 _DEPTH = canonical.MAX_DEPTH + 8
 """A record wraps what an agent wrote, which may nest as deep as `MAX_DEPTH`."""
