@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import duckdb
 import ledger_kit as kit
 import pandas
 import pytest
+from experiments import CHECKOUT
 from pyarrow import parquet
 
 from labledger.api import Ledger, open_ledger
@@ -216,3 +218,16 @@ def test_mirrors_are_read_by_duckdb_pandas_and_jq(ledger: Ledger, tmp_path: Path
     assert [json.loads(line) for line in found.splitlines()] == [["t0", 1], ["t2", 1], ["t3", 1]]
     versions = {json.loads(line)["schema_version"] for line in scores.read_text().splitlines()}
     assert versions == {"benchmark_score_record_v1"}
+
+
+def test_the_columns_are_documented() -> None:
+    """README names every table with its columns and types, as they are."""
+    text = (CHECKOUT / "README.md").read_text("utf-8")
+    kinds = {"text": "", "integer": " int", "real": " real", "boolean": " bool"}
+    assert f"`{flat.FORMAT}`" in text
+    for kind, table in flat.TABLES.items():
+        words = [f"`{column.name}`{kinds[column.kind]}" for column in table.columns]
+        assert f"Every table begins with {', '.join(words[:6])}." in text
+        assert re.search(
+            rf"^\| `{kind}` \| [a-z' ]+ \| {', '.join(words[6:])} \|$", text, re.MULTILINE
+        ), kind
