@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -14,8 +14,9 @@ from labledger.analysis.query import query as ask
 from labledger.analysis.query import views as list_views
 from labledger.analysis.question import CompareOptions
 from labledger.errors import InvalidInput, Problem
-from labledger.export import mirrors, summary
+from labledger.export import chain_file, formats, mirrors, summary
 from labledger.export.files import replacing
+from labledger.ledger import flat
 from labledger.ledger.model import RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import RECORD_KINDS, JsonObject
@@ -143,40 +144,81 @@ class Ledger:
         """
         return compare_sides(self._reader, sides, options or CompareOptions())
 
-    def export(self, run_id: str, what: str = "all", out: Path | None = None) -> list[Path]:
-        """Write mirrors (or the summary) anew, byte for byte as the run wrote them.
+    def export(
+        self,
+        run_id: str,
+        what: str = "all",
+        out: Path | None = None,
+        *,
+        format: str = "jsonl",  # noqa: A002
+    ) -> list[Path]:
+        """Write a run's records anew, and return the files written.
 
-        Without `out` they are the run folder's own. With `what="all"`, `out` is a folder.
-        Returns the files written.
+        As `jsonl` they are the mirrors (and the summary), byte for byte as the run wrote them,
+        and without `out` the run folder's own. As `csv` or `parquet` they are tables with fixed
+        columns, and without `out` in the run folder's `tables`. With `what="all"`, `out` is a
+        folder. Raises `ExtraMissing` where Parquet cannot be written.
         """
         self._reader.run(run_id)
+        if format != "jsonl":
+            return self._export_tables(run_id, what, out, format)
         if what == "all":
             folder = out or self._lab.run_folder(run_id)
             files = mirrors.rebuild_all(self._reader, run_id, folder)
+            chain_file.write_chain(self._reader, run_id, folder / chain_file.PATH)
+            files.append(folder / chain_file.PATH)
             return [*files, summary.write_summary(folder, self.summary(run_id))]
         relative = _mirror_path(what)
         path = out or self._lab.run_folder(run_id) / relative
-        if what == "summary":
-            with replacing(path) as handle:
-                handle.write(summary.summary_bytes(self.summary(run_id)))
-        else:
-            mirrors.rebuild(self._reader, run_id, what, path)
+        with replacing(path) as handle:
+            self.export_to(run_id, what, handle)
         return [path]
 
-    def export_to(self, run_id: str, what: str, stream: BinaryIO) -> None:
-        """Write one mirror, or the summary, to a binary stream."""
+    def _export_tables(self, run_id: str, what: str, out: Path | None, form: str) -> list[Path]:
+        folder = self._lab.run_folder(run_id) / formats.FOLDER
+        if what == "all":
+            formats.check_format(form)
+            return formats.write_tables(self._reader, run_id, form, out or folder)
+        _check_table(what, form)
+        path = out or folder / f"{what}.{form}"
+        formats.write_table(self._reader, run_id, what, form, path)
+        return [path]
+
+    def export_to(
+        self,
+        run_id: str,
+        what: str,
+        stream: BinaryIO,
+        *,
+        format: str = "jsonl",  # noqa: A002
+    ) -> None:
+        """Write one kind of record, or the summary, to a binary stream."""
+        self._reader.run(run_id)
+        if format != "jsonl":
+            _check_table(what, format)
+            formats.write_table(self._reader, run_id, what, format, stream)
+            return
         _mirror_path(what)
         if what == "summary":
             stream.write(summary.summary_bytes(self.summary(run_id)))
+        elif what == "chain":
+            chain_file.write_chain(self._reader, run_id, stream)
         else:
-            self._reader.run(run_id)
             mirrors.rebuild(self._reader, run_id, what, stream)
 
 
 def _mirror_path(what: str) -> Path:
-    known = {**mirrors.PATHS, "summary": summary.PATH}
+    known = {**mirrors.PATHS, "summary": summary.PATH, "chain": chain_file.PATH}
     if what not in known:
-        expected = ", ".join(known)
-        problem = Problem("--what", f"found {what!r}; expected one of {expected}")
-        raise InvalidInput("the export", [problem])
+        raise InvalidInput("the export", [_not_one_of("--what", what, known)])
     return known[what]
+
+
+def _check_table(what: str, form: str) -> None:
+    formats.check_format(form)
+    if what not in flat.TABLES:
+        raise InvalidInput("the export", [_not_one_of(f"--what as {form}", what, flat.TABLES)])
+
+
+def _not_one_of(where: str, found: str, known: Iterable[str]) -> Problem:
+    return Problem(where, f"found {found!r}; expected one of {', '.join(known)}")

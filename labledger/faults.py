@@ -35,6 +35,7 @@ POINTS = (
     "after_remove",
     "writing_summary",
     "inside_upgrade",
+    "inside_import",
 )
 """Every point, in the order in which a slot passes them."""
 

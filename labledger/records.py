@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -13,6 +14,9 @@ from labledger.canonical import sha256_hex
 
 JsonObject = dict[str, Any]
 """A JSON object."""
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+"""What can name a run, its folder and its containers."""
 
 
 class SlotStatus(StrEnum):

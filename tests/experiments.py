@@ -21,7 +21,7 @@ from trial_kit import BUSYBOX
 
 from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
 from labledger.errors import LedgerError
-from labledger.export import mirrors, summary
+from labledger.export import chain_file, mirrors, summary
 from labledger.ledger.reader import LedgerReader
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels
@@ -231,19 +231,24 @@ class Project:
         }
 
     def check_whole(self, run_id: str) -> None:
-        """The ledger verifies, mirrors and summary are what it makes of them, nothing is left."""
+        """As `check_run`, and nothing of its trials is left."""
+        self.check_run(run_id)
+        assert self.containers(run_id) == {}
+        for kept in ("trials", "traces"):
+            assert list((self.lab / "runs" / run_id / kept).iterdir()) == []
+
+    def check_run(self, run_id: str) -> None:
+        """The ledger verifies, mirrors, chain and summary are what it makes of them."""
         done = self.command("verify", run_id)
         assert done.returncode == 0, done.stdout + done.stderr
         folder = self.lab / "runs" / run_id
         with open_ledger(lab_dir=self.lab) as ledger:
-            for what, path in {**mirrors.PATHS, "summary": summary.PATH}.items():
+            files = {**mirrors.PATHS, "summary": summary.PATH, "chain": chain_file.PATH}
+            for what, path in files.items():
                 again = folder / "again"
                 ledger.export(run_id, what, again)
                 assert (folder / path).read_bytes() == again.read_bytes(), what
                 again.unlink()
-        assert self.containers(run_id) == {}
-        for kept in ("trials", "traces"):
-            assert list((folder / kept).iterdir()) == []
 
 
 class Coordinator:

@@ -110,19 +110,22 @@ def export(
     what: Annotated[
         str,
         typer.Option(
-            help="predictions, scores, evidence, trials, metrics, events, summary, or all."
+            help="predictions, scores, evidence, trials, metrics, events, summary, chain, or all; "
+            "attempts too, as csv or parquet."
         ),
     ] = "all",
+    format: Annotated[str, typer.Option(help="jsonl, csv or parquet.")] = "jsonl",  # noqa: A002
     out_path: Annotated[
         Path | None,
         typer.Option("--out", help="A file, a folder for all, or - for stdout."),
     ] = None,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Rebuild a run's mirrors from the ledger.
+    """Write a run's records for other tools, or rebuild its mirrors from the ledger.
 
-    Byte for byte what the run wrote. Without --out, the run folder's own mirrors are rebuilt in
-    place.
+    As jsonl, byte for byte what the run wrote; without --out, the run folder's own mirrors are
+    rebuilt in place. As csv or parquet, tables with fixed columns; without --out, in the run
+    folder's `tables`.
     """
     import sys
 
@@ -131,7 +134,7 @@ def export(
     with open_ledger(lab_dir=lab_dir) as ledger:
         if out_path is not None and str(out_path) == "-":
             sys.stdout.flush()
-            ledger.export_to(run_id, what, sys.stdout.buffer)
+            ledger.export_to(run_id, what, sys.stdout.buffer, format=format)
             return
-        for path in ledger.export(run_id, what, out_path):
+        for path in ledger.export(run_id, what, out_path, format=format):
             say(f"wrote {path}")

@@ -26,14 +26,7 @@ def take(
 
     Raises `LeaseHeld` while a live owner's lease lasts, or somebody else wants the run.
     """
-    held = live_holder(connection, run_no, now, is_dead)
-    if held is not None:
-        raise LeaseHeld(
-            f"run {run_id} belongs to process {held.owner.pid} on {held.owner.machine} since "
-            f"{held.acquired_at}; its lease lasts until {held.expires_at}",
-            hint="leave the run to that process or stop it; "
-            f"`labledger resume {run_id} --take-over` waits for the run and takes it",
-        )
+    refuse_held(connection, run_no, run_id, now, is_dead)
     claims.refuse_other(claims.live(connection, run_no, now, is_dead), owner, run_id)
     claims.end(connection, run_no)
     epoch = connection.exec_driver_sql(statements.SELECT_PROGRESS, (run_no,)).one()[0] + 1
@@ -131,6 +124,24 @@ def live_holder(
     if held is None or held.expires_at <= now or is_dead(held.owner):
         return None
     return held
+
+
+def refuse_held(
+    connection: Connection,
+    run_no: int,
+    run_id: str,
+    now: str,
+    is_dead: Callable[[Owner], bool],
+) -> None:
+    """Raise `LeaseHeld` while a live owner's lease lasts."""
+    held = live_holder(connection, run_no, now, is_dead)
+    if held is not None:
+        raise LeaseHeld(
+            f"run {run_id} belongs to process {held.owner.pid} on {held.owner.machine} since "
+            f"{held.acquired_at}; its lease lasts until {held.expires_at}",
+            hint="leave the run to that process or stop it; "
+            f"`labledger resume {run_id} --take-over` waits for the run and takes it",
+        )
 
 
 def lost(connection: Connection, lease: Lease) -> LeaseLost:

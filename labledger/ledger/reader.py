@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from sqlalchemy import Connection, Engine
 
 from labledger.canonical import sha256_hex
 from labledger.errors import LedgerError, SlotNotFound
-from labledger.ledger import migrate, runs, stream, tallies
+from labledger.ledger import chain_records, flat, migrate, runs, stream, tallies
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.lookup import ledger_id, run_number
 from labledger.ledger.model import (
@@ -189,6 +189,16 @@ class LedgerReader:
                 for line in lines:
                     yield idx, line
 
+    def chain_records(self, run_id: str) -> Iterator[JsonObject]:
+        """What the run was created with and each commit's digests, as `chain_record_v1`."""
+        with self._of_run(run_id) as (connection, run_no):
+            yield from chain_records.records(connection, run_no)
+
+    def flat_rows(self, run_id: str, kind: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of one of `flat.TABLES` with its columns, in schedule order, streamed."""
+        with self._of_run(run_id) as (connection, run_no):
+            yield from flat.TABLES[kind].rows(connection, run_no)
+
     def primary_metrics(self, run_id: str) -> dict[str, PrimaryMetric]:
         """The mean primary metric of each variant whose scored slots all have the same one.
 
@@ -221,6 +231,12 @@ class LedgerReader:
                 (run_no,),
             ).scalar_one()
             return head
+
+    def has_artifact(self, sha256: str) -> bool:
+        """Whether the ledger knows an artifact (64 hex digits)."""
+        with self._snapshot("look for an artifact") as connection:
+            sql = "SELECT 1 FROM artifact WHERE sha256 = ?"
+            return connection.exec_driver_sql(sql, (_digest_bytes(sha256),)).first() is not None
 
     def artifact(self, sha256: str) -> bytes:
         """The content of an artifact (64 hex digits), its digest checked. Raises `LedgerError`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -17,6 +17,7 @@ from labledger import canonical
 from labledger.ledger import chain, migrate, objects, rows, statements, stream
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.lookup import run_number
+from labledger.ledger.stream import Commit
 from labledger.records import JsonObject, RunStatus, SlotRecords, slot_commit_id
 from labledger.store import ArtifactStore
 
@@ -111,26 +112,44 @@ def verify(
     try:
         with translated("verify the ledger", path), engine.connect() as connection:
             migrate.check_revision(connection, path)
-            checker = _Checker(connection, store or ArtifactStore(path.parent / "artifacts"))
-            return checker.check(run_id)
+            store = store or ArtifactStore(path.parent / "artifacts")
+            return verify_snapshot(connection, store, None if run_id is None else [run_id])
     finally:
         engine.dispose()
+
+
+Check = Callable[[str, Commit], Iterable[str]]
+"""What else to find in a run's commit, as sentences."""
+
+
+def verify_snapshot(
+    connection: Connection,
+    store: ArtifactStore | None,
+    run_ids: Sequence[str] | None,
+    also: Check = lambda _run_id, _commit: (),
+) -> Verification:
+    """`verify` of some runs, or all, on a connection that keeps to one state of the ledger.
+
+    Without a store no artifact is looked at.
+    """
+    return _Checker(connection, store, also).check(run_ids)
 
 
 class _Checker:
     """One pass over a snapshot of the ledger."""
 
-    def __init__(self, connection: Connection, store: ArtifactStore) -> None:
+    def __init__(self, connection: Connection, store: ArtifactStore | None, also: Check) -> None:
         self._connection = connection
         self._store = store
+        self._also = also
         self._slots = 0
         self._artifacts = 0
 
-    def check(self, run_id: str | None) -> Verification:
-        if run_id is None:
+    def check(self, run_ids: Sequence[str] | None) -> Verification:
+        if run_ids is None:
             runs = [(row[0], row[1]) for row in self._rows("SELECT run_no, run_id FROM run")]
         else:
-            runs = [(run_number(self._connection, run_id), run_id)]
+            runs = [(run_number(self._connection, run_id), run_id) for run_id in run_ids]
         findings = list(self._file())
         for run_no, name in runs:
             findings += [Finding(name, idx, message) for idx, message in self._run(run_no, name)]
@@ -188,7 +207,7 @@ class _Checker:
                 yield next_idx, f"the commits of slots {next_idx} to {idx - 1} are missing"
             for message in self._commit(run_id, commit, head if idx == next_idx else None):
                 yield idx, message
-            for message in self._references(commit.records):
+            for message in (*self._references(commit.records), *self._also(run_id, commit)):
                 yield idx, message
             head, next_idx = commit.chain_digest, idx + 1
         yield from self._progress(run_no, next_idx)
@@ -237,14 +256,16 @@ class _Checker:
 
     def _references(self, records: SlotRecords) -> Iterator[str]:
         """The artifacts that a slot's evidence refers to."""
+        if self._store is None:
+            return
         referred = {sha for line in records.evidence for sha in _REFERENCE.findall(line)}
         for sha256 in sorted(referred):
             self._artifacts += 1
-            problem = self._artifact(sha256)
+            problem = self._artifact(self._store, sha256)
             if problem is not None:
                 yield f"artifact {sha256} {problem}"
 
-    def _artifact(self, sha256: str) -> str | None:
+    def _artifact(self, store: ArtifactStore, sha256: str) -> str | None:
         row = self._connection.exec_driver_sql(_ARTIFACT_SQL, (bytes.fromhex(sha256),)).first()
         if row is None:
             return "is missing from the ledger"
@@ -252,11 +273,11 @@ class _Checker:
         if content is not None:
             return None if canonical.sha256_hex(content) == sha256 else "was changed"
         try:
-            with self._store.path(sha256).open("rb") as handle:
+            with store.path(sha256).open("rb") as handle:
                 found = hashlib.file_digest(handle, "sha256").hexdigest()
                 whole = handle.tell() == size
         except FileNotFoundError:
-            return f"is missing from the store {self._store.root}"
+            return f"is missing from the store {store.root}"
         except OSError as error:
             return f"cannot be read from the store: {error.strerror}"
         return None if found == sha256 and whole else "was changed in the store"

@@ -14,9 +14,9 @@ from labledger import canonical, clock, faults
 from labledger.errors import LedgerError
 from labledger.ledger import chain, leases, lines, migrate, place, registration, rows, statements
 from labledger.ledger.engine import empty_log, shrink_log, translated, writable_engine
+from labledger.ledger.importing import ImportWriter
 from labledger.ledger.lookup import ledger_id
 from labledger.ledger.model import Dispatch, Lease, NewRun
-from labledger.ledger.owners import OwnerWriter
 from labledger.records import (
     Artifact,
     Slot,
@@ -32,7 +32,7 @@ UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
 """Statuses of slots that are committed without a trial."""
 
 
-class LedgerWriter(OwnerWriter):
+class LedgerWriter(ImportWriter):
     """A connection that may write, for one thread.
 
     Every method is one transaction: it happens as a whole or not at all. A failure of SQLite is a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from labledger.ledger import migrate
 from labledger.ledger.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import RunStatus
+from labledger.records import RUN_ID, RunStatus
 from labledger.runner import environment
 from labledger.runner.budget import require_measured
 from labledger.runner.events import event
@@ -35,8 +34,6 @@ from labledger.runner.preflight import Preflight, preflight
 from labledger.runner.session import Session
 from labledger.store import ArtifactStore
 from labledger.trial.container import thread_engine
-
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
@@ -153,7 +150,7 @@ def _refuse_existing(lab: Lab, run_id: str) -> None:
 
 def _require_run_id(run_id: str) -> None:
     """Raise `InvalidInput` for what cannot name a folder and a container."""
-    if not _RUN_ID.fullmatch(run_id):
+    if not RUN_ID.fullmatch(run_id):
         expected = "letters, digits and _ . -, starting with a letter or digit, at most 100"
         problem = Problem("--run-id", f"found {run_id!r}; expected {expected}")
         raise InvalidInput("the run's id", [problem])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
+from labledger.export import chain_file
+from labledger.export.chain_file import write_chain
 from labledger.export.mirrors import MirrorWriter
 from labledger.export.summary import build_summary, write_summary
 from labledger.ledger.model import Lease, RunInfo
@@ -29,9 +30,10 @@ from labledger.runner.ownership import Heartbeat, owned
 from labledger.runner.pruning import Pruning
 from labledger.runner.recovery import Leftover, leftovers, sweep
 from labledger.runner.room import Room
+from labledger.runner.run_folder import make_run_folder
 from labledger.runner.slots import SlotQueue
 from labledger.runner.stopping import on_signals
-from labledger.store import ArtifactStore, write_atomically
+from labledger.store import ArtifactStore
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialPlan
 from labledger.trial.inputs import stage_dependencies
@@ -69,6 +71,8 @@ class Session:
             complete = run.next_schedule_idx == run.total_slots
             status = RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED
             with self._excused(trouble):
+                write_chain(reader, self.run_id, folder / chain_file.PATH, fence)
+            with self._excused(trouble):
                 write_summary(folder, summary, fence)
             with self._excused(trouble):
                 self.writer.release_lease(lease, status)
@@ -90,12 +94,7 @@ class Session:
     def _prepare_folder(self, run: RunInfo) -> None:
         """Make what the run folder must hold; all of it comes from the ledger and the artifacts."""
         folder = self.lab.run_folder(run.run_id)
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
-        copies = {"experiment.yaml": run.authored.encode(), "resolved.json": _pretty(run.resolved)}
-        for name, content in copies.items():
-            if not (folder / name).exists():
-                write_atomically(folder / name, content)
+        make_run_folder(folder, run)
         stage_dependencies(run.resolved, self.store, folder / "deps")
 
     def _run_the_rest(
@@ -173,10 +172,6 @@ class Session:
             )
             for variant in run.variants
         }
-
-
-def _pretty(document: JsonObject) -> bytes:
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _started(run: RunInfo, folder: Path, left: Mapping[int, Leftover], width: int) -> JsonObject:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench import commits, coordinator, startup, trials
+from bench import commits, coordinator, exchange, startup, trials
 from bench.report import Row, machine, print_table, say
 
 PROJECT = Path(__file__).parents[2]
@@ -21,6 +21,8 @@ SECTIONS: dict[str, tuple[str, Measure]] = {
     ),
     "help": ("The command line's start", startup.measure),
     "memory": ("The coordinator's memory, with made-up trials", coordinator.memory),
+    "export": ("Exporting the events of a run, beside the bare driver", exchange.exports),
+    "import": ("Importing a run of another ledger", exchange.imports),
     "resume": ("The coordinator's start, with made-up trials", coordinator.resume),
 }
 """What each section is called on paper, and what measures it, in the order they are run."""

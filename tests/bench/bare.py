@@ -38,6 +38,10 @@ class BareWriter:
         self._pooled.close()
         self._engine.dispose()
 
+    def value(self, sql: str) -> Any:
+        """The one value that a question has for an answer."""
+        return self._driver.execute(sql).fetchone()[0]
+
     def commit(self, found: Rows) -> None:
         """Write all rows in one transaction."""
         execute, executemany = self._driver.execute, self._driver.executemany

@@ -26,6 +26,7 @@ HEAVY = (
     "scipy",
     "statsmodels",
     "pandas",
+    "pyarrow",
 )
 
 HELP = """\

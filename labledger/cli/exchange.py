@@ -1,0 +1,83 @@
+"""`labledger import`: runs of another ledger into this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from labledger.cli import arguments
+from labledger.cli.console import out, out_json
+
+if TYPE_CHECKING:
+    from labledger.runner.importing import Imported
+
+
+def register(app: typer.Typer) -> None:
+    app.command("import")(import_command)
+
+
+def import_command(
+    source: Annotated[
+        Path, typer.Argument(help="A ledger file, a lab folder, or a run's folder.", readable=False)
+    ],
+    run: Annotated[
+        list[str] | None, typer.Option(help="Only this run of the source; repeatable.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Verify and compare; write nothing.")
+    ] = False,
+    without_artifacts: Annotated[
+        bool,
+        typer.Option(
+            "--without-artifacts", help="Of mirrors, import the records without logs and files."
+        ),
+    ] = False,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Bring runs of another ledger into this one.
+
+    The source is verified first and never changed. Of a run's folder without its ledger, the
+    mirrors are read. Runs that are here are left as they are, and
+    those that have grown are brought up to it; another run of the same name is a conflict.
+    """
+    from labledger.runner.importing import import_runs
+    from labledger.runner.lab import Lab
+
+    done = import_runs(
+        Lab.find(lab_dir),
+        source,
+        run or (),
+        dry_run=dry_run,
+        without_artifacts=without_artifacts,
+    )
+    if json:
+        out_json([each.as_json() for each in done])
+        return
+    for each in done:
+        out(_line(each, dry_run=dry_run))
+    if not done:
+        out(f"{source} holds no run")
+
+
+def _line(done: Imported, *, dry_run: bool) -> str:
+    whole = f"{done.committed} of {done.total} slots committed"
+    match done.standing.value:
+        case "new":
+            text = f"{'would import' if dry_run else 'imported'} {done.run_id}: {whole}"
+        case "grown":
+            word = "would bring" if dry_run else "brought"
+            text = f"{word} {done.run_id} from {done.here} to {whole}"
+        case _:
+            further = f", {done.here} here" if done.here > done.committed else ""
+            return f"{done.run_id} is here already, the same: {whole}{further}"
+    if done.left_staged:
+        text += (
+            f"; {done.left_staged} finished results that are not committed stay there: "
+            "go on with the run there, and import it again"
+        )
+    if done.missing_artifacts:
+        text += f"; {done.missing_artifacts} references lead to artifacts that were not there"
+    return text

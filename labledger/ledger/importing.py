@@ -1,0 +1,294 @@
+"""The writer's methods that bring runs of other ledgers in, as they are, digests and all.
+
+Artifacts come first, some at a time: they belong to no run, and those that are here already are
+not brought again. All the rows of a run follow in one transaction, so that a half import never
+looks like a run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+from labledger import faults
+from labledger.errors import LedgerError
+from labledger.ledger import histories, leases, rebuilding, rows, statements
+from labledger.ledger.histories import History, Standing
+from labledger.ledger.lookup import run_number
+from labledger.ledger.model import Owner
+from labledger.ledger.owners import OwnerWriter
+from labledger.ledger.source import Source
+from labledger.records import RunStatus
+from labledger.store import ArtifactStore
+
+_REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
+_FROZEN = re.compile(r'"(?:sha256|tar)":"([0-9a-f]{64})"')
+"""A staged file, or a workspace's tar, in a resolved experiment or a task."""
+
+_SLOTS_AT_ONCE = 100
+_ROWS_AT_ONCE = 2_000
+
+_COMMIT_COLUMNS = (
+    "schedule_idx, slot_commit_id, status, reason, epoch, committed_at, payload_digest, "
+    "chain_digest"
+)
+_PER_SLOT: tuple[tuple[str, str, str], ...] = (
+    ("slot_commit", _COMMIT_COLUMNS, statements.INSERT_SLOT_COMMIT),
+    *(
+        (table, ", ".join(row._fields[1:]), statement)
+        for table, row, statement in (
+            ("trial", rows.TrialRow, statements.INSERT_TRIAL),
+            ("attempt", rows.AttemptRow, statements.INSERT_ATTEMPT),
+            ("metric", rows.MetricRow, statements.INSERT_METRIC),
+            ("event", rows.EventRow, statements.INSERT_EVENT),
+            ("prediction", rows.PredictionRow, statements.INSERT_PREDICTION),
+            ("score", rows.ScoreRow, statements.INSERT_SCORE),
+            ("evidence_record", rows.EvidenceRow, statements.INSERT_EVIDENCE),
+        )
+    ),
+)
+"""What a commit publishes: table, its columns after `run_no`, and the statement that writes it."""
+
+_OF_THE_RUN = (
+    ("run_variant", "variant_idx, variant_id, role, bindings", statements.INSERT_VARIANT),
+    ("run_task", "task_idx, task_id, digest, payload_digest", statements.INSERT_TASK),
+    ("slot", "schedule_idx, variant_idx, task_idx, repl_idx", statements.INSERT_SLOT),
+    ("schedule", "total_slots, genesis_digest", statements.INSERT_SCHEDULE),
+)
+"""What never changes of a run: table, its columns after `run_no`, and the statement."""
+
+_PAYLOADS_SQL = (
+    "SELECT task_payload.payload_digest, task_payload.body FROM run_task JOIN task_payload "
+    "ON task_payload.payload_digest = run_task.payload_digest "
+    "WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
+)
+_ARTIFACT_SQL = "SELECT sha256, size, content FROM artifact WHERE sha256 = ?"
+_HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
+_PROGRESS_SQL = """
+SELECT next_schedule_idx, epoch, status, updated_at, ended_at
+FROM schedule_progress WHERE run_no = ?"""
+_INSERT_PROGRESS = (
+    "INSERT INTO schedule_progress "
+    "(run_no, next_schedule_idx, epoch, status, updated_at, ended_at) VALUES (?, ?, ?, ?, ?, ?)"
+)
+_STEP = "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
+_SETTLE = (
+    "UPDATE schedule_progress SET epoch = max(epoch, ?) + 1, status = ?, updated_at = ?, "
+    "ended_at = ? WHERE run_no = ?"
+)
+_STAGED_SQL = "SELECT count(*) FROM staged_result WHERE run_no = ?"
+_END_LEASE = "DELETE FROM lease WHERE run_no = ?"
+_HEAD_SQL = (
+    "SELECT chain_digest FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx DESC LIMIT 1"
+)
+
+
+class ImportWriter(OwnerWriter):
+    """Brings runs of a `Source` in; each method leaves nothing half-done that could be seen."""
+
+    path: Path
+    _store: ArtifactStore
+
+    def bring_artifacts(self, source: Source, run_id: str, start: int) -> int:
+        """Bring what the run, and its records from slot `start` on, refer to and is not here.
+
+        Large ones are durable files before the ledger names them. Returns how many
+        references lead to nothing in the source. Raises `LedgerError` where one is not what its
+        name says.
+        """
+        self._bring_frozen(source, run_number(source.connection, run_id))
+        batches = references(source, run_id, start)
+        return sum(self._bring(source, digests, run_id) for digests in batches)
+
+    def rebuild_run(self, chain: Path, mirrors: dict[str, Path]) -> str:
+        """Make the run of a folder of mirrors in this ledger, which must be empty; return its id.
+
+        It is to be verified then: nothing is, here. Raises `LedgerError` with file and line.
+        """
+        with self._transaction(f"read {chain.parent}") as connection:
+            return rebuilding.rebuild(connection, chain, mirrors)
+
+    def bring_run(self, source: Source, run_id: str, is_dead: Callable[[Owner], bool]) -> History:
+        """Bring the run, or what it has grown by, in one transaction; return how it stood before.
+
+        A conflict is left to the caller: nothing is written then, nor where all is here. Raises
+        `LeaseHeld` where a coordinator owns the run here.
+        """
+        with self._transaction(f"import run {run_id}") as connection:
+            history = histories.compare(source.connection, connection, run_id)
+            if history.standing is Standing.NEW:
+                run_no = _create(source, connection, run_id)
+            elif history.standing is Standing.GROWN:
+                run_no = run_number(connection, run_id)
+                refuse_busy(connection, history, self._now(), is_dead)
+            else:
+                return history
+            source_no = run_number(source.connection, run_id)
+            for table, columns, statement in _PER_SLOT:
+                sql = (
+                    f"SELECT {columns} FROM {table} WHERE run_no = ? AND schedule_idx >= ? "  # noqa: S608
+                    "ORDER BY run_no, schedule_idx"
+                )
+                _copy(
+                    source.connection, sql, (source_no, history.here), connection, statement, run_no
+                )
+            _settle(source, source_no, connection, run_no, history)
+            faults.reached("inside_import")
+            return history
+
+    def _bring_frozen(self, source: Source, source_no: int) -> None:
+        """The files and workspaces that the run was started with, for whoever resumes it."""
+        texts = [
+            source.connection.exec_driver_sql(
+                "SELECT resolved FROM run WHERE run_no = ?", (source_no,)
+            ).scalar_one()
+        ]
+        bodies = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no,))
+        for text in (*texts, *(body for _, body in bodies)):
+            for sha256 in _FROZEN.findall(text):
+                if source.store.has(sha256):
+                    self._bring_file(source, sha256)
+
+    def _bring(self, source: Source, digests: Sequence[str], run_id: str) -> int:
+        """Bring some artifacts in one transaction; returns how many the source does not have."""
+        found, missing = [], 0
+        for sha256 in self._absent(digests):
+            key = bytes.fromhex(sha256)
+            row = source.connection.exec_driver_sql(_ARTIFACT_SQL, (key,)).first()
+            if row is not None and row.content is not None:
+                found.append(tuple(row))
+            elif source.store.has(sha256):
+                found.append((key, self._bring_file(source, sha256), None))
+            else:
+                missing += 1
+        if found:
+            with self._transaction(f"import artifacts of run {run_id}") as connection:
+                connection.exec_driver_sql(statements.INSERT_ARTIFACT, found)
+        return missing
+
+    def _absent(self, digests: Sequence[str]) -> list[str]:
+        with self._transaction("look for artifacts") as connection:
+            return [
+                sha256
+                for sha256 in digests
+                if connection.exec_driver_sql(_HAS_ARTIFACT_SQL, (bytes.fromhex(sha256),)).first()
+                is None
+            ]
+
+    def _bring_file(self, source: Source, sha256: str) -> int:
+        """Copy a file of the source's store into ours; returns its size."""
+        if self._store.has(sha256):
+            return self._store.path(sha256).stat().st_size
+        try:
+            found, size = self._store.put_file(source.store.path(sha256))
+        except OSError as error:
+            raise LedgerError(
+                f"could not copy artifact {sha256} from {source.store.root}: {error.strerror}"
+            ) from error
+        if found != sha256:
+            raise LedgerError(
+                f"artifact {sha256} of {source.store.root} was changed: it is {found}; "
+                "its run was not imported"
+            )
+        return size
+
+
+def references(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
+    """The digests that a run's records from slot `start` on refer to, some at a time."""
+    run_no = run_number(source.connection, run_id)
+    for table in ("evidence_record", "prediction", "score"):
+        sql = (
+            f"SELECT record FROM {table} WHERE run_no = ? AND schedule_idx >= ? "  # noqa: S608
+            "ORDER BY run_no, schedule_idx"
+        )
+        records = source.connection.exec_driver_sql(sql, (run_no, start)).scalars()
+        for batch in _batches(records, _SLOTS_AT_ONCE):
+            yield sorted({sha256 for record in batch for sha256 in _REFERENCE.findall(record)})
+
+
+def refuse_busy(
+    connection: Connection, history: History, now: str, is_dead: Callable[[Owner], bool]
+) -> None:
+    """Raise where a run that has grown cannot be brought: what it has here would be lost."""
+    run_no = run_number(connection, history.run_id)
+    leases.refuse_held(connection, run_no, history.run_id, now, is_dead)
+    staged = connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalar_one()
+    if staged:
+        raise LedgerError(
+            f"run {history.run_id} has grown in the source, and here it has {staged} finished "
+            "results that are not committed: bringing the source's would lose them",
+            hint=f"go on with the run in one place; here, `labledger resume {history.run_id}`",
+        )
+
+
+def _create(source: Source, connection: Connection, run_id: str) -> int:
+    """The run's row and all that never changes of it. Returns its number here."""
+    source_no = run_number(source.connection, run_id)
+    run_no: int = connection.exec_driver_sql(
+        "SELECT coalesce(max(run_no), 0) + 1 FROM run"
+    ).scalar_one()
+    sql = f"SELECT {', '.join(statements.RUN_COLUMNS)} FROM run WHERE run_no = ?"  # noqa: S608
+    row = source.connection.exec_driver_sql(sql, (source_no,)).one()
+    connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row))
+    payloads = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no,))
+    for batch in _batches(payloads, _SLOTS_AT_ONCE):
+        connection.exec_driver_sql(statements.INSERT_PAYLOAD, [tuple(row) for row in batch])
+    for table, columns, statement in _OF_THE_RUN:
+        sql = f"SELECT {columns} FROM {table} WHERE run_no = ? ORDER BY 1"  # noqa: S608
+        _copy(source.connection, sql, (source_no,), connection, statement, run_no)
+    return run_no
+
+
+def _settle(
+    source: Source, source_no: int, connection: Connection, run_no: int, history: History
+) -> None:
+    """Say how far the run is, once its rows are there; owners that it had here are fenced off."""
+    committed, epoch, status, updated_at, ended_at = source.connection.exec_driver_sql(
+        _PROGRESS_SQL, (source_no,)
+    ).one()
+    if status == RunStatus.RUNNING.value:
+        status = _ended(committed == history.total)
+    ended_at = ended_at or updated_at
+    if history.standing is Standing.NEW:
+        progress = (run_no, committed, epoch, status, updated_at, ended_at)
+        connection.exec_driver_sql(_INSERT_PROGRESS, progress)
+    else:
+        steps = [(run_no,)] * (committed - history.here)
+        connection.exec_driver_sql(_STEP, steps)
+        connection.exec_driver_sql(_SETTLE, (epoch, status, updated_at, ended_at, run_no))
+        connection.exec_driver_sql(_END_LEASE, (run_no,))
+    heads = [
+        side.exec_driver_sql(_HEAD_SQL, (number,)).scalar()
+        for side, number in ((source.connection, source_no), (connection, run_no))
+    ]
+    if heads[0] != heads[1]:
+        raise LedgerError(f"run {history.run_id} did not arrive whole; nothing was imported")
+
+
+def _ended(complete: bool) -> str:
+    """How a run stands that has no owner."""
+    return (RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED).value
+
+
+def _copy(
+    source: Connection,
+    sql: str,
+    params: tuple[Any, ...],
+    target: Connection,
+    statement: str,
+    run_no: int,
+) -> None:
+    """Write the rows that `sql` finds in the source under the run's number here."""
+    for batch in _batches(source.exec_driver_sql(sql, params), _ROWS_AT_ONCE):
+        target.exec_driver_sql(statement, [(run_no, *row) for row in batch])
+
+
+def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

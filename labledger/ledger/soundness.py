@@ -1,0 +1,90 @@
+"""What a ledger of somebody else's must hold besides fitting digests, which anybody can compute."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from labledger import canonical, schema
+from labledger.errors import LedgerError, MalformedJson, SchemaInvalid
+from labledger.ledger.lookup import run_number
+from labledger.ledger.stream import Commit
+from labledger.records import RUN_ID, JsonObject
+
+SCHEMAS = {
+    "predictions": "benchmark_prediction_record_v1",
+    "scores": "benchmark_score_record_v1",
+    "evidence": "evidence_record_v1",
+}
+"""Kinds that are kept as text, and are checked against their schemas; others are columns."""
+
+_DEPTH = canonical.MAX_DEPTH + 8
+"""A record wraps what an agent wrote, which may nest as deep as `MAX_DEPTH`."""
+
+_RUN_SQL = "SELECT resolved, images FROM run WHERE run_no = ?"
+_BINDINGS_SQL = "SELECT bindings FROM run_variant WHERE run_no = ?"
+_PAYLOADS_SQL = (
+    "SELECT task_payload.body FROM run_task JOIN task_payload "
+    "ON task_payload.payload_digest = run_task.payload_digest WHERE run_task.run_no = ?"
+)
+
+
+def check_runs(connection: Connection, run_ids: Sequence[str]) -> None:
+    """Raise `LedgerError` where a run's name could not be a folder's, or its texts are no JSON."""
+    for run_id in run_ids:
+        if not RUN_ID.fullmatch(run_id):
+            raise LedgerError(f"the source holds a run {run_id[:120]!r}, which is no run's name")
+        run_no = run_number(connection, run_id)
+        texts = list(connection.exec_driver_sql(_RUN_SQL, (run_no,)).one())
+        for sql in (_BINDINGS_SQL, _PAYLOADS_SQL):
+            texts += connection.exec_driver_sql(sql, (run_no,)).scalars()
+        for text in texts:
+            problem = _not_canonical(text)
+            if problem is not None:
+                raise LedgerError(f"run {run_id} of the source has a text that {problem}")
+
+
+def problems(run_id: str, commit: Commit) -> Iterator[str]:
+    """What is wrong with a commit's records, though their digests may fit."""
+    records = commit.records
+    for kind, name in SCHEMAS.items():
+        for line in records.lines(kind):
+            problem = _not_canonical(line)
+            if problem is None:
+                problem = _unfit(json.loads(line), name, run_id, commit)
+            if problem is not None:
+                yield f"a record of {kind} {problem}"
+    for line in records.events:
+        problem = _not_canonical(line)
+        if problem is not None:
+            yield f"an event {problem}"
+
+
+def _not_canonical(text: str) -> str | None:
+    try:
+        value = canonical.loads(text.encode(), max_depth=_DEPTH)
+    except (MalformedJson, UnicodeEncodeError) as error:
+        return str(error)
+    if not isinstance(value, dict):
+        return "is no JSON object"
+    return None if canonical.dumps(value) == text else "is not in its canonical form"
+
+
+def _unfit(record: JsonObject, name: str, run_id: str, commit: Commit) -> str | None:
+    try:
+        schema.check(record, name)
+    except SchemaInvalid as error:
+        return f"does not fit {name}: {error}"
+    whose: tuple[Any, ...] = (
+        record["ids"]["run_id"],
+        record["ids"]["variant_id"],
+        record["schedule_idx"],
+        record["slot_commit_id"],
+    )
+    records = commit.records
+    if whose != (run_id, records.variant_id, records.schedule_idx, commit.slot_commit_id):
+        return "is about another slot"
+    return None

@@ -1,0 +1,163 @@
+"""Another ledger, read as a stranger's: never changed, and checked before it is believed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import StatementError
+
+from labledger import clock
+from labledger.errors import LeaseHeld, LedgerError
+from labledger.ledger import leases, migrate, soundness
+from labledger.ledger.engine import readonly_engine, translated
+from labledger.ledger.lookup import run_number
+from labledger.ledger.model import Owner
+from labledger.ledger.verify import Verification, verify_snapshot
+from labledger.store import ArtifactStore
+
+_SCHEMA_SQL = """
+SELECT name, sql FROM sqlite_schema
+WHERE type IN ('table', 'index') AND sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"""
+_UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    StatementError,
+    TypeError,
+    ValueError,
+)
+"""What reading rows raises that no labledger wrote."""
+
+
+class SourceStore(ArtifactStore):
+    """The store beside a source: only regular files that lie in it, not what links lead to."""
+
+    def path(self, sha256: str) -> Path:
+        """Raises `OSError` for what is no regular file, or lies elsewhere."""
+        path = super().path(sha256)
+        kind = os.lstat(path).st_mode
+        if not stat.S_ISREG(kind) or not path.resolve().is_relative_to(self.root.resolve()):
+            raise PermissionError(1, "it is no regular file of the source")
+        return path
+
+    def has(self, sha256: str) -> bool:
+        try:
+            return self.path(sha256).is_file()
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One state of another ledger."""
+
+    path: Path
+    """The file, as it was named."""
+    connection: Connection
+    store: ArtifactStore
+    has_artifacts: bool = True
+    """False where it was made from records alone: then missing artifacts are no findings."""
+
+    def run_ids(self) -> list[str]:
+        """Its runs, the oldest first."""
+        found = self.connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no")
+        return list(found.scalars())
+
+    def refuse_live(self, run_ids: Sequence[str], is_dead: Callable[[Owner], bool]) -> None:
+        """Raise `LeaseHeld` where a coordinator is at work on one of these runs."""
+        now = clock.utc_now()
+        for run_id in run_ids:
+            run_no = run_number(self.connection, run_id)
+            held = leases.live_holder(self.connection, run_no, now, is_dead)
+            if held is not None:
+                raise LeaseHeld(
+                    f"run {run_id} of {self.path} is being written by process {held.owner.pid} on "
+                    f"{held.owner.machine}; its lease lasts until {held.expires_at}",
+                    hint="import it when it has stopped; --run chooses other runs",
+                )
+
+    def verify(self, run_ids: Sequence[str]) -> Verification:
+        """Look for what was changed since it was committed, and for what no labledger commits."""
+        store = self.store if self.has_artifacts else None
+        try:
+            with translated("verify the source", self.path):
+                soundness.check_runs(self.connection, run_ids)
+                return verify_snapshot(self.connection, store, run_ids, soundness.problems)
+        except _UNREADABLE as error:
+            raise LedgerError(
+                f"{self.path} holds rows that labledger does not write: {error}"
+            ) from error
+
+
+@contextmanager
+def opened(path: Path, store: Path, scratch: Path) -> Iterator[Source]:
+    """Read the ledger at `path`; one of an older revision is upgraded as a copy in `scratch`.
+
+    Raises `LedgerMissing`, `LedgerTooNew`, and `LedgerError` for what is no ledger.
+    """
+    _refuse_irregular(path)
+    found = migrate.current(path)
+    place = path
+    if found in migrate.REVISIONS and found != migrate.HEAD:
+        place = migrate.backup(path, scratch / "upgraded.sqlite")
+        migrate.upgrade(place)
+    engine = readonly_engine(place)
+    try:
+        with translated("open the source", path), engine.connect() as connection:
+            migrate.check_revision(connection, path)
+            _require_same_tables(connection, path)
+            yield Source(path, connection, SourceStore(store))
+    finally:
+        engine.dispose()
+
+
+def _refuse_irregular(path: Path) -> None:
+    """Raise where the file, or one that SQLite reads with it, is a link or no file."""
+    for name in ("", "-wal", "-shm", "-journal"):
+        file = path.with_name(path.name + name)
+        try:
+            kind = os.lstat(file).st_mode
+        except OSError:
+            continue
+        if not stat.S_ISREG(kind):
+            raise LedgerError(
+                f"{file} is a link or no regular file; a source is read only where it lies",
+                hint="name the file itself",
+            )
+
+
+def _require_same_tables(connection: Connection, path: Path) -> None:
+    """Raise `LedgerError` unless the tables and their constraints are those of a new ledger.
+
+    With them SQLite's own check of the file tells every value that the columns do not allow.
+    """
+    found = dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
+    for name, sql in _tables().items():
+        if found.get(name) != sql:
+            raise LedgerError(
+                f"{path} is not as labledger makes a ledger: {name} is another or missing",
+                hint="import the ledger that this one was made from",
+            )
+
+
+@cache
+def _tables() -> dict[str, str]:
+    """The statements that made the tables of a new ledger, by name."""
+    with TemporaryDirectory(prefix="labledger-") as scratch:
+        fresh = Path(scratch) / "fresh.sqlite"
+        migrate.upgrade(fresh)
+        engine = readonly_engine(fresh)
+        try:
+            with engine.connect() as connection:
+                return dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
+        finally:
+            engine.dispose()

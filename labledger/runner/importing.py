@@ -1,0 +1,228 @@
+"""`labledger import`: runs of another ledger become runs of this one, verified before they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from labledger import clock
+from labledger.errors import LedgerError, LedgerMissing, RunNotFound
+from labledger.export import chain_file, mirrors, summary
+from labledger.ledger import histories, migrate
+from labledger.ledger.engine import readonly_engine, translated
+from labledger.ledger.histories import History, Standing
+from labledger.ledger.importing import references, refuse_busy
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.source import Source
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import JsonObject
+from labledger.runner.import_source import locate, open_place
+from labledger.runner.lab import Lab
+from labledger.runner.lease import is_dead
+from labledger.runner.run_folder import make_run_folder
+from labledger.store import ArtifactStore
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A run of the source, and what came of it."""
+
+    run_id: str
+    standing: Standing
+    """How it stood to this ledger before."""
+    total: int
+    committed: int
+    """Slots that the source has committed."""
+    here: int
+    """Slots that were committed here before."""
+    left_staged: int
+    """Finished results that the source has not committed; they stay there."""
+    missing_artifacts: int = 0
+    """Artifacts that its records name and the source does not have."""
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+
+def import_runs(
+    lab: Lab,
+    given: Path,
+    run_ids: Sequence[str] = (),
+    *,
+    dry_run: bool = False,
+    without_artifacts: bool = False,
+) -> list[Imported]:
+    """Bring runs of the ledger at `given` into the lab's: those named, or all.
+
+    Nothing is written before all of them are verified and none contradicts a run that is here.
+    What is here already is left as it is; of a run that has grown, the rest is brought. Mirrors
+    hold no artifacts: those that are nowhere at hand are done without only if
+    `without_artifacts`. Raises `LedgerError` for what cannot be believed or contradicts, and
+    `LeaseHeld` for a run that a coordinator is at work on.
+    """
+    with ExitStack() as stack:
+        place = locate(given)
+        opened = stack.enter_context(open_place(lab, place))
+        chosen = _choose(opened, run_ids or place.run_ids)
+        opened.refuse_live(chosen, is_dead)
+        _require_sound(opened, chosen)
+        found = _compare(lab, opened, chosen)
+        _refuse_conflicts(lab, opened, found)
+        if not opened.has_artifacts and not without_artifacts:
+            _require_artifacts(lab, opened, found)
+        if dry_run:
+            return [_imported(history) for history in found]
+        lab.create()
+        migrate.upgrade(lab.ledger)
+        return list(_bring_all(lab, opened, chosen))
+
+
+def _choose(opened: Source, run_ids: Sequence[str]) -> list[str]:
+    there = opened.run_ids()
+    for run_id in run_ids:
+        if run_id not in there:
+            listed = ", ".join(there[-_SHOWN:]) or "none"
+            raise RunNotFound(
+                f"{opened.path} holds no run {run_id!r}", hint=f"its newest runs: {listed}"
+            )
+    return [run_id for run_id in there if not run_ids or run_id in run_ids]
+
+
+def _require_sound(opened: Source, chosen: Sequence[str]) -> None:
+    """Raise `LedgerError` where the source is not as it was committed."""
+    findings = opened.verify(chosen).findings
+    if findings:
+        listed = [
+            f"  {finding.run_id or opened.path}"
+            + ("" if finding.schedule_idx is None else f" slot {finding.schedule_idx}")
+            + f": {finding.message}"
+            for finding in findings[:_SHOWN]
+        ]
+        if len(findings) > _SHOWN:
+            listed.append(f"  and {len(findings) - _SHOWN} more")
+        raise LedgerError(
+            "\n".join([f"{opened.path} does not verify; nothing was imported", *listed]),
+            hint="--run chooses runs that do; `labledger verify` there says more",
+        )
+
+
+def _compare(lab: Lab, opened: Source, chosen: Sequence[str]) -> list[History]:
+    """How each run stands to what is here. Raises where one that has grown is busy here."""
+    with ExitStack() as stack:
+        try:
+            target = stack.enter_context(_reading(lab.ledger))
+        except LedgerMissing:
+            target = None
+        found = [histories.compare(opened.connection, target, run_id) for run_id in chosen]
+        for history in found:
+            if target is not None and history.standing is Standing.GROWN:
+                refuse_busy(target, history, clock.utc_now(), is_dead)
+        return found
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Connection]:
+    engine = readonly_engine(path)
+    try:
+        with translated("read the ledger", path), engine.connect() as connection:
+            migrate.check_revision(connection, path)
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _refuse_conflicts(lab: Lab, opened: Source, found: Sequence[History]) -> None:
+    conflicts = [history for history in found if history.standing is Standing.CONFLICT]
+    if conflicts:
+        listed = [f"  {history.run_id}: {history.difference}" for history in conflicts[:_SHOWN]]
+        head = f"{lab.ledger} holds other histories under the same names as {opened.path}"
+        raise LedgerError(
+            "\n".join([f"{head}; nothing was imported", *listed]),
+            hint="a run's name is in all its digests and cannot be changed: leave it out by "
+            "choosing others with --run, or import into another lab with --lab-dir",
+        )
+
+
+def _require_artifacts(lab: Lab, opened: Source, found: Sequence[History]) -> None:
+    """Raise `LedgerError` where a record refers to what is neither at hand nor here."""
+    store = ArtifactStore(lab.artifacts)
+    with ExitStack() as stack:
+        try:
+            reader = stack.enter_context(LedgerReader.open(lab.ledger))
+        except LedgerMissing:
+            reader = None
+        for history in found:
+            if history.standing is Standing.SAME:
+                continue
+            for digests in references(opened, history.run_id, history.here):
+                for sha256 in digests:
+                    known = reader is not None and reader.has_artifact(sha256)
+                    if not known and not opened.store.has(sha256) and not store.has(sha256):
+                        raise LedgerError(
+                            f"{opened.path} holds mirrors, and not the artifacts that they refer "
+                            f"to, such as {sha256}; nothing was imported",
+                            hint="import the ledger that they were made from, or with "
+                            "--without-artifacts their records alone; `labledger verify` will "
+                            "name what is missing",
+                        )
+
+
+def _bring_all(
+    lab: Lab,
+    opened: Source,
+    chosen: Sequence[str],
+) -> Iterator[Imported]:
+    with (
+        LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer,
+        LedgerReader.open(lab.ledger) as reader,
+    ):
+        for run_id in chosen:
+            done = _bring(writer, opened, run_id)
+            if done.standing is Standing.CONFLICT:
+                raise LedgerError(f"run {run_id} was begun here meanwhile; it was not imported")
+            _mirror(lab, reader, run_id)
+            yield done
+
+
+def _bring(writer: LedgerWriter, opened: Source, run_id: str) -> Imported:
+    with _reading(writer.path) as target:
+        before = histories.compare(opened.connection, target, run_id)
+    missing = 0
+    if before.standing in (Standing.NEW, Standing.GROWN):
+        missing = writer.bring_artifacts(opened, run_id, before.here)
+    return _imported(writer.bring_run(opened, run_id, is_dead), missing)
+
+
+def _imported(history: History, missing: int = 0) -> Imported:
+    return Imported(
+        history.run_id,
+        history.standing,
+        history.total,
+        history.committed,
+        history.here,
+        history.left_staged,
+        missing,
+    )
+
+
+def _mirror(lab: Lab, reader: LedgerReader, run_id: str) -> None:
+    """Make the run's folder what the ledger makes of it, unless a coordinator does that."""
+    run = reader.run(run_id)
+    if run.lease is not None and not is_dead(run.lease.owner):
+        return
+    folder = lab.run_folder(run_id)
+    expected = summary.build_summary(reader, run_id)
+    path = folder / summary.PATH
+    if path.is_file() and path.read_bytes() == summary.summary_bytes(expected):
+        return
+    make_run_folder(folder, run)
+    mirrors.rebuild_all(reader, run_id, folder)
+    chain_file.write_chain(reader, run_id, folder / chain_file.PATH)
+    # Last, for it says that the others are as far as the ledger.
+    summary.write_summary(folder, expected)

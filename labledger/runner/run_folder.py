@@ -1,0 +1,24 @@
+"""What lies in a run folder from the start: the experiment as it was written, and as it was run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from labledger.ledger.model import RunInfo
+from labledger.records import JsonObject
+from labledger.store import write_atomically
+
+
+def make_run_folder(folder: Path, run: RunInfo) -> None:
+    """Make the folder of a run, closed to other users, with what is not there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    copies = {"experiment.yaml": run.authored.encode(), "resolved.json": _pretty(run.resolved)}
+    for name, content in copies.items():
+        if not (folder / name).exists():
+            write_atomically(folder / name, content)
+
+
+def _pretty(document: JsonObject) -> bytes:
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,193 @@
+"""Exporting and importing runs of many rows: speed, and memory that must not grow with them.
+
+Each measurement is a process of its own. The baseline of an export is the bare driver with the
+standard library's CSV writer; that of an import is `labledger verify` of the source, a part of it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench import synthetic
+from bench.bare import BareWriter, commit_rows
+from bench.report import Row, say
+from labledger.ledger import chain, lines, migrate, rows, statements
+from labledger.ledger.model import Lease, Owner
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import TrialIds
+from labledger.store import ArtifactStore
+
+GOAL_GROWTH = 1.25
+"""What counts as flat memory for ten times the rows."""
+
+FORMATS = ("jsonl", "csv", "parquet")
+_RUN = "bench"
+_NOW = "2026-01-31T12:00:02.000Z"
+_FILL_BATCH = 1_000
+
+_MEASURED = """
+import csv, json, resource, sys, time
+from pathlib import Path
+
+def report(begun, **more):
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": time.perf_counter() - begun, "peak_mb": peak, **more}))
+
+ledger, out = Path(sys.argv[1]), Path(sys.argv[2])
+"""
+_EXPORT = """
+from labledger.api import open_ledger
+begun = time.perf_counter()
+with open_ledger(ledger) as opened:
+    opened.export("bench", "events", out, format=sys.argv[3])
+report(begun)
+"""
+_BARE_EXPORT = """
+from labledger.ledger.engine import DRIVER
+begun = time.perf_counter()
+found = DRIVER.connect(str(ledger)).execute(
+    "SELECT schedule_idx, trial_id, variant_id, task_id, repl_idx, row_seq, type, body "
+    "FROM events WHERE run_id = 'bench'"
+)
+with out.open("w", newline="") as file:
+    csv.writer(file).writerows(found)
+report(begun)
+"""
+_VERIFY = """
+from labledger.ledger.verify import verify
+begun = time.perf_counter()
+assert verify(ledger).is_clean
+report(begun)
+"""
+_IMPORT = """
+from labledger.ledger.importing import ImportWriter
+from labledger.runner.importing import import_runs
+from labledger.runner.lab import Lab
+bring, held, log = ImportWriter.bring_run, [], []
+def timed(*given):
+    begun = time.perf_counter()
+    found = bring(*given)
+    held.append(time.perf_counter() - begun)
+    log.append((out / "ledger.sqlite-wal").stat().st_size)
+    return found
+ImportWriter.bring_run = timed
+begun = time.perf_counter()
+import_runs(Lab(out), ledger)
+report(begun, locked_s=held[0], log_mb=log[0] / 2**20)
+"""
+
+
+def exports(folder: Path, *, quick: bool) -> Iterator[Row]:
+    """The events of a run: ten a slot."""
+    few, many = _sizes(quick)
+    peaks = dict.fromkeys(FORMATS, 0.0)
+    for slots in (few, many):
+        ledger = _filled(folder, slots)
+        count = slots * synthetic.EVENTS
+        plain = _measure(_BARE_EXPORT, ledger, folder / "plain.csv")
+        for form in FORMATS:
+            ours = _measure(_EXPORT, ledger, folder / f"events.{form}", form)
+            if slots == few:
+                peaks[form] = ours["peak_mb"]
+                continue
+            yield Row(
+                f"events as {form}, {count:,} rows",
+                f"{count / ours['seconds']:,.0f} rows/s",
+                f"{count / plain['seconds']:,.0f} rows/s bare driver, csv",
+                f"{ours['seconds'] / plain['seconds']:.2f}",
+            )
+            growth = ours["peak_mb"] / peaks[form]
+            yield Row(
+                f"  peak memory, {count:,} rows",
+                f"{ours['peak_mb']:.0f} MB",
+                f"{peaks[form]:.0f} MB at {few * synthetic.EVENTS:,}",
+                f"{growth:.2f}",
+                f"≤ {GOAL_GROWTH}",
+                growth <= GOAL_GROWTH,
+            )
+
+
+def imports(folder: Path, *, quick: bool) -> Iterator[Row]:
+    """A whole run: 26 rows and eight artifacts a slot."""
+    few, many = _sizes(quick)
+    found = {}
+    for slots in (few, many):
+        ledger = _filled(folder, slots)
+        verified = _measure(_VERIFY, ledger, folder)
+        found[slots] = _measure(_IMPORT, ledger, folder / f"imported-{slots}")
+    ours = found[many]
+    yield Row(
+        f"import of a run of {many:,} slots",
+        f"{ours['seconds']:.0f} s, {many / ours['seconds']:,.0f} slots/s",
+        f"{verified['seconds']:.0f} s verify alone",
+        f"{ours['seconds'] / verified['seconds']:.2f}",
+    )
+    growth = ours["peak_mb"] / found[few]["peak_mb"]
+    yield Row(
+        f"  peak memory, {many:,} slots",
+        f"{ours['peak_mb']:.0f} MB",
+        f"{found[few]['peak_mb']:.0f} MB at {few:,}",
+        f"{growth:.2f}",
+        f"≤ {GOAL_GROWTH}",
+        growth <= GOAL_GROWTH,
+    )
+    yield Row("  its one transaction", f"{ours['locked_s']:.1f} s, log {ours['log_mb']:,.0f} MB")
+
+
+def _sizes(quick: bool) -> tuple[int, int]:
+    return (1_000, 10_000) if quick else (10_000, 100_000)
+
+
+def _measure(program: str, *words: object) -> dict[str, Any]:
+    command = [sys.executable, "-c", _MEASURED + program, *map(str, words)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"a measurement failed:\n{done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _filled(folder: Path, slots: int) -> Path:
+    """A ledger with a completed run of so many slots, its digests right; made once."""
+    ledger = folder / f"exchange-{slots}" / "ledger.sqlite"
+    if ledger.exists():
+        return ledger
+    say(f"exchange: filling a ledger with {slots:,} slots")
+    migrate.upgrade(ledger)
+    with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
+        found = map(synthetic.slot, range(slots))
+        writer.create_run(synthetic.new_run(_RUN), synthetic.task_rows(slots), found)
+        lease = writer.acquire_lease(_RUN, Owner("bench", 0, "bench"), 0.0)
+    with BareWriter(ledger) as bare:
+        head = bare.value("SELECT genesis_digest FROM schedule")
+        for first in range(0, slots, _FILL_BATCH):
+            batch = []
+            for idx in range(first, min(first + _FILL_BATCH, slots)):
+                found_rows, head = _linked(lease, idx, head)
+                batch += found_rows
+            bare.commit(batch)
+    return ledger
+
+
+def _linked(lease: Lease, idx: int, previous: str) -> tuple[list[Any], str]:
+    """All that the commit of a slot writes, with its digests, and the chain's new head."""
+    slot = synthetic.slot(idx)
+    result = synthetic.result(_RUN, slot)
+    stamp = lines.Stamp(
+        TrialIds.of(_RUN, slot), idx, result.slot_commit_id, result.attempt, result.ended_at
+    )
+    records = lines.slot_records(result.status, stamp, rows.slot_rows(lease.run_no, [result]))
+    payload = chain.payload_digest(records)
+    link = chain.chain_digest(previous, result.slot_commit_id, lease.epoch, _NOW, payload)
+    found = [
+        (statement, [(*values[0][:-2], payload, link)])
+        if statement == statements.INSERT_SLOT_COMMIT
+        else (statement, values)
+        for statement, values in commit_rows(lease, result)
+    ]
+    return found, link

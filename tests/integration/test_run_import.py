@@ -1,0 +1,77 @@
+"""Teams merge their histories: real runs of two labs, imported both ways, and gone on with."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from experiments import BY_MODE, HOLDING, HOLDS, PASSING, RIGHT, WRONG, Coordinator, Project
+
+from labledger.api import open_ledger
+
+pytestmark = pytest.mark.docker
+
+
+def head(project: Project, run_id: str) -> str:
+    """The digest that stands for all that is committed of a run."""
+    with open_ledger(lab_dir=project.lab) as ledger:
+        found: str = ledger.summary(run_id)["ext"]["chain_head"]
+        return found
+
+
+def test_two_labs_merge_and_a_run_goes_on_in_the_other(tmp_path: Path) -> None:
+    """Both hold all runs with the same digests; an interrupted one is completed after its move."""
+    ours = Project(tmp_path / "ours", {"a": RIGHT, "b": BY_MODE, "c": WRONG})
+    theirs = Project(tmp_path / "theirs", {"a": RIGHT, "b": HOLDS})
+    assert ours.start("one").complete
+    with closing(theirs.run("two", *HOLDING)) as coordinator:
+        interrupt_after_two(theirs, coordinator)
+
+    found = ours.output("import", theirs.folder)
+    assert found == "imported two: 2 of 4 slots committed\n"
+    assert theirs.output("import", ours.folder / ".lab" / "runs" / "one") == (
+        "imported one: 6 of 6 slots committed\n"
+    )
+    for project in (ours, theirs):
+        for run_id in ("one", "two"):
+            project.check_run(run_id)
+    assert head(ours, "one") == head(theirs, "one")
+    assert head(ours, "two") == head(theirs, "two")
+    assert theirs.output("import", ours.folder).splitlines() == [
+        "one is here already, the same: 6 of 6 slots committed",
+        "two is here already, the same: 2 of 4 slots committed",
+    ]
+
+    resumed = ours.command("resume", "two", *PASSING)
+    assert resumed.returncode == 0, resumed.stderr
+    ours.check_whole("two")
+    grown = theirs.output("import", ours.folder, "--run", "two")
+    assert grown == "brought two from 2 to 4 of 4 slots committed\n"
+    theirs.check_run("two")
+    assert head(ours, "two") == head(theirs, "two")
+    assert ours.rows("two") == theirs.rows("two")
+
+
+def interrupt_after_two(project: Project, coordinator: Coordinator) -> None:
+    """End a run when the slots of its first task are committed; the others' containers go."""
+    coordinator.until("slot_committed", times=2)
+    project.await_agents("two", 2)
+    coordinator.signal(signal.SIGINT)
+    coordinator.until("stopping")
+    coordinator.signal(signal.SIGINT)
+    assert coordinator.finish() == 130
+
+
+def test_a_run_folder_is_all_that_an_import_needs(tmp_path: Path) -> None:
+    """What the run itself wrote, carried away from its ledger, becomes the same run."""
+    ours, theirs = Project(tmp_path / "ours", {"a": RIGHT}), Project(tmp_path / "theirs", {})
+    ours.start("one")
+    (ours.lab / "runs" / "one").rename(tmp_path / "carried")
+    refused = theirs.command("import", tmp_path / "carried")
+    assert refused.returncode == 3
+    assert "not the artifacts" in refused.stderr
+    done = theirs.output("import", tmp_path / "carried", "--without-artifacts")
+    assert done.startswith("imported one: 2 of 2 slots committed; ")
+    assert head(ours, "one") == head(theirs, "one")

@@ -1,0 +1,54 @@
+"""Runs in labs that are imported from one another, and all that a lab holds of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ledger_kit as kit
+
+from labledger.ledger import migrate
+from labledger.ledger.engine import DRIVER
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.tables import metadata
+from labledger.records import RunStatus
+
+NOT_CARRIED = frozenset({"ledger_meta", "lease", "claim", "dispatch", "staged_result", "artifact"})
+
+
+def rows(lab: Path, run_id: str = kit.RUN) -> dict[str, list[Any]]:
+    """Every row that belongs to a run, without its number, and the artifacts by their digests."""
+    raw = DRIVER.connect(str(lab / "ledger.sqlite"))
+    [run_no] = raw.execute("SELECT run_no FROM run WHERE run_id = ?", (run_id,)).fetchone()
+    found: dict[str, list[Any]] = {}
+    for table in metadata.sorted_tables:
+        columns = ", ".join(column.name for column in table.columns if column.name != "run_no")
+        if "run_no" in table.columns and table.name not in NOT_CARRIED:
+            sql = f"SELECT {columns} FROM {table.name} WHERE run_no = ? ORDER BY 1, 2"
+            found[table.name] = raw.execute(sql, (run_no,)).fetchall()
+    found["task_payload"] = raw.execute("SELECT * FROM task_payload ORDER BY 1").fetchall()
+    found["artifact"] = raw.execute("SELECT sha256, content FROM artifact ORDER BY 1").fetchall()
+    raw.close()
+    return found
+
+
+def begin(lab: Path, run_id: str, committed: int, total: int = 4) -> None:
+    """An interrupted run in a lab, of which so many slots are committed."""
+    path = lab / "ledger.sqlite"
+    if not path.exists():
+        migrate.upgrade(path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, total, run_id)
+        for idx in range(committed):
+            writer.commit_result(lease, kit.result(idx, run_id))
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+
+
+def go_on(lab: Path, run_id: str, stop: int, total: int = 4) -> None:
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        lease = writer.acquire_lease(run_id, kit.OWNER, 30)
+        with LedgerReader.open(writer.path) as reader:
+            start = reader.run(run_id).next_schedule_idx
+        for idx in range(start, stop):
+            writer.commit_result(lease, kit.result(idx, run_id))
+        writer.release_lease(lease, RunStatus.COMPLETED if stop == total else RunStatus.INTERRUPTED)

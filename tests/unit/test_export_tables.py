@@ -1,0 +1,233 @@
+"""Tables for other tools: the same rows in CSV and Parquet, read back by those tools."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import ledger_kit as kit
+import pandas
+import pytest
+from experiments import CHECKOUT
+from pyarrow import parquet
+
+from labledger.api import Ledger, open_ledger
+from labledger.errors import ExtraMissing, InvalidInput, RunNotFound
+from labledger.export import formats
+from labledger.ledger import flat
+from labledger.records import Metric, SlotStatus
+
+TEXT = 'comma, "quote"\r\nline é'
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[Ledger]:
+    """Eight slots: a retried one, a pruned one, one with awkward texts, and five plain ones."""
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 8)
+        writer.commit_result(lease, kit.result(0))
+        writer.stage(lease, kit.result(1, status=SlotStatus.INFRA_ERROR), final=False)
+        writer.commit_result(lease, kit.result(1, attempt=2))
+        writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
+        metrics = (Metric("empty", "result", ""), Metric("large", "result", 2**60 + 1))
+        writer.commit_result(lease, kit.result(3, message=TEXT, outcome="", metrics=metrics))
+        for idx in range(4, 8):
+            writer.commit_result(lease, kit.result(idx))
+        other = kit.begin_run(writer, 2, "other")
+        writer.commit_result(other, kit.result(0, "other"))
+    with open_ledger(path) as opened:
+        yield opened
+
+
+def rows(ledger: Ledger, kind: str) -> list[tuple[Any, ...]]:
+    """What the ledger holds of the run, as its columns' types have it."""
+    table = flat.TABLES[kind]
+    boolean = [column.kind is flat.Kind.BOOLEAN for column in table.columns]
+    return [
+        tuple(bool(v) if b and v is not None else v for v, b in zip(row, boolean, strict=True))
+        for row in ledger._reader.flat_rows(kit.RUN, kind)
+    ]
+
+
+COUNTS = {
+    "predictions": 7,
+    "scores": 7,
+    "evidence": 8,
+    "trials": 8,
+    "attempts": 8,
+    "metrics": 32,
+    "events": 70,
+}
+
+
+@pytest.mark.parametrize("kind", flat.TABLES)
+def test_parquet_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_path: Path) -> None:
+    """Every row of the run, in order, null as null, and no row of another run."""
+    [file] = ledger.export(kit.RUN, kind, tmp_path / "out.parquet", format="parquet")
+    expected = rows(ledger, kind)
+    assert len(expected) == COUNTS[kind]
+    assert duckdb.execute(f"SELECT * FROM '{file}'").fetchall() == expected
+    frame = pandas.read_parquet(file, dtype_backend="pyarrow")
+    assert list(frame.columns) == [column.name for column in flat.TABLES[kind].columns]
+    found = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
+    assert found == [list(row) for row in expected]
+
+
+@pytest.mark.parametrize("kind", flat.TABLES)
+def test_csv_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_path: Path) -> None:
+    """DuckDB tells null from empty text; pandas finds the same texts and numbers."""
+    [file] = ledger.export(kit.RUN, kind, tmp_path / "out.csv", format="csv")
+    columns = flat.TABLES[kind].columns
+    sql = {"text": "VARCHAR", "integer": "BIGINT", "real": "DOUBLE", "boolean": "BOOLEAN"}
+    listed = ", ".join(f"'{column.name}': '{sql[column.kind]}'" for column in columns)
+    found = duckdb.execute(
+        f"SELECT * FROM read_csv('{file}', header=true, auto_detect=false, quote='\"', "
+        f"escape='\"', delim=',', new_line='\\r\\n', nullstr='', allow_quoted_nulls=false, "
+        f"columns={{{listed}}})"
+    ).fetchall()
+    assert found == rows(ledger, kind)
+    frame = pandas.read_csv(file, dtype=str, keep_default_na=False)
+    assert len(frame) == COUNTS[kind]
+    assert list(frame.schedule_idx.astype(int)) == [row[1] for row in found]
+
+
+def test_null_and_empty_text_are_two_things(ledger: Ledger, tmp_path: Path) -> None:
+    """In CSV null is nothing and empty text is two quotes; awkward text is quoted."""
+    [file] = ledger.export(kit.RUN, "trials", tmp_path / "out.csv", format="csv")
+    header, *lines = file.read_bytes().decode().split("\r\nrun-1,")
+    assert header.startswith("run_id,schedule_idx,trial_id,variant_id,task_id,repl_idx,status,")
+    pruned, awkward = lines[2], lines[3]
+    assert ",skipped_pruned,pruned,,,,,,,,," in pruned
+    assert ',"comma, ""quote""\r\nline é",' in awkward
+    assert ',1.0,"",' not in awkward
+    assert ',0.0,"",1,' in awkward
+
+
+def test_a_metric_is_exact_as_text(ledger: Ledger) -> None:
+    """`value` is a number where there is one; `value_text` is exact whatever it is."""
+    names = [column.name for column in flat.TABLES["metrics"].columns]
+    found = [dict(zip(names, row, strict=True)) for row in rows(ledger, "metrics")]
+    by_id = {row["metric_id"]: (row["value"], row["value_text"]) for row in found}
+    assert by_id["empty"] == (None, "")
+    assert by_id["large"] == (float(2**60), str(2**60 + 1))
+    assert by_id["whole"] == (1.0, "1.0")
+    assert by_id["model"] == (None, "a/b")
+
+
+def test_parquet_says_what_it_is(ledger: Ledger, tmp_path: Path) -> None:
+    """The file carries the format's version, its kind and its run, and one schema for all."""
+    out = tmp_path / "tables"
+    ledger.export(kit.RUN, "all", out, format="parquet")
+    ledger.export("other", "all", tmp_path / "other", format="parquet")
+    for kind in flat.TABLES:
+        schema = parquet.read_schema(out / f"{kind}.parquet")
+        assert schema.metadata[b"labledger.format"] == flat.FORMAT.encode()
+        assert schema.metadata[b"labledger.kind"] == kind.encode()
+        assert schema.metadata[b"labledger.run_id"] == kit.RUN.encode()
+        assert parquet.read_schema(tmp_path / "other" / f"{kind}.parquet").equals(schema)
+
+
+def test_large_rows_end_row_groups_early(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held in memory is bounded by bytes and rows, and nothing is lost between groups."""
+    monkeypatch.setattr(formats, "_BATCH", 10)
+    monkeypatch.setattr(formats, "_GROUP_BYTES", 1)
+    [file] = ledger.export(kit.RUN, "events", tmp_path / "out.parquet", format="parquet")
+    assert parquet.ParquetFile(file).num_row_groups == 7
+    monkeypatch.setattr(formats, "_GROUP_BYTES", 1 << 30)
+    monkeypatch.setattr(formats, "_GROUP_ROWS", 20)
+    ledger.export(kit.RUN, "events", file, format="parquet")
+    assert parquet.ParquetFile(file).num_row_groups == 4
+    assert duckdb.execute(f"SELECT * FROM '{file}'").fetchall() == rows(ledger, "events")
+
+
+@pytest.mark.parametrize("form", formats.TABULAR)
+def test_a_stream_holds_the_same_bytes(ledger: Ledger, form: str, tmp_path: Path) -> None:
+    """`--out -` and a file are one and the same; without a place, tables lie in the run folder."""
+    stream = io.BytesIO()
+    ledger.export_to(kit.RUN, "scores", stream, format=form)
+    [file] = ledger.export(kit.RUN, "scores", tmp_path / "out", format=form)
+    assert file.read_bytes() == stream.getvalue()
+    files = ledger.export(kit.RUN, format=form)
+    folder = tmp_path / ".lab" / "runs" / kit.RUN / "tables"
+    assert files == [folder / f"{kind}.{form}" for kind in flat.TABLES]
+    assert (folder / f"scores.{form}").read_bytes() == stream.getvalue()
+
+
+def test_nothing_is_sorted_in_memory(path: Path, ledger: Ledger) -> None:
+    """SQLite reads every table in the order of its key: no kind needs room for all its rows."""
+    with ledger._reader._snapshot("explain") as connection:
+        for kind, table in flat.TABLES.items():
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {table.sql}", (1,)).all()
+            assert not [row for row in plan if "TEMP B-TREE" in row[-1]], kind
+
+
+def test_what_cannot_be_written_is_named(ledger: Ledger, tmp_path: Path) -> None:
+    """An unknown run, format or kind is refused with what there is, and no file is left."""
+    out = tmp_path / "out"
+    for what, form, words in (
+        ("scores", "xlsx", "expected one of jsonl, csv, parquet"),
+        ("summary", "csv", "expected one of predictions, scores"),
+        ("all", "feather", "expected one of jsonl, csv, parquet"),
+        ("attempts", "jsonl", "expected one of predictions, scores"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            ledger.export(kit.RUN, what, out, format=form)
+    with pytest.raises(RunNotFound):
+        ledger.export("run-7", "scores", out, format="csv")
+    assert not out.exists()
+
+
+def test_without_pyarrow_the_mend_is_named(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only Parquet needs the extra, and says which."""
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ExtraMissing) as refused:
+        ledger.export(kit.RUN, "scores", tmp_path / "out", format="parquet")
+    assert "labledger[frames]" in str(refused.value.hint)
+    assert not (tmp_path / "out").exists()
+    ledger.export(kit.RUN, "scores", tmp_path / "out", format="csv")
+
+
+def test_mirrors_are_read_by_duckdb_pandas_and_jq(ledger: Ledger, tmp_path: Path) -> None:
+    """The JSONL mirrors need nothing of labledger to be read."""
+    ledger.export(kit.RUN, "all", tmp_path)
+    events, scores = tmp_path / "facts" / "events.jsonl", tmp_path / "benchmark" / "scores.jsonl"
+    counted = duckdb.execute(
+        f"SELECT ids.variant_id, sum(event.cost)::DOUBLE FROM read_json('{events}') "
+        "GROUP BY 1 ORDER BY 1"
+    ).fetchall()
+    assert counted == [("base", pytest.approx(13.5)), ("treat", pytest.approx(18.0))]
+    frame = pandas.read_json(scores, lines=True)
+    assert list(frame.verdict) == ["pass", "fail", "fail", "pass", "fail", "pass", "fail"]
+    assert shutil.which("jq"), "no jq: `scripts/test` installs it"
+    query = 'select(.verdict == "pass") | [.ids.task_id, .primary_metric_value]'
+    found = subprocess.run(
+        ["jq", "-c", query, scores], check=True, capture_output=True, text=True
+    ).stdout
+    assert [json.loads(line) for line in found.splitlines()] == [["t0", 1], ["t2", 1], ["t3", 1]]
+    versions = {json.loads(line)["schema_version"] for line in scores.read_text().splitlines()}
+    assert versions == {"benchmark_score_record_v1"}
+
+
+def test_the_columns_are_documented() -> None:
+    """README names every table with its columns and types, as they are."""
+    text = (CHECKOUT / "README.md").read_text("utf-8")
+    kinds = {"text": "", "integer": " int", "real": " real", "boolean": " bool"}
+    assert f"`{flat.FORMAT}`" in text
+    for kind, table in flat.TABLES.items():
+        words = [f"`{column.name}`{kinds[column.kind]}" for column in table.columns]
+        assert f"Every table begins with {', '.join(words[:6])}." in text
+        assert re.search(
+            rf"^\| `{kind}` \| [a-z' ]+ \| {', '.join(words[6:])} \|$", text, re.MULTILINE
+        ), kind

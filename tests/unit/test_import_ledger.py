@@ -1,0 +1,551 @@
+"""Importing runs of another ledger: whole, once, verified first, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ledger_kit as kit
+import pytest
+from experiments import command_env, command_line
+from import_kit import begin, go_on, rows
+
+from labledger.errors import (
+    InvalidInput,
+    LabLedgerError,
+    LeaseHeld,
+    LedgerError,
+    LedgerTooNew,
+    RunNotFound,
+)
+from labledger.export import mirrors
+from labledger.faults import VARIABLE
+from labledger.ledger import migrate
+from labledger.ledger.engine import DRIVER
+from labledger.ledger.histories import Standing
+from labledger.ledger.reader import LedgerReader
+from labledger.records import Artifact, Metric, RunStatus, SlotStatus
+from labledger.runner.importing import Imported, import_runs
+from labledger.runner.lab import Lab
+from labledger.runner.verification import verify_lab
+
+FROZEN = b"a file that the agent was staged with"
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """A lab with a completed run of six slots: a retried one, a pruned one, large artifacts."""
+    path = kit.make_ledger(tmp_path / "there")
+    with kit.open_writer(path) as writer:
+        frozen = writer._store.put_bytes(FROZEN)
+        resolved = {**kit.new_run().resolved, "files": [{"sha256": frozen}]}
+        writer.create_run(kit.new_run(resolved=resolved), kit.tasks(3), kit.slots(6))
+        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        writer.commit_result(lease, kit.result(0))
+        writer.stage(lease, kit.result(1, status=SlotStatus.INFRA_ERROR), final=False)
+        writer.commit_result(lease, kit.result(1, attempt=2))
+        writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
+        stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
+        evidence = (kit.evidence(3, stored),)
+        metrics = (Metric("large", "result", 2**60 + 1), Metric("text", "result", ""))
+        changes: dict[str, Any] = {"artifacts": (stored,), "evidence": evidence}
+        writer.commit_result(lease, kit.result(3, metrics=metrics, **changes))
+        for idx in (4, 5):
+            writer.commit_result(lease, kit.result(idx))
+        writer.release_lease(lease, RunStatus.COMPLETED)
+    return path.parent
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Lab:
+    """A lab that is not there yet."""
+    return Lab(tmp_path / "here" / ".lab")
+
+
+def standings(found: list[Imported]) -> list[tuple[str, Standing]]:
+    return [(each.run_id, each.standing) for each in found]
+
+
+# -- what is brought
+
+
+def test_a_run_arrives_as_it_is(there: Path, here: Lab) -> None:
+    """Every row, digest and artifact is carried, large ones as files, and all of it verifies."""
+    assert standings(import_runs(here, there)) == [(kit.RUN, Standing.NEW)]
+    assert rows(here.root) == rows(there)
+    report = verify_lab(here, None)
+    assert (report.slots, report.findings) == (6, ())
+    assert {path.read_bytes() for path in here.artifacts.glob("sha256/*/*")} == {b"large", FROZEN}
+
+
+def test_its_folder_is_made(there: Path, here: Lab, tmp_path: Path) -> None:
+    """The imported run has mirrors, summary and experiment, the bytes of the other lab's."""
+    import_runs(here, there)
+    with LedgerReader.open(there / "ledger.sqlite") as reader:
+        mirrors.rebuild_all(reader, kit.RUN, tmp_path / "theirs")
+        authored = reader.run(kit.RUN).authored
+    folder = here.run_folder(kit.RUN)
+    for path in mirrors.PATHS.values():
+        assert (folder / path).read_bytes() == (tmp_path / "theirs" / path).read_bytes()
+    assert (folder / "experiment.yaml").read_text() == authored
+    assert json.loads((folder / "benchmark" / "summary.json").read_text())["run_id"] == kit.RUN
+
+
+def test_once_more_changes_nothing(there: Path, here: Lab) -> None:
+    """The same run again is here already: no row is written, and no file."""
+    import_runs(here, there)
+    before = rows(here.root)
+    stamps = {path: path.stat().st_mtime_ns for path in here.root.glob("runs/**/*")}
+    assert standings(import_runs(here, there)) == [(kit.RUN, Standing.SAME)]
+    assert rows(here.root) == before
+    assert {path: path.stat().st_mtime_ns for path in here.root.glob("runs/**/*")} == stamps
+
+
+def test_two_labs_become_one_both_ways(there: Path, here: Lab) -> None:
+    """Each gets the other's runs; afterwards both hold the same histories."""
+    begin(here.root, "ours", 3)
+    begin(there, "theirs", 4)
+    assert standings(import_runs(here, there)) == [
+        (kit.RUN, Standing.NEW),
+        ("theirs", Standing.NEW),
+    ]
+    back = dict(standings(import_runs(Lab(there), here.root)))
+    assert back == {
+        "ours": Standing.NEW,
+        kit.RUN: Standing.SAME,
+        "theirs": Standing.SAME,
+    }
+    for run_id in ("ours", "theirs", kit.RUN):
+        assert rows(here.root, run_id) == rows(there, run_id)
+    assert verify_lab(here, None).findings == verify_lab(Lab(there), None).findings == ()
+
+
+def test_what_a_run_has_grown_by_is_brought(here: Lab, tmp_path: Path) -> None:
+    """A longer history with the same beginning goes on here."""
+    there = tmp_path / "there" / ".lab"
+    begin(there, kit.RUN, 2)
+    import_runs(here, there)
+    go_on(there, kit.RUN, 4)
+    [grown] = import_runs(here, there)
+    assert (grown.standing, grown.here, grown.committed) == (Standing.GROWN, 2, 4)
+    mine, theirs = rows(here.root), rows(there)
+    [progress], [original] = mine.pop("schedule_progress"), theirs.pop("schedule_progress")
+    assert mine == theirs
+    assert (progress[0], progress[2:]) == (original[0], original[2:])
+    assert verify_lab(here, None).findings == ()
+
+
+def test_a_run_that_is_further_here_stays(here: Lab, tmp_path: Path) -> None:
+    """Going on here and importing the beginning again loses nothing."""
+    there = tmp_path / "there" / ".lab"
+    begin(there, kit.RUN, 2)
+    import_runs(here, there)
+    go_on(here.root, kit.RUN, 4)
+    before = rows(here.root)
+    [found] = import_runs(here, there)
+    assert (found.standing, found.here, found.committed) == (Standing.SAME, 4, 2)
+    assert rows(here.root) == before
+
+
+def test_an_imported_run_goes_on_here(here: Lab, tmp_path: Path) -> None:
+    """It is interrupted, owned by nobody, and its next commits follow the chain."""
+    there = tmp_path / "there" / ".lab"
+    begin(there, kit.RUN, 2)
+    with kit.open_writer(there / "ledger.sqlite") as writer:
+        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        writer.stage(lease, kit.result(3), final=True)
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    [found] = import_runs(here, there)
+    assert found.left_staged == 1
+    with LedgerReader.open(here.ledger) as reader:
+        run = reader.run(kit.RUN)
+        assert (run.status, run.lease, reader.staged(kit.RUN)) == (RunStatus.INTERRUPTED, None, {})
+    go_on(here.root, kit.RUN, 4)
+    mirrors_of = here.run_folder(kit.RUN)
+    with LedgerReader.open(here.ledger) as reader:
+        mirrors.rebuild_all(reader, kit.RUN, mirrors_of)
+    (mirrors_of / "benchmark" / "summary.json").unlink()
+    assert verify_lab(here, None).findings == ()
+
+
+def test_only_the_named_runs_are_brought(there: Path, here: Lab) -> None:
+    """`--run` chooses; a name that is not there is refused before anything is written."""
+    begin(there, "theirs", 1)
+    with pytest.raises(RunNotFound, match="no run 'their'"):
+        import_runs(here, there, ["theirs", "their"])
+    assert not here.root.exists()
+    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", Standing.NEW)]
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        lambda lab: lab / "ledger.sqlite",
+        lambda lab: lab,
+        lambda lab: lab.parent,
+        lambda lab: lab / "runs" / kit.RUN,
+    ],
+    ids=["ledger", "lab", "project", "run folder"],
+)
+def test_a_source_is_named_in_four_ways(
+    there: Path, here: Lab, word: Callable[[Path], Path]
+) -> None:
+    """A ledger, its lab, the folder around it, or one run's folder: then only that run."""
+    begin(there, "theirs", 1)
+    folder = there / "runs" / kit.RUN
+    folder.mkdir(parents=True)
+    (folder / "resolved.json").write_text("{}")
+    found = [run_id for run_id, _ in standings(import_runs(here, word(there)))]
+    assert found == ([kit.RUN] if word(there) == folder else [kit.RUN, "theirs"])
+
+
+def test_a_dry_run_writes_nothing(there: Path, here: Lab) -> None:
+    """It says what would come, and neither lab changes."""
+    before = contents(there)
+    assert standings(import_runs(here, there, dry_run=True)) == [(kit.RUN, Standing.NEW)]
+    assert not here.root.exists()
+    assert contents(there) == before
+
+
+def contents(lab: Path) -> dict[Path, bytes]:
+    """Every file of a lab; SQLite's shared memory is not a part of what it holds."""
+    files = (path for path in lab.rglob("*") if path.is_file() and not path.name.endswith("-shm"))
+    return {path: content for path in files if (content := path.read_bytes())}
+
+
+# -- who may not be disturbed
+
+
+def test_a_run_that_is_being_written_is_refused(here: Lab, tmp_path: Path) -> None:
+    """A live lease, there or here, keeps an import away; a named run beside it can be brought."""
+    there = tmp_path / "there" / ".lab"
+    begin(there, kit.RUN, 2)
+    begin(there, "idle", 1)
+    import_runs(here, there)
+    with kit.open_writer(there / "ledger.sqlite") as writer:
+        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        with pytest.raises(LeaseHeld, match="being written by process 4711 on here"):
+            import_runs(here, there)
+        assert standings(import_runs(here, there, ["idle"])) == [("idle", Standing.SAME)]
+        writer.commit_result(lease, kit.result(2))
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    with kit.open_writer(here.ledger) as writer:
+        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        with pytest.raises(LeaseHeld, match="belongs to process 4711"):
+            import_runs(here, there)
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    assert standings(import_runs(here, there))[0] == (kit.RUN, Standing.GROWN)
+
+
+def test_finished_results_here_are_not_lost(here: Lab, tmp_path: Path) -> None:
+    """What is staged here and not committed was paid for: a growth does not run over it."""
+    there = tmp_path / "there" / ".lab"
+    begin(there, kit.RUN, 2)
+    import_runs(here, there)
+    go_on(there, kit.RUN, 3)
+    with kit.open_writer(here.ledger) as writer:
+        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        writer.stage(lease, kit.result(3), final=True)
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    before = rows(here.root)
+    with pytest.raises(LedgerError, match="1 finished results that are not committed"):
+        import_runs(here, there)
+    assert rows(here.root) == before
+
+
+def test_an_owner_from_before_is_fenced_off(here: Lab, tmp_path: Path) -> None:
+    """A coordinator whose lease had run out cannot commit once the run was brought further."""
+    there = tmp_path / "there" / ".lab"
+    begin(there, kit.RUN, 2)
+    import_runs(here, there)
+    go_on(there, kit.RUN, 3)
+    with kit.open_writer(here.ledger) as writer:
+        late = writer.acquire_lease(kit.RUN, kit.OWNER, -1)
+        import_runs(here, there)
+        with pytest.raises(LedgerError, match="nothing more was written"):
+            writer.commit_result(late, kit.result(3))
+    assert verify_lab(here, None).findings == ()
+
+
+# -- conflicts
+
+
+def test_another_run_of_the_same_name_is_refused(there: Path, here: Lab) -> None:
+    """The first difference is named, nothing is written, and the others can still be brought."""
+    begin(here.root, kit.RUN, 2, total=6)
+    begin(there, "theirs", 1)
+    before = rows(here.root)
+    with pytest.raises(LedgerError, match=r"run-1: its created_at is .* there and .* here"):
+        import_runs(here, there)
+    assert rows(here.root) == before
+    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", Standing.NEW)]
+
+
+def test_histories_that_part_are_refused(here: Lab, tmp_path: Path) -> None:
+    """A run that went on in two places has one beginning and two ends: the slot is named."""
+    there = tmp_path / "there" / ".lab"
+    begin(there, kit.RUN, 2)
+    import_runs(here, there)
+    go_on(there, kit.RUN, 4)
+    with kit.open_writer(here.ledger) as writer:
+        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        writer.commit_result(lease, kit.result(2, outcome="failure"))
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    before = rows(here.root)
+    with pytest.raises(LedgerError, match="run-1: slot 2 has other records: committed at") as found:
+        import_runs(here, there)
+    assert "another lab" in str(found.value.hint)
+    assert rows(here.root) == before
+
+
+# -- sources that cannot be believed
+
+
+def tamper(lab: Path, *statements: str) -> None:
+    """Change a ledger behind labledger's back, with its triggers out of the way."""
+    raw = DRIVER.connect(str(lab / "ledger.sqlite"), isolation_level=None)
+    triggers = raw.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        raw.execute(f"DROP TRIGGER {name}")
+    for statement in statements:
+        raw.execute(statement)
+    for _, sql in triggers:
+        raw.execute(sql)
+    raw.close()
+
+
+TAMPERED = {
+    "score": ("UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5", "slot 5"),
+    "metric": ("UPDATE metric SET value = 0.75 WHERE schedule_idx = 4", "slot 4"),
+    "metric of bytes": ("UPDATE metric SET value = x'00' WHERE schedule_idx = 4", "write"),
+    "metric without end": ("UPDATE metric SET value = 9e999 WHERE schedule_idx = 4", "write"),
+    "event": ("UPDATE event SET body = '{}' WHERE schedule_idx = 4 AND row_seq = 1", "slot 4"),
+    "removed": ("DELETE FROM event WHERE schedule_idx = 4 AND row_seq = 9", "slot 4"),
+    "artifact": ("UPDATE artifact SET content = zeroblob(size) WHERE artifact_no = 1", "slot 0"),
+    "no artifact": ("DELETE FROM artifact WHERE content IS NULL", "slot 3"),
+    "run": ("UPDATE run SET authored = 'x'", "were changed"),
+    "images": ("UPDATE run SET images = '['", "is not JSON"),
+    "progress": ("UPDATE schedule_progress SET next_schedule_idx = 5", "progress"),
+    "table": ("ALTER TABLE metric ADD COLUMN more TEXT", "metric is another"),
+    "no table": ("DROP TABLE claim", "claim is another or missing"),
+    "no trigger": ("DROP VIEW scores", "scores is missing"),
+    "kind": ("PRAGMA application_id = 1", "not a ledger"),
+}
+
+
+@pytest.mark.parametrize(("statement", "words"), TAMPERED.values(), ids=TAMPERED.keys())
+def test_a_tampered_source_is_refused(there: Path, here: Lab, statement: str, words: str) -> None:
+    """Whatever was changed since it was committed is named, and nothing is written."""
+    tamper(there, statement)
+    with pytest.raises(LedgerError, match=words):
+        import_runs(here, there)
+    assert not here.root.exists()
+
+
+def test_a_clean_run_beside_a_tampered_one_is_brought(there: Path, here: Lab) -> None:
+    """Only the runs that are asked for need to verify."""
+    begin(there, "theirs", 2)
+    tamper(there, "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
+    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", Standing.NEW)]
+
+
+@pytest.mark.parametrize(
+    ("run_id", "changes", "words"),
+    [
+        ("../evil", {}, "is no run's name"),
+        (kit.RUN, {"scores": ({**kit.score(0, "pass", 1.0), "extra": 1},)}, "unknown key 'extra'"),
+        (kit.RUN, {"predictions": (kit.prediction(1),)}, "is about another slot"),
+    ],
+    ids=["name", "schema", "slot"],
+)
+def test_digests_that_fit_are_not_enough(
+    here: Lab, tmp_path: Path, run_id: str, changes: dict[str, Any], words: str
+) -> None:
+    """Anybody can compute digests: names and records are checked for themselves."""
+    path = kit.make_ledger(tmp_path / "there")
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 2, run_id)
+        writer.commit_result(lease, kit.result(0, run_id, **changes))
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    with pytest.raises(LedgerError, match=words):
+        import_runs(here, path)
+    assert not here.root.exists()
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(os.urandom(8192))
+
+
+def half(path: Path) -> None:
+    """The file without its log, cut in the middle."""
+    for file in path.parent.glob("*-wal"):
+        file.unlink()
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def foreign(path: Path) -> None:
+    path.unlink()
+    raw = DRIVER.connect(str(path))
+    raw.execute("CREATE TABLE run (run_id TEXT)")
+    raw.close()
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (garbage, "not a database"),
+        (half, "malformed|not as labledger|verify|not whole"),
+        (foreign, "not a ledger"),
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (link, "is a link"),
+    ],
+    ids=["garbage", "half", "foreign", "empty", "link"],
+)
+def test_what_is_no_ledger_is_refused(
+    there: Path, here: Lab, damage: Callable[[Path], None], words: str
+) -> None:
+    """A plain message, and nothing is written."""
+    kit.open_writer(there / "ledger.sqlite").close()
+    damage(there / "ledger.sqlite")
+    with pytest.raises(LedgerError, match=words):
+        import_runs(here, there)
+    assert not here.root.exists()
+
+
+def test_what_is_not_there_is_refused(here: Lab, tmp_path: Path) -> None:
+    """A folder without a ledger, and a name without a file, say what could be named."""
+    for given in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(InvalidInput, match="a ledger file, a lab folder"):
+            import_runs(here, given)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def outside(path: Path) -> None:
+    """The right content, but not in the source."""
+    elsewhere = path.parents[4] / "outside"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+def folder_outside(path: Path) -> None:
+    elsewhere = path.parents[4] / "outside"
+    path.parent.rename(elsewhere)
+    path.parent.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("damage", [remove, fifo, outside, folder_outside])
+def test_an_artifact_that_is_not_in_the_source_is_refused(
+    there: Path, here: Lab, damage: Callable[[Path], None]
+) -> None:
+    """Lost files, links and pipes are not followed: nothing is written."""
+    [path] = (path for path in there.glob("artifacts/sha256/*/*") if path.read_bytes() == b"large")
+    damage(path)
+    with pytest.raises(LedgerError, match="slot 3: artifact"):
+        import_runs(here, there)
+    assert not here.root.exists()
+
+
+def test_the_own_ledger_is_refused(there: Path) -> None:
+    """A lab is no source for itself."""
+    with pytest.raises(InvalidInput, match="this lab's own ledger"):
+        import_runs(Lab(there), there)
+
+
+# -- revisions
+
+
+def test_an_older_source_is_upgraded_as_a_copy(there: Path, here: Lab) -> None:
+    """A ledger of revision 0001 is brought, and stays as it is."""
+    expected = rows(there)
+    kit.make_older(there / "ledger.sqlite", "0001")
+    before = contents(there)
+    assert standings(import_runs(here, there)) == [(kit.RUN, Standing.NEW)]
+    assert contents(there) == before
+    assert migrate.current(there / "ledger.sqlite") == "0001"
+    assert rows(here.root) == expected
+    assert verify_lab(here, None).findings == ()
+
+
+def test_a_newer_source_is_refused(there: Path, here: Lab) -> None:
+    """What a later labledger wrote is not guessed at."""
+    tamper(there, "UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(LedgerTooNew, match="revision 9999"):
+        import_runs(here, there)
+    assert not here.root.exists()
+
+
+# -- the command
+
+
+def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command_line("import", *words),
+        env=command_env(**environment),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_killed_in_the_middle_there_is_no_run(there: Path, here: Lab) -> None:
+    """After `kill -9` in the transaction the ledger holds no part of it; again brings it all."""
+    words = (there, "--lab-dir", here.root)
+    assert command(*words, **{VARIABLE: "inside_import"}).returncode == -9
+    with LedgerReader.open(here.ledger) as reader:
+        assert reader.runs() == []
+    assert verify_lab(here, None).findings == ()
+    again = command(*words)
+    assert (again.returncode, again.stdout) == (0, "imported run-1: 6 of 6 slots committed\n")
+    assert rows(here.root) == rows(there)
+
+
+def test_the_command_says_what_came(there: Path, here: Lab) -> None:
+    """A line a run, or JSON; a refusal is a message with its mend and exits 3."""
+    words = (there, "--lab-dir", here.root)
+    dry = command(*words, "--dry-run")
+    assert dry.stdout == "would import run-1: 6 of 6 slots committed\n"
+    [new] = json.loads(command(*words, "--json").stdout)
+    assert (new["run_id"], new["standing"], new["committed"]) == ("run-1", "new", 6)
+    assert command(*words).stdout == ("run-1 is here already, the same: 6 of 6 slots committed\n")
+    tamper(there, "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
+    refused = command(*words)
+    assert refused.returncode == 3
+    assert "does not verify; nothing was imported" in refused.stderr
+    assert "run-1 slot 5: " in refused.stderr
+
+
+def test_every_refusal_is_an_error_of_ours(there: Path, here: Lab) -> None:
+    """A random byte anywhere in the source is either refused in our words or changes nothing."""
+    kit.open_writer(there / "ledger.sqlite").close()
+    whole = (there / "ledger.sqlite").read_bytes()
+    for file in there.glob("ledger.sqlite-*"):
+        file.unlink()
+    expected = rows(there)
+    for place in range(100, len(whole), len(whole) // 40):
+        changed = bytearray(whole)
+        changed[place] ^= 0x55
+        (there / "ledger.sqlite").write_bytes(bytes(changed))
+        target = Lab(here.root.with_name(f"lab-{place}"))
+        try:
+            import_runs(target, there)
+        except LabLedgerError:
+            assert not target.root.exists(), place
+        else:
+            assert rows(target.root) == expected, place

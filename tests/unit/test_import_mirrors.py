@@ -1,0 +1,191 @@
+"""Importing a run from its folder of mirrors: the same rows and digests, or a plain refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import ledger_kit as kit
+import pytest
+from import_kit import begin, rows
+
+from labledger import schema
+from labledger.api import open_ledger
+from labledger.errors import InvalidInput, LabLedgerError, LedgerError
+from labledger.export import mirrors
+from labledger.export.chain_file import PATH as CHAIN
+from labledger.ledger.histories import Standing
+from labledger.records import Artifact, Metric, RunStatus, SlotStatus
+from labledger.runner.importing import import_runs
+from labledger.runner.lab import Lab
+from labledger.runner.verification import verify_lab
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """A lab with a completed run: a retried slot, a pruned one, awkward values."""
+    path = kit.make_ledger(tmp_path / "there")
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 5)
+        writer.commit_result(lease, kit.result(0, message="é\u2028\n", outcome=None))
+        writer.stage(lease, kit.result(1, status=SlotStatus.INFRA_ERROR), final=False)
+        writer.commit_result(lease, kit.result(1, attempt=2))
+        writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
+        metrics = (Metric("a", "result", 2**60 + 1), Metric("b", "result", 1.0))
+        writer.commit_result(lease, kit.result(3, metrics=metrics, events=()))
+        stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
+        evidence = (kit.evidence(4, stored),)
+        writer.commit_result(lease, kit.result(4, artifacts=(stored,), evidence=evidence))
+        writer.release_lease(lease, RunStatus.COMPLETED)
+    return path.parent
+
+
+@pytest.fixture
+def folder(there: Path, tmp_path: Path) -> Path:
+    """The run's mirrors, exported, away from their ledger."""
+    with open_ledger(there / "ledger.sqlite") as ledger:
+        ledger.export(kit.RUN, "all", tmp_path / "mirrors")
+    return tmp_path / "mirrors"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Lab:
+    return Lab(tmp_path / "here" / ".lab")
+
+
+def without_artifacts(lab: Path) -> dict[str, list[object]]:
+    """Rows of the run but for artifacts, and for when it was last touched."""
+    found = {**rows(lab)}
+    del found["artifact"]
+    [progress] = found["schedule_progress"]
+    found["schedule_progress"] = [progress[:3]]
+    return found
+
+
+def test_mirrors_become_the_same_run(folder: Path, there: Path, here: Lab) -> None:
+    """Every row and digest is made again, and only artifacts are missing, as verify says."""
+    [found] = import_runs(here, folder, without_artifacts=True)
+    assert (found.standing, found.missing_artifacts) == (Standing.NEW, 4)
+    assert without_artifacts(here.root) == without_artifacts(there)
+    messages = verify_lab(here, None).findings
+    assert len(messages) == 4
+    assert all("is missing from the ledger" in message for message in messages)
+
+
+def test_artifacts_beside_the_mirrors_are_taken(folder: Path, there: Path, here: Lab) -> None:
+    """Content that lies in `artifacts` beside the mirrors, or is here already, is not missing."""
+    import_runs(here, there)
+    shutil.rmtree(here.root)
+    shutil.copytree(there / "artifacts", folder / "artifacts")
+    [found] = import_runs(here, folder, without_artifacts=True)
+    assert found.missing_artifacts == 3
+    assert [path.read_bytes() for path in here.artifacts.glob("sha256/*/*")] == [b"large"]
+
+
+def test_without_their_artifacts_mirrors_are_refused(folder: Path, there: Path, here: Lab) -> None:
+    """What cannot be brought is said before anything is written; the same run needs none."""
+    with pytest.raises(LedgerError, match="not the artifacts that they refer to") as refused:
+        import_runs(here, folder)
+    assert "--without-artifacts" in str(refused.value.hint)
+    assert not here.root.exists()
+    import_runs(here, there)
+    [found] = import_runs(here, folder)
+    assert found.standing is Standing.SAME
+
+
+def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: Lab, tmp_path: Path) -> None:
+    """A set of mirrors is a source as a ledger is, conflicts and growth alike."""
+    there = tmp_path / "there" / ".lab"
+    begin(there, kit.RUN, 2)
+    import_runs(here, there)
+    with kit.open_writer(there / "ledger.sqlite") as writer:
+        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        writer.commit_result(lease, kit.result(2))
+        with open_ledger(writer.path) as ledger:
+            ledger.export(kit.RUN, "all", tmp_path / "mirrors")
+    [found] = import_runs(here, tmp_path / "mirrors", without_artifacts=True)
+    assert (found.standing, found.here, found.committed) == (Standing.GROWN, 2, 3)
+    assert rows(here.root)["slot_commit"] == rows(there)["slot_commit"]
+
+
+def test_the_chain_is_what_its_schema_says(folder: Path) -> None:
+    """Every line of chain.jsonl is a `chain_record_v1`, in the documented order."""
+    records = [json.loads(line) for line in (folder / CHAIN).read_text("utf-8").splitlines()]
+    for record in records:
+        schema.check(record, "chain_record_v1")
+    kinds = [record["type"] for record in records]
+    assert kinds == ["run", *["variant"] * 2, *["task"] * 3, *["slot"] * 5, *["commit"] * 5]
+
+
+def edit(name: Path, old: str, new: str, count: int = -1) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        text = (folder / name).read_text("utf-8")
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, count), "utf-8")
+
+    return damage
+
+
+def cut_line(name: Path) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        lines = (folder / name).read_bytes().splitlines(keepends=True)
+        (folder / name).write_bytes(b"".join(lines[:-1]))
+
+    return damage
+
+
+def fifo(folder: Path) -> None:
+    (folder / mirrors.PATHS["scores"]).unlink()
+    os.mkfifo(folder / mirrors.PATHS["scores"])
+
+
+def link(folder: Path) -> None:
+    file = folder / mirrors.PATHS["scores"]
+    file.rename(folder.parent / "elsewhere")
+    file.symlink_to(folder.parent / "elsewhere")
+
+
+SCORES, EVENTS = mirrors.PATHS["scores"], mirrors.PATHS["events"]
+TRIALS, METRICS = mirrors.PATHS["trials"], mirrors.PATHS["metrics"]
+DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "score": (edit(SCORES, '"fail"', '"pass"', 1), "slot 1: the records are not those"),
+    "metric": (edit(METRICS, "0.5", "0.75", 1), "slot 0: the records are not those"),
+    "event": (edit(EVENTS, '"n":3', '"n":4', 1), "slot 0: the records are not those"),
+    "trial": (edit(TRIALS, '"agent":{"duration_ms":900', '"agent":{"duration_ms":1', 1), "slot 0"),
+    "last event": (cut_line(EVENTS), "slot 4: the records are not those"),
+    "last commit": (cut_line(CHAIN), "FOREIGN KEY|foreign key"),
+    "commit time": (edit(CHAIN, '"committed_at":"20', '"committed_at":"30', 1), "does not follow"),
+    "payload": (edit(CHAIN, '"task":{"n":1}', '"task":{"n":9}'), "were changed"),
+    "authored": (edit(CHAIN, "experiment: {id", "experiment: {ID"), "were changed"),
+    "no score file": (lambda folder: (folder / SCORES).unlink(), "could not read .*scores.jsonl"),
+    "torn": (edit(SCORES, "}\n", "}"), "scores.jsonl:1: "),
+    "garbage": (edit(SCORES, "{", "[", 1), "scores.jsonl:1: is not JSON"),
+    "key": (edit(METRICS, '"metric_id"', '"metric"', 1), "metrics_long.jsonl:1: 'metric_id' is"),
+    "deep": (edit(EVENTS, '"n":3', '"n":' + "[" * 999 + "]" * 999, 1), "nests deeper"),
+    "huge number": (edit(METRICS, '"value":10}', '"value":1e999}', 1), "metrics_long.jsonl:1"),
+    "name": (edit(CHAIN, '"run_id":"run-1"', '"run_id":"../evil"'), "no run's name"),
+    "type": (edit(CHAIN, '"type":"variant"', '"type":"secret"'), "'secret' is no type"),
+    "pipe": (fifo, "is no regular file"),
+    "link": (link, "could not read .*scores.jsonl"),
+}
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_mirrors_that_are_not_one_history_are_refused(
+    folder: Path, here: Lab, damage: Callable[[Path], None], words: str
+) -> None:
+    """A changed, cut or hostile file is refused, with its line or its slot, and nothing written."""
+    damage(folder)
+    with pytest.raises(LabLedgerError, match=words):
+        import_runs(here, folder, without_artifacts=True)
+    assert not here.root.exists()
+
+
+def test_mirrors_without_their_chain_are_refused(folder: Path, here: Lab) -> None:
+    """Records alone cannot be verified; the message says how to write what is missing."""
+    (folder / CHAIN).unlink()
+    with pytest.raises(InvalidInput, match=r"no chain\.jsonl to verify them by \(`labledger exp"):
+        import_runs(here, folder)
