@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from labledger.errors import QueryFailed
 from labledger.ledger import migrate, objects
+from labledger.ledger.columns import meaning
 from labledger.ledger.engine import DRIVER, readonly_engine, translated
 
 _READING = {
@@ -28,6 +29,7 @@ _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "withi
 """What SQLite says of a statement that does more than read."""
 
 _STEPS_BETWEEN_CHECKS = 10_000
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _UNKNOWN = re.compile(r"no such (table|column|function): (\S+)")
 
 Row = tuple[Any, ...]
@@ -42,6 +44,14 @@ class ViewInfo:
     comment: str
     """What one of its rows is."""
     columns: tuple[str, ...]
+    meanings: tuple[str, ...]
+    """What each column means."""
+
+
+def statement(asked: str) -> str:
+    """The SQL of a question: a lone word is a view, and means all of its rows."""
+    word = asked.strip()
+    return f"SELECT * FROM {word}" if _WORD.fullmatch(word) else asked  # noqa: S608
 
 
 def query(
@@ -64,7 +74,8 @@ def views(path: Path) -> list[ViewInfo]:
     for name, view in objects.VIEWS.items():
         columns, rows = query(path, f"SELECT * FROM {name} LIMIT 0")  # noqa: S608
         list(rows)
-        found.append(ViewInfo(name, view.comment, columns))
+        meanings = tuple(meaning(name, column) for column in columns)
+        found.append(ViewInfo(name, view.comment, columns, meanings))
     return found
 
 
