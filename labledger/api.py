@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Self
@@ -146,7 +147,9 @@ class Ledger:
         Integers are `Int64` in pandas, which has nulls; a column that mixes numbers and text is
         text. Raises `ExtraMissing` and `QueryFailed`.
         """
-        return frames.frame(*self.rows(view_or_sql, params), engine)
+        columns, rows = ask(self._path, statement(view_or_sql), params)
+        with closing(rows):
+            return frames.frame(columns, rows, engine)
 
     def parquet(
         self, view_or_sql: str, out: Path, params: Mapping[str, Any] | Sequence[Any] = ()
@@ -156,8 +159,8 @@ class Ledger:
         Streamed; the file appears whole or not at all. Raises `ExtraMissing` and `QueryFailed`.
         """
         frames.require_parquet()
-        columns, rows = self.rows(view_or_sql, params)
-        with replacing(out) as handle:
+        columns, rows = ask(self._path, statement(view_or_sql), params)
+        with closing(rows), replacing(out) as handle:
             return frames.write_parquet(columns, rows, handle, out.parent)
 
     def views(self) -> list[ViewInfo]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,7 @@ def statement(asked: str) -> str:
 
 def query(
     path: Path, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()
-) -> tuple[tuple[str, ...], Iterator[Row]]:
+) -> tuple[tuple[str, ...], Generator[Row]]:
     """The columns and the rows, streamed, of one SELECT.
 
     `params` are values for `:name` or `?` in the statement. Ctrl-C interrupts the query. Raises
@@ -79,7 +79,7 @@ def views(path: Path) -> list[ViewInfo]:
     return found
 
 
-def _rows(path: Path, sql: str, params: Mapping[str, Any] | Sequence[Any]) -> Iterator[Row]:
+def _rows(path: Path, sql: str, params: Mapping[str, Any] | Sequence[Any]) -> Generator[Row]:
     """The column names, then each row."""
     with ExitStack() as stack:
         engine = readonly_engine(path)

@@ -104,16 +104,16 @@ _COMMON = {
     "value": "the value",
     "variant_id": "the variant's id",
     "variants": "different variants that have a committed slot of it",
-    "verdict": "the grader's verdict where it counts: null without a score and in a `grade_error`",
+    "verdict": "the grader's verdict, where it counts: null without score or in a `grade_error`",
     "why": "of an `unpaired` slot: which side has no verdict, and its status or `not_committed`",
     "wins": "pairs that are an `improvement`",
 }
 _OWN = {
     "runs.status": "`running`, `interrupted` or `completed`",
     "run_history.status": "`running`, `interrupted` or `completed`",
-    "run_history.ended_at": "when the run ended (UTC); null while it has not",
-    "run_history.duration_ms": "milliseconds from the run's creation to its end, pauses included; "
-    "null while it has not ended",
+    "run_history.ended_at": "when the run last ended or stopped (UTC); null while it goes on",
+    "run_history.duration_ms": "milliseconds from the run's creation to `ended_at`, pauses included; "
+    "null while it goes on",
     "run_history.tokens_in": "sum of the trials' metric of this name; null where none is known",
     "run_history.tokens_out": "sum of the trials' metric of this name; null where none is known",
     "run_history.cost_usd": "sum of the trials' metric of this name; null where none is known",
