@@ -112,7 +112,7 @@ _OWN = {
     "runs.status": "`running`, `interrupted` or `completed`",
     "run_history.status": "`running`, `interrupted` or `completed`",
     "run_history.ended_at": "when the run last ended or stopped (UTC); null while it goes on",
-    "run_history.duration_ms": "milliseconds from the run's creation to `ended_at`, pauses included; "
+    "run_history.duration_ms": "milliseconds from the run's creation to `ended_at`, with pauses; "
     "null while it goes on",
     "run_history.tokens_in": "sum of the trials' metric of this name; null where none is known",
     "run_history.tokens_out": "sum of the trials' metric of this name; null where none is known",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench import commits, coordinator, startup, trials
+from bench import commits, coordinator, startup, trials, views
 from bench.report import Row, machine, print_table, say
 
 PROJECT = Path(__file__).parents[2]
@@ -21,6 +21,7 @@ SECTIONS: dict[str, tuple[str, Measure]] = {
     ),
     "help": ("The command line's start", startup.measure),
     "memory": ("The coordinator's memory, with made-up trials", coordinator.memory),
+    "views": ("Questions to the views of a large ledger, as a library call", views.measure),
     "resume": ("The coordinator's start, with made-up trials", coordinator.resume),
 }
 """What each section is called on paper, and what measures it, in the order they are run."""
