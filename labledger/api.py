@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Literal, Self
 
+from labledger.analysis import frames
 from labledger.analysis.compare import compare as compare_sides
 from labledger.analysis.comparison import Comparison
-from labledger.analysis.query import ViewInfo
+from labledger.analysis.query import ViewInfo, statement
 from labledger.analysis.query import query as ask
 from labledger.analysis.query import views as list_views
 from labledger.analysis.question import CompareOptions
@@ -119,7 +121,7 @@ class Ledger:
     def query(
         self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()
     ) -> list[dict[str, Any]]:
-        """The rows of one SELECT as dictionaries. `params` fill `:name` or `?`.
+        """The rows of one SELECT, or of a view, as dictionaries. `params` fill `:name` or `?`.
 
         Raises `QueryFailed`.
         """
@@ -129,8 +131,38 @@ class Ledger:
     def rows(
         self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()
     ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-        """The columns and the rows, streamed, of one SELECT. Raises `QueryFailed`."""
-        return ask(self._path, sql, params)
+        """The columns and the rows, streamed, of one SELECT, or of the view that `sql` names.
+
+        Raises `QueryFailed`.
+        """
+        return ask(self._path, statement(sql), params)
+
+    def frame(
+        self,
+        view_or_sql: str,
+        params: Mapping[str, Any] | Sequence[Any] = (),
+        engine: Literal["pandas", "polars"] = "pandas",
+    ) -> Any:
+        """A view, or the answer to one SELECT, as a DataFrame of pandas or polars.
+
+        Integers are `Int64` in pandas, which has nulls; a column that mixes numbers and text is
+        text. Raises `ExtraMissing` and `QueryFailed`.
+        """
+        columns, rows = ask(self._path, statement(view_or_sql), params)
+        with closing(rows):
+            return frames.frame(columns, rows, engine)
+
+    def parquet(
+        self, view_or_sql: str, out: Path, params: Mapping[str, Any] | Sequence[Any] = ()
+    ) -> int:
+        """Write a view, or the answer to one SELECT, to a Parquet file; the number of its rows.
+
+        Streamed; the file appears whole or not at all. Raises `ExtraMissing` and `QueryFailed`.
+        """
+        frames.require_parquet()
+        columns, rows = ask(self._path, statement(view_or_sql), params)
+        with closing(rows), replacing(out) as handle:
+            return frames.write_parquet(columns, rows, handle, out.parent)
 
     def views(self) -> list[ViewInfo]:
         """The documented views and their columns."""

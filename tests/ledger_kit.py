@@ -207,7 +207,11 @@ def make_older(path: Path, revision: str) -> None:
         raw.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM newer.{table}")
     raw.close()
     with engine.begin() as connection:
-        objects.create_all(connection)
+        for name, view in objects.VIEWS.items():
+            connection.exec_driver_sql(f"CREATE VIEW {name} AS {view.sql}")
+        for sql in objects.TRIGGERS.values():
+            if "slot_outcome" not in sql or "slot_outcome" in tables:
+                connection.exec_driver_sql(sql)
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
     engine.dispose()
     for file in path.parent.glob(f"{path.name}-*"):

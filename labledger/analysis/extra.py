@@ -1,4 +1,4 @@
-"""The libraries that comparing needs, which an installation may lack; loaded when first used."""
+"""The libraries of the extras, which an installation may lack; loaded when first used."""
 
 from __future__ import annotations
 
@@ -10,10 +10,15 @@ _NEEDED = ("numpy", "scipy", "statsmodels")
 
 
 def require() -> None:
-    """Raise `ExtraMissing` where a library of the extra `analysis` is not installed."""
-    absent = [name for name in _NEEDED if find_spec(name) is None]
+    """Raise `ExtraMissing` where a library that comparing needs is not installed."""
+    require_for("comparing", "analysis", *_NEEDED)
+
+
+def require_for(what: str, extra: str, *needed: str) -> None:
+    """Raise `ExtraMissing` where one of the libraries that `what` needs is not installed."""
+    absent = [name for name in needed if find_spec(name) is None]
     if absent:
         raise ExtraMissing(
-            f"comparing needs {' and '.join(absent)}, which this Python does not have",
-            hint="pip install 'labledger[analysis]' (in a checkout: pip install -e '.[analysis]')",
+            f"{what} needs {' and '.join(absent)}, which this Python does not have",
+            hint=f"pip install 'labledger[{extra}]' (in a checkout: pip install -e '.[{extra}]')",
         )

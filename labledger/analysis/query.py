@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from labledger.errors import QueryFailed
 from labledger.ledger import migrate, objects
+from labledger.ledger.columns import meaning
 from labledger.ledger.engine import DRIVER, readonly_engine, translated
 
 _READING = {
@@ -28,6 +29,7 @@ _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "withi
 """What SQLite says of a statement that does more than read."""
 
 _STEPS_BETWEEN_CHECKS = 10_000
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _UNKNOWN = re.compile(r"no such (table|column|function): (\S+)")
 
 Row = tuple[Any, ...]
@@ -42,11 +44,19 @@ class ViewInfo:
     comment: str
     """What one of its rows is."""
     columns: tuple[str, ...]
+    meanings: tuple[str, ...]
+    """What each column means."""
+
+
+def statement(asked: str) -> str:
+    """The SQL of a question: a lone word is a view, and means all of its rows."""
+    word = asked.strip()
+    return f"SELECT * FROM {word}" if _WORD.fullmatch(word) else asked  # noqa: S608
 
 
 def query(
     path: Path, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()
-) -> tuple[tuple[str, ...], Iterator[Row]]:
+) -> tuple[tuple[str, ...], Generator[Row]]:
     """The columns and the rows, streamed, of one SELECT.
 
     `params` are values for `:name` or `?` in the statement. Ctrl-C interrupts the query. Raises
@@ -64,11 +74,12 @@ def views(path: Path) -> list[ViewInfo]:
     for name, view in objects.VIEWS.items():
         columns, rows = query(path, f"SELECT * FROM {name} LIMIT 0")  # noqa: S608
         list(rows)
-        found.append(ViewInfo(name, view.comment, columns))
+        meanings = tuple(meaning(name, column) for column in columns)
+        found.append(ViewInfo(name, view.comment, columns, meanings))
     return found
 
 
-def _rows(path: Path, sql: str, params: Mapping[str, Any] | Sequence[Any]) -> Iterator[Row]:
+def _rows(path: Path, sql: str, params: Mapping[str, Any] | Sequence[Any]) -> Generator[Row]:
     """The column names, then each row."""
     with ExitStack() as stack:
         engine = readonly_engine(path)

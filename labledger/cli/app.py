@@ -15,7 +15,6 @@ app = typer.Typer(
     name="labledger",
     help="Runs agent experiments in containers and keeps every result in one SQLite ledger.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

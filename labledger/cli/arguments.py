@@ -7,10 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 
+from labledger.cli import completing
+
 Experiment = Annotated[
     Path, typer.Argument(help="The experiment file, or a folder that holds experiment.yaml.")
 ]
-RunId = Annotated[str, typer.Argument(help="A run's id, as `labledger runs` lists it.")]
+RunId = Annotated[
+    str,
+    typer.Argument(
+        help="A run's id, as `labledger runs` lists it.", autocompletion=completing.run_ids
+    ),
+]
 LabDir = Annotated[
     Path | None,
     typer.Option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from labledger.cli import arguments
+from labledger.cli import arguments, completing
 from labledger.errors import Exit, InvalidInput, Problem
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def compare(
             help="RUN: its baseline against every treatment. RUN A B: two of its variants. Or two "
             "sides, each RUN or RUN:VARIANT.",
             show_default=False,
+            autocompletion=completing.run_ids,
         ),
     ],
     metric: Annotated[

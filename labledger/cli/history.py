@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from labledger.cli import arguments
+from labledger.cli import arguments, completing
 from labledger.cli.console import out_json, say, table
 
 
@@ -80,29 +80,43 @@ def show(
 
 
 def query(
-    sql: Annotated[str | None, typer.Argument(help="One SELECT statement.")] = None,
+    sql: Annotated[
+        str | None,
+        typer.Argument(
+            help="One SELECT statement, or a view's name for all of its rows.",
+            autocompletion=completing.views,
+        ),
+    ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the statement from a file.")] = None,
     param: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", help="NAME=VALUE for a :NAME in the statement; repeatable."),
     ] = None,
-    format: Annotated[str, typer.Option(help="table, json, jsonl or csv.")] = "table",  # noqa: A002
-    schema: Annotated[bool, typer.Option("--schema", help="List the views and columns.")] = False,
+    format: Annotated[  # noqa: A002
+        str, typer.Option(help="table, json, jsonl, csv or parquet.")
+    ] = "table",
+    out_path: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write to this file, which appears whole or not at all."),
+    ] = None,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="List the views and columns, or those of the view named."),
+    ] = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Ask SQL questions over all runs.
 
-    Reads only; --schema lists the views.
+    Reads only, also while runs write; --schema lists the views.
     """
     from labledger.api import open_ledger
-    from labledger.cli.query_output import parse_params, print_rows, print_schema, statement
+    from labledger.cli.query_output import answer, parse_params, print_schema, statement
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         if schema:
-            print_schema(ledger.views())
+            print_schema(ledger.views(), sql)
             return
-        columns, rows = ledger.rows(statement(sql, file), parse_params(param or []))
-        print_rows(columns, rows, format)
+        answer(ledger, statement(sql, file), parse_params(param or []), format, out_path)
 
 
 def export(

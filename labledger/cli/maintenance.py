@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from labledger.cli import arguments
+from labledger.cli import arguments, completing
 from labledger.cli.console import out, out_json, print_checks, say
 from labledger.errors import Exit
 
@@ -27,7 +27,10 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    run_id: Annotated[str | None, typer.Argument(help="One run; without it, all.")] = None,
+    run_id: Annotated[
+        str | None,
+        typer.Argument(help="One run; without it, all.", autocompletion=completing.run_ids),
+    ] = None,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labledger.cli.console import out, out_json, say, table
 from labledger.errors import InvalidInput, Problem
+from labledger.export.files import replacing
 
 if TYPE_CHECKING:
     from labledger.analysis.query import ViewInfo
+    from labledger.api import Ledger
 
-FORMATS = ("table", "json", "jsonl", "csv")
+FORMATS = ("table", "json", "jsonl", "csv", "parquet")
 _TABLE_ROWS = 1000
 
 
@@ -47,6 +51,28 @@ def parse_params(words: list[str]) -> dict[str, Any]:
             number = value
         found[name] = number if type(number) in (int, float) else value
     return found
+
+
+def answer(
+    ledger: Ledger, sql: str, params: Mapping[str, Any], form: str, path: Path | None
+) -> None:
+    """Ask, and print the answer on stdout or write it to a file. Raises `InvalidInput`."""
+    if form == "parquet":
+        if path is None:
+            problem = Problem("--format", "parquet needs a file: name it with --out FILE")
+            raise InvalidInput("the query", [problem])
+        say(f"wrote {ledger.parquet(sql, path, params)} rows to {path}")
+        return
+    columns, rows = ledger.rows(sql, params)
+    if path is None:
+        print_rows(columns, rows, form)
+        return
+    with replacing(path) as handle:
+        text = TextIOWrapper(handle, "utf-8", newline="", write_through=True)
+        with redirect_stdout(text):
+            print_rows(columns, rows, form)
+        text.detach()
+    say(f"wrote {path}")
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: str) -> None:
@@ -90,8 +116,15 @@ def _plain(row: Sequence[Any]) -> list[Any]:
     return [value.hex() if isinstance(value, bytes) else value for value in row]
 
 
-def print_schema(views: Sequence[ViewInfo]) -> None:
-    """Name, purpose and columns of each view."""
+def print_schema(views: Sequence[ViewInfo], only: str | None = None) -> None:
+    """Name and purpose of each view, and what its columns mean. Raises `InvalidInput`."""
+    names = [view.name for view in views]
+    if only is not None and only not in names:
+        problem = Problem("--schema", f"there is no view {only!r}; there is {', '.join(names)}")
+        raise InvalidInput("the query", [problem])
     for view in views:
-        out(f"{view.name}: {view.comment}")
-        out(f"    {', '.join(view.columns)}")
+        if only in (None, view.name):
+            out(f"{view.name}: {view.comment}")
+            width = max(map(len, view.columns))
+            for column, meaning in zip(view.columns, view.meanings, strict=True):
+                out(f"    {column.ljust(width)}  {meaning}")

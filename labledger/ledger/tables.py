@@ -22,6 +22,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.types import UserDefinedType
 
@@ -42,6 +43,9 @@ class AnyValue(UserDefinedType[Any]):
 
 EVENT_TYPE = "CASE json_type(body, '$.type') WHEN 'text' THEN body ->> '$.type' END"
 """An event's type is its body's own `type`, where that is text."""
+
+USUAL_METRICS = ("tokens_in", "tokens_out", "cost_usd")
+"""Metrics that every experiment means alike, where it has them; views give them columns."""
 
 metadata = MetaData()
 
@@ -109,6 +113,8 @@ run = Table(
     **_STRICT,
 )
 
+Index("ix_run_experiment_id", run.c.experiment_id)
+
 run_variant = Table(
     "run_variant",
     metadata,
@@ -147,6 +153,8 @@ run_task = Table(
     _refers("run_task", "task_payload", "payload_digest"),
     **_CLUSTERED,
 )
+
+Index("ix_run_task_task_id", run_task.c.task_id)
 
 slot = Table(
     "slot",
@@ -346,6 +354,15 @@ event = Table(
     **_CLUSTERED,
 )
 
+Index(
+    "ix_metric_usual",
+    metric.c.run_no,
+    metric.c.metric_id,
+    metric.c.schedule_idx,
+    metric.c.value,
+    sqlite_where=text(" OR ".join(f"metric_id = '{name}'" for name in USUAL_METRICS)),
+)
+
 prediction = Table(
     "prediction",
     metadata,
@@ -393,6 +410,28 @@ evidence_record = Table(
     _refers("evidence_record", "trial", "run_no", "schedule_idx"),
     **_STRICT,
 )
+
+slot_outcome = Table(
+    "slot_outcome",
+    metadata,
+    _integer("run_no"),
+    _integer("variant_idx"),
+    _integer("task_idx"),
+    _integer("repl_idx"),
+    _integer("schedule_idx"),
+    _text("status"),
+    _text("verdict", null=True),
+    _text("metric_name", null=True),
+    Column("metric_value", REAL, nullable=True),
+    _integer("duration_ms", null=True),
+    _key("slot_outcome", "run_no", "variant_idx", "task_idx", "repl_idx"),
+    _refers("slot_outcome", "slot_commit", "run_no", "schedule_idx"),
+    **_CLUSTERED,
+)
+"""An index over several tables, kept by triggers: committed slots in the order that views ask in.
+
+Verdict and primary metric are those that count: a `grade_error` has none; its score is kept only.
+"""
 
 artifact = Table(
     "artifact",

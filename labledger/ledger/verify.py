@@ -44,6 +44,29 @@ _LEFT_STAGED_SQL = (
     "ON slot_commit.run_no = staged_result.run_no "
     "AND slot_commit.schedule_idx = staged_result.schedule_idx WHERE staged_result.run_no = ?"
 )
+_OUTCOMES_SQL = """
+WITH expected AS (
+  SELECT slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx, slot_commit.status,
+    score.verdict, score.primary_metric_name, score.primary_metric_value, trial.duration_ms
+  FROM slot_commit
+  JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
+  LEFT JOIN trial
+    ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
+  LEFT JOIN score
+    ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
+    AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
+  WHERE slot_commit.run_no = ?1
+),
+kept AS (
+  SELECT variant_idx, task_idx, repl_idx, schedule_idx, status, verdict, metric_name,
+    metric_value, duration_ms
+  FROM slot_outcome WHERE run_no = ?1
+)
+SELECT DISTINCT schedule_idx FROM (
+  SELECT * FROM (SELECT * FROM expected EXCEPT SELECT * FROM kept)
+  UNION ALL
+  SELECT * FROM (SELECT * FROM kept EXCEPT SELECT * FROM expected)
+) ORDER BY 1"""
 _ARTIFACT_SQL = "SELECT content, size FROM artifact WHERE sha256 = ?"
 
 _Message = tuple[int | None, str]
@@ -172,6 +195,11 @@ class _Checker:
         yield from self._commits(run_no, run_id)
         for check in _REPEATED:
             yield from self._columns(run_no, check)
+        for (idx,) in self._rows(_OUTCOMES_SQL, run_no):
+            yield (
+                idx,
+                "the slot's row of slot_outcome, which views count by, does not fit its commit",
+            )
 
     def _genesis(self, run_no: int) -> Iterator[_Message]:
         """The run's row, variants, tasks with their payloads, and slots."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench import commits, coordinator, exchange, startup, trials
+from bench import commits, coordinator, exchange, startup, trials, views
 from bench.report import Row, machine, print_table, say
 
 PROJECT = Path(__file__).parents[2]
@@ -23,6 +23,7 @@ SECTIONS: dict[str, tuple[str, Measure]] = {
     "memory": ("The coordinator's memory, with made-up trials", coordinator.memory),
     "export": ("Exporting the events of a run, beside the bare driver", exchange.exports),
     "import": ("Importing a run of another ledger", exchange.imports),
+    "views": ("Questions to the views of a large ledger, as a library call", views.measure),
     "resume": ("The coordinator's start, with made-up trials", coordinator.resume),
 }
 """What each section is called on paper, and what measures it, in the order they are run."""

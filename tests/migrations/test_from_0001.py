@@ -1,13 +1,15 @@
-"""A ledger of revision 0001, with a run in it, becomes today's and loses nothing."""
+"""A ledger of an earlier revision, with runs in it, becomes today's and loses nothing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import answers_kit
 import ledger_kit as kit
 import pytest
 
+from labledger.analysis.query import query
 from labledger.errors import LedgerOutdated
 from labledger.ledger import migrate, objects
 from labledger.ledger.engine import DRIVER
@@ -37,7 +39,7 @@ def dump(path: Path) -> dict[str, list[Any]]:
     """Every row of every table of revision 0001."""
     raw = DRIVER.connect(str(path))
     tables = "SELECT name FROM sqlite_schema WHERE type = 'table'"
-    names = {name for (name,) in raw.execute(tables)} - {"alembic_version", "claim"}
+    names = {name for (name,) in raw.execute(tables)} - {"alembic_version", "claim", "slot_outcome"}
     found = {name: raw.execute(f"SELECT * FROM {name}").fetchall() for name in sorted(names)}
     raw.close()
     return found
@@ -73,3 +75,20 @@ def test_its_run_goes_on(old: Path) -> None:
         assert isinstance(writer.claim_lease(kit.RUN, ASKER, 30, 10), LeaseInfo)
         writer.commit_staged(lease, 3)
         writer.release_lease(lease, RunStatus.COMPLETED)
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002"])
+def test_its_slots_are_in_the_views_as_if_written_today(tmp_path: Path, revision: str) -> None:
+    """Every view of an upgraded ledger has the rows that it has in one that never was older."""
+    path = answers_kit.make_ledger(tmp_path)
+
+    def rows() -> dict[str, list[Any]]:
+        found = {name: list(query(path, f"SELECT * FROM {name}")[1]) for name in objects.VIEWS}
+        return {name: sorted(some, key=repr) for name, some in found.items()}
+
+    before = rows()
+    assert before["flaky_tasks"]
+    kit.make_older(path, revision)
+    assert migrate.upgrade(path).before == revision
+    assert rows() == before
+    assert verify(path).is_clean

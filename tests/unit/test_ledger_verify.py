@@ -54,6 +54,13 @@ def test_an_untouched_ledger_is_clean(path: Path) -> None:
 
 
 CHANGED = {
+    "outcome verdict": ("UPDATE slot_outcome SET verdict = 'fail' WHERE schedule_idx = 2", 2),
+    "outcome removed": ("DELETE FROM slot_outcome WHERE schedule_idx = 4", 4),
+    "outcome inserted": (
+        """INSERT INTO slot_outcome SELECT run_no, variant_idx, task_idx, 9, schedule_idx, status,
+        verdict, metric_name, metric_value, duration_ms FROM slot_outcome WHERE schedule_idx = 1""",
+        1,
+    ),
     "commit status": ("UPDATE slot_commit SET status='completed' WHERE schedule_idx=2", 2),
     "commit reason": ("UPDATE slot_commit SET reason='other' WHERE schedule_idx=2", 2),
     "commit time": ("UPDATE slot_commit SET committed_at='2020' WHERE schedule_idx=2", 2),
@@ -155,7 +162,10 @@ def test_a_truncated_run_is_found(path: Path) -> None:
     tables = ("score", "prediction", "evidence_record", "event", "metric", "attempt", "trial")
     tamper(
         path,
-        *(f"DELETE FROM {table} WHERE schedule_idx = 5" for table in (*tables, "slot_commit")),
+        *(
+            f"DELETE FROM {table} WHERE schedule_idx = 5"
+            for table in ("slot_outcome", *tables, "slot_commit")
+        ),
         "UPDATE schedule_progress SET next_schedule_idx = 5",
     )
     [finding] = verify(path).findings

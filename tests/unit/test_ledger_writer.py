@@ -382,5 +382,6 @@ def test_the_standard_librarys_sqlite_reads_the_ledger(writer: LedgerWriter, pat
     writer.commit_result(lease, kit.result(0))
     raw = sqlite3.connect(path)
     for (name,) in raw.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall():
-        assert raw.execute(f"SELECT * FROM {name}").fetchall()
+        found = raw.execute(f"SELECT * FROM {name}").fetchall()
+        assert bool(found) == (name != "flaky_tasks"), name
     raw.close()

@@ -1,0 +1,123 @@
+"""The ledger's raw views: what was recorded, with each row's run, variant and task beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    comment: str
+    """What one row is, in a line."""
+    sql: str
+
+
+_WHO = """\
+    run.run_id,
+    {0}.schedule_idx,
+    printf('%s-s%06d', run.run_id, {0}.schedule_idx) AS trial_id,
+    run_variant.variant_id,
+    run_task.task_id,
+    slot.repl_idx,"""
+
+_WHO_FROM = """\
+{0}
+JOIN slot ON slot.run_no = {0}.run_no AND slot.schedule_idx = {0}.schedule_idx
+JOIN run ON run.run_no = slot.run_no
+JOIN run_variant
+  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx"""
+
+
+def _per_slot(table: str, columns: str, joins: str = "") -> str:
+    """A SELECT over the rows of `table` that says of each whose it is."""
+    return f"SELECT\n{_WHO.format(table)}\n{columns}\nFROM {_WHO_FROM.format(table)}\n{joins}"
+
+
+RAW: dict[str, View] = {
+    "runs": View(
+        "one row a run: what it is, how far it is, who owns it",
+        """
+SELECT
+    run.run_id, run.experiment_id, run.name, schedule_progress.status, run.created_at,
+    schedule_progress.updated_at, schedule_progress.ended_at, schedule.total_slots AS scheduled,
+    schedule_progress.next_schedule_idx AS committed,
+    lease.host AS owner_host, lease.pid AS owner_pid, lease.expires_at AS lease_expires_at,
+    run.digest, run.source_path, run.labledger_version, run.images, run.resolved, run.authored
+FROM run
+JOIN schedule ON schedule.run_no = run.run_no
+JOIN schedule_progress ON schedule_progress.run_no = run.run_no
+LEFT JOIN lease ON lease.run_no = run.run_no""",
+    ),
+    "trials": View(
+        "one row a committed slot: how its trial went; times are null where nothing was run",
+        _per_slot(
+            "slot_commit",
+            """\
+    slot_commit.status, slot_commit.reason, trial.message, trial.verdict,
+    score.primary_metric_name, score.primary_metric_value, trial.outcome, trial.attempt,
+    trial.exit_status, trial.started_at, trial.ended_at, trial.duration_ms,
+    trial.setup_duration_ms, trial.setup_exit_status,
+    trial.agent_duration_ms, trial.agent_exit_status, trial.agent_timed_out,
+    trial.grader_duration_ms, trial.grader_exit_status, trial.grader_timed_out,
+    trial.image_ref, trial.image_id, trial.events_dropped,
+    slot_commit.slot_commit_id, slot_commit.committed_at""",
+            """\
+LEFT JOIN trial
+  ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
+LEFT JOIN score
+  ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
+  AND score.row_seq = 0""",
+        ),
+    ),
+    "attempts": View(
+        "one row a container that ran for a committed slot, retried ones too",
+        _per_slot(
+            "attempt",
+            """\
+    attempt.attempt, attempt.status, attempt.reason, attempt.message, attempt.exit_status,
+    attempt.started_at, attempt.ended_at, attempt.duration_ms, attempt.container,
+    attempt.image_id""",
+        ),
+    ),
+    "scores": View(
+        "one row a score: the grader's verdict and primary metric, and the whole record as JSON",
+        _per_slot(
+            "score",
+            """\
+    score.row_seq, score.verdict, score.primary_metric_name, score.primary_metric_value,
+    trial.status, score.record ->> '$.evaluator.name' AS evaluator_name,
+    score.record -> '$.metrics' AS metrics, score.record ->> '$.error.message' AS error_message,
+    score.record""",
+            "JOIN trial ON trial.run_no = score.run_no AND trial.schedule_idx = score.schedule_idx",
+        ),
+    ),
+    "predictions": View(
+        "one row a prediction: what the agent answered, and the whole record as JSON",
+        _per_slot(
+            "prediction",
+            """\
+    prediction.row_seq, prediction.kind, prediction.record ->> '$.prediction.value' AS value,
+    prediction.record ->> '$.prediction.artifact_ref' AS artifact_ref, prediction.record""",
+        ),
+    ),
+    "metrics_long": View(
+        "one row a metric of a trial; `value` is a number or text",
+        _per_slot("metric", "    metric.row_seq, metric.metric_id, metric.source, metric.value"),
+    ),
+    "events": View(
+        "one row an event that an agent reported; `body` is the event as JSON",
+        _per_slot("event", "    event.row_seq, event.type, event.body"),
+    ),
+    "evidence": View(
+        "one row an attempt: references to its inputs, outputs and logs as JSON",
+        _per_slot(
+            "evidence_record",
+            """\
+    evidence_record.attempt, evidence_record.row_seq,
+    evidence_record.record ->> '$.runtime.executor' AS executor,
+    evidence_record.record -> '$.evidence' AS evidence, evidence_record.record""",
+        ),
+    ),
+}
+"""The views of what was recorded, row by row."""

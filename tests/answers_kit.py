@@ -1,0 +1,209 @@
+"""A ledger of every kind of slot, and what its records alone say, counted in Python."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import ledger_kit as kit
+
+from labledger.ledger.model import Dispatch, Lease, Variant
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import (
+    Metric,
+    Phase,
+    RunStatus,
+    Slot,
+    SlotStatus,
+    TrialIds,
+    TrialResult,
+)
+
+VARIANTS = ("base", "treat", "other")
+TASKS, REPLICATIONS = 3, 3
+SLOTS = len(VARIANTS) * TASKS * REPLICATIONS
+SUITE = {"dataset": {"suite_id": "small", "split_id": "test"}}
+
+FATES: tuple[tuple[SlotStatus, str | None], ...] = (
+    (SlotStatus.COMPLETED, "pass"),
+    (SlotStatus.COMPLETED, "fail"),
+    (SlotStatus.COMPLETED, "pass"),
+    (SlotStatus.COMPLETED, "missing"),
+    (SlotStatus.AGENT_ERROR, None),
+    (SlotStatus.COMPLETED, "pass"),
+    (SlotStatus.GRADE_ERROR, "pass"),
+    (SlotStatus.AGENT_TIMEOUT, "fail"),
+    (SlotStatus.COMPLETED, "error"),
+    (SlotStatus.GRADE_ERROR, None),
+    (SlotStatus.COMPLETED, "pass"),
+    (SlotStatus.SETUP_ERROR, None),
+    (SlotStatus.SKIPPED_PRUNED, None),
+    (SlotStatus.INFRA_ERROR, None),
+)
+"""How slots end, in turn: status, and the verdict of the score that is there."""
+
+RETRIED = 5
+"""Every slot whose number this divides had an attempt that failed before."""
+
+
+def slots() -> Iterator[Slot]:
+    cells = product(range(REPLICATIONS), range(TASKS), VARIANTS)
+    for idx, (repl_idx, task, variant) in enumerate(cells):
+        yield Slot(idx, variant, f"t{task}", repl_idx)
+
+
+def make_ledger(folder: Path) -> Path:
+    """Two runs of one experiment, a changed third one, and another experiment's, unfinished."""
+    path = kit.make_ledger(folder)
+    clock = kit.FakeClock()
+    with kit.open_writer(path, clock) as writer:
+        for number, run_id in enumerate(("run-1", "run-2", "run-3")):
+            clock.seconds += 60
+            lease = begin(writer, run_id, digest="e" if number == 2 else "d")
+            for slot in slots():
+                clock.seconds += 1
+                commit(writer, lease, slot, number * 3)
+            writer.release_lease(lease, RunStatus.COMPLETED)
+        unfinished(writer)
+    return path
+
+
+def unfinished(writer: LedgerWriter) -> None:
+    """Seven slots committed; one staged; two begun, one of them anew by a second coordinator."""
+    lease = begin(writer, "run-4", experiment_id="another")
+    for slot in list(slots())[:7]:
+        writer.journal_dispatch(lease, [_dispatch(slot.schedule_idx, 1)])
+        commit(writer, lease, slot, 0)
+    writer.journal_dispatch(lease, [_dispatch(7, 1), _dispatch(8, 1)])
+    writer.stage(lease, result("run-4", list(slots())[8], 0), final=True)
+    writer.release_lease(lease, RunStatus.INTERRUPTED)
+    lease = writer.acquire_lease("run-4", kit.OWNER, 30.0)
+    writer.journal_dispatch(lease, [_dispatch(7, 1), _dispatch(7, 2)])
+    writer.release_lease(lease, RunStatus.INTERRUPTED)
+
+
+def begin(writer: LedgerWriter, run_id: str, **changes: Any) -> Lease:
+    variants = tuple(
+        Variant(name, "treatment" if number else "baseline", {})
+        for number, name in enumerate(VARIANTS)
+    )
+    run = kit.new_run(run_id, variants=variants, resolved=SUITE, **changes)
+    writer.create_run(run, kit.tasks(TASKS), slots())
+    return writer.acquire_lease(run_id, kit.OWNER, 30.0)
+
+
+def commit(writer: LedgerWriter, lease: Lease, slot: Slot, shift: int) -> None:
+    status, _ = fate(slot, shift)
+    if status is SlotStatus.SKIPPED_PRUNED:
+        writer.commit_unexecuted(lease, slot.schedule_idx, status, "pruned")
+        return
+    attempt = 1
+    if slot.schedule_idx % RETRIED == 0:
+        failed = {"status": SlotStatus.INFRA_ERROR, "scores": (), "metrics": ()}
+        writer.stage(lease, result(lease.run_id, slot, shift, **failed), final=False)
+        attempt = 2
+    writer.commit_result(lease, result(lease.run_id, slot, shift, attempt=attempt))
+
+
+def fate(slot: Slot, shift: int) -> tuple[SlotStatus, str | None]:
+    return FATES[(slot.schedule_idx + shift) % len(FATES)]
+
+
+def result(run_id: str, slot: Slot, shift: int, **changes: Any) -> TrialResult:
+    """Every third trial says nothing of its cost, and one in two nothing of its tokens."""
+    idx = slot.schedule_idx
+    status, verdict = fate(slot, shift)
+    ids = TrialIds.of(run_id, slot)
+    score = {**kit.score(idx, verdict or "", float(idx), run_id), "ids": ids.as_json()}
+    metrics = [Metric("agent_ms", "runner", 100 + idx)]
+    if idx % 3:
+        metrics.append(Metric("cost_usd", "events", idx / 100))
+    if idx % 2:
+        metrics += [Metric("tokens_in", "events", 10 * idx), Metric("tokens_out", "events", idx)]
+    fields = {
+        "ids": ids,
+        "status": status,
+        "duration_ms": 1000 + idx,
+        "phases": {"agent": Phase(0, 100 + idx), "grader": Phase(0, 7)} if idx % 4 else {},
+        "scores": (score,) if verdict else (),
+        "metrics": tuple(metrics),
+        **changes,
+    }
+    return kit.result(idx, run_id, **fields)
+
+
+def _dispatch(idx: int, attempt: int) -> Dispatch:
+    return Dispatch(idx, attempt, f"c-{idx}-{attempt}", "here", kit.TIMES[0])
+
+
+@dataclass
+class Told:
+    """What the records of a slot say."""
+
+    run_id: str
+    slot: Slot
+    status: str | None = None
+    """None where the slot is not committed."""
+    verdict: str | None = None
+    """The one that counts."""
+    trial: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    score: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        return self.run_id, self.slot.task_id, self.slot.repl_idx
+
+
+def read(path: Path) -> list[Told]:
+    """Every scheduled slot of every run, from the records that are exported."""
+    found = []
+    with LedgerReader.open(path) as reader:
+        for run in reversed(reader.runs()):
+            records = {record.schedule_idx: record for record in reader.slot_records(run.run_id)}
+            for slot in slots():
+                told = Told(run.run_id, slot)
+                record = records.get(slot.schedule_idx)
+                if record is not None:
+                    told.status = record.status.value
+                    told.trial = next(iter(record.objects("trials")), {})
+                    told.metrics = {
+                        one["metric_id"]: one["value"] for one in record.objects("metrics")
+                    }
+                    if told.status != "grade_error":
+                        told.score = next(iter(record.objects("scores")), {})
+                    told.verdict = told.score.get("verdict")
+                found.append(told)
+    return found
+
+
+def counts(told: Iterable[Told]) -> dict[str, Any]:
+    """The counts and the rate that several views have."""
+    verdicts = Counter(one.verdict for one in told if one.verdict)
+    scored = sum(verdicts.values())
+    named = {name: verdicts[name] for name in ("pass", "fail", "missing", "error")}
+    return {"scored": scored, **named, "pass_rate": verdicts["pass"] / scored if scored else None}
+
+
+def summed(values: Iterable[Any]) -> Any:
+    """A sum as SQL has it: of what is known, and nothing where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def as_text(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Rows in an order that does not matter, with floats as far as they are the same."""
+    rounded = (
+        {
+            name: round(value, 9) if isinstance(value, float) else value
+            for name, value in row.items()
+        }
+        for row in rows
+    )
+    return sorted(json.dumps(row, sort_keys=True) for row in rounded)

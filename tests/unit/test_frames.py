@@ -1,0 +1,230 @@
+"""Answers as Parquet files and DataFrames: read back by others, with the types they should have."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import answers_kit as made
+import duckdb
+import pandas
+import polars
+import pytest
+from experiments import command_env, command_line
+from pyarrow import parquet
+
+from labledger import open_ledger
+from labledger.analysis import frames
+from labledger.api import Ledger
+from labledger.cli.query_output import answer
+from labledger.errors import InvalidInput, QueryFailed
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.make_ledger(tmp_path_factory.mktemp("frames")).parent
+
+
+@pytest.fixture
+def ledger(lab: Path) -> Ledger:
+    with open_ledger(lab_dir=lab) as opened:
+        yield opened  # type: ignore[misc]
+
+
+def test_parquet_is_read_back_by_others(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow and DuckDB find every value, though columns got wider types from batch to batch."""
+    monkeypatch.setattr(frames, "BATCH_ROWS", 4)
+    out = tmp_path / "facts.parquet"
+    expected = ledger.query("trial_facts")
+    assert ledger.parquet("trial_facts", out) == len(expected)
+    assert parquet.read_table(out).to_pylist() == expected
+    sql = f"SELECT sum(cost_usd), count(verdict) FROM '{out}'"
+    [(cost, verdicts)] = duckdb.sql(sql).fetchall()
+    assert cost == pytest.approx(sum(row["cost_usd"] or 0 for row in expected))
+    assert verdicts == sum(row["verdict"] is not None for row in expected)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_a_column_has_the_narrowest_type_of_all_its_values(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """However the rows fall into batches: integers, doubles, text, bytes, or nothing but nulls."""
+    monkeypatch.setattr(frames, "BATCH_ROWS", batch)
+    sql = """SELECT value AS whole, value / 2.0 AS part, iif(value = 2, value, value + 0.5) AS both,
+        iif(value = 3, 'text', value) AS mixed, NULL AS none, iif(value > 1, x'00ff', NULL) AS raw,
+        iif(value > 2, 'late', NULL) AS late FROM json_each('[1,2,3]') ORDER BY value"""
+    ledger.parquet(sql, tmp_path / "types.parquet")
+    table = parquet.read_table(tmp_path / "types.parquet")
+    assert [str(kind) for kind in table.schema.types] == [
+        "int64", "double", "double", "string", "null", "binary", "string",
+    ]  # fmt: skip
+    assert table["both"].to_pylist() == [1.5, 2.0, 3.5]
+    assert table["mixed"].to_pylist() == ["1", "2", "text"]
+    assert table["raw"].to_pylist() == [None, b"\x00\xff", b"\x00\xff"]
+    assert table["late"].to_pylist() == [None, None, "late"]
+
+
+def test_an_answer_without_rows_has_its_columns(ledger: Ledger, tmp_path: Path) -> None:
+    """The file is whole, and frames are empty."""
+    sql = "SELECT run_id, scheduled FROM runs WHERE 0"
+    assert ledger.parquet(sql, tmp_path / "none.parquet") == 0
+    assert parquet.read_table(tmp_path / "none.parquet").column_names == ["run_id", "scheduled"]
+    assert list(ledger.frame(sql).columns) == ["run_id", "scheduled"]
+
+
+def test_frames_of_pandas_have_integers_with_nulls(ledger: Ledger) -> None:
+    """An integer stays one where another is unknown; a rate is a float."""
+    facts = ledger.frame("trial_facts")
+    assert isinstance(facts, pandas.DataFrame)
+    assert facts["tokens_in"].dtype == pandas.Int64Dtype()
+    assert facts["cost_usd"].dtype == "float64"
+    expected = ledger.query("trial_facts")
+    assert facts["tokens_in"].isna().sum() == sum(row["tokens_in"] is None for row in expected)
+    assert facts["tokens_in"].sum() == sum(row["tokens_in"] or 0 for row in expected)
+    assert list(facts["run_id"]) == [row["run_id"] for row in expected]
+
+
+def test_frames_of_polars_are_the_same(ledger: Ledger) -> None:
+    """A statement with parameters serves as well as a view's name."""
+    sql = "SELECT * FROM coverage WHERE run_id = ?"
+    found = ledger.frame(sql, ["run-1"], engine="polars")
+    assert isinstance(found, polars.DataFrame)
+    assert found.schema["scheduled"] == polars.Int64
+    assert found.to_dicts() == ledger.query(sql, ["run-1"])
+
+
+def test_what_cannot_be_a_frame_is_said(ledger: Ledger) -> None:
+    """An unknown engine, and two columns of one name."""
+    with pytest.raises(InvalidInput, match="pandas, polars"):
+        ledger.frame("runs", engine="excel")  # type: ignore[arg-type]
+    with pytest.raises(QueryFailed, match="more than one column called a") as caught:
+        ledger.frame("SELECT 1 AS a, 2 AS a")
+    assert "AS" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(
+    ledger: Ledger, tmp_path: Path, form: str
+) -> None:
+    """An answer that fails in the middle leaves what was there."""
+    out = tmp_path / "answer"
+    answer(ledger, "SELECT 1 AS n", {}, form, out)
+    before = out.read_bytes()
+    sql = (
+        "SELECT CASE value WHEN 2 THEN abs(-9223372036854775808) ELSE 1 END FROM json_each('[1,2]')"
+    )
+    with pytest.raises(QueryFailed, match="overflow"):
+        answer(ledger, sql, {}, form, out)
+    assert out.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_the_command_writes_every_form_to_a_file(lab: Path, tmp_path: Path) -> None:
+    """A view's name alone is all of its rows, in each form the same ones."""
+    for form in ("csv", "jsonl", "parquet"):
+        words = ("query", "trial_facts", "--format", form, "--out", tmp_path / form)
+        done = run(lab, *words)
+        assert done.returncode == 0, done.stderr
+        assert str(tmp_path / form) in done.stderr
+    count = "SELECT count(*), count(cost_usd), sum(duration_ms) FROM "
+    found = {
+        duckdb.sql(f"{count} {read}('{tmp_path / form}')").fetchall()[0]
+        for form, read in (
+            ("csv", "read_csv"),
+            ("jsonl", "read_json"),
+            ("parquet", "read_parquet"),
+        )
+    }
+    assert len(found) == 1
+    assert run(lab, "query", "runs", "--format", "parquet").returncode == 2
+
+
+def test_without_the_extra_the_command_says_what_to_install(lab: Path, tmp_path: Path) -> None:
+    """A Python without pyarrow: exit code 2, the command to type, and no file."""
+    words = command_line("query", "runs", "--format", "parquet", "--out", tmp_path / "out",
+                         "--lab-dir", lab)  # fmt: skip
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        f"sys.argv = {['labledger', *map(str, words[words.index('query') :])]!r}\n"
+        "from labledger.cli.app import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=command_env(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "pyarrow" in done.stderr
+    assert "pip install 'labledger[frames]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_schema_says_what_columns_mean(lab: Path) -> None:
+    """All views, or the one that is named; a mistyped one is refused with what there is."""
+    whole = run(lab, "query", "--schema").stdout
+    one = run(lab, "query", "coverage", "--schema").stdout
+    assert one in whole
+    assert re.search(
+        "^    begun +slots with a container started and no commit yet$", one, re.MULTILINE
+    )
+    assert "leaderboard" not in one
+    mistyped = run(lab, "query", "coverag", "--schema")
+    assert mistyped.returncode == 2
+    assert "coverage" in mistyped.stderr
+
+
+def test_a_lone_word_that_is_no_view_is_answered_with_the_nearest(lab: Path) -> None:
+    """A view's name alone may be mistyped, too."""
+    done = run(lab, "query", "trial_fact")
+    assert done.returncode == 2
+    assert "did you mean 'trial_facts'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("status run-", {"run-1", "run-2", "run-3", "run-4"}),
+        ("compare run-1 run-3", {"run-3"}),
+        ("verify run_", set()),
+        ("query task_", {"task_difficulty", "task_history"}),
+        ("query --schema win", {"win_loss_tie"}),
+    ],
+)
+def test_the_shell_completes_runs_and_views(lab: Path, typed: str, expected: set[str]) -> None:
+    """What bash asks for while a run's id or a view's name is typed."""
+    words = ["labledger", *typed.split()]
+    asked = {
+        "_LABLEDGER_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+        "LABLEDGER_DIR": str(lab),
+    }
+    code = "import sys; sys.argv = ['labledger']; from labledger.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**command_env(), **asked}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == expected
+
+
+def test_completing_where_there_is_no_ledger_is_silent(tmp_path: Path) -> None:
+    """Nothing disturbs the line that is typed."""
+    asked = {"_LABLEDGER_COMPLETE": "complete_bash", "COMP_WORDS": "labledger status r",
+             "COMP_CWORD": "2", "LABLEDGER_DIR": str(tmp_path)}  # fmt: skip
+    code = "import sys; sys.argv = ['labledger']; from labledger.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**command_env(), **asked}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
+
+
+def run(lab: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command_line(*words, "--lab-dir", lab), env=command_env(), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip

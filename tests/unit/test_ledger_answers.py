@@ -1,0 +1,428 @@
+"""The views that answer questions, against what is counted in Python from the exported records."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import answers_kit as made
+import ledger_kit as kit
+import pytest
+from answers_kit import Told, as_text, counts, summed
+from experiments import CHECKOUT
+
+from labledger.analysis.compare import compare
+from labledger.analysis.query import query, views
+from labledger.analysis.question import CompareOptions, Errors
+from labledger.ledger.columns import told as names_told
+from labledger.ledger.objects import VIEWS
+from labledger.ledger.reader import LedgerReader
+from labledger.records import SlotStatus
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.make_ledger(tmp_path_factory.mktemp("answers"))
+
+
+@pytest.fixture(scope="module")
+def told(path: Path) -> list[Told]:
+    return made.read(path)
+
+
+def ask(path: Path, sql: str, params: object = ()) -> list[dict[str, Any]]:
+    columns, rows = query(path, sql, params)  # type: ignore[arg-type]
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def grouped(told: list[Told], *names: str) -> dict[tuple[str, ...], list[Told]]:
+    """Slots by `run`, `variant` or `task`."""
+    found: dict[tuple[str, ...], list[Told]] = defaultdict(list)
+    for one in told:
+        of = {"run": one.run_id, "variant": one.slot.variant_id, "task": one.slot.task_id}
+        found[tuple(of[name] for name in names)].append(one)
+    return found
+
+
+EXPERIMENT = {"run-1": "demo", "run-2": "demo", "run-3": "demo", "run-4": "another"}
+ROLE = {"base": "baseline", "treat": "treatment", "other": "treatment"}
+
+
+def committed(told: list[Told]) -> list[Told]:
+    return [one for one in told if one.status]
+
+
+def test_the_ledger_has_every_kind_of_slot(told: list[Told]) -> None:
+    """Otherwise the other tests would show little."""
+    assert {one.status for one in told} == {None, *map(str, SlotStatus)} - {"cancelled"}
+    assert {one.verdict for one in told} == {None, "pass", "fail", "missing", "error"}
+    assert {len(one.trial.get("attempts", ())) for one in told} == {0, 1, 2}
+
+
+def test_trial_facts_are_those_of_the_records(path: Path, told: list[Told]) -> None:
+    """One row a committed slot; what is unknown is null, and never 0."""
+    expected = [
+        {
+            "run_id": one.run_id,
+            "experiment_id": EXPERIMENT[one.run_id],
+            "schedule_idx": one.slot.schedule_idx,
+            "variant_id": one.slot.variant_id,
+            "role": ROLE[one.slot.variant_id],
+            "task_id": one.slot.task_id,
+            "repl_idx": one.slot.repl_idx,
+            "status": one.status,
+            "verdict": one.verdict,
+            "primary_metric_value": one.score.get("primary_metric_value"),
+            "attempts": len(one.trial.get("attempts", ())),
+            "duration_ms": one.trial.get("duration_ms"),
+            **{
+                f"{phase}_duration_ms": (one.trial.get("phases", {}).get(phase) or {}).get(
+                    "duration_ms"
+                )
+                for phase in ("setup", "agent", "grader")
+            },
+            **{name: one.metrics.get(name) for name in ("tokens_in", "tokens_out", "cost_usd")},
+        }
+        for one in committed(told)
+    ]
+    assert as_text(ask(path, f"SELECT {', '.join(expected[0])} FROM trial_facts")) == as_text(
+        expected
+    )
+    assert any(row["cost_usd"] is None for row in expected)
+
+
+def test_the_leaderboard_and_coverage_count_each_slot_once(path: Path, told: list[Told]) -> None:
+    """A slot with retries, replays or a second dispatch is one slot, in one status."""
+    board, coverage = [], []
+    for (run_id, variant_id), slots in grouped(told, "run", "variant").items():
+        done = committed(slots)
+        found = counts(slots)
+        values = [one.score["primary_metric_value"] for one in slots if one.score]
+        who = {"run_id": run_id, "variant_id": variant_id, "role": ROLE[variant_id]}
+        both = {**who, "scheduled": len(slots), "committed": len(done)}
+        mean = sum(values) / len(values) if values else None
+        board.append(
+            {**both, **found, "primary_metric_mean": mean, "unscored": len(done) - found["scored"]}
+        )
+        statuses = {
+            status.value: sum(one.status == status for one in slots) for status in SlotStatus
+        }
+        coverage.append({**both, "scored": found["scored"], **statuses})
+    for view, expected in (("leaderboard", board), ("coverage", coverage)):
+        shown = ask(path, f"SELECT {', '.join(expected[0])} FROM {view}")
+        assert as_text(shown) == as_text(expected), view
+
+
+def test_coverage_says_what_is_begun(path: Path) -> None:
+    """Slots with a container and no commit, however many containers and coordinators they had."""
+    sql = "SELECT variant_id, begun FROM coverage WHERE run_id = 'run-4' ORDER BY 1"
+    assert ask(path, sql) == [
+        {"variant_id": "base", "begun": 0},
+        {"variant_id": "other", "begun": 1},
+        {"variant_id": "treat", "begun": 1},
+    ]
+    assert ask(path, "SELECT sum(begun) AS n FROM coverage WHERE run_id < 'run-4'") == [{"n": 0}]
+
+
+def test_the_run_history_is_the_sum_of_its_slots(path: Path, told: list[Told]) -> None:
+    """Rates, costs and times of each run."""
+    expected = []
+    for (run_id,), slots in grouped(told, "run").items():
+        costs = [one.metrics.get("cost_usd") for one in slots]
+        baseline = counts([one for one in slots if one.slot.variant_id == "base"])
+        expected.append(
+            {
+                "run_id": run_id,
+                "experiment_id": EXPERIMENT[run_id],
+                "status": "interrupted" if run_id == "run-4" else "completed",
+                "scheduled": made.SLOTS,
+                "committed": len(committed(slots)),
+                **counts(slots),
+                "baseline_pass_rate": baseline["pass_rate"],
+                "tokens_in": summed(one.metrics.get("tokens_in") for one in slots),
+                "cost_usd": summed(costs),
+                "cost_known": sum(cost is not None for cost in costs),
+                "duration_ms": 0 if run_id == "run-4" else made.SLOTS * 1000,
+                "trials_ms": summed(one.trial.get("duration_ms") for one in slots),
+            }
+        )
+    shown = ask(path, f"SELECT {', '.join(expected[0])} FROM run_history")
+    assert as_text(shown) == as_text(expected)
+
+
+def outcome(a: Told, b: Told) -> str:
+    if a.verdict is None or b.verdict is None:
+        return "unpaired"
+    if (a.verdict == "pass") == (b.verdict == "pass"):
+        return "same"
+    return "regression" if a.verdict == "pass" else "improvement"
+
+
+def why(a: Told, b: Told) -> str | None:
+    reasons = [None if one.verdict else one.status or "not_committed" for one in (a, b)]
+    match reasons:
+        case [None, None]:
+            return None
+        case [None, reason]:
+            return f"treatment: {reason}"
+        case [reason, None]:
+            return f"baseline: {reason}"
+        case [one, other]:
+            return f"both: {one}" if one == other else f"baseline: {one}, treatment: {other}"
+
+
+def pairs(told: list[Told]) -> list[tuple[Told, Told]]:
+    baseline = {one.place: one for one in told if one.slot.variant_id == "base"}
+    return [(baseline[one.place], one) for one in told if one.slot.variant_id != "base"]
+
+
+def test_pairs_are_by_task_and_replication(path: Path, told: list[Told]) -> None:
+    """Every scheduled slot of a treatment has a row; what has no verdict says on which side."""
+    expected = [
+        {
+            "run_id": b.run_id,
+            "task_id": b.slot.task_id,
+            "repl_idx": b.slot.repl_idx,
+            "baseline_id": "base",
+            "variant_id": b.slot.variant_id,
+            "baseline_verdict": a.verdict,
+            "verdict": b.verdict,
+            "outcome": outcome(a, b),
+            "why": why(a, b),
+            "schedule_idx": b.slot.schedule_idx,
+        }
+        for a, b in pairs(told)
+    ]
+    shown = ask(path, f"SELECT {', '.join(expected[0])} FROM paired_outcomes")
+    assert as_text(shown) == as_text(expected)
+    assert {row["outcome"] for row in shown} == {"same", "improvement", "regression", "unpaired"}
+
+
+def test_wins_losses_and_ties_are_the_pairs_counted(path: Path, told: list[Told]) -> None:
+    """One row a treatment of a run; wins, losses, ties and what is unpaired are all its slots."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for a, b in pairs(told):
+        found[b.run_id, b.slot.variant_id].append(outcome(a, b))
+    expected = [
+        {
+            "run_id": run_id,
+            "baseline_id": "base",
+            "variant_id": variant_id,
+            "pairs": len(outcomes) - outcomes.count("unpaired"),
+            "wins": outcomes.count("improvement"),
+            "losses": outcomes.count("regression"),
+            "ties": outcomes.count("same"),
+            "unpaired": outcomes.count("unpaired"),
+        }
+        for (run_id, variant_id), outcomes in found.items()
+    ]
+    shown = ask(path, f"SELECT {', '.join(expected[0])} FROM win_loss_tie")
+    assert as_text(shown) == as_text(expected)
+
+
+def test_pairs_agree_with_compare(path: Path) -> None:
+    """Where `compare` takes graded trials alone, its pairs with a verdict are the views' pairs."""
+    pytest.importorskip("scipy", exc_type=ImportError)
+    sql = """SELECT count(*) FILTER (WHERE outcome <> 'unpaired' AND 'error' NOT IN
+        (verdict, baseline_verdict)) AS n FROM paired_outcomes
+        WHERE run_id = 'run-1' AND variant_id = 'treat'"""
+    with LedgerReader.open(path) as reader:
+        options = CompareOptions(errors=Errors.LEFT_OUT)
+        document = compare(reader, ("run-1", "base", "treat"), options).as_json()
+    assert f'"pairs": {ask(path, sql)[0]["n"]}' in str(document).replace("'", '"')
+
+
+def test_task_views_gather_all_runs(path: Path, told: list[Told]) -> None:
+    """Difficulty counts, and the history lists, what each task met in every run and variant."""
+    with LedgerReader.open(path) as reader:
+        created = {run.run_id: run.created_at for run in reader.runs()}
+    expected = []
+    for (task_id,), slots in grouped(told, "task").items():
+        done = committed(slots)
+        expected.append(
+            {
+                "suite_id": "small",
+                "task_id": task_id,
+                "runs": len({one.run_id for one in done}),
+                "variants": len({one.slot.variant_id for one in done}),
+                "committed": len(done),
+                **counts(slots),
+                "last_seen": max(created[one.run_id] for one in done),
+            }
+        )
+    assert as_text(ask(path, "SELECT * FROM task_difficulty")) == as_text(expected)
+    history = ask(path, "SELECT * FROM task_history WHERE task_id = 't1'")
+    shown = [
+        (row["run_id"], row["variant_id"], row["repl_idx"], row["status"], row["verdict"])
+        for row in history
+    ]
+    assert shown == [
+        (one.run_id, one.slot.variant_id, one.slot.repl_idx, one.status, one.verdict)
+        for one in sorted(
+            committed(grouped(told, "task")["t1",]),
+            key=lambda one: (
+                one.run_id,
+                made.VARIANTS.index(one.slot.variant_id),
+                one.slot.repl_idx,
+            ),
+        )
+    ]
+    assert [row["created_at"] for row in history] == sorted(row["created_at"] for row in history)
+
+
+def test_flaky_is_what_differs_though_nothing_changed(path: Path, told: list[Told]) -> None:
+    """Verdicts are held against each other within one digest: a changed run has its own rows."""
+    with LedgerReader.open(path) as reader:
+        digest = {run.run_id: run.digest for run in reader.runs()}
+    cells: dict[tuple[str, ...], list[Told]] = defaultdict(list)
+    for one in told:
+        if one.verdict:
+            experiment = EXPERIMENT[one.run_id]
+            key = (experiment, digest[one.run_id], one.slot.variant_id, one.slot.task_id)
+            cells[key].append(one)
+    expected = [
+        {
+            **dict(zip(("experiment_id", "digest", "variant_id", "task_id"), key, strict=True)),
+            "runs": len({one.run_id for one in slots}),
+            **counts(slots),
+            "runs_that_differ": sum(
+                len({one.verdict for one in of_run}) > 1
+                for of_run in grouped(slots, "run").values()
+            ),
+        }
+        for key, slots in cells.items()
+        if len({one.verdict for one in slots}) > 1
+    ]
+    assert 0 < len(expected) < len(cells)
+    assert as_text(ask(path, f"SELECT {', '.join(expected[0])} FROM flaky_tasks")) == as_text(
+        expected
+    )
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_condition_gives_the_rows_that_it_would_leave(path: Path, view: str) -> None:
+    """A condition that goes into a view before it counts changes no row of it."""
+    rows = ask(path, f"SELECT * FROM {view}")
+    for column in ("run_id", "experiment_id", "task_id", "variant_id", "suite_id"):
+        for value in {row[column] for row in rows if column in row}:
+            shown = ask(path, f"SELECT * FROM {view} WHERE {column} = ?", [value])
+            assert as_text(shown) == as_text(row for row in rows if row[column] == value)
+
+
+LARGE = ("slot", "slot_commit", "slot_outcome", "trial", "attempt", "metric", "score", "dispatch")
+
+
+def plan(path: Path, sql: str) -> str:
+    from labledger.ledger.engine import DRIVER
+
+    raw = DRIVER.connect(str(path))
+    steps = [row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {sql}")]
+    raw.close()
+    return "\n".join(steps)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        *(
+            f"{view} WHERE run_id = 'run-1'"
+            for view in ("trial_facts", "leaderboard", "paired_outcomes", "win_loss_tie",
+                         "run_history", "coverage", "trials", "attempts", "scores")
+        ),
+        *(
+            f"{view} WHERE experiment_id = 'demo'"
+            for view in ("trial_facts", "leaderboard", "paired_outcomes", "win_loss_tie",
+                         "run_history", "coverage")
+        ),
+        *(f"{view} WHERE task_id = 't1'" for view in ("trial_facts", "task_history",
+                                                      "paired_outcomes")),
+    ],
+)  # fmt: skip
+def test_a_condition_on_a_key_reads_no_whole_table(path: Path, question: str) -> None:
+    """With a run, an experiment or a task given, only its own rows are looked at."""
+    steps = plan(path, f"SELECT * FROM {question}")
+    assert not re.search(rf"SCAN ({'|'.join(LARGE)}|a|b)\b|AUTOMATIC", steps), steps
+
+
+@pytest.mark.parametrize("view", ["trial_facts", "paired_outcomes", "task_history", "trials"])
+def test_the_first_rows_come_without_the_others(path: Path, view: str) -> None:
+    """Not all is sorted or gathered before the first row of a view of single slots is there."""
+    steps = plan(path, f"SELECT * FROM {view} LIMIT 20")
+    assert not re.search(r"FOR (ORDER|GROUP) BY|MATERIALIZE|CO-ROUTINE|AUTOMATIC", steps), steps
+
+
+@pytest.mark.parametrize(
+    "view", ["leaderboard", "run_history", "coverage", "win_loss_tie", "task_difficulty"]
+)
+def test_counting_everything_reads_the_outcomes_alone(path: Path, view: str) -> None:
+    """Over all runs, the wide tables of trials, commits and scores are not read."""
+    steps = plan(path, f"SELECT * FROM {view}")
+    assert "slot_outcome" in steps or "SEARCH b" in steps
+    assert not re.search(
+        r"(SCAN|SEARCH) (slot_commit|trial|attempt|score)\b|AUTOMATIC.*\bb\b", steps
+    )
+
+
+def test_every_column_says_what_it_means(path: Path) -> None:
+    """Each column of each view has a meaning, and none is told of a column that is not there."""
+    found = views(path)
+    assert all(meaning for view in found for meaning in view.meanings)
+    columns = {name for view in found for name in view.columns}
+    whole = {f"{view.name}.{name}" for view in found for name in view.columns}
+    assert names_told() <= columns | whole
+
+
+WRITER = """
+import sys
+from pathlib import Path
+import answers_kit as made, ledger_kit as kit
+with kit.open_writer(Path(sys.argv[1])) as writer:
+    lease = made.begin(writer, "live")
+    print("begun", flush=True)
+    for slot in made.slots():
+        sys.stdin.readline()
+        made.commit(writer, lease, slot, 0)
+        print(slot.schedule_idx, flush=True)
+"""
+
+
+def test_views_are_read_while_a_run_is_written(tmp_path: Path) -> None:
+    """After each commit of another process the views have it whole, and agree with each other."""
+    path = kit.make_ledger(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    ) as writer:  # fmt: skip
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "begun\n"
+        sql = """SELECT (SELECT count(*) FROM trial_facts) AS facts,
+            (SELECT count(verdict) FROM trial_facts) AS verdicts,
+            (SELECT sum(committed) FROM coverage) AS committed,
+            (SELECT sum(scored) FROM leaderboard) AS scored,
+            (SELECT committed FROM run_history) AS run"""
+        _, long_read = query(path, "SELECT * FROM coverage")
+        before = next(long_read)
+        for number in range(1, made.SLOTS + 1):
+            writer.stdin.write("\n")
+            writer.stdin.flush()
+            assert writer.stdout.readline() == f"{number - 1}\n"
+            [row] = ask(path, sql)
+            assert row["facts"] == row["committed"] == row["run"] == number
+            assert row["verdicts"] == row["scored"]
+        assert writer.wait(timeout=30) == 0
+        assert before[2:8].count(0) > 0
+        assert len(list(long_read)) == len(made.VARIANTS) - 1
+
+
+def test_the_readme_lists_every_view_as_the_schema_does() -> None:
+    """Its table has each view once, in the same order and in the same words."""
+    text = (CHECKOUT / "README.md").read_text("utf-8")
+    table = text.partition("| view | one row is |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
+    assert rows == [(name, view.comment.removeprefix("one row ")) for name, view in VIEWS.items()]
