@@ -19,7 +19,8 @@ from labledger.errors import InvalidInput, Problem, QueryFailed
 
 BATCH_ROWS = 50_000
 
-ENGINES = ("pandas", "polars")
+ENGINES = {"pandas": "frames", "polars": "polars"}
+"""What makes frames, and the extra that brings it."""
 
 Rows = Iterable[Sequence[Any]]
 
@@ -66,8 +67,7 @@ def frame(columns: Sequence[str], rows: Rows, engine: str) -> Any:
     if engine not in ENGINES:
         message = f"found {engine!r}; expected one of {', '.join(ENGINES)}"
         raise InvalidInput("the frame", [Problem("engine", message)])
-    # polars is an extra of nobody: who asks for it has it.
-    extra.require_for(f"a frame of {engine}", "frames", engine, "pyarrow")
+    extra.require_for(f"a frame of {engine}", ENGINES[engine], engine, "pyarrow")
     _require_names(columns)
     found = list(rows)
     table = _table(columns, _wider(["null"] * len(columns), found), found)
