@@ -13,6 +13,7 @@ from labledger.analysis.query import ViewInfo
 from labledger.analysis.query import query as ask
 from labledger.analysis.query import views as list_views
 from labledger.analysis.question import CompareOptions
+from labledger.analysis.report.options import ReportOptions
 from labledger.errors import InvalidInput, Problem
 from labledger.export import mirrors, summary
 from labledger.export.files import replacing
@@ -26,6 +27,7 @@ from labledger.runner.options import RunOptions, RunOutcome
 __all__ = [
     "CompareOptions",
     "Ledger",
+    "ReportOptions",
     "RunOptions",
     "RunOutcome",
     "open_ledger",
@@ -142,6 +144,23 @@ class Ledger:
         ``RUN`` or ``RUN:VARIANT``. Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`.
         """
         return compare_sides(self._reader, sides, options or CompareOptions())
+
+    def report(self, run_id: str, options: ReportOptions | None = None) -> JsonObject:
+        """The facts of a run's report: the `report_v1` of what is committed so far.
+
+        Raises `RunNotFound` or `InvalidInput`.
+        """
+        from labledger.analysis.report.facts import collect
+
+        return collect(self._reader, run_id, options or ReportOptions())
+
+    def rendered_report(
+        self, run_id: str, form: str = "html", options: ReportOptions | None = None
+    ) -> bytes:
+        """The report as ``html``, ``markdown`` or ``json``. Raises `ExtraMissing` for the page."""
+        from labledger.analysis.report.rendering import render
+
+        return render(self._reader, run_id, form, options or ReportOptions())
 
     def export(self, run_id: str, what: str = "all", out: Path | None = None) -> list[Path]:
         """Write mirrors (or the summary) anew, byte for byte as the run wrote them.

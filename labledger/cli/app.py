@@ -7,7 +7,7 @@ import sys
 import typer
 
 from labledger import __version__
-from labledger.cli import comparing, experiments, history, maintenance
+from labledger.cli import comparing, experiments, history, maintenance, reporting
 from labledger.cli.console import say, say_error, silence
 from labledger.errors import Exit, LabLedgerError
 
@@ -40,6 +40,7 @@ def _common(
 experiments.register(app)
 history.register(app)
 comparing.register(app)
+reporting.register(app)
 maintenance.register(app)
 
 
