@@ -15,7 +15,7 @@ from typing import Any
 from labledger.analysis.report import trouble
 from labledger.records import JsonObject
 
-WIDTHS = {"wide": 860, "narrow": 346}
+WIDTHS = {"wide": 920, "narrow": 346}
 
 PASS, SOME, FAIL = "all passed", "some passed", "none passed"
 UNSCORED, OPEN = "no score", "not run"
@@ -65,8 +65,11 @@ _CONFIG: JsonObject = {
         "columnPadding": 14,
     },
 }
-_NAMED_SIZES = {"wide": (200, 6), "narrow": (96, 3)}
-"""How much room a variant's name has, and how many entries a row of the legend."""
+_SIZES = {"wide": (200, 6, 5), "narrow": (96, 3, 3)}
+"""How much room a variant's name has, the entries in a row of the legend, about how many ticks."""
+
+
+_SIGNED = "(datum.value > 0 ? '+' : datum.value < 0 ? '−' : '') + abs(datum.value)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def draw(layers: Sequence[JsonObject], says: str, *, height: int | None = None) 
 def _drawn(layers: Sequence[JsonObject], width: str, height: int | None) -> str:
     import vl_convert
 
-    limit, columns = _NAMED_SIZES[width]
+    limit, columns, ticks = _SIZES[width]
     config = {
         **_CONFIG,
         "axisY": {
@@ -95,6 +98,7 @@ def _drawn(layers: Sequence[JsonObject], width: str, height: int | None) -> str:
             "labelLimit": limit,
             "minExtent": limit if limit < 100 else 0,
         },
+        "axisX": {"tickCount": ticks},
         "legend": {**_CONFIG["legend"], "columns": columns},
     }
     spec: JsonObject = {
@@ -102,7 +106,7 @@ def _drawn(layers: Sequence[JsonObject], width: str, height: int | None) -> str:
         "width": WIDTHS[width],
         "height": height or {"step": 34},
         "autosize": {"type": "fit-x", "contains": "padding"},
-        "padding": 2,
+        "padding": {"left": 22, "right": 6, "top": 2, "bottom": 2},
         "config": {**config, "aria": False},
         "layer": list(layers),
     }
@@ -137,11 +141,11 @@ def rates(variants: Sequence[JsonObject]) -> Chart:
         if variant["pass_rate"]
     ]
     x = {"type": "quantitative", "scale": {"domain": [0, 1]}, "title": "pass rate"}
-    axis = {"axis": {"format": "%", "tickCount": 5}}
+    axis = {"axis": {"format": "%"}}
     return draw(_intervals(values, {**x, **axis}, _names(variants)), "Pass rate by variant.")
 
 
-def differences(comparison: JsonObject, labels: Sequence[str]) -> Chart:
+def differences(comparison: JsonObject, labels: Sequence[str], title: str) -> Chart:
     """The difference of each comparison and its interval, in points; 0 is marked."""
     values = [
         {"variant": label, **{k: None if v is None else 100 * v for k, v in found.items()}}
@@ -155,8 +159,8 @@ def differences(comparison: JsonObject, labels: Sequence[str]) -> Chart:
     x = {
         "type": "quantitative",
         "scale": {"domain": [-reach, reach]},
-        "title": "difference in points",
-        "axis": {"tickCount": 5, "format": "+d"},
+        "title": title,
+        "axis": {"labelExpr": _SIGNED},
     }
     zero = {
         "data": {"values": [{"value": 0}]},
@@ -202,7 +206,7 @@ def verdicts(variants: Sequence[JsonObject]) -> Chart:
                 "field": "slots",
                 "type": "quantitative",
                 "title": "slots",
-                "axis": {"tickCount": 5, "format": ",d", "tickMinStep": 1},
+                "axis": {"format": ",d", "tickMinStep": 1},
             },
             "y": _names(variants),
             "color": _colours(OUTCOMES, shown),
@@ -288,7 +292,6 @@ def durations(variants: Sequence[JsonObject]) -> Chart:
         "type": "quantitative",
         "title": "seconds a trial: shortest, middle half, longest",
         "scale": {"zero": True},
-        "axis": {"tickCount": 5},
     }
     y, data, colour = _names(variants), {"values": values}, "var(--accent)"
     return draw(
@@ -335,7 +338,6 @@ def phases(variants: Sequence[JsonObject]) -> Chart:
                 "field": "seconds",
                 "type": "quantitative",
                 "title": "mean seconds by phase",
-                "axis": {"tickCount": 5},
             },
             "y": _names(variants),
             "color": _colours(PHASES, shown),

@@ -16,10 +16,9 @@ from labledger.records import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Every comparison as its document, what each supports, and what is missing and why."""
+    """Every comparison as its document, and what is missing and why."""
 
     documents: tuple[JsonObject, ...] = ()
-    decisions: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
 
@@ -37,10 +36,7 @@ def compare_all(reader: LedgerReader, run: RunInfo, options: ReportOptions) -> C
         return Compared(
             missing=(f"No comparisons and no intervals: {error.message}; {error.hint}",)
         )
-    return Compared(
-        tuple(comparison.as_json() for comparison in found),
-        tuple(one.decision.text for comparison in found for one in comparison.comparisons),
-    )
+    return Compared(tuple(comparison.as_json() for comparison in found))
 
 
 def sides_of(run: RunInfo, words: str) -> list[str]:

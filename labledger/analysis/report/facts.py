@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from labledger import __version__, clock, schema
-from labledger.analysis.report import outcomes, spending, trouble
-from labledger.analysis.report.comparing import Compared, compare_all
+from labledger.analysis.report import outcomes, sentences, spending, trouble
+from labledger.analysis.report.comparing import compare_all
 from labledger.analysis.report.options import ReportOptions
 from labledger.analysis.report.origin import provenance
 from labledger.analysis.report.questions import Asked, Trial
@@ -37,14 +37,14 @@ def collect(reader: LedgerReader, run_id: str, options: ReportOptions) -> JsonOb
         "written_by": __version__,
         "confidence": options.confidence,
         "run": _run(run, trials),
-        "headline": _headline(compared, variants),
+        "headline": sentences.headline(variants, compared.documents),
         "missing": list(compared.missing),
         "variants": variants,
         "comparisons": list(compared.documents),
         "tasks": outcomes.by_task(run, trials, scheduled, reader.task_digests(run_id)),
         "time": spending.times(run, trials),
         "metrics": spending.metrics(run, trials, asked.metrics()),
-        "errors": trouble.errors(trials),
+        "errors": trouble.errors(run, trials),
         "trials": [_trial(trial) for trial in trials],
         "provenance": provenance(reader, run, asked, trials),
     }
@@ -66,18 +66,6 @@ def _run(run: RunInfo, trials: Sequence[Trial]) -> JsonObject:
         "scored": sum(trial.counted is not None for trial in trials),
         "passed": sum(trial.passed for trial in trials),
     }
-
-
-def _headline(compared: Compared, variants: Sequence[JsonObject]) -> str:
-    """What the run shows, in a sentence or two: the decisions, or else the counts."""
-    if compared.decisions:
-        return " ".join(compared.decisions)
-    parts = [
-        f"{variant['variant_id']} passed {variant['verdicts']['pass']:,} of "
-        f"{variant['scored']:,} scored trials"
-        for variant in variants
-    ]
-    return "; ".join(parts) + "."
 
 
 def _trial(trial: Trial) -> JsonObject:

@@ -38,6 +38,8 @@ def figure(value: float | None) -> str:
         return "–"
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}"
     return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
@@ -63,7 +65,7 @@ def moment(text: str) -> str:
 
 
 def level(confidence: float) -> str:
-    return f"{100 * confidence:.6g}% CI"
+    return f"{100 * confidence:.6g} % CI"
 
 
 def p_value(test: JsonObject | None) -> str:

@@ -44,7 +44,7 @@ def pack(
 ) -> Packed:
     """The logs of the trials that `logs` names, worst first, while they fit into `room` bytes."""
     wanted = [trial["schedule_idx"] for trial in sorted(trials, key=_rank) if _wants(trial, logs)]
-    references = {idx: text for idx, text in asked.evidence()} if wanted else {}
+    references = dict(asked.evidence()) if wanted else {}
     islands: dict[int, str] = {}
     for schedule_idx in wanted:
         texts = list(_texts(reader, json.loads(references.get(schedule_idx, "{}"))))

@@ -37,7 +37,8 @@ def _lines(report: JsonObject) -> Iterator[str]:
     yield ""
     yield (
         f"Run {_code(run['run_id'])}, experiment digest {_code(origin['experiment_digest'])}, "
-        f"chain digest {_code(origin['chain_head'])}, labledger {_text(origin['labledger_version'])}."
+        f"chain digest {_code(origin['chain_head'])}, "
+        f"labledger {_text(origin['labledger_version'])}."
     )
 
 
@@ -122,8 +123,9 @@ def _metrics(report: JsonObject) -> Iterator[str]:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    numeric = [all(row[n][:1] in "0123456789+-–<" for row in rows) for n in range(len(columns))]
     yield f"| {' | '.join(columns)} |"
-    yield f"| {' | '.join('---' if n == 0 else '---:' for n in range(len(columns)))} |"
+    yield f"| {' | '.join('---:' if right else '---' for right in numeric)} |"
     for row in rows:
         yield f"| {' | '.join(row)} |"
     yield ""

@@ -80,7 +80,6 @@ def _template() -> Any:
 def _view(report: JsonObject) -> JsonObject:
     """All that the template asks for."""
     style, script = ((_FOLDER / name).read_text("utf-8") for name in ("page.css", "page.js"))
-    lead, rest = sentences.lead(report)
     provenance = report["provenance"]
     names = {v["primary_metric"]["name"] for v in report["variants"] if v["primary_metric"]}
     return {
@@ -91,8 +90,6 @@ def _view(report: JsonObject) -> JsonObject:
         "style_hash": _hash(style),
         "script_hash": _hash(script),
         "title": sentences.title(report),
-        "lead": lead,
-        "rest": rest,
         "unfinished": sentences.unfinished(report),
         "figures": list(_figures(report)),
         "sections": list(_sections(report)),
@@ -100,7 +97,7 @@ def _view(report: JsonObject) -> JsonObject:
         "metric_name": names.pop() if len(names) == 1 else None,
         "outcomes_text": sentences.outcomes(report),
         "time_text": sentences.times(report),
-        "cost_text": "What no trial reported is unknown, and not 0.",
+        "cost_text": sentences.METRICS,
         "charts": _charts(report),
         "comparisons": [_comparison(one) for one in report["comparisons"]],
         **_tasks(report),
@@ -140,7 +137,7 @@ def _figures(report: JsonObject) -> Iterator[tuple[str, str, str]]:
 def _sections(report: JsonObject) -> Iterator[tuple[str, str]]:
     yield "outcomes", "Outcomes"
     if report["comparisons"]:
-        yield "differences", "Differences"
+        yield "differences", "Paired differences"
     yield from (("tasks", "Tasks"), ("time", "Time"), ("cost", "Tokens and cost"))
     yield from (("errors", "Errors"), ("trials", "Trials"), ("provenance", "Provenance"))
 
@@ -160,13 +157,21 @@ def _charts(report: JsonObject) -> JsonObject:
 
 def _comparison(document: JsonObject) -> JsonObject:
     ones = document["comparisons"]
-    names = [f"{b} less {a}" for a, b in map(sentences.labels, ones)]
     return {
-        "chart": charts.differences(document, names)
-        if any(c["difference"] for c in ones)
-        else None,
+        "chart": _differences(document) if any(one["difference"] for one in ones) else None,
+        "corrected": any(one["test"] and one["test"]["p_holm"] is not None for one in ones),
         "rows": [_compared(one) for one in ones],
     }
+
+
+def _differences(document: JsonObject) -> charts.Chart:
+    """Named by B alone, where A is the same throughout."""
+    pairs = [sentences.labels(one) for one in document["comparisons"]]
+    against = {a for a, _ in pairs}
+    if len(against) == 1 and len({b for _, b in pairs}) == len(pairs):
+        title = f"points more or less than {against.pop()}"
+        return charts.differences(document, [b for _, b in pairs], title)
+    return charts.differences(document, [f"{b} less {a}" for a, b in pairs], "points, B less A")
 
 
 def _compared(one: JsonObject) -> JsonObject:
@@ -210,6 +215,7 @@ def _tasks(report: JsonObject) -> JsonObject:
         "tasks_cut": len(rows) if len(rows) > _MOST_ROWS else 0,
         "tasks_text": sentences.tasks(report),
         "hardest": failed[:_RANKED],
+        "hardest_more": max(0, len(failed) - _RANKED),
         "flaky": [{**t, "says": flaky_cells(t, report["variants"])} for t in flaky[:_RANKED]],
         "flaky_more": max(0, len(flaky) - _RANKED),
         "flaky_none": sentences.no_flaky(report),

@@ -76,18 +76,16 @@ class Asked:
 
     def metrics(self) -> Iterator[tuple[str, str, float]]:
         """Every metric that is a number: its id, the variant, the value."""
-        for metric_id, variant_id, value in self._rows(_METRICS_SQL):
-            yield metric_id, variant_id, value
+        yield from self._rows(_METRICS_SQL)
 
     def evidence(self) -> Iterator[tuple[int, str]]:
         """The references of every attempt as JSON, by slot, the last attempt last."""
-        for schedule_idx, references in self._rows(_EVIDENCE_SQL):
-            yield schedule_idx, references
+        yield from self._rows(_EVIDENCE_SQL)
 
     def isolation(self) -> list[tuple[str, int]]:
         """What scores say of how the trial was isolated, as JSON, each with how many say so."""
-        return [(text, count) for text, count in self._rows(_ISOLATION_SQL)]
+        return list(self._rows(_ISOLATION_SQL))
 
-    def _rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, sql: str) -> Iterator[Any]:
         _, rows = query(self.path, sql, {"run": self.run_id, "committed": self.committed})
         return rows

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from labledger.analysis.report.figures import bounds, count, counted, level, points, took
 from labledger.analysis.report.logs import Packed
 from labledger.analysis.report.options import Logs
 from labledger.records import JsonObject
 
+METRICS = (
+    "Totals and means are over the trials that reported a number. A trial that reported none is "
+    "unknown, never 0."
+)
 VERDICTS = {
     "better": "Better",
     "worse": "Worse",
@@ -24,13 +28,36 @@ def title(report: JsonObject) -> str:
     return str(run["name"] or run["experiment_id"])
 
 
-def lead(report: JsonObject) -> tuple[str, str]:
-    """The headline, and apart what else its decision says."""
-    text = report["headline"]
-    if sum(len(one["comparisons"]) for one in report["comparisons"]) != 1:
-        return text, ""
-    first, end, rest = text.partition("). ")
-    return (first + ").", rest) if end else (text, "")
+def headline(variants: Sequence[JsonObject], comparisons: Sequence[JsonObject]) -> str:
+    """What the run shows, in a sentence: what was decided, differences first, or the counts."""
+    ones = [(one, d["confidence"]) for d in comparisons for one in d["comparisons"]]
+    if not ones:
+        return _listed(
+            f"{one['variant_id']} passed {count(one['verdicts']['pass'])} of "
+            f"{counted(one['scored'], 'scored trial')}"
+            for one in variants
+        )
+    undecided = ("not_shown", "nothing_paired")
+    ranked = sorted(ones, key=lambda found: found[0]["decision"]["verdict"] in undecided)
+    return _listed(_decided(one, confidence) for one, confidence in ranked)
+
+
+def _decided(one: JsonObject, confidence: float) -> str:
+    """A decision, in half a sentence."""
+    a, b = labels(one)
+    found, word = one["difference"], one["decision"]["verdict"]
+    if found is None:
+        return f"{b} could not be compared with {a}"
+    size = f"{points(found)}, {level(confidence)} {bounds(found, signed=True)}"
+    if word == "not_shown":
+        return f"no difference was shown between {a} and {b} ({size})"
+    return f"{b} is {word} than {a} ({size})"
+
+
+def _listed(clauses: Iterable[str]) -> str:
+    text = "; ".join(clauses) + "."
+    # A name keeps its letters; a clause of our own begins a sentence.
+    return f"N{text[1:]}" if text.startswith("no difference was shown") else text
 
 
 def unfinished(report: JsonObject) -> str | None:
@@ -54,7 +81,10 @@ def outcomes(report: JsonObject) -> str:
         "scored trials: what has no score is in no rate."
     )
     if any(one["pass_rate"] and one["pass_rate"]["low"] is not None for one in report["variants"]):
-        text += f" Intervals ({level(report['confidence'])}) are Wilson’s and know which trials are of the same task."
+        text += (
+            f" Intervals ({level(report['confidence'])}) are Wilson’s, and know which trials are "
+            "of the same task."
+        )
     return text
 
 
@@ -79,7 +109,10 @@ def times(report: JsonObject) -> str:
     if found["wall_ms"] is not None:
         text += f" The run was created and finished within {took(found['wall_ms'])}."
     if spent:
-        text += " In the chart, a line is from the shortest to the longest trial, the bar the middle half, and the mark the median."
+        text += (
+            " In the first chart, the line goes from the shortest trial to the longest, the bar is "
+            "the middle half, and the mark the median."
+        )
     return text
 
 
@@ -151,7 +184,7 @@ def comparison_facts(one: JsonObject) -> Iterator[str]:
     for other in one["sensitivity"]:
         if other["difference"] and other["difference"] != one["difference"]:
             yield (
-                f"With errors counted as {other['errors']}: {points(other['difference'])} "
+                f"With --errors {other['errors']}: {points(other['difference'])} "
                 f"({bounds(other['difference'], signed=True)})."
             )
     for warning in one["warnings"]:

@@ -6,12 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from labledger.analysis.report.questions import Trial
+from labledger.ledger.model import RunInfo
 from labledger.records import JsonObject, SlotStatus
 
 _EXAMPLES = 3
 
 
-def errors(trials: Iterable[Trial]) -> list[JsonObject]:
+def errors(run: RunInfo, trials: Iterable[Trial]) -> list[JsonObject]:
     """Slots that did not complete, by status and reason, the most frequent first."""
     found: dict[tuple[str, str], list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -23,12 +24,17 @@ def errors(trials: Iterable[Trial]) -> list[JsonObject]:
             "status": status,
             "reason": reason or None,
             "count": len(those),
-            "variants": dict(Counter(trial.variant_id for trial in those)),
+            "variants": _by_variant(run, those),
             "examples": [trial.schedule_idx for trial in those[:_EXAMPLES]],
             "message": next((trial.message for trial in those if trial.message), None),
         }
         for (status, reason), those in ranked
     ]
+
+
+def _by_variant(run: RunInfo, trials: Iterable[Trial]) -> dict[str, int]:
+    counts = Counter(trial.variant_id for trial in trials)
+    return {v.variant_id: counts[v.variant_id] for v in run.variants if counts[v.variant_id]}
 
 
 def scored(task: JsonObject) -> int:
