@@ -121,7 +121,7 @@ class Browser:
     def until(self, expression: str) -> None:
         """Return when the expression is true."""
         end = time.monotonic() + PATIENCE_S
-        while not self.run(expression):
+        while not self.run(f"Boolean({expression})"):
             assert time.monotonic() < end, f"waited in vain for {expression}"
 
     def text(self, selector: str) -> str:

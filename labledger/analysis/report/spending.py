@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from labledger import clock
 from labledger.analysis.report.questions import Trial
 from labledger.ledger.model import RunInfo
-from labledger.records import JsonObject
+from labledger.records import JsonObject, RunStatus
 
 
 def times(run: RunInfo, trials: Sequence[Trial]) -> JsonObject:
-    """From the run's creation to its end, and each variant's trials, in milliseconds."""
+    """From the run's creation to its completion, and each variant's trials, in milliseconds."""
     wall = None
-    if run.ended_at is not None:
+    if run.status is RunStatus.COMPLETED and run.ended_at is not None:
         spent = clock.parse(run.ended_at) - clock.parse(run.created_at)
         wall = round(spent.total_seconds() * 1000)
     return {

@@ -267,12 +267,13 @@
   }
   $("#trial-close").addEventListener("click", () => dialog.close());
   dialog.addEventListener("close", () => {
-    if (location.hash.startsWith("#trial-")) history.replaceState(null, "", "#trials");
+    if (location.hash === `#trial-${opened.schedule_idx}`) history.replaceState(null, "", "#trials");
   });
   function follow() {
     const match = /^#trial-(\d+)$/.exec(location.hash);
     const trial = match && trials.find((t) => t.schedule_idx === Number(match[1]));
     if (trial) open(trial);
+    else if (dialog.open) dialog.close();
   }
   addEventListener("hashchange", follow);
 
