@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labledger.analysis.report import charts, figures, needs, sentences, trouble
+from labledger.analysis.report.drawing import Chart
 from labledger.analysis.report.logs import Packed, pack
 from labledger.analysis.report.options import ReportOptions
 from labledger.analysis.report.questions import Asked
@@ -72,7 +73,7 @@ def _template() -> Any:
         "kind": charts.kind_of,
         "css": _CSS.__getitem__,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
-        "shortened": lambda text: text if len(text) <= 300 else f"{text[:299]}…",
+        "shortened": _shortened,
     }
     return environment.get_template("page.html.j2")
 
@@ -164,7 +165,7 @@ def _comparison(document: JsonObject) -> JsonObject:
     }
 
 
-def _differences(document: JsonObject) -> charts.Chart:
+def _differences(document: JsonObject) -> Chart:
     """Named by B alone, where A is the same throughout."""
     pairs = [sentences.labels(one) for one in document["comparisons"]]
     against = {a for a, _ in pairs}
@@ -253,5 +254,13 @@ def _data(report: JsonObject) -> JsonObject:
     return {
         "run_id": report["run"]["run_id"],
         "columns": _COLUMNS,
-        "trials": [[trial[name] for name in _COLUMNS] for trial in report["trials"]],
+        "trials": [
+            [_shortened(trial[name]) if name == "message" else trial[name] for name in _COLUMNS]
+            for trial in report["trials"]
+        ],
     }
+
+
+def _shortened(text: str | None) -> str | None:
+    """A message of a trial, without what would fill the page."""
+    return text if text is None or len(text) <= 300 else f"{text[:299]}…"
