@@ -56,12 +56,12 @@ class Chart:
     """What it shows, for who cannot see it."""
 
 
-def draw(layers: Sequence[JsonObject], says: str, *, height: int | None = None) -> Chart:
+def draw(layers: Sequence[JsonObject], says: str) -> Chart:
     """Draw layers at both widths; a layer's marks are drawn one above the other."""
-    return Chart({name: _drawn(layers, name, height) for name in WIDTHS}, says)
+    return Chart({name: _drawn(layers, name) for name in WIDTHS}, says)
 
 
-def _drawn(layers: Sequence[JsonObject], width: str, height: int | None) -> str:
+def _drawn(layers: Sequence[JsonObject], width: str) -> str:
     import vl_convert
 
     limit, columns, ticks = _SIZES[width]
@@ -78,7 +78,7 @@ def _drawn(layers: Sequence[JsonObject], width: str, height: int | None) -> str:
     spec: JsonObject = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "width": WIDTHS[width],
-        "height": height or {"step": 34},
+        "height": {"step": 34},
         "autosize": {"type": "fit-x", "contains": "padding"},
         "padding": {"left": 22, "right": 6, "top": 2, "bottom": 2},
         "config": {**config, "aria": False},
