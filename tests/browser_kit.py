@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import shutil
-import subprocess
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,19 +28,16 @@ class Browser:
     def __init__(self, command: str, profile: Path) -> None:
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
-
-        def give_pipes() -> None:
-            # Above 4 first, so that neither lands on the other.
-            first, second = (os.dup2(fd, fd + 100) for fd in (to_read, to_write))
-            os.dup2(first, 3)
-            os.dup2(second, 4)
-
-        self._process = subprocess.Popen(
+        nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0) for fd in (1, 2)]
+        # By way of two others, so that neither pipe lands on the other.
+        moves = [(to_read, 103), (to_write, 104), (103, 3), (104, 4)]
+        dups = [(os.POSIX_SPAWN_DUP2, *move) for move in moves]
+        closes = [(os.POSIX_SPAWN_CLOSE, fd) for fd in (103, 104)]
+        self._pid = os.posix_spawnp(
+            command,
             [command, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
-            preexec_fn=give_pipes,
-            close_fds=False,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            os.environ,
+            file_actions=[*nowhere, *dups, *closes],
         )
         os.close(to_read)
         os.close(to_write)
@@ -57,8 +54,8 @@ class Browser:
             self.ask(f"{domain}.enable")
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait(PATIENCE_S)
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
         os.close(self._to)
         os.close(self._from)
 
