@@ -137,14 +137,6 @@ class Ledger:
         """The documented views and their columns."""
         return list_views(self._path)
 
-    def compare(self, *sides: str, options: CompareOptions | None = None) -> Comparison:
-        """Compare variants or runs, paired by task and replication.
-
-        `sides` are the words of `labledger compare`: a run; a run and two variants; or two of
-        ``RUN`` or ``RUN:VARIANT``. Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`.
-        """
-        return compare_sides(self._reader, sides, options or CompareOptions())
-
     def report(self, run_id: str, options: ReportOptions | None = None) -> JsonObject:
         """The facts of a run's report: the `report_v1` of what is committed so far.
 
@@ -161,6 +153,14 @@ class Ledger:
         from labledger.analysis.report.rendering import render
 
         return render(self._reader, run_id, form, options or ReportOptions())
+
+    def compare(self, *sides: str, options: CompareOptions | None = None) -> Comparison:
+        """Compare variants or runs, paired by task and replication.
+
+        `sides` are the words of `labledger compare`: a run; a run and two variants; or two of
+        ``RUN`` or ``RUN:VARIANT``. Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`.
+        """
+        return compare_sides(self._reader, sides, options or CompareOptions())
 
     def export(self, run_id: str, what: str = "all", out: Path | None = None) -> list[Path]:
         """Write mirrors (or the summary) anew, byte for byte as the run wrote them.

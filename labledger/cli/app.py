@@ -39,8 +39,8 @@ def _common(
 
 experiments.register(app)
 history.register(app)
-comparing.register(app)
 reporting.register(app)
+comparing.register(app)
 maintenance.register(app)
 
 
