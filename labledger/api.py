@@ -13,7 +13,9 @@ from labledger.analysis.query import ViewInfo
 from labledger.analysis.query import query as ask
 from labledger.analysis.query import views as list_views
 from labledger.analysis.question import CompareOptions
+from labledger.analysis.report import facts as report_facts
 from labledger.analysis.report.options import ReportOptions
+from labledger.analysis.report.rendering import render as render_report
 from labledger.errors import InvalidInput, Problem
 from labledger.export import mirrors, summary
 from labledger.export.files import replacing
@@ -142,17 +144,13 @@ class Ledger:
 
         Raises `RunNotFound` or `InvalidInput`.
         """
-        from labledger.analysis.report.facts import collect
-
-        return collect(self._reader, run_id, options or ReportOptions())
+        return report_facts.collect(self._reader, run_id, options or ReportOptions())
 
     def rendered_report(
         self, run_id: str, form: str = "html", options: ReportOptions | None = None
     ) -> bytes:
         """The report as ``html``, ``markdown`` or ``json``. Raises `ExtraMissing` for the page."""
-        from labledger.analysis.report.rendering import render
-
-        return render(self._reader, run_id, form, options or ReportOptions())
+        return render_report(self._reader, run_id, form, options or ReportOptions())
 
     def compare(self, *sides: str, options: CompareOptions | None = None) -> Comparison:
         """Compare variants or runs, paired by task and replication.

@@ -142,14 +142,23 @@ def test_a_changed_ledger_is_told(path: Path) -> None:
 
 
 def test_isolation_is_told_where_scores_say_it(path: Path) -> None:
-    """Each different `ext.isolation` of a score is there once, with how many say so."""
-    says = {"network": "none", "grader_sees_agent": False}
+    """Each different `ext.isolation` is there once, with its number; tampering first, and aloud."""
+    quiet = {"agent_user": "65534", "tampering_suspected": [], "tampering_total": 0}
+    loud = {**quiet, "tampering_suspected": ["/agentlab/deps"], "tampering_total": 1}
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
-        for idx in range(4):
-            score = kit.score(idx, "pass", 1.0) | ({"ext": {"isolation": says}} if idx else {})
+        for idx, says in enumerate((None, quiet, quiet, loud)):
+            score = kit.score(idx, "pass", 1.0) | ({"ext": {"isolation": says}} if says else {})
             writer.commit_result(lease, kit.result(idx, scores=(score,)))
         writer.release_lease(lease, RunStatus.COMPLETED)
     found = facts(path)
-    assert found["provenance"]["isolation"] == [{"says": says, "scores": 3}]
+    assert found["provenance"]["isolation"] == [
+        {"says": loud, "scores": 1},
+        {"says": quiet, "scores": 2},
+    ]
     assert json.loads(json.dumps(found)) == found
+    with open_ledger(path) as ledger:
+        assert (
+            "> Tampering is suspected in 1 scored trial:"
+            in ledger.rendered_report("run-1", "markdown").decode()
+        )

@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 from labledger.analysis.report import figures
 from labledger.analysis.report.logs import pack
 from labledger.analysis.report.options import Logs
+from labledger.analysis.report.page import fitting
 from labledger.analysis.report.questions import Asked
 from labledger.analysis.report.text import plain, plain_all
 from labledger.api import ReportOptions, open_ledger
@@ -131,6 +132,16 @@ def test_logs_of_failed_trials_come_first(path: Path) -> None:
     assert text["name"] == "agent_stdout"
     assert text["head"].startswith("3 !")
     assert len(text["head"]) + text["cut"] + len(text["tail"]) == text["size"] == len(log) + 1
+
+
+def test_a_list_of_trials_that_is_too_long_keeps_the_worst(path: Path) -> None:
+    """Errors and failures stay in it while they fit, in the order of the schedule."""
+    comparison_kit.make_run(path, {"base": ["P", "F", "P", "i", "P", "F"]})
+    with open_ledger(path) as ledger:
+        trials = ledger.report("run-1")["trials"]
+    assert fitting(trials, 1_000_000) == trials
+    row = max(len(json.dumps(list(trial.values()))) + 2 for trial in trials)
+    assert [trial["schedule_idx"] for trial in fitting(trials, 3 * row)] == [1, 3, 5]
 
 
 def test_a_log_that_is_lost_is_told(path: Path) -> None:

@@ -43,7 +43,7 @@ def pack(
     reader: LedgerReader, asked: Asked, trials: Iterable[JsonObject], logs: Logs, room: int
 ) -> Packed:
     """The logs of the trials that `logs` names, worst first, while they fit into `room` bytes."""
-    wanted = [trial["schedule_idx"] for trial in sorted(trials, key=_rank) if _wants(trial, logs)]
+    wanted = [trial["schedule_idx"] for trial in sorted(trials, key=badness) if _wants(trial, logs)]
     references = dict(asked.evidence()) if wanted else {}
     islands: dict[int, str] = {}
     for schedule_idx in wanted:
@@ -59,11 +59,11 @@ def pack(
 def _wants(trial: JsonObject, logs: Logs) -> bool:
     if trial["attempt"] is None or logs is Logs.NONE:
         return False
-    return logs is Logs.ALL or _rank(trial)[0] < 2
+    return logs is Logs.ALL or badness(trial)[0] < 2
 
 
-def _rank(trial: JsonObject) -> tuple[int, int]:
-    """What did not complete first, then what did not pass, then the rest."""
+def badness(trial: JsonObject) -> tuple[int, int]:
+    """An order of trials: what did not complete first, then what did not pass, then the rest."""
     if trial["status"] != "completed":
         return 0, trial["schedule_idx"]
     return (2 if trial["verdict"] == "pass" else 1), trial["schedule_idx"]

@@ -23,7 +23,7 @@ def _lines(report: JsonObject) -> Iterator[str]:
     yield ""
     yield f"**{_text(report['headline'])}**"
     yield ""
-    notices = [sentences.unfinished(report), *report["missing"]]
+    notices = [sentences.unfinished(report), sentences.tampering(report), *report["missing"]]
     for notice in filter(None, notices):
         yield f"> {_text(notice)}"
         yield ""

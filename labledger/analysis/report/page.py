@@ -11,7 +11,7 @@ from typing import Any
 
 from labledger.analysis.report import charts, figures, needs, sentences, trouble
 from labledger.analysis.report.drawing import Chart
-from labledger.analysis.report.logs import Packed, pack
+from labledger.analysis.report.logs import Packed, badness, pack
 from labledger.analysis.report.options import ReportOptions
 from labledger.analysis.report.questions import Asked
 from labledger.analysis.report.text import plain_all
@@ -40,14 +40,16 @@ def render(reader: LedgerReader, report: JsonObject, options: ReportOptions) -> 
     needs.require()
     run = report["run"]
     asked = Asked(reader.path, run["run_id"], run["committed"])
-    view = _view(plain_all(report))
+    shown = plain_all(report)
+    listed = fitting(shown["trials"], options.max_bytes // 2)
+    view = _view(shown, listed)
     empty = _filled(view, Packed({}, 0), options)
     room = options.max_bytes - len(empty)
-    return _filled(view, pack(reader, asked, report["trials"], options.logs, room), options)
+    return _filled(view, pack(reader, asked, listed, options.logs, room), options)
 
 
 def _filled(view: JsonObject, packed: Packed, options: ReportOptions) -> bytes:
-    text = sentences.logs(view["report"], packed, options.logs)
+    text = sentences.logs(view["report"], view["listed"], packed, options.logs)
     page: str = _template().render(**view, islands=packed.islands, logs_text=text)
     return page.encode()
 
@@ -78,7 +80,7 @@ def _template() -> Any:
     return environment.get_template("page.html.j2")
 
 
-def _view(report: JsonObject) -> JsonObject:
+def _view(report: JsonObject, listed: Sequence[JsonObject]) -> JsonObject:
     """All that the template asks for."""
     style, script = ((_FOLDER / name).read_text("utf-8") for name in ("page.css", "page.js"))
     provenance = report["provenance"]
@@ -92,6 +94,7 @@ def _view(report: JsonObject) -> JsonObject:
         "script_hash": _hash(script),
         "title": sentences.title(report),
         "unfinished": sentences.unfinished(report),
+        "tampering": sentences.tampering(report),
         "figures": list(_figures(report)),
         "sections": list(_sections(report)),
         "level": figures.level(report["confidence"]),
@@ -105,8 +108,9 @@ def _view(report: JsonObject) -> JsonObject:
         "verification": provenance["verification"],
         "verified": sentences.verified(report),
         "facts": list(_facts(report)),
-        "isolation": provenance["isolation"],
-        "data": _data(report),
+        "isolation": provenance["isolation"][:_RANKED],
+        "data": _data(report, listed),
+        "listed": len(listed),
     }
 
 
@@ -249,16 +253,28 @@ def _facts(report: JsonObject) -> Iterator[tuple[str, str]]:
     yield "chain digest", origin["chain_head"]
 
 
-def _data(report: JsonObject) -> JsonObject:
+def _data(report: JsonObject, listed: Sequence[JsonObject]) -> JsonObject:
     """What the script needs: the trials, as rows of columns."""
     return {
         "run_id": report["run"]["run_id"],
         "columns": _COLUMNS,
-        "trials": [
-            [_shortened(trial[name]) if name == "message" else trial[name] for name in _COLUMNS]
-            for trial in report["trials"]
-        ],
+        "trials": [_row(trial) for trial in listed],
     }
+
+
+def fitting(trials: Sequence[JsonObject], room: int) -> list[JsonObject]:
+    """The trials whose rows fit into `room` bytes, worst first, in schedule order."""
+    found = []
+    for trial in sorted(trials, key=badness):
+        room -= len(json.dumps(_row(trial))) + 2
+        if room < 0:
+            break
+        found.append(trial)
+    return sorted(found, key=lambda trial: trial["schedule_idx"])
+
+
+def _row(trial: JsonObject) -> list[Any]:
+    return [_shortened(trial[name]) if name == "message" else trial[name] for name in _COLUMNS]
 
 
 def _shortened(text: str | None) -> str | None:

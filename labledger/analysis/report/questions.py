@@ -28,7 +28,8 @@ WHERE run_id = :run AND schedule_idx < :committed ORDER BY schedule_idx, attempt
 _ISOLATION_SQL = """
 SELECT record -> '$.ext.isolation', count(*) FROM scores
 WHERE run_id = :run AND schedule_idx < :committed AND record -> '$.ext.isolation' IS NOT NULL
-GROUP BY 1 ORDER BY 2 DESC, 1"""
+GROUP BY 1
+ORDER BY coalesce(record ->> '$.ext.isolation.tampering_total', 0) > 0 DESC, 2 DESC, 1"""
 
 
 class Trial(NamedTuple):

@@ -73,6 +73,21 @@ def unfinished(report: JsonObject) -> str | None:
     )
 
 
+def tampering(report: JsonObject) -> str | None:
+    """That agents may have tampered with their grading, where scores say so."""
+    suspected = sum(
+        one["scores"]
+        for one in report["provenance"]["isolation"]
+        if isinstance(one["says"], dict) and one["says"].get("tampering_total")
+    )
+    if not suspected:
+        return None
+    return (
+        f"Tampering is suspected in {counted(suspected, 'scored trial')}: what their scores say of "
+        "it is under Provenance, in `ext.isolation`."
+    )
+
+
 def outcomes(report: JsonObject) -> str:
     run = report["run"]
     text = (
@@ -116,15 +131,18 @@ def times(report: JsonObject) -> str:
     return text
 
 
-def logs(report: JsonObject, packed: Packed, asked: Logs) -> str:
-    """Which logs the page holds."""
+def logs(report: JsonObject, listed: int, packed: Packed, asked: Logs) -> str:
+    """Which trials the page lists, and whose logs it holds."""
     held = counted(len(packed.islands), "trial")
     who = {
         Logs.NONE: "The file holds no logs",
         Logs.FAILED: f"The file holds logs and patches of {held} that did not pass",
         Logs.ALL: f"The file holds logs and patches of {held}",
     }[asked]
-    text = f"{count(len(report['trials']))} committed slots. {who}; choose one to see it."
+    text = f"{counted(len(report['trials']), 'committed slot')}"
+    if listed < len(report["trials"]):
+        text += f", of which {count(listed)} fit into the list, errors and failures first"
+    text += f". {who}; choose one to see it."
     if asked is Logs.NONE:
         text = text.replace("see it", "see what is known of it")
     if packed.left_out:
