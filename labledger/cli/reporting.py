@@ -60,7 +60,7 @@ def report(
     """
     from labledger.analysis.report.options import MIB, Logs, ReportOptions
     from labledger.api import open_ledger
-    from labledger.cli.console import out_json, say
+    from labledger.cli.console import say
 
     if markdown and json:
         problem = Problem("--json", "cannot be given with --markdown; ask for one of them")
@@ -74,9 +74,6 @@ def report(
     form = "markdown" if markdown else "json" if json else "html"
     path = out_path or (_PAGE if form == "html" else Path("-"))
     with open_ledger(lab_dir=lab_dir) as ledger:
-        if json and str(path) == "-":
-            out_json(ledger.report(run_id, options))
-            return
         content = ledger.rendered_report(run_id, form, options)
     if str(path) == "-":
         _print(content)
