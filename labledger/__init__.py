@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from labledger.api import (
         CompareOptions,
         Ledger,
+        ReportOptions,
         RunOptions,
         RunOutcome,
         open_ledger,
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "CompareOptions",
     "Ledger",
+    "ReportOptions",
     "RunOptions",
     "RunOutcome",
     "open_ledger",

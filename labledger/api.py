@@ -15,6 +15,9 @@ from labledger.analysis.query import ViewInfo, statement
 from labledger.analysis.query import query as ask
 from labledger.analysis.query import views as list_views
 from labledger.analysis.question import CompareOptions
+from labledger.analysis.report import facts as report_facts
+from labledger.analysis.report.options import ReportOptions
+from labledger.analysis.report.rendering import render as render_report
 from labledger.errors import InvalidInput, Problem
 from labledger.export import chain_file, formats, mirrors, summary
 from labledger.export.files import replacing
@@ -29,6 +32,7 @@ from labledger.runner.options import RunOptions, RunOutcome
 __all__ = [
     "CompareOptions",
     "Ledger",
+    "ReportOptions",
     "RunOptions",
     "RunOutcome",
     "open_ledger",
@@ -167,6 +171,19 @@ class Ledger:
     def views(self) -> list[ViewInfo]:
         """The documented views and their columns."""
         return list_views(self._path)
+
+    def report(self, run_id: str, options: ReportOptions | None = None) -> JsonObject:
+        """The facts of a run's report: the `report_v1` of what is committed so far.
+
+        Raises `RunNotFound` or `InvalidInput`.
+        """
+        return report_facts.collect(self._reader, run_id, options or ReportOptions())
+
+    def rendered_report(
+        self, run_id: str, form: str = "html", options: ReportOptions | None = None
+    ) -> bytes:
+        """The report as ``html``, ``markdown`` or ``json``. Raises `ExtraMissing` for the page."""
+        return render_report(self._reader, run_id, form, options or ReportOptions())
 
     def compare(self, *sides: str, options: CompareOptions | None = None) -> Comparison:
         """Compare variants or runs, paired by task and replication.

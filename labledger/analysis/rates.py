@@ -75,11 +75,27 @@ def rate(groups: Groups, confidence: float) -> Estimate:
     return _wilson(task_means(groups), independent_size(map(len, groups)), confidence)
 
 
-def _wilson(means: Sequence[float], independent: float, confidence: float) -> Estimate:
-    from statsmodels.stats.proportion import proportion_confint
+def pooled_rate(groups: Groups, confidence: float) -> Estimate:
+    """The share of 1s among all trials, whatever their tasks, with the interval of `rate`.
 
+    It differs from `rate` where tasks have unequal numbers of trials.
+    """
+    trials = sum(map(len, groups))
+    value = math.fsum(map(math.fsum, groups)) / trials
+    size = effective_size(task_means(groups), value * (1 - value), float(trials), confidence)
+    return _interval(value, size, confidence)
+
+
+def _wilson(means: Sequence[float], independent: float, confidence: float) -> Estimate:
     value = mean(means)
     size = effective_size(means, value * (1 - value), independent, confidence)
+    return _interval(value, size, confidence)
+
+
+def _interval(value: float, size: float, confidence: float) -> Estimate:
+    """Wilson's interval of a rate seen in `size` trials."""
+    from statsmodels.stats.proportion import proportion_confint
+
     low, high = proportion_confint(value * size, size, alpha=1 - confidence, method="wilson")
     return Estimate(value, max(0.0, float(low)), min(1.0, float(high)))
 

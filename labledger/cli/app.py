@@ -7,7 +7,7 @@ import sys
 import typer
 
 from labledger import __version__
-from labledger.cli import comparing, exchange, experiments, history, maintenance
+from labledger.cli import comparing, exchange, experiments, history, maintenance, reporting
 from labledger.cli.console import say, say_error, silence
 from labledger.errors import Exit, LabLedgerError
 
@@ -38,6 +38,7 @@ def _common(
 
 experiments.register(app)
 history.register(app)
+reporting.register(app)
 comparing.register(app)
 exchange.register(app)
 maintenance.register(app)

@@ -16,6 +16,8 @@ from labledger.cli.app import app
 
 HEAVY = (
     "docker",
+    "jinja2",
+    "vl_convert",
     "sqlalchemy",
     "alembic",
     "jsonschema",

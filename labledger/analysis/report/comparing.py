@@ -1,0 +1,61 @@
+"""The comparisons of a report, and a word about each that could not be made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from labledger.analysis.compare import compare
+from labledger.analysis.question import CompareOptions
+from labledger.analysis.report.options import ReportOptions
+from labledger.errors import ExtraMissing, InvalidInput, Problem
+from labledger.ledger.model import RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Every comparison as its document, and what is missing and why."""
+
+    documents: tuple[JsonObject, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def compare_all(reader: LedgerReader, run: RunInfo, options: ReportOptions) -> Compared:
+    """What `options.compare` asks for, or the baseline with every treatment, where there are any.
+
+    Without the extra `analysis` nothing is compared, and `missing` says so. Raises `RunNotFound`
+    or `InvalidInput`.
+    """
+    asked = [sides_of(run, words) for words in options.compare] or _by_default(run)
+    wanted = CompareOptions(confidence=options.confidence)
+    try:
+        found = [compare(reader, words, wanted) for words in asked]
+    except ExtraMissing as error:
+        return Compared(
+            missing=(f"No comparisons and no intervals: {error.message}; {error.hint}",)
+        )
+    return Compared(tuple(comparison.as_json() for comparison in found))
+
+
+def sides_of(run: RunInfo, words: str) -> list[str]:
+    """The words of `labledger compare` for one `--compare`.
+
+    ``OTHER`` (a RUN or RUN:VARIANT) is compared with this run: OTHER is A, this run is B.
+    ``A B`` are two variants of this run, or two sides, each RUN or RUN:VARIANT.
+    """
+    match words.split():
+        case [other]:
+            return [other, run.run_id]
+        case [a, b] if {a, b} <= {variant.variant_id for variant in run.variants}:
+            return [run.run_id, a, b]
+        case [a, b]:
+            return [a, b]
+    message = f"found {words!r}; expected another run, two variants such as 'A B', or two sides"
+    raise InvalidInput("what to compare", [Problem("--compare", message)])
+
+
+def _by_default(run: RunInfo) -> Sequence[list[str]]:
+    roles = [variant.role for variant in run.variants]
+    return [[run.run_id]] if roles.count("baseline") == 1 and len(roles) > 1 else []

@@ -1,0 +1,93 @@
+"""Drawing a chart: a Vega-Lite specification to SVG, with colours that CSS decides.
+
+A chart is drawn for a wide and for a narrow page, so that its letters keep their size on a phone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from labledger.records import JsonObject
+
+WIDTHS = {"wide": 920, "narrow": 346}
+
+_CONFIG: JsonObject = {
+    "background": None,
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "currentColor",
+        "titleColor": "currentColor",
+        "labelFontSize": 13,
+        "titleFontSize": 13,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+        "labelPadding": 6,
+        "gridColor": "var(--line)",
+        "domain": False,
+        "ticks": False,
+    },
+    "axisY": {"grid": False},
+    "legend": {
+        "labelColor": "currentColor",
+        "labelFontSize": 13,
+        "labelLimit": 200,
+        "symbolType": "square",
+        "symbolStrokeWidth": 0,
+        "title": None,
+        "orient": "top",
+        "offset": 6,
+        "columnPadding": 14,
+    },
+}
+_SIZES = {"wide": (200, 6, 5), "narrow": (96, 2, 3)}
+"""How much room a variant's name has, the entries in a row of the legend, about how many ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart, drawn for each width."""
+
+    drawings: Mapping[str, str]
+    """SVG, by the name of the width."""
+    says: str
+    """What it shows, for who cannot see it."""
+
+
+def draw(layers: Sequence[JsonObject], says: str) -> Chart:
+    """Draw layers at both widths; a layer's marks are drawn one above the other."""
+    return Chart({name: _drawn(layers, name) for name in WIDTHS}, says)
+
+
+def _drawn(layers: Sequence[JsonObject], width: str) -> str:
+    import vl_convert
+
+    limit, columns, ticks = _SIZES[width]
+    config = {
+        **_CONFIG,
+        "axisY": {
+            **_CONFIG["axisY"],
+            "labelLimit": limit,
+            "minExtent": limit if limit < 100 else 0,
+        },
+        "axisX": {"tickCount": ticks},
+        "legend": {**_CONFIG["legend"], "columns": columns},
+    }
+    spec: JsonObject = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "width": WIDTHS[width],
+        "height": {"step": 34},
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "padding": {"left": 22, "right": 6, "top": 2, "bottom": 2},
+        "config": {**config, "aria": False},
+        "layer": list(layers),
+    }
+    return _tidied(vl_convert.vegalite_to_svg(spec))
+
+
+def _tidied(svg: str) -> str:
+    """Without what a page has already, and with `fill="none"` where nothing is to be filled."""
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"| version="1.1"| class="[^"]*"', "", svg)
+    return svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)

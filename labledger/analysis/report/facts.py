@@ -1,0 +1,87 @@
+"""The facts of a report, collected into one plain document, `report_v1`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from labledger import __version__, clock, schema
+from labledger.analysis.report import outcomes, sentences, spending, trouble
+from labledger.analysis.report.comparing import compare_all
+from labledger.analysis.report.options import ReportOptions
+from labledger.analysis.report.origin import provenance
+from labledger.analysis.report.questions import Asked, Trial
+from labledger.ledger.model import RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject
+
+SCHEMA = "report_v1"
+
+
+def collect(reader: LedgerReader, run_id: str, options: ReportOptions) -> JsonObject:
+    """The `report_v1` of what is committed so far.
+
+    Raises `RunNotFound`, and `InvalidInput` where the options or what is to be compared are not
+    valid.
+    """
+    options.check()
+    run = reader.run(run_id)
+    asked = Asked(reader.path, run_id, run.next_schedule_idx)
+    trials = asked.trials()
+    scheduled = Counter((slot.variant_id, slot.task_id) for slot in reader.slots(run_id))
+    compared = compare_all(reader, run, options)
+    variants = outcomes.by_variant(run, trials, scheduled, options.confidence)
+    document: JsonObject = {
+        "schema_version": SCHEMA,
+        "written_at": clock.utc_now(),
+        "written_by": __version__,
+        "confidence": options.confidence,
+        "run": _run(run, trials),
+        "headline": sentences.headline(variants, compared.documents),
+        "missing": list(compared.missing),
+        "variants": variants,
+        "comparisons": list(compared.documents),
+        "tasks": outcomes.by_task(run, trials, scheduled, reader.task_digests(run_id)),
+        "time": spending.times(run, trials),
+        "metrics": spending.metrics(run, trials, asked.metrics()),
+        "errors": trouble.errors(run, trials),
+        "trials": [_trial(trial) for trial in trials],
+        "provenance": provenance(reader, run, asked, trials),
+    }
+    schema.check(document, SCHEMA)
+    return document
+
+
+def _run(run: RunInfo, trials: Sequence[Trial]) -> JsonObject:
+    return {
+        "run_id": run.run_id,
+        "experiment_id": run.experiment_id,
+        "name": run.name,
+        "status": run.status.value,
+        "created_at": run.created_at,
+        "updated_at": run.updated_at,
+        "ended_at": run.ended_at,
+        "scheduled": run.total_slots,
+        "committed": len(trials),
+        "scored": sum(trial.counted is not None for trial in trials),
+        "passed": sum(trial.passed for trial in trials),
+    }
+
+
+def _trial(trial: Trial) -> JsonObject:
+    return {
+        "schedule_idx": trial.schedule_idx,
+        "variant_id": trial.variant_id,
+        "task_id": trial.task_id,
+        "repl_idx": trial.repl_idx,
+        "status": trial.status,
+        "reason": trial.reason,
+        "message": trial.message,
+        "verdict": trial.verdict,
+        "counted": trial.counted is not None,
+        "metric_name": trial.metric_name,
+        "metric_value": trial.metric_value,
+        "attempt": trial.attempt,
+        "duration_ms": trial.duration_ms,
+        "agent_ms": trial.agent_ms,
+    }

@@ -1,0 +1,100 @@
+"""Logs and patches that a page carries: cut, compressed, and no more than fit."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from labledger.analysis.report.options import Logs
+from labledger.analysis.report.questions import Asked
+from labledger.analysis.report.text import plain, plain_all
+from labledger.errors import LedgerError
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject
+
+NAMES = (
+    *("workspace_patch", "agent_stdout", "agent_stderr", "grader_stdout", "grader_stderr"),
+    *("setup_stdout", "setup_stderr", "trial_output"),
+)
+"""Which evidence is shown, and in which order."""
+
+_HEAD, _TAIL = 24 * 1024, 40 * 1024
+"""How many bytes of a longer text are kept, of its beginning and of its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The logs of trials, each as Base64 of gzip of JSON, by slot."""
+
+    islands: Mapping[int, str]
+    wanted: int
+    """How many trials should have their logs in the page."""
+
+    @property
+    def left_out(self) -> int:
+        """How many do not, because the page would have become too large."""
+        return self.wanted - len(self.islands)
+
+
+def pack(
+    reader: LedgerReader, asked: Asked, trials: Iterable[JsonObject], logs: Logs, room: int
+) -> Packed:
+    """The logs of the trials that `logs` names, worst first, while they fit into `room` bytes."""
+    wanted = [trial["schedule_idx"] for trial in sorted(trials, key=badness) if _wants(trial, logs)]
+    references = dict(asked.evidence()) if wanted else {}
+    islands: dict[int, str] = {}
+    for schedule_idx in wanted:
+        texts = list(_texts(reader, json.loads(references.get(schedule_idx, "{}"))))
+        island = _compressed(texts)
+        room -= len(island)
+        if room < 0:
+            break
+        islands[schedule_idx] = island
+    return Packed(islands, len(wanted))
+
+
+def _wants(trial: JsonObject, logs: Logs) -> bool:
+    if trial["attempt"] is None or logs is Logs.NONE:
+        return False
+    return logs is Logs.ALL or badness(trial)[0] < 2
+
+
+def badness(trial: JsonObject) -> tuple[int, int]:
+    """An order of trials: what did not complete first, then what did not pass, then the rest."""
+    if trial["status"] != "completed":
+        return 0, trial["schedule_idx"]
+    return (2 if trial["verdict"] == "pass" else 1), trial["schedule_idx"]
+
+
+def _texts(reader: LedgerReader, references: Mapping[str, str]) -> Iterator[JsonObject]:
+    """Each text that is not empty: its name, size, what is kept of it and how much is not."""
+    for name in NAMES:
+        reference = references.get(name)
+        if reference is None:
+            continue
+        try:
+            content = reader.artifact(reference.removeprefix("artifact://sha256/"))
+        except LedgerError as error:
+            yield {"name": name, "size": None, "problem": error.message}
+            continue
+        if content:
+            yield {"name": name, "size": len(content), **_cut(content)}
+
+
+def _cut(content: bytes) -> JsonObject:
+    if len(content) <= _HEAD + _TAIL:
+        return {"head": _decoded(content), "cut": 0, "tail": ""}
+    cut = len(content) - _HEAD - _TAIL
+    return {"head": _decoded(content[:_HEAD]), "cut": cut, "tail": _decoded(content[-_TAIL:])}
+
+
+def _decoded(content: bytes) -> str:
+    return plain(content.decode("utf-8", "replace"))
+
+
+def _compressed(texts: list[JsonObject]) -> str:
+    data = json.dumps(plain_all(texts), ensure_ascii=False).encode()
+    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()

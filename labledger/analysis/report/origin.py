@@ -1,0 +1,59 @@
+"""Where a report's numbers come from, and whether the ledger still holds what was committed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from labledger.analysis.report.questions import Asked, Trial
+from labledger.ledger.model import RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verify import verify
+from labledger.records import JsonObject
+
+_FINDINGS = 20
+
+
+def provenance(
+    reader: LedgerReader, run: RunInfo, asked: Asked, trials: Iterable[Trial]
+) -> JsonObject:
+    """Digests, images, versions, and what `labledger verify` says of the run's rows."""
+    images = dict(run.images)
+    images |= {t.image_ref: t.image_id for t in trials if t.image_ref is not None}
+    first = reader.first_score(run.run_id) or {}
+    benchmark = run.resolved.get("benchmark") or first.get("benchmark") or {}
+    evaluator = first.get("evaluator") or {}
+    return {
+        "experiment_digest": run.digest,
+        "labledger_version": run.labledger_version,
+        "ledger_id": reader.ledger_id,
+        "chain_head": reader.chain_head(run.run_id),
+        "images": [{"ref": str(ref), "id": str(id_)} for ref, id_ in sorted(images.items())],
+        "benchmark": _named(benchmark, ("adapter_id", "name", "version", "split")),
+        "evaluator": _named(evaluator, ("name", "version", "mode")),
+        "isolation": [
+            {"says": json.loads(text), "scores": count} for text, count in asked.isolation()
+        ],
+        "verification": _verification(reader, run.run_id),
+    }
+
+
+def _named(values: JsonObject, keys: Iterable[str]) -> JsonObject:
+    return {key: str(values[key]) for key in keys if values.get(key)}
+
+
+def _verification(reader: LedgerReader, run_id: str) -> JsonObject:
+    found = verify(reader.path, run_id)
+    told = [
+        finding.message
+        if finding.schedule_idx is None
+        else f"slot {finding.schedule_idx}: {finding.message}"
+        for finding in found.findings[:_FINDINGS]
+    ]
+    return {
+        "clean": found.is_clean,
+        "commits": found.slots,
+        "artifacts": found.artifacts,
+        "findings": len(found.findings),
+        "told": told,
+    }

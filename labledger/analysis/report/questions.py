@@ -1,0 +1,92 @@
+"""All that a report asks the ledger in SQL, over the documented views.
+
+Each question is bounded by the number of commits that the report began with, so that the answers
+fit each other while the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from labledger.analysis.query import query
+
+_TRIALS_SQL = """
+SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, verdict,
+       primary_metric_name, primary_metric_value, attempt, duration_ms,
+       setup_duration_ms, agent_duration_ms, grader_duration_ms, image_ref, image_id
+FROM trials WHERE run_id = :run AND schedule_idx < :committed ORDER BY schedule_idx"""
+_METRICS_SQL = """
+SELECT metric_id, variant_id, value FROM metrics_long
+WHERE run_id = :run AND schedule_idx < :committed AND typeof(value) IN ('integer', 'real')
+ORDER BY metric_id, schedule_idx"""
+_EVIDENCE_SQL = """
+SELECT schedule_idx, evidence FROM evidence
+WHERE run_id = :run AND schedule_idx < :committed ORDER BY schedule_idx, attempt, row_seq"""
+_ISOLATION_SQL = """
+SELECT record -> '$.ext.isolation', count(*) FROM scores
+WHERE run_id = :run AND schedule_idx < :committed AND record -> '$.ext.isolation' IS NOT NULL
+GROUP BY 1
+ORDER BY coalesce(record ->> '$.ext.isolation.tampering_total', 0) > 0 DESC, 2 DESC, 1"""
+
+
+class Trial(NamedTuple):
+    """A committed slot."""
+
+    schedule_idx: int
+    variant_id: str
+    task_id: str
+    repl_idx: int
+    status: str
+    reason: str | None
+    message: str | None
+    verdict: str | None
+    metric_name: str | None
+    metric_value: float | None
+    attempt: int | None
+    duration_ms: int | None
+    setup_ms: int | None
+    agent_ms: int | None
+    grader_ms: int | None
+    image_ref: str | None
+    image_id: str | None
+
+    @property
+    def counted(self) -> str | None:
+        """The verdict where it counts: a `grade_error`'s is kept in the ledger, and not counted."""
+        return None if self.status == "grade_error" else self.verdict
+
+    @property
+    def passed(self) -> bool:
+        return self.counted == "pass"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The commits that a report is about: the first `committed` of a run."""
+
+    path: Path
+    run_id: str
+    committed: int
+
+    def trials(self) -> list[Trial]:
+        """Every committed slot, in schedule order."""
+        return [Trial(*row) for row in self._rows(_TRIALS_SQL)]
+
+    def metrics(self) -> Iterator[tuple[str, str, float]]:
+        """Every metric that is a number: its id, the variant, the value."""
+        yield from self._rows(_METRICS_SQL)
+
+    def evidence(self) -> Iterator[tuple[int, str]]:
+        """The references of every attempt as JSON, by slot, the last attempt last."""
+        yield from self._rows(_EVIDENCE_SQL)
+
+    def isolation(self) -> list[tuple[str, int]]:
+        """What scores say of how the trial was isolated, as JSON, each with how many say so."""
+        return list(self._rows(_ISOLATION_SQL))
+
+    def _rows(self, sql: str) -> Iterator[Any]:
+        _, rows = query(self.path, sql, {"run": self.run_id, "committed": self.committed})
+        return rows

@@ -1,0 +1,28 @@
+"""A run's report in each of its forms."""
+
+from __future__ import annotations
+
+import json
+
+from labledger.analysis.report import markdown, needs, page
+from labledger.analysis.report.facts import collect
+from labledger.analysis.report.options import ReportOptions
+from labledger.errors import InvalidInput, Problem
+from labledger.ledger.reader import LedgerReader
+
+FORMS = ("html", "markdown", "json")
+
+
+def render(reader: LedgerReader, run_id: str, form: str, options: ReportOptions) -> bytes:
+    """The report of a run, in UTF-8. Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`."""
+    if form not in FORMS:
+        problem = Problem("form", f"found {form!r}; expected one of {', '.join(FORMS)}")
+        raise InvalidInput("the report", [problem])
+    if form == "html":
+        needs.require()  # Before the work, not after it.
+    report = collect(reader, run_id, options)
+    if form == "markdown":
+        return markdown.render(report).encode()
+    if form == "json":
+        return (json.dumps(report, indent=2) + "\n").encode()
+    return page.render(reader, report, options)

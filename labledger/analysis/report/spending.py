@@ -1,0 +1,94 @@
+"""What a run took: time by phase, and the metrics that trials reported, tokens and cost among them.
+
+What nobody reported is unknown, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from labledger import clock
+from labledger.analysis.report.questions import Trial
+from labledger.ledger.model import RunInfo
+from labledger.records import JsonObject, RunStatus
+
+
+def times(run: RunInfo, trials: Sequence[Trial]) -> JsonObject:
+    """From the run's creation to its completion, and each variant's trials, in milliseconds."""
+    wall = None
+    if run.status is RunStatus.COMPLETED and run.ended_at is not None:
+        spent = clock.parse(run.ended_at) - clock.parse(run.created_at)
+        wall = round(spent.total_seconds() * 1000)
+    return {
+        "wall_ms": wall,
+        "variants": [_of_variant(variant.variant_id, trials) for variant in run.variants],
+    }
+
+
+def _of_variant(variant_id: str, trials: Iterable[Trial]) -> JsonObject:
+    own = [trial for trial in trials if trial.variant_id == variant_id]
+    phases = {
+        "setup": [trial.setup_ms for trial in own],
+        "agent": [trial.agent_ms for trial in own],
+        "grader": [trial.grader_ms for trial in own],
+    }
+    return {
+        "variant_id": variant_id,
+        "trial": _spread([trial.duration_ms for trial in own]),
+        "phases": {name: _spread(found) for name, found in phases.items()},
+    }
+
+
+def _spread(found: Iterable[int | None]) -> JsonObject | None:
+    """How many values there are, their sum and quartiles; None where there are none."""
+    values = sorted(value for value in found if value is not None)
+    if not values:
+        return None
+    first, median, third = (
+        statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+    )
+    return {
+        "trials": len(values),
+        "sum": sum(values),
+        "mean": math.fsum(values) / len(values),
+        "min": values[0],
+        "q1": first,
+        "median": median,
+        "q3": third,
+        "max": values[-1],
+    }
+
+
+def metrics(
+    run: RunInfo, trials: Iterable[Trial], found: Iterable[tuple[str, str, float]]
+) -> list[JsonObject]:
+    """Each metric that is a number, by variant, with how many trials did not report it."""
+    ran = Counter(trial.variant_id for trial in trials if trial.attempt is not None)
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for metric_id, variant_id, value in found:
+        values[metric_id][variant_id].append(value)
+    return [
+        {
+            "metric_id": metric_id,
+            "variants": [
+                _metric(variant.variant_id, of_variant[variant.variant_id], ran)
+                for variant in run.variants
+            ],
+        }
+        for metric_id, of_variant in values.items()
+    ]
+
+
+def _metric(variant_id: str, values: Sequence[float], ran: Counter[str]) -> JsonObject:
+    total = math.fsum(values) if values else None
+    return {
+        "variant_id": variant_id,
+        "known": len(values),
+        "unknown": max(0, ran[variant_id] - len(values)),
+        "sum": total,
+        "mean": None if total is None else total / len(values),
+        "median": statistics.median(values) if values else None,
+    }

@@ -1,0 +1,88 @@
+"""What went wrong, by type; and which tasks were hardest, or passed only sometimes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from labledger.analysis.report.questions import Trial
+from labledger.ledger.model import RunInfo
+from labledger.records import JsonObject, SlotStatus
+
+_EXAMPLES = 3
+
+
+def errors(run: RunInfo, trials: Iterable[Trial]) -> list[JsonObject]:
+    """Slots that did not complete, by status and reason, the most frequent first."""
+    found: dict[tuple[str, str], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        if trial.status != SlotStatus.COMPLETED.value:
+            found[trial.status, trial.reason or ""].append(trial)
+    ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return [
+        {
+            "status": status,
+            "reason": reason or None,
+            "count": len(those),
+            "variants": _by_variant(run, those),
+            "examples": [trial.schedule_idx for trial in those[:_EXAMPLES]],
+            "message": next((trial.message for trial in those if trial.message), None),
+        }
+        for (status, reason), those in ranked
+    ]
+
+
+def _by_variant(run: RunInfo, trials: Iterable[Trial]) -> dict[str, int]:
+    counts = Counter(trial.variant_id for trial in trials)
+    return {v.variant_id: counts[v.variant_id] for v in run.variants if counts[v.variant_id]}
+
+
+def scored(task: JsonObject) -> int:
+    return sum(cell["scored"] for cell in task["cells"])
+
+
+def share(task: JsonObject) -> float | None:
+    """The share of a task's scored trials that passed; None where none is scored."""
+    total = scored(task)
+    return sum(cell["passed"] for cell in task["cells"]) / total if total else None
+
+
+def cell_share(cell: JsonObject) -> float | None:
+    return cell["passed"] / cell["scored"] if cell["scored"] else None
+
+
+def spread(task: JsonObject) -> float:
+    """How far the variants are apart on a task: the largest share less the smallest."""
+    shares = [found for cell in task["cells"] if (found := cell_share(cell)) is not None]
+    return max(shares) - min(shares) if shares else 0.0
+
+
+def is_flaky(task: JsonObject) -> bool:
+    """Whether a variant passed some replications of a task and not others."""
+    return any(0 < cell["passed"] < cell["scored"] for cell in task["cells"])
+
+
+def hardest_first(tasks: Iterable[JsonObject]) -> list[JsonObject]:
+    """Tasks by the share that passed; those that nobody scored come last."""
+    return sorted(tasks, key=lambda task: (_or_last(share(task)), -scored(task), task["task_id"]))
+
+
+def hardest(tasks: Iterable[JsonObject]) -> list[JsonObject]:
+    """Tasks that not every scored trial passed, the hardest first."""
+    return [
+        task for task in hardest_first(tasks) if (found := share(task)) is not None and found < 1
+    ]
+
+
+def flaky(tasks: Sequence[JsonObject]) -> list[JsonObject]:
+    """Flaky tasks, first those that are nearest to even odds."""
+
+    def evenness(task: JsonObject) -> float:
+        shares = [cell_share(cell) for cell in task["cells"]]
+        return min(abs(found - 0.5) for found in shares if found is not None)
+
+    return sorted(filter(is_flaky, tasks), key=lambda task: (evenness(task), task["task_id"]))
+
+
+def _or_last(found: float | None) -> float:
+    return 2.0 if found is None else found

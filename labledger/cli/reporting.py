@@ -1,0 +1,96 @@
+"""`labledger report`: a run as one page for anybody, or as Markdown for a pull request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from labledger.cli import arguments
+from labledger.errors import InvalidInput, Problem
+
+_PAGE = Path("report.html")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(report)
+
+
+def report(
+    run_id: arguments.RunId,
+    out_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The file to write, or - for stdout; without it report.html, and stdout for "
+            "--markdown and --json.",
+        ),
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Markdown for a pull request instead of the page.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="The facts, as report_v1.")] = False,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SIDES",
+            help="Another run to compare this one with (RUN or RUN:VARIANT), or two variants such "
+            "as 'A B'; repeatable. Without it, the baseline with every treatment.",
+        ),
+    ] = None,
+    logs: Annotated[
+        Literal["none", "failed", "all"],
+        typer.Option(
+            help="Whose logs and patches the page holds; failed: of all that did not pass."
+        ),
+    ] = "failed",
+    max_size: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="About how large the page may be; 10m where not given."),
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of intervals and decisions.")] = 0.95,
+    lab_dir: arguments.LabDir = None,
+) -> None:
+    """Report a run: one file that works offline.
+
+    Outcomes with intervals, paired differences, tasks, time, cost, errors, trials with their logs,
+    and where all of it comes from. An unfinished run is reported as such.
+    """
+    from labledger.analysis.report.options import MIB, Logs, ReportOptions
+    from labledger.api import open_ledger
+    from labledger.cli.console import say
+
+    if markdown and json:
+        problem = Problem("--json", "cannot be given with --markdown; ask for one of them")
+        raise InvalidInput("the options of the report", [problem])
+    options = ReportOptions(
+        compare=tuple(compare or ()),
+        confidence=confidence,
+        logs=Logs(logs),
+        max_bytes=arguments.size("--max-size", max_size, 10 * MIB),
+    )
+    form = "markdown" if markdown else "json" if json else "html"
+    path = out_path or (_PAGE if form == "html" else Path("-"))
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        content = ledger.rendered_report(run_id, form, options)
+    if str(path) == "-":
+        _print(content)
+        return
+    _write(path, content)
+    say(f"wrote {path} ({len(content):,} bytes)")
+
+
+def _print(content: bytes) -> None:
+    import sys
+
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    from labledger.export.files import replacing
+
+    with replacing(path) as handle:
+        handle.write(content)

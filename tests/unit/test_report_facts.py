@@ -1,0 +1,164 @@
+"""The facts of a report, `report_v1`: honest denominators, the unknown left unknown, origins."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import comparison_kit
+import ledger_kit as kit
+import pytest
+
+from labledger import schema
+from labledger.analysis.report import trouble
+from labledger.analysis.report.options import MIB
+from labledger.api import ReportOptions, open_ledger
+from labledger.errors import InvalidInput
+from labledger.records import JsonObject, Metric, RunStatus
+
+
+def facts(path: Path, run_id: str = "run-1", **options: Any) -> JsonObject:
+    with open_ledger(path) as ledger:
+        return ledger.report(run_id, ReportOptions(**options))
+
+
+def test_denominators_agree_with_the_leaderboard(path: Path) -> None:
+    """A grade_error's score counts nowhere; what is not committed is scheduled and no more."""
+    comparison_kit.make_run(
+        path, {"base": ["P", "G", "t", "A", "p"], "treat": ["F", "E", "g", "-"]}
+    )
+    found = facts(path)
+    with open_ledger(path) as ledger:
+        for row, said in zip(
+            ledger.query("SELECT * FROM leaderboard"), found["variants"], strict=True
+        ):
+            for name in ("scheduled", "committed", "scored"):
+                assert said[name] == row[name]
+            assert said["verdicts"] == {v: row[v] for v in ("pass", "fail", "missing", "error")}
+            assert said["pass_rate"]["value"] == pytest.approx(row["pass_rate"])
+            assert said["primary_metric"]["mean"] == pytest.approx(row["primary_metric_mean"])
+    base = found["variants"][0]
+    assert base["scored"] == 2
+    assert base["statuses"]["grade_error"] == 1
+    assert {e["status"] for e in found["errors"]} >= {
+        "grade_error",
+        "agent_timeout",
+        "skipped_pruned",
+    }
+    schema.check(found, "report_v1")
+
+
+def test_an_interval_knows_its_replications(path: Path) -> None:
+    """With one trial a task it is Wilson's own; five trials of one task are not five tasks."""
+    comparison_kit.make_run(path, {"base": ["P", "P", "F", "P"]})
+    rate = facts(path)["variants"][0]["pass_rate"]
+    z, n, p = 1.959964, 4, 0.75
+    centre, half = p + z * z / (2 * n), z * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
+    scale = 1 + z * z / n
+    assert rate["low"] == pytest.approx((centre - half) / scale, abs=1e-6)
+    assert rate["high"] == pytest.approx((centre + half) / scale, abs=1e-6)
+    comparison_kit.make_run(path, {"base": ["PPPPP", "PPPPP", "FFFFF", "PPPPP"]}, "copied")
+    copied = facts(path, "copied")["variants"][0]["pass_rate"]
+    assert (copied["low"], copied["high"]) == pytest.approx((rate["low"], rate["high"]))
+
+
+def test_the_unknown_is_not_zero(path: Path) -> None:
+    """A metric that few trials report is summed over those; text is no number; no end, no time."""
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer)
+        costs = {
+            0: (Metric("cost_usd", "events", 0.25),),
+            1: (Metric("cost_usd", "events", "a lot"),),
+        }
+        for idx in range(3):
+            writer.commit_result(lease, kit.result(idx, metrics=costs.get(idx, ())))
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    found = facts(path)
+    (cost,) = found["metrics"]
+    base, treat = cost["variants"]
+    assert (base["sum"], base["known"], base["unknown"]) == (0.25, 1, 1)
+    assert (treat["sum"], treat["mean"], treat["known"], treat["unknown"]) == (None, None, 0, 1)
+    assert found["time"]["wall_ms"] is None
+    assert found["run"]["status"] == "interrupted"
+    phases = found["time"]["variants"][0]["phases"]
+    assert phases["setup"] is None
+    assert phases["agent"]["mean"] == 900
+
+
+def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
+    """Hard is what few scored trials passed; flaky what a variant passed sometimes."""
+    comparison_kit.make_run(
+        path, {"base": ["PP", "PF", "FF", "ii"], "treat": ["PP", "FF", "FF", "ii"]}
+    )
+    tasks = facts(path)["tasks"]
+    assert [task["task_id"] for task in trouble.hardest(tasks)] == ["t02", "t01"]
+    assert [task["task_id"] for task in trouble.flaky(tasks)] == ["t01"]
+    assert [trouble.spread(task) for task in tasks] == [0, 0.5, 0, 0]
+    assert trouble.share(tasks[3]) is None
+
+
+def test_what_is_compared_can_be_chosen(path: Path) -> None:
+    """Another run is A against this one, two variants are A and B; others are refused."""
+    comparison_kit.make_run(path, {"base": ["P"] * 6, "treat": ["F"] * 6})
+    comparison_kit.make_run(path, {"base": ["F"] * 6, "treat": ["F"] * 6}, "run-0")
+    found = facts(path, compare=("treat base", "run-0:base"))
+    sides = [
+        (one["a"]["run_id"], one["a"]["variant_id"], one["b"]["run_id"], one["b"]["variant_id"])
+        for document in found["comparisons"]
+        for one in document["comparisons"]
+    ]
+    assert sides == [
+        ("run-1", "treat", "run-1", "base"),
+        ("run-0", "base", "run-1", "base"),
+    ]
+    assert found["headline"].startswith("base is better than treat (+100.0 points, 95 % CI +")
+    with pytest.raises(InvalidInput, match="expected another run, two variants"):
+        facts(path, compare=("a b c",))
+
+
+def test_options_are_checked_at_once(path: Path) -> None:
+    """Every option that is not valid is named, before anything is read."""
+    with pytest.raises(InvalidInput) as refused:
+        facts(path, "no-such-run", confidence=1.0, max_bytes=MIB - 1)
+    assert [problem.where for problem in refused.value.problems] == ["--confidence", "--max-size"]
+
+
+def test_a_changed_ledger_is_told(path: Path) -> None:
+    """Provenance says what the run was, and that a row was changed after its commit."""
+    comparison_kit.make_run(path, {"base": ["P"], "treat": ["F"]})
+    clean = facts(path)["provenance"]
+    assert clean["verification"]["clean"]
+    assert clean["experiment_digest"] == "d" * 64
+    assert clean["images"] == [{"ref": "python:3.11", "id": "sha256:" + "1" * 64}]
+    with sqlite3.connect(path) as raw:
+        raw.execute("DROP TRIGGER score_refuses_update")
+        raw.execute("UPDATE score SET primary_metric_value = 1")
+    found = facts(path)["provenance"]["verification"]
+    assert not found["clean"]
+    assert found["findings"] == len(found["told"])
+    assert any(text.startswith("slot 1: the columns of a row of score") for text in found["told"])
+
+
+def test_isolation_is_told_where_scores_say_it(path: Path) -> None:
+    """Each different `ext.isolation` is there once, with its number; tampering first, and aloud."""
+    quiet = {"agent_user": "65534", "tampering_suspected": [], "tampering_total": 0}
+    loud = {**quiet, "tampering_suspected": ["/agentlab/deps"], "tampering_total": 1}
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer)
+        for idx, says in enumerate((None, quiet, quiet, loud)):
+            score = kit.score(idx, "pass", 1.0) | ({"ext": {"isolation": says}} if says else {})
+            writer.commit_result(lease, kit.result(idx, scores=(score,)))
+        writer.release_lease(lease, RunStatus.COMPLETED)
+    found = facts(path)
+    assert found["provenance"]["isolation"] == [
+        {"says": loud, "scores": 1},
+        {"says": quiet, "scores": 2},
+    ]
+    assert json.loads(json.dumps(found)) == found
+    with open_ledger(path) as ledger:
+        assert (
+            "> Tampering is suspected in 1 scored trial:"
+            in ledger.rendered_report("run-1", "markdown").decode()
+        )

@@ -1,0 +1,220 @@
+"""A report as text: Markdown that stays text, plain text of anything, the command's refusals."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import comparison_kit
+import ledger_kit as kit
+import pytest
+from experiments import command_env
+from markdown_it import MarkdownIt
+
+from labledger.analysis.report import figures
+from labledger.analysis.report.logs import pack
+from labledger.analysis.report.options import Logs
+from labledger.analysis.report.page import fitting
+from labledger.analysis.report.questions import Asked
+from labledger.analysis.report.text import plain, plain_all
+from labledger.api import ReportOptions, open_ledger
+from labledger.ledger.model import Variant
+from labledger.records import Artifact, JsonObject, RunStatus, Slot, TrialIds
+
+EVIL = "`` <img src=x> | @everyone [x](http://y) <!-- **b**"
+
+
+def test_markdown_holds_the_numbers(path: Path) -> None:
+    """Outcomes, the decision, errors and the digest, as tables that Markdown understands."""
+    comparison_kit.make_run(path, {"base": ["P"] * 7 + ["F"], "treat": ["F"] * 7 + ["i"]})
+    with open_ledger(path) as ledger:
+        text = ledger.rendered_report("run-1", "markdown").decode()
+        decision = ledger.report("run-1")["headline"]
+    html = MarkdownIt("commonmark").enable("table").render(text)
+    assert decision.rstrip(".") in html
+    assert '<code>base</code></td>\n<td style="text-align:right">8</td>' in html
+    assert "<code>infra_error</code>" in html
+    assert "d" * 64 in html
+
+
+def test_markdown_keeps_hostile_names_text(path: Path) -> None:
+    """A name cannot become a tag, a mention, a link, emphasis or another cell."""
+    variants = (Variant(EVIL, "baseline", {}), Variant("b", "treatment", {}))
+    slots = [Slot(0, EVIL, EVIL, 0), Slot(1, "b", EVIL, 0)]
+    with kit.open_writer(path) as writer:
+        run = kit.new_run(name=EVIL, variants=variants)
+        writer.create_run(run, iter([(EVIL, "digest", {"id": EVIL})]), iter(slots))
+        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30.0)
+        for slot in slots:
+            ids = TrialIds.of(kit.RUN, slot)
+            score = kit.score(slot.schedule_idx, "fail", 0.0) | {"ids": ids.as_json()}
+            made = kit.result(
+                slot.schedule_idx, ids=ids, scores=(score,), predictions=(), evidence=()
+            )
+            writer.commit_result(lease, made)
+        writer.release_lease(lease, RunStatus.COMPLETED)
+    with open_ledger(path) as ledger:
+        text = ledger.rendered_report(kit.RUN, "markdown").decode()
+    html = MarkdownIt("commonmark").enable("table").render(text)
+    for tag in ("<img", "<!--", "<a ", "<strong>b<"):
+        assert tag not in html
+    head = text[: text.index("| variant")]
+    assert "@everyone" not in head
+    rows = [line for line in html.split("<tr>") if "img" in line]
+    assert {row.count("<td") for row in rows if "<td" in row} <= {3, 5, 6, 9}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b[1;31mred\x1b[0m\x1b]0;title\x07b", "aredb"),
+        ("lone \ud800 and \x00", "lone \ufffd and \ufffd"),
+        ("left \u202eright", "left \ufffdright"),
+        ("tab\tline\r\nnext\rlast\n", "tab\tline\nnext\nlast\n"),
+        ("é 漢 🙂", "é 漢 🙂"),
+    ],
+)
+def test_any_text_becomes_plain(text: str, shown: str) -> None:
+    """Terminal sequences go, what is hidden is marked, what is to be read stays; in all of JSON."""
+    assert plain(text) == shown
+    assert plain_all({text: [text, 1, None]}) == {shown: [shown, 1, None]}
+    assert plain(text).encode()
+
+
+def test_numbers_read_well() -> None:
+    """Durations and amounts in words that fit their size; the unknown is a dash."""
+    assert [figures.took(ms) for ms in (None, 420, 59_949, 61_000, 7_380_000)] == [
+        *("–", "0.42 s", "59.9 s", "1 min 1 s", "2 h 3 min"),
+    ]
+    assert [figures.figure(n) for n in (None, 0.0, 1234.0, 0.12345, 123.456, 99999.5)] == [
+        *("–", "0", "1,234", "0.1235", "123.46", "100,000"),
+    ]
+
+
+# -- logs
+
+
+def packed(path: Path, logs: Logs, room: int) -> dict[int, list[JsonObject]]:
+    """The logs in a page of run-1, by slot."""
+    with open_ledger(path) as ledger:
+        trials = ledger.report(kit.RUN)["trials"]
+        asked = Asked(path, kit.RUN, len(trials))
+        found = pack(ledger._reader, asked, trials, logs, room)
+    assert found.left_out == found.wanted - len(found.islands)
+    return {
+        idx: json.loads(gzip.decompress(base64.b64decode(island)))
+        for idx, island in found.islands.items()
+    }
+
+
+def test_logs_of_failed_trials_come_first(path: Path) -> None:
+    """What failed is kept whole or cut in the middle; what does not fit is left out, best first."""
+    log = bytes(range(32, 127)) * 1000
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer)
+        for idx in range(4):
+            artifact = Artifact.inline(b"%d" % idx + log)
+            evidence = kit.evidence(idx, artifact)
+            writer.commit_result(
+                lease, kit.result(idx, evidence=(evidence,), artifacts=(artifact,))
+            )
+        writer.release_lease(lease, RunStatus.COMPLETED)
+    failed = packed(path, Logs.FAILED, 1_000_000)
+    assert list(failed) == [1, 3]
+    assert list(packed(path, Logs.ALL, 1_000_000)) == [1, 3, 0, 2]
+    assert list(packed(path, Logs.NONE, 1_000_000)) == []
+    assert packed(path, Logs.ALL, 10) == {}
+    (text,) = failed[3]
+    assert text["name"] == "agent_stdout"
+    assert text["head"].startswith("3 !")
+    assert len(text["head"]) + text["cut"] + len(text["tail"]) == text["size"] == len(log) + 1
+
+
+def test_a_list_of_trials_that_is_too_long_keeps_the_worst(path: Path) -> None:
+    """Errors and failures stay in it while they fit, in the order of the schedule."""
+    comparison_kit.make_run(path, {"base": ["P", "F", "P", "i", "P", "F"]})
+    with open_ledger(path) as ledger:
+        trials = ledger.report("run-1")["trials"]
+    assert fitting(trials, 1_000_000) == trials
+    row = max(len(json.dumps(list(trial.values()))) + 2 for trial in trials)
+    assert [trial["schedule_idx"] for trial in fitting(trials, 3 * row)] == [1, 3, 5]
+
+
+def test_a_log_that_is_lost_is_told(path: Path) -> None:
+    """A report is made of what is there: a missing artifact is a sentence in its place."""
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer)
+        lost = kit.evidence(1, Artifact.inline(b"never kept"))
+        writer.commit_result(lease, kit.result(0))
+        writer.commit_result(lease, kit.result(1, evidence=(lost,), artifacts=()))
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    ((text,),) = packed(path, Logs.FAILED, 1_000_000).values()
+    assert "holds no artifact" in text["problem"]
+
+
+# -- what is not installed
+
+
+def without(path: Path, modules: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
+    """Type `labledger report run-1 WORDS` in a real Python that lacks some modules."""
+    typed = ["labledger", "report", "run-1", "--lab-dir", str(path.parent), *words]
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({modules!r}))\n"
+        f"sys.argv = {typed!r}\n"
+        "from labledger.cli.app import main; main()"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=command_env(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_without_the_extra_the_command_says_what_to_install(path: Path) -> None:
+    """The page needs the extra `report`, exit code 2; Markdown does without."""
+    comparison_kit.make_run(path, {"base": ["P"], "treat": ["F"]})
+    page = path.parent / "page.html"
+    done = without(path, ("jinja2", "vl_convert"), "-o", str(page))
+    assert done.returncode == 2
+    assert "the page needs jinja2 and vl-convert-python" in done.stderr
+    assert "pip install 'labledger[report]'" in done.stderr
+    assert not page.exists()
+    assert without(path, ("jinja2", "vl_convert"), "--markdown").stdout.startswith("## A demo")
+
+
+def test_without_analysis_a_report_says_what_it_lacks(path: Path) -> None:
+    """No scipy: the counts and rates are there, the comparison and the intervals are missed."""
+    comparison_kit.make_run(path, {"base": ["P"], "treat": ["F"]})
+    page = path.parent / "page.html"
+    done = without(path, ("scipy",), "-o", str(page))
+    assert done.returncode == 0, done.stderr
+    assert "No comparisons and no intervals: comparing needs scipy" in page.read_text("utf-8")
+    said = without(path, ("scipy",), "--json")
+    found = json.loads(said.stdout)
+    assert found["comparisons"] == []
+    assert [v["pass_rate"] for v in found["variants"]] == [
+        {"value": 1.0, "low": None, "high": None},
+        {"value": 0.0, "low": None, "high": None},
+    ]
+    assert found["headline"] == "base passed 1 of 1 scored trial; treat passed 0 of 1 scored trial."
+
+
+def test_a_report_takes_the_place_of_the_old_one_whole(path: Path) -> None:
+    """--markdown writes to a file too; two forms at once, or an unknown form, are refused."""
+    comparison_kit.make_run(path, {"base": ["P"], "treat": ["F"]})
+    page = path.parent / "report.md"
+    page.write_text("old")
+    refused = without(path, (), "--markdown", "--json", "-o", str(page))
+    assert refused.returncode == 2
+    assert "ask for one of them" in refused.stderr
+    assert page.read_text() == "old"
+    assert without(path, (), "--markdown", "-o", str(page)).returncode == 0
+    assert page.read_text().startswith("## A demo")
+    with open_ledger(path) as ledger, pytest.raises(Exception, match="html, markdown, json"):
+        ledger.rendered_report("run-1", "pdf", ReportOptions())
