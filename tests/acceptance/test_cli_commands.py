@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from experiments import BY_MODE, FAILS, PASSING, UNGRADABLE, Project
 
-from labledger.export import mirrors, summary
+from labledger.export import chain_file, mirrors, summary
 
 pytestmark = pytest.mark.docker
 
 RUN = "finished"
-MIRRORS = {**mirrors.PATHS, "summary": summary.PATH}
+MIRRORS = {**mirrors.PATHS, "summary": summary.PATH, "chain": chain_file.PATH}
 
 
 @pytest.fixture(scope="module")
