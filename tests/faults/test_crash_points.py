@@ -14,7 +14,7 @@ from labledger.faults import POINTS, VARIABLE
 pytestmark = pytest.mark.docker
 
 SLOW_FIRST = "sleep 1.5; " + RIGHT
-TASKS = {"a": SLOW_FIRST, "b": RIGHT, "c": FAILS, "d": BY_MODE, "e": UNGRADABLE}
+TASKS = {"a": SLOW_FIRST, "b": FAILS, "c": BY_MODE, "d": UNGRADABLE}
 STAGED = 2
 """A slot that ends before its turn: those of task `a` are slow."""
 AT = {"before_stage": STAGED, "inside_stage": STAGED, "after_stage": STAGED, "before_commit": 0}
