@@ -6,6 +6,7 @@ import math
 import os
 import secrets
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from docker.errors import APIError
 
 _API_TIMEOUT_S = 60
+_POLL_S = 0.05
 _NOT_FOUND = 404
 _SERVER_ERROR = 500
 _FULL = "no space left on device"
@@ -216,7 +218,15 @@ class Engine:
             except APIError as error:
                 if "is already in progress" not in str(error):
                     raise
-                self._client.wait(container, condition="removed", timeout=_API_TIMEOUT_S)
+                self._await_removal(container)
+
+    def _await_removal(self, container: str) -> None:
+        """Return when a container is gone. Asks: to be told, one may come a moment too late."""
+        deadline = time.monotonic() + _API_TIMEOUT_S
+        while self.inspect(container) is not None:
+            if time.monotonic() > deadline:
+                raise ContainerFailed(f"container {container} is still being removed")
+            time.sleep(_POLL_S)
 
     def changes(self, container: str) -> Iterator[str]:
         """Each path that is not as in the image, in any order. Raises `ContainerFailed`."""

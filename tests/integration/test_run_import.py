@@ -24,7 +24,7 @@ def head(project: Project, run_id: str) -> str:
 def test_two_labs_merge_and_a_run_goes_on_in_the_other(tmp_path: Path) -> None:
     """Both hold all runs with the same digests; an interrupted one is completed after its move."""
     ours = Project(tmp_path / "ours", {"a": RIGHT, "b": BY_MODE, "c": WRONG})
-    theirs = Project(tmp_path / "theirs", {"a": RIGHT, "b": HOLDS})
+    theirs = Project(tmp_path / "theirs", {"a": RIGHT, "b": HOLDS}, max_concurrency=4)
     assert ours.start("one").complete
     with closing(theirs.run("two", *HOLDING)) as coordinator:
         interrupt_after_two(theirs, coordinator)
