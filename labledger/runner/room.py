@@ -12,6 +12,9 @@ from labledger.records import JsonObject
 MIN_FREE_BYTES = 512 << 20
 """What must be free before a run begins and before each dispatch, unless the user says else."""
 
+_FULL_BYTES = 1 << 20
+"""With less than this free a disk is full, whatever the user says."""
+
 _MIN_FREE_INODES = 1000
 
 
@@ -49,6 +52,8 @@ class Room:
         if free is None:
             return None
         free_bytes, free_inodes = free
+        if self.min_free_bytes <= free_bytes < _FULL_BYTES:
+            return f"the disk is full at {place}, for {what}"
         if free_bytes < self.min_free_bytes:
             missing = self.min_free_bytes - free_bytes
             return (

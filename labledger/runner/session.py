@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -157,7 +157,9 @@ class Session:
             engine_info = thread_engine().info()
         except EngineUnavailable:
             engine_info = {}
-        return Room.of(self.lab.root, engine_info, self.options.min_free_bytes)
+        room = Room.of(self.lab.root, engine_info, self.options.min_free_bytes)
+        trials = {self.lab.run_folder(self.run_id): "the trials"}
+        return replace(room, places={**room.places, **trials})
 
     def _plans(self, run: RunInfo, ledger_id: str) -> dict[str, TrialPlan]:
         return {

@@ -134,17 +134,19 @@ def _delete(folder: Path) -> None:
 def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
     """Run a new container, in the place of one of its name that never ran, if there is one.
 
-    An engine may still have been creating it when the coordinator that asked for it died.
+    An engine may still have been creating it when the coordinator that asked for it died, or may
+    have said that it failed to.
     """
-    try:
-        return _run_new(engine, spec)
-    except NameTaken:
-        state = engine.inspect(spec.container)
-        if state is not None and state.has_started:
-            raise
-        thread_gate().require_open()
-        engine.remove(spec.container)
-        return _run_new(engine, spec)
+    for _ in starting.PAUSES_S:
+        try:
+            return _run_new(engine, spec)
+        except NameTaken:
+            state = engine.inspect(spec.container)
+            if state is not None and state.has_started:
+                raise
+            thread_gate().require_open()
+            engine.remove(spec.container if state is None else state.container_id)
+    return _run_new(engine, spec)
 
 
 def _run_new(engine: Engine, spec: TrialSpec) -> Ended:

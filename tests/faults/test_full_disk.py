@@ -17,7 +17,7 @@ from labledger.trial.worker import run_trial
 
 pytestmark = pytest.mark.docker
 
-LOUD = "head -c 150000 /dev/urandom | base64; " + RIGHT
+LOUD = "sleep 1; head -c 150000 /dev/urandom | base64; " + RIGHT
 """An agent whose output needs room: in its trial folder, then in the artifact store."""
 TASKS = {f"t{n}": LOUD for n in range(4)}
 NO_THRESHOLD = ("--min-free", "0", "--patience", "60")

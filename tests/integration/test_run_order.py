@@ -161,7 +161,8 @@ def test_the_ledger_lists_both_runs(
     """All runs of a project are in one ledger, the newest first, complete and owned by nobody."""
     with open_ledger(lab_dir=project.lab) as ledger:
         runs = ledger.runs()
-    assert [run.run_id for run in runs] == ["in-order", "disorder"]
+    assert {run.run_id for run in runs} == {"in-order", "disorder"}
+    assert runs == sorted(runs, key=lambda run: run.created_at, reverse=True)
     assert all(run.status == "completed" and run.lease is None for run in runs)
 
 
