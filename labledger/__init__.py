@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         RunOptions,
         RunOutcome,
         open_ledger,
+        regrade,
         resume,
         run,
     )
@@ -25,6 +26,7 @@ __all__ = [
     "RunOptions",
     "RunOutcome",
     "open_ledger",
+    "regrade",
     "resume",
     "run",
 ]

@@ -28,6 +28,7 @@ from labledger.records import RECORD_KINDS, JsonObject
 from labledger.runner.lab import Lab
 from labledger.runner.launch import resume_run, start_run
 from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.regrading import regrade_run
 
 __all__ = [
     "CompareOptions",
@@ -36,6 +37,7 @@ __all__ = [
     "RunOptions",
     "RunOutcome",
     "open_ledger",
+    "regrade",
     "resume",
     "run",
 ]
@@ -53,6 +55,18 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
 def resume(run_id: str, options: RunOptions | None = None) -> RunOutcome:
     """Go on with an interrupted run. Nothing that finished or was started is run again."""
     return resume_run(run_id, options or RunOptions())
+
+
+def regrade(
+    run_id: str, grader: str | Path, options: RunOptions | None = None, *, again: bool = False
+) -> RunOutcome:
+    """Judge a complete run's stored evidence with another grader, as its next generation.
+
+    `grader` is an experiment file, whose grader is taken, or a script in the place of the run's
+    own. No agent runs. Raises `RunNotComplete`, or `AlreadyJudged` where the same grader has
+    judged the run before and `again` is not given.
+    """
+    return regrade_run(run_id, Path(grader), options or RunOptions(), again=again)
 
 
 def open_ledger(path: str | Path | None = None, *, lab_dir: Path | None = None) -> Ledger:

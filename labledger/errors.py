@@ -145,6 +145,18 @@ class RunExists(LedgerError):
     exit_code = Exit.INVALID
 
 
+class RunNotComplete(LedgerError):
+    """Only a run whose slots are all committed can be regraded."""
+
+    exit_code = Exit.INVALID
+
+
+class AlreadyJudged(LedgerError):
+    """The grader has judged the run before."""
+
+    exit_code = Exit.INVALID
+
+
 class ExperimentChanged(LabLedgerError):
     """The experiment is no longer the one that the run was started with."""
 

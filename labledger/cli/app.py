@@ -7,7 +7,15 @@ import sys
 import typer
 
 from labledger import __version__
-from labledger.cli import comparing, exchange, experiments, history, maintenance, reporting
+from labledger.cli import (
+    comparing,
+    exchange,
+    experiments,
+    history,
+    maintenance,
+    regrading,
+    reporting,
+)
 from labledger.cli.console import say, say_error, silence
 from labledger.errors import Exit, LabLedgerError
 
@@ -37,6 +45,7 @@ def _common(
 
 
 experiments.register(app)
+regrading.register(app)
 history.register(app)
 reporting.register(app)
 comparing.register(app)

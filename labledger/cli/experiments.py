@@ -123,7 +123,7 @@ def run(
         document = resolve_experiment(path, options).document
         return [variant["variant_id"] for variant in document["variants"]]
 
-    _watched(options, lambda o: start_run(path, o), variants, json, quiet, fail_under)
+    watched(options, lambda o: start_run(path, o), variants, json, quiet, fail_under)
 
 
 def resume(
@@ -185,10 +185,10 @@ def resume(
         with open_ledger(lab_dir=lab_dir) as ledger:
             return [variant.variant_id for variant in ledger.run(run_id).variants]
 
-    _watched(options, lambda o: resume_run(run_id, o), variants, json, quiet, fail_under)
+    watched(options, lambda o: resume_run(run_id, o), variants, json, quiet, fail_under)
 
 
-def _watched(
+def watched(
     options: RunOptions,
     work: Callable[[RunOptions], RunOutcome],
     variants: Callable[[], Sequence[str]],

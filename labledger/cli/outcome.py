@@ -15,18 +15,31 @@ if TYPE_CHECKING:
 
     from labledger.ledger.model import RunInfo, VariantCounts
     from labledger.records import JsonObject
-    from labledger.runner.options import RunOutcome
+    from labledger.runner.options import Regrading, RunOutcome
 
 
 def print_outcome(outcome: RunOutcome) -> None:
     ext = outcome.summary["ext"]
     out(f"run {outcome.run_id}: {ext['committed']} of {ext['scheduled']} slots committed")
     print_summary(outcome.summary)
-    spent = {kind: Spent(**found) for kind, found in ext["spent"].items()}
+    spent = {kind: Spent(**found) for kind, found in ext.get("spent", {}).items()}
     if texts := spent_texts(spent):
         out(" · ".join(texts))
+    if outcome.regrading is not None and outcome.complete:
+        _print_flips(outcome.regrading)
     if outcome.trouble:
         say(f"stopped early: {outcome.trouble}")
+
+
+def _print_flips(regrading: Regrading) -> None:
+    """What the new grader sees in another way than the one before."""
+    total = sum(flip.slots for flip in regrading.flips)
+    changed = [flip for flip in regrading.flips if flip.before != flip.after]
+    count = sum(flip.slots for flip in changed)
+    names = f"generation {regrading.generation} against generation {regrading.earlier}"
+    out(f"{names}: {count} of {total} slots changed")
+    for flip in changed:
+        out(f"  {flip.before} → {flip.after}: {flip.slots}")
 
 
 def print_next(outcome: RunOutcome) -> None:
@@ -93,6 +106,8 @@ def _next(outcome: RunOutcome) -> list[str]:
     run_id = outcome.run_id
     if not outcome.complete:
         return [f"labledger resume {run_id}", f"labledger status {run_id}"]
+    if outcome.regrading is not None:
+        return _next_of_regrading(run_id, outcome.regrading)
     statuses = outcome.summary["ext"]["statuses"]
     asked = "SELECT task_id, variant_id, verdict FROM scores"
     commands = [f"labledger query \"{asked} WHERE run_id = '{run_id}'\""]
@@ -103,3 +118,14 @@ def _next(outcome: RunOutcome) -> list[str]:
     commands.append(f"labledger show {run_id} 0")
     commands.append(f"labledger export {run_id} --what scores --out -")
     return commands
+
+
+def _next_of_regrading(run_id: str, regrading: Regrading) -> list[str]:
+    root_id = regrading.root_id
+    asked = "SELECT task_id, variant_id, repl_idx, generation, verdict FROM all_scores"
+    return [
+        f"labledger compare {root_id}.g{regrading.earlier} {run_id}",
+        f"labledger query \"{asked} WHERE run_id = '{root_id}'\"",
+        f"labledger report {root_id}",
+        f"labledger show {run_id} 0",
+    ]

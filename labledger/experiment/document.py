@@ -223,10 +223,11 @@ def result_part(document: JsonObject) -> JsonObject:
     """What of a resolved document can change a result.
 
     Left out: how many trials run at once, what the experiment is called, where its tasks were
-    read from and how they were chosen (the dataset's digest says which they are), and the names
-    of the environment, which the phases hold.
+    read from and how they were chosen (the dataset's digest says which they are), the names of
+    the environment, which the phases hold, and which run a regrading regrades: its grader is in it
+    as any other's.
     """
-    left_out = {"environment", "experiment", "dataset", "design"}
+    left_out = {"environment", "experiment", "dataset", "design", "regrades"}
     part = {key: value for key, value in document.items() if key not in left_out}
     part["experiment"] = {"id": document["experiment"]["id"]}
     part["dataset"] = {key: document["dataset"][key] for key in ("suite_id", "split_id", "digest")}

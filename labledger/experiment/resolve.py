@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -115,7 +115,7 @@ class ResolvedExperiment:
         """
         for file in {file.sha256: file for phase in self.files.values() for file in phase}.values():
             if not store.has(file.sha256):
-                _freeze_file(file, store)
+                freeze_file(file, store)
         self.dataset.freeze(store)
 
     def missing_names(self, known: Collection[str]) -> list[Problem]:
@@ -167,7 +167,8 @@ def resolve(authored: Authored, overrides: Overrides | None = None) -> ResolvedE
     document = documents.base(data)
     document["variants"] = documents.variant_sections(data, chosen, files)
     document["grader"] = documents.grader_section(data, files)
-    _check_executable(authored, document, files)
+    commands = [(phase, section) for phase, _, section in documents.phases(document)]
+    require_executable(authored, commands, files)
     selection = Selection(document["dataset"]["limit"], overrides.tasks, overrides.limit)
     path = authored.folder / document["dataset"]["path"]
     dataset = read_tasks(path, selection, default_image=document["runtime"]["image"])
@@ -226,12 +227,14 @@ def _staged(authored: Authored) -> dict[str, tuple[StagedFile, ...]]:
     return files
 
 
-def _check_executable(
-    authored: Authored, document: JsonObject, files: Mapping[str, tuple[StagedFile, ...]]
+def require_executable(
+    authored: Authored,
+    commands: Iterable[tuple[str, JsonObject]],
+    files: Mapping[str, tuple[StagedFile, ...]],
 ) -> None:
-    """A staged file that a command starts itself must be executable."""
+    """A staged file that a phase's command starts itself must be executable."""
     problems: dict[FieldPath, Problem] = {}
-    for phase, _, section in documents.phases(document):
+    for phase, section in commands:
         path = documents.authored_place(phase, ("command", 0))
         for file in files[phase]:
             started = section["command"][0] == f"{documents.DEPS}/{phase}/{file.name}"
@@ -251,7 +254,8 @@ def _references(document: JsonObject) -> Iterator[tuple[str, str | None, FieldPa
                     yield phase, variant, place, name
 
 
-def _freeze_file(file: StagedFile, store: ArtifactStore) -> None:
+def freeze_file(file: StagedFile, store: ArtifactStore) -> None:
+    """Put a staged file into `store`. Raises `ExperimentChanged` where it has changed since."""
     try:
         kept, _ = store.put_file(file.source)
     except FileNotFoundError:

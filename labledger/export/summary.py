@@ -9,7 +9,7 @@ from typing import Any
 
 from labledger import faults, schema
 from labledger.export.files import replacing
-from labledger.ledger.model import PrimaryMetric, VariantCounts
+from labledger.ledger.model import PrimaryMetric, RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, SlotStatus, Verdict
 from labledger.store import Fence
@@ -51,7 +51,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             "run_digest": run.digest,
             "chain_head": reader.chain_head(run_id),
             **_denominators(_sum(counts)),
-            "spent": {kind: spent.as_json() for kind, spent in reader.spent(run_id).items()},
+            **_about_spending(reader, run),
             "variants": [
                 {"variant_id": count.variant_id, **_denominators(count)} for count in counts
             ],
@@ -61,6 +61,13 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
         summary["evaluator"] = first["evaluator"]
     schema.check(summary, SCHEMA)
     return summary
+
+
+def _about_spending(reader: LedgerReader, run: RunInfo) -> JsonObject:
+    """What the trials spent; of a regrading, which repeats what was spent before, whose it was."""
+    if run.regrades is not None:
+        return {"regrades": run.regrades}
+    return {"spent": {kind: spent.as_json() for kind, spent in reader.spent(run.run_id).items()}}
 
 
 def summary_bytes(summary: JsonObject) -> bytes:

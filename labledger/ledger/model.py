@@ -174,6 +174,12 @@ class RunInfo:
         document: JsonObject = json.loads(self.resolved_text)
         return document
 
+    @property
+    def regrades(self) -> JsonObject | None:
+        """Of a regrading: the run whose evidence it judges, its generation, its grader's digest."""
+        found: JsonObject | None = self.resolved.get("regrades")
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class VariantCounts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -238,6 +238,21 @@ class LedgerReader:
             sql = "SELECT 1 FROM artifact WHERE sha256 = ?"
             return connection.exec_driver_sql(sql, (_digest_bytes(sha256),)).first() is not None
 
+    def small_artifacts(self, digests: Iterable[str]) -> dict[str, bytes]:
+        """The contents of those artifacts that lie in the ledger itself, by digest.
+
+        Raises `LedgerError` where one was changed.
+        """
+        with self._snapshot("read artifacts") as connection:
+            found = {}
+            for sha256 in digests:
+                content = connection.exec_driver_sql(
+                    "SELECT content FROM artifact WHERE sha256 = ?", (_digest_bytes(sha256),)
+                ).scalar()
+                if content is not None:
+                    found[sha256] = _unchanged(content, sha256)
+            return found
+
     def artifact(self, sha256: str) -> bytes:
         """The content of an artifact (64 hex digits), its digest checked. Raises `LedgerError`."""
         with self._snapshot("read an artifact") as connection:
@@ -252,9 +267,7 @@ class LedgerReader:
             raise LedgerError(
                 f"could not read artifact {sha256}: {error.strerror} ({self._store.path(sha256)})"
             ) from error
-        if sha256_hex(content) != sha256:
-            raise LedgerError(f"artifact {sha256} was changed: its content has another digest")
-        return content
+        return _unchanged(content, sha256)
 
     # -- connections
 
@@ -267,6 +280,12 @@ class LedgerReader:
     def _of_run(self, run_id: str) -> Iterator[tuple[Connection, int]]:
         with self._snapshot(f"read run {run_id}") as connection:
             yield connection, run_number(connection, run_id)
+
+
+def _unchanged(content: bytes, sha256: str) -> bytes:
+    if sha256_hex(content) != sha256:
+        raise LedgerError(f"artifact {sha256} was changed: its content has another digest")
+    return content
 
 
 def _digest_bytes(sha256: str) -> bytes:

@@ -13,7 +13,7 @@ from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.model import Dispatch, Lease
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import SlotRecords, SlotStatus, TrialResult
-from labledger.runner.budget import Budget, amounts
+from labledger.runner.budget import Budget
 from labledger.runner.error_rate import ErrorRate
 from labledger.runner.events import Listener, event
 from labledger.runner.holds import Hold
@@ -99,7 +99,7 @@ class Bookkeeper:
                 reason=result.reason,
                 verdict=result.verdict,
                 duration_ms=result.duration_ms,
-                **amounts(result),
+                **self.budget.amounts(result),
                 will_retry=will_retry,
             )
         )

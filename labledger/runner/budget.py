@@ -27,13 +27,15 @@ class Budget:
     """By kind: `cost_usd`, `tokens`; a kind that is not here has no limit."""
     spent: dict[str, Spent]
     tell: Listener
+    was_spent_before: bool = False
+    """True of a regrading: its trials repeat what they said when their agents ran."""
     _warned: set[str] = field(default_factory=set)
 
     def note(self, result: TrialResult) -> None:
         """Take an attempt into account that was just made durable."""
         if result.reason in NOT_STARTED:
             return
-        for kind, amount in amounts(result).items():
+        for kind, amount in self.amounts(result).items():
             self.spent[kind] = self.spent[kind].plus(amount)
             if amount is None and kind in self.limits and kind not in self._warned:
                 self._warned.add(kind)
@@ -43,8 +45,14 @@ class Budget:
                 )
                 self.tell(event("warning", message=message))
 
+    def amounts(self, result: TrialResult) -> dict[str, float | None]:
+        """What an attempt spent of each kind, as far as it is known."""
+        return {} if self.was_spent_before else _amounts(result)
+
     def trouble(self) -> str | None:
         """Why to stop; None while there is something left."""
+        if self.was_spent_before:
+            return None
         for kind, limit in self.limits.items():
             spent = self.spent[kind]
             if spent.total >= limit:
@@ -58,7 +66,7 @@ class Budget:
         return None
 
 
-def amounts(result: TrialResult) -> dict[str, float | None]:
+def _amounts(result: TrialResult) -> dict[str, float | None]:
     """What an attempt spent of each kind, as far as its metrics say it."""
     known = {
         metric.metric_id: metric.value

@@ -111,6 +111,9 @@ class Coordinator:
                 return None
             if slot.schedule_idx < self.books.next_idx or slot.schedule_idx in self.books.staged:
                 continue
+            if (why := self.queue.never_ran(slot)) is not None:
+                self.books.skip(slot.schedule_idx, why)
+                continue
             spec = self.queue.spec(slot)
             pruning = self.books.pruning
             if pruning.is_pruned(slot.variant_id) and not spec.may_exist:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -84,9 +84,9 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
     with LedgerReader.open(lab.ledger) as reader:
         run = reader.run(run_id)
         if run.status is not RunStatus.COMPLETED:
-            if not options.frozen:
+            if not options.frozen and run.regrades is None:
                 refuse_changed(run, reader.task_digests(run_id), options)
-            _require_means(run, values)
+            require_means(run_id, run.resolved["environment"], run.images, values)
             require_measured(run.resolved, options.budget)
     with LedgerWriter.open(lab.ledger, store) as writer:
         return Session(lab, writer, store, run_id, values, options).execute()
@@ -113,16 +113,18 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
         raise ExperimentChanged(message, hint=hint)
 
 
-def _require_means(run: RunInfo, values: Mapping[str, str]) -> None:
+def require_means(
+    run_id: str, names: Iterable[str], images: Mapping[str, str], values: Mapping[str, str]
+) -> None:
     """Raise `InvalidInput` where a value is not there, and `PreflightFailed` for an image."""
     problems = [
         Problem("environment", f"${name} is not set", hint=f"give it with --env {name}=…")
-        for name in environment.missing(run.resolved["environment"], values)
+        for name in environment.missing(names, values)
     ]
     if problems:
-        raise InvalidInput(f"run {run.run_id} cannot go on", problems)
+        raise InvalidInput(f"run {run_id} cannot go on", problems)
     engine = thread_engine()
-    for ref, image in run.images.items():
+    for ref, image in images.items():
         if engine.image_id(image) is None:
             hint = "the run cannot go on with another image: bring this one back"
             problems.append(Problem("image", f"{ref} ({image}) is no longer here", hint=hint))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from labledger.analysis.flips import Flip
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.records import JsonObject
@@ -72,6 +73,19 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Regrading:
+    """What a regrading came to beside the generation that counted before."""
+
+    root_id: str
+    """The run whose evidence it judges."""
+    generation: int
+    earlier: int
+    """The generation that it is held against."""
+    flips: tuple[Flip, ...]
+    """What became of its slots; empty while it is not complete."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunOutcome:
     """How a run stands when its coordinator ends."""
 
@@ -83,6 +97,8 @@ class RunOutcome:
     """True when somebody asked it to stop."""
     trouble: str | None = None
     """What ended it before its time, where nobody asked for that."""
+    regrading: Regrading | None = None
+    """None of a run that is no regrading."""
 
     @property
     def infra_errors(self) -> int:

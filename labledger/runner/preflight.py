@@ -165,6 +165,11 @@ def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool
     return Check("image", f"{ref} is not here and no registry offers it", ok=False, hint=hint)
 
 
+def check_grader(engine: Engine, ref: str, image: str, grader: JsonObject) -> list[Check]:
+    """Ask a container of an image for what a grader needs (a resolved document's section)."""
+    return list(_look_into(engine, ref, image, {"variants": [], "grader": grader}))
+
+
 def _look_into(engine: Engine, ref: str, image: str, document: JsonObject) -> Iterator[Check]:
     """Ask a container of the image for the shell and for every phase's command."""
     commands = _commands(document)

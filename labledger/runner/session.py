@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
+from labledger.analysis.flips import flips
 from labledger.export import chain_file
 from labledger.export.chain_file import write_chain
 from labledger.export.mirrors import MirrorWriter
@@ -25,7 +26,7 @@ from labledger.runner.events import event
 from labledger.runner.executors import LocalTrials
 from labledger.runner.holds import Holds
 from labledger.runner.lab import Lab
-from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.options import Regrading, RunOptions, RunOutcome
 from labledger.runner.ownership import Heartbeat, owned
 from labledger.runner.pruning import Pruning
 from labledger.runner.recovery import Leftover, leftovers, sweep
@@ -77,9 +78,23 @@ class Session:
             with self._excused(trouble):
                 self.writer.release_lease(lease, status)
         stopped = self.options.stop.level > 0
-        outcome = RunOutcome(self.run_id, folder, complete, summary, stopped, trouble)
+        regrading = self._regrading(run, complete)
+        outcome = RunOutcome(
+            self.run_id, folder, complete, summary, stopped, trouble, regrading
+        )
         self.options.tell(_ended(outcome))
         return outcome
+
+    def _regrading(self, run: RunInfo, complete: bool) -> Regrading | None:
+        """Of a regrading: what it changed, when it is complete."""
+        if run.regrades is None:
+            return None
+        with LedgerReader.open(self.lab.ledger) as reader:
+            gradings = reader.gradings(run.run_id)
+        generation = run.regrades["generation"]
+        earlier = [g for g in gradings if g.complete and g.generation < generation][-1]
+        found = flips(self.lab.ledger, earlier.run_id, run.run_id) if complete else ()
+        return Regrading(gradings[0].root_id, generation, earlier.generation, found)
 
     @contextmanager
     def _excused(self, trouble: str | None) -> Iterator[None]:
@@ -119,7 +134,7 @@ class Session:
                 writer=self.writer,
                 mirrors=mirrors,
                 mend_mirrors=lambda: mirrors.mend(reader, run.run_id),
-                pruning=Pruning(design, reader.consecutive_failures(run.run_id)),
+                pruning=self._pruning(run, reader),
                 error_rate=ErrorRate(self.options.max_error_rate),
                 budget=self._budget(run, reader, left),
                 staged={idx: known.attempt for idx, known in left.items() if known.staged},
@@ -143,9 +158,16 @@ class Session:
             sweep(reader, reader.run(self.run_id), folder, self.options.keep, self.options.tell)
         return coordinator.trouble
 
+    @staticmethod
+    def _pruning(run: RunInfo, reader: LedgerReader) -> Pruning:
+        """Nothing is pruned of a regrading: its trials have run."""
+        design = run.resolved["design"] | ({"prune": None} if run.regrades else {})
+        return Pruning(design, reader.consecutive_failures(run.run_id))
+
     def _budget(self, run: RunInfo, reader: LedgerReader, left: Mapping[int, Leftover]) -> Budget:
         """The budget, with what is committed and what is staged counted already."""
-        budget = Budget(self.options.budget, reader.spent(run.run_id), self.options.tell)
+        spent = reader.spent(run.run_id)
+        budget = Budget(self.options.budget, spent, self.options.tell, bool(run.regrades))
         for idx, known in left.items():
             if known.staged and (result := reader.staged_result(run.run_id, idx)) is not None:
                 budget.note(result)

@@ -10,6 +10,7 @@ from itertools import islice
 from labledger.ledger.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, Slot
+from labledger.runner.earlier import EarlierTrials
 from labledger.runner.recovery import Leftover
 from labledger.trial.contract import TrialPlan, TrialSpec
 
@@ -39,6 +40,7 @@ class SlotQueue:
         self._chunk: deque[Slot] = deque()
         self._next_idx = run.next_schedule_idx
         self._task: tuple[str, JsonObject] = ("", {})
+        self._earlier = EarlierTrials.of_regrading(reader, run)
 
     def retry(self, spec: TrialSpec, *, others_first: int = 0) -> None:
         """Have the slot run again, as its next attempt, when so many new ones have been tried."""
@@ -73,6 +75,10 @@ class SlotQueue:
         self._handed_out += 1
         return self._chunk.popleft()
 
+    def never_ran(self, slot: Slot) -> str | None:
+        """Of a regrading: why there is nothing to judge, where its slot was never run."""
+        return None if self._earlier is None else self._earlier.why_none(slot.schedule_idx)
+
     def spec(self, slot: Slot) -> TrialSpec:
         """What a worker needs for a slot, with the attempt to go on with."""
         left = self._left.get(slot.schedule_idx, Leftover(1, staged=False, may_exist=False))
@@ -83,6 +89,7 @@ class SlotQueue:
             attempt=left.attempt,
             task=self._task_row(slot.task_id),
             may_exist=left.may_exist,
+            earlier=None if self._earlier is None else self._earlier.trial(slot.schedule_idx),
         )
 
     def _task_row(self, task_id: str) -> JsonObject:

@@ -1,0 +1,49 @@
+"""What the trials of a run left that is being regraded, slot by slot, from the ledger."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from labledger.ledger.model import RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.records import SlotRecords, TrialIds
+from labledger.trial.earlier import Earlier
+
+_PREFIX = "artifact://sha256/"
+
+
+class EarlierTrials:
+    """Reads the committed trials of one run, for those that judge them again."""
+
+    def __init__(self, reader: LedgerReader, run_id: str) -> None:
+        self._reader = reader
+        self._run_id = run_id
+        self._last: SlotRecords | None = None
+
+    @classmethod
+    def of_regrading(cls, reader: LedgerReader, run: RunInfo) -> Self | None:
+        """Those that `run` judges again; None where it is no regrading."""
+        regrades = run.regrades
+        return None if regrades is None else cls(reader, regrades["run_id"])
+
+    def why_none(self, schedule_idx: int) -> str | None:
+        """Why a slot's trial was never run, where it was not."""
+        records = self._records(schedule_idx)
+        return None if records.trials else records.reason or records.status.value
+
+    def trial(self, schedule_idx: int) -> Earlier:
+        """The trial of a slot that was run: its records, and the artifacts of its last attempt."""
+        records = self._records(schedule_idx)
+        (record,) = records.objects("trials")
+        evidence = records.objects("evidence")[-1]
+        references = evidence["evidence"].values()
+        digests = [reference.removeprefix(_PREFIX) for reference in references]
+        contents = self._reader.small_artifacts(digests)
+        return Earlier(TrialIds(**record["ids"]), record, evidence, contents)
+
+    def _records(self, schedule_idx: int) -> SlotRecords:
+        if self._last is None or self._last.schedule_idx != schedule_idx:
+            self._last = next(
+                self._reader.slot_records(self._run_id, schedule_idx, schedule_idx + 1)
+            )
+        return self._last

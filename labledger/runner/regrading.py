@@ -1,0 +1,119 @@
+"""Judging a run's stored evidence again: a new run of graders alone, over what its trials left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from labledger import __version__, canonical
+from labledger.errors import AlreadyJudged, PreflightFailed, Problem, RunNotComplete
+from labledger.experiment import document as documents
+from labledger.experiment.new_grader import NewGrader
+from labledger.ledger.model import Grading, NewRun, RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.registration import TaskRow
+from labledger.ledger.writer import LedgerWriter
+from labledger.runner import environment
+from labledger.runner.checks import check_room
+from labledger.runner.lab import Lab
+from labledger.runner.launch import require_means
+from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.preflight import check_grader
+from labledger.runner.room import Room
+from labledger.runner.session import Session
+from labledger.store import ArtifactStore
+from labledger.trial.container import thread_engine
+from labledger.trial.contract import grader_digest
+
+
+def regrade_run(
+    run_id: str, grader: Path, options: RunOptions, *, again: bool = False
+) -> RunOutcome:
+    """Judge a complete run with another grader, as its next generation of scores.
+
+    Runs no agent. `run_id` may name a regrading of the run, too. With `again`, a grader that has
+    judged the run before may do so once more. Raises before anything exists where it cannot begin.
+    """
+    lab = Lab.find(options.lab_dir)
+    store = ArtifactStore(lab.artifacts)
+    values = environment.gather(options.env, options.env_files)
+    with LedgerReader.open(lab.ledger) as reader:
+        gradings = reader.gradings(run_id)
+        root = reader.run(gradings[0].root_id)
+        if root.next_schedule_idx < root.total_slots:
+            raise RunNotComplete(
+                f"run {root.run_id} cannot be regraded: {root.next_schedule_idx} of "
+                f"{root.total_slots} slots are committed",
+                hint=f"`labledger resume {root.run_id}` goes on with it",
+            )
+        new = NewGrader.load(grader, root.resolved)
+        regrading = _regrading(root, gradings, new, reader.chain_head(root.run_id))
+        if not again:
+            _refuse_repetition(gradings, regrading.resolved["regrades"]["grader_digest"])
+        _check(lab, root, new, values, options)
+        new.freeze(store)
+        with LedgerWriter.open(lab.ledger, store) as writer:
+            writer.create_run(
+                regrading, _tasks(reader, root.run_id), reader.slots(root.run_id)
+            )
+            return Session(lab, writer, store, regrading.run_id, values, options).execute()
+
+
+def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str) -> NewRun:
+    """The run that judges `root`'s evidence: the same cells, in the same order."""
+    document = new.judging(root.resolved)
+    generation = gradings[-1].generation + 1
+    document["regrades"] = {
+        "run_id": root.run_id,
+        "generation": generation,
+        "grader_digest": grader_digest(document),
+        "head": head,
+    }
+    return NewRun(
+        run_id=f"{root.run_id}.g{generation}",
+        experiment_id=root.experiment_id,
+        name=root.name,
+        resolved=document,
+        authored=new.text or root.authored,
+        digest=canonical.digest(documents.result_part(document)),
+        source_path=str(new.source),
+        images=root.images,
+        variants=root.variants,
+        labledger_version=__version__,
+    )
+
+
+def _refuse_repetition(gradings: list[Grading], digest: str) -> None:
+    """Raise `AlreadyJudged` where this grader has judged the run, or had begun to."""
+    for grading in gradings:
+        if grading.grader_digest != digest:
+            continue
+        if not grading.complete:
+            raise AlreadyJudged(
+                f"{grading.run_id} is a regrading by this grader that was interrupted",
+                hint=f"`labledger resume {grading.run_id}` goes on with it",
+            )
+        raise AlreadyJudged(
+            f"this grader (digest {digest[:12]}…) has judged {grading.root_id} already: "
+            f"generation {grading.generation}, {grading.grading_id}",
+            hint="give another grader, or --again to have the same one judge once more",
+        )
+
+
+def _check(
+    lab: Lab, root: RunInfo, new: NewGrader, values: Mapping[str, str], options: RunOptions
+) -> None:
+    """Raise where something that a regrading needs is not there. Changes nothing."""
+    require_means(root.run_id, new.environment, root.images, values)
+    engine = thread_engine()
+    checks = [check_room(Room.of(lab.root, engine.info(), options.min_free_bytes))]
+    for ref, image in root.images.items():
+        checks += check_grader(engine, ref, image, new.section)
+    problems = [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
+    if problems:
+        raise PreflightFailed(problems)
+
+
+def _tasks(reader: LedgerReader, run_id: str) -> Iterator[TaskRow]:
+    for task_id, digest in reader.task_digests(run_id).items():
+        yield task_id, digest, reader.task(run_id, task_id)
