@@ -11,7 +11,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from humaneval.build import VARIANTS, build, data_file, read_problems
+from humaneval.build import (
+    REPLICATIONS,
+    VARIANTS,
+    build,
+    data_file,
+    expected,
+    read_problems,
+)
 from humaneval.drive import Drive
 
 LIMIT = None if os.environ.get("LABLEDGER_HUMANEVAL") == "full" else 8
@@ -28,7 +35,7 @@ pytestmark = [
 def test_humaneval_killed_and_resumed(tmp_path: Path) -> None:
     """Killed -9 half-way and resumed, every slot is committed once with the verdict it must get."""
     problems = read_problems(data_file(), LIMIT)
-    trials = len(problems) * len(VARIANTS)
+    trials = len(problems) * len(VARIANTS) * REPLICATIONS
     experiment = build(problems, tmp_path)
     drive = Drive(experiment, tmp_path / ".lab", f"humaneval-{os.getpid()}")
 
@@ -36,9 +43,7 @@ def test_humaneval_killed_and_resumed(tmp_path: Path) -> None:
     assert trials // 2 <= before.count(b"\n") < trials
     assert drive.resume() == 0
 
-    assert drive.verdicts() == {
-        (name, verdict): len(problems) for name, verdict in VARIANTS.items()
-    }
+    assert drive.verdicts() == expected(problems)
     after = drive.scores.read_bytes()
     assert after.startswith(before)
     rows = [json.loads(line) for line in after.splitlines()]
@@ -47,6 +52,11 @@ def test_humaneval_killed_and_resumed(tmp_path: Path) -> None:
     assert drive.output("export", drive.run_id, "--what", "scores", "--out", "-").encode() == after
     drive.output("verify")
     assert containers_of(drive.run_id) == []
+
+    assert drive.regrade(experiment.with_name("strict.yaml")) == 0
+    assert drive.verdicts() == expected(problems, strict=True)
+    assert drive.scores.read_bytes() == after, "the first grading was changed"
+    drive.output("verify")
 
 
 def containers_of(run_id: str) -> list[str]:

@@ -8,7 +8,16 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from humaneval.build import PROJECT, VARIANTS, build, data_file, read_problems
+from humaneval.build import (
+    PROJECT,
+    REPLICATIONS,
+    VARIANTS,
+    Outcomes,
+    build,
+    data_file,
+    expected,
+    read_problems,
+)
 from humaneval.drive import Drive
 
 
@@ -18,7 +27,7 @@ def main() -> int:
         say(f"error: there is no {options.data}: name the data by --data or HUMANEVAL_JSONL")
         return 2
     problems = read_problems(options.data, options.limit)
-    trials = len(problems) * len(VARIANTS)
+    trials = len(problems) * len(VARIANTS) * REPLICATIONS
     run_id = f"humaneval-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     drive = Drive(build(problems, options.directory), options.directory / ".lab", run_id)
     say(f"{len(problems)} problems, {trials} trials, in {options.directory}")
@@ -34,17 +43,33 @@ def main() -> int:
     if status != 0:
         return status
 
+    agree = [compare_verdicts(drive, expected(problems))]
+    print(drive.output("compare", run_id), end="")
+    report = options.directory / "report.html"
+    drive.output("report", run_id, "--output", str(report))
+    say(f"the report: {report}")
+
+    start = time.monotonic()
+    status = drive.regrade(options.directory / "strict.yaml")
+    say(f"{trials} trials regraded in {time.monotonic() - start:.0f} s, exit status {status}")
+    if status != 0:
+        return status
+    agree.append(compare_verdicts(drive, expected(problems, strict=True)))
+    print(drive.output("compare", f"{run_id}.g1", f"{run_id}.g2"), end="")
+    print(drive.output("verify"), end="")
+    ledger = f"--lab-dir {options.directory}/.lab"
+    say(f'ask more: labledger query "SELECT * FROM gradings" {ledger}')
+    return 0 if all(agree) else 1
+
+
+def compare_verdicts(drive: Drive, wanted: Outcomes) -> bool:
+    """Say what each variant got, and whether it is what it must get."""
     found = drive.verdicts()
     for (variant_id, verdict), count in sorted(found.items()):
         say(f"{variant_id}: {count} {verdict}")
-    print(drive.output("verify", run_id), end="")
-    expected = {(variant_id, verdict): len(problems) for variant_id, verdict in VARIANTS.items()}
-    if found != expected:
-        say(f"error: expected {expected}")
-        return 1
-    ledger = f"--lab-dir {options.directory}/.lab"
-    say(f'ask more: labledger query "SELECT * FROM leaderboard" {ledger}')
-    return 0
+    if found != wanted:
+        say(f"error: expected {wanted}")
+    return found == wanted
 
 
 def parse_options() -> argparse.Namespace:

@@ -1,20 +1,22 @@
-"""An agent that knows the answer, or leaves the function empty."""
+"""An agent that knows the answer, or leaves the function empty, or now this and now that."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import zlib
 from pathlib import Path
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mode", choices=["reference", "empty"], required=True)
+    parser.add_argument("--mode", choices=["reference", "empty", "wavering"], required=True)
     mode = parser.parse_args().mode
 
     task = json.loads(Path(os.environ["AGENTLAB_TASK_PATH"]).read_text("utf-8"))["task"]
-    body = task["canonical_solution"] if mode == "reference" else "    pass\n"
+    knows = mode == "reference" or (mode == "wavering" and remembers())
+    body = task["canonical_solution"] if knows else "    pass\n"
     Path("solution.py").write_text(task["prompt"] + body, "utf-8")
 
     # No model is called: four characters of the answer are counted as one token.
@@ -27,6 +29,12 @@ def main() -> None:
         "metrics": {"answer_chars": len(body)},
     }
     Path(os.environ["AGENTLAB_RESULT_PATH"]).write_text(json.dumps(result), "utf-8")
+
+
+def remembers() -> bool:
+    """True for some six in ten of all replications of all problems, always the same ones."""
+    trial = f"{os.environ['AGENTLAB_TASK_ID']} {os.environ['AGENTLAB_REPL_IDX']}"
+    return zlib.crc32(trial.encode()) % 10 < 6
 
 
 if __name__ == "__main__":

@@ -54,6 +54,11 @@ class Drive:
         command = [*LABLEDGER, "resume", self.run_id, *self._lab]
         return subprocess.run(command, check=False, timeout=COORDINATOR_LIMIT_S).returncode
 
+    def regrade(self, grader: Path) -> int:
+        """Judge the run's evidence with another grader; returns the exit code."""
+        command = [*LABLEDGER, "regrade", self.run_id, "--grader", str(grader), *self._lab]
+        return subprocess.run(command, check=False, timeout=COORDINATOR_LIMIT_S).returncode
+
     def verdicts(self) -> dict[tuple[str, str], int]:
         """How many trials of each variant got each verdict, as the ledger answers it."""
         sql = (
