@@ -1,0 +1,233 @@
+"""Regrading: stored evidence judged again, as a run's next generation, with no agent running."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments import (
+    BY_MODE,
+    FAILS,
+    GRADER,
+    HOLDS,
+    HOLDING,
+    RIGHT,
+    UNGRADABLE,
+    WRONG,
+    EngineLog,
+    Project,
+)
+
+import labledger
+from labledger.errors import AlreadyJudged, InvalidInput, RunNotComplete, RunNotFound
+from labledger.faults import VARIABLE
+from labledger.records import JsonObject
+
+pytestmark = pytest.mark.docker
+
+TASKS = {"right": RIGHT, "wrong": WRONG, "by_mode": BY_MODE, "fails": FAILS, "odd": UNGRADABLE}
+LENIENT = GRADER.replace('[ "$answer" != ungradable ]', "true").replace(
+    '[ "$answer" = right ]', 'case $answer in right | ungradable) true ;; *) false ;; esac'
+)
+"""Takes `ungradable` for an answer, and for a right one."""
+
+
+@pytest.fixture
+def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    project = Project(tmp_path, TASKS)
+    project.start("first")
+    project.write("lenient.sh", LENIENT)
+    return project
+
+
+def regrade(project: Project, grader: str = "lenient.sh", **options: Any) -> labledger.RunOutcome:
+    again = options.pop("again", False)
+    given = labledger.RunOptions(lab_dir=project.lab, **options)
+    return labledger.regrade("first", project.folder / grader, given, again=again)
+
+
+def outcomes(project: Project, run_id: str) -> dict[tuple[str, str], str]:
+    """Verdict, or status without one, by task and variant, from the run's own records."""
+    found = {}
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        for idx in range(ledger.run(run_id).total_slots):
+            slot = ledger.slot(run_id, idx)
+            place = (slot["slot"]["task_id"], slot["slot"]["variant_id"])
+            scores = slot["scores"]
+            found[place] = scores[0]["verdict"] if scores else slot["status"]
+    return found
+
+
+def query(project: Project, sql: str) -> list[JsonObject]:
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        return ledger.query(sql)
+
+
+def test_another_grader(project: Project, engine_log: EngineLog) -> None:
+    """New verdicts beside the old; what the agents did is recorded as it was, and not done again."""
+    before = outcomes(project, "first")
+    assert before["odd", "base"] == before["odd", "treat"] == "grade_error"
+    mirror = project.lab / "runs" / "first" / "benchmark" / "scores.jsonl"
+    old_lines = mirror.read_bytes()
+    old_rows = project.rows("first")
+
+    outcome = regrade(project)
+
+    assert outcome.complete and outcome.run_id == "first.g2"
+    changed = {("odd", "base"): "pass", ("odd", "treat"): "pass"}
+    assert outcomes(project, "first.g2") == before | changed
+    assert outcome.regrading is not None
+    assert [tuple(flip) for flip in outcome.regrading.flips[:1]] == [("grade_error", "pass", 2)]
+    assert engine_log.starts(project, "first.g2") == {(idx, 1): 1 for idx in range(10)}
+    project.check_whole("first.g2")
+
+    assert project.rows("first") == old_rows
+    assert mirror.read_bytes() == old_lines
+    rows = project.rows("first.g2")
+    for kind in ("metrics", "events"):
+        assert rows[kind] == old_rows[kind]
+    assert [row["phases"]["agent"]["exit_status"] for row in rows["trials"]] == [
+        row["phases"]["agent"]["exit_status"] for row in old_rows["trials"]
+    ]
+    assert [row["status"] for row in rows["trials"]].count("agent_error") == 2
+
+
+def test_scores_name_their_grader(project: Project) -> None:
+    """Views take the newest generation; each score says which grader it is by."""
+    regrade(project)
+    asked = "SELECT DISTINCT generation, grader_digest FROM {} WHERE run_id = 'first' ORDER BY 1"
+    newest = query(project, asked.format("scores"))
+    every = query(project, asked.format("all_scores"))
+    assert [row["generation"] for row in newest] == [2]
+    assert [row["generation"] for row in every] == [1, 2]
+    assert newest[0] == every[1]
+    assert len({row["grader_digest"] for row in every}) == 2
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        score = ledger.slot("first.g2", 0)["scores"][0]
+        source = ledger.slot("first", 0)["slot"]
+    assert score["ext"]["grader"] == {
+        "digest": newest[0]["grader_digest"],
+        "generation": 2,
+    }
+    assert score["ext"]["regrades"] == {"run_id": "first", "trial_id": "first-s000000"}
+    assert source["run_id"] == "first"
+
+
+def test_no_agent_is_paid_twice(project: Project) -> None:
+    """What the agents spent is the first run's; a budget has nothing to say here."""
+    outcome = regrade(project)
+    assert "spent" not in outcome.summary["ext"]
+    assert outcome.summary["ext"]["regrades"]["run_id"] == "first"
+
+
+@pytest.mark.parametrize("point", ["after_create", "agent_running", "inside_commit"])
+def test_killed_and_resumed(
+    point: str, project: Project, engine_log: EngineLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A regrading is committed as any run; until it is complete, it counts nowhere."""
+    asked = "SELECT task_id, variant_id, verdict FROM scores WHERE run_id = 'first' ORDER BY 1, 2"
+    before = query(project, asked)
+    done = project.command("regrade", "first", "--grader", "lenient.sh", **{VARIABLE: f"{point}:5"})
+    assert done.returncode == -9, done.stderr
+    assert query(project, asked) == before
+
+    refused = project.command("regrade", "first", "--grader", "lenient.sh")
+    assert refused.returncode == 2
+    assert "`labledger resume first.g2`" in refused.stderr
+
+    done = project.command("resume", "first.g2")
+    assert done.returncode == 0, done.stderr
+    assert "generation 2 against generation 1: 2 of 10 slots changed" in done.stdout
+    assert engine_log.starts(project, "first.g2") == {(idx, 1): 1 for idx in range(10)}
+    project.check_whole("first.g2")
+    assert len(query(project, asked)) == len(before) + 2
+
+
+def test_generation_after_generation(project: Project) -> None:
+    """Each grader adds a generation; regrading a regrading regrades its run."""
+    regrade(project)
+    project.document["benchmark"]["grader"]["timeout_s"] = 29
+    project.save()
+    options = labledger.RunOptions(lab_dir=project.lab)
+    third = labledger.regrade("first.g2", project.experiment, options)
+    assert third.run_id == "first.g3"
+    assert third.regrading is not None
+    assert third.regrading.earlier == 2
+    assert outcomes(project, "first.g3") == outcomes(project, "first")
+    counted = query(project, "SELECT generation, counts FROM gradings ORDER BY 1")
+    assert [tuple(row.values()) for row in counted] == [(1, 0), (2, 0), (3, 1)]
+
+
+def test_the_same_grader_again(project: Project) -> None:
+    """A grader judges a run once, unless it is asked to judge again."""
+    with pytest.raises(AlreadyJudged, match="generation 1, first.g1"):
+        regrade(project, "grader.sh")
+    regrade(project)
+    with pytest.raises(AlreadyJudged, match="generation 2, first.g2"):
+        regrade(project)
+    assert regrade(project, again=True).run_id == "first.g3"
+
+
+def test_what_was_never_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """Slots without anything to judge stay what they were."""
+    tasks = {f"t{n}": FAILS if n < 2 else RIGHT for n in range(4)}
+    project = Project(tmp_path, tasks, max_concurrency=1, prune={"max_consecutive_failures": 2})
+    project.document["benchmark"]["policy"] = {"grade_failed_agents": False}
+    project.save()
+    project.start("first")
+    project.write("lenient.sh", LENIENT)
+    before = outcomes(project, "first")
+    assert set(before.values()) == {"agent_error", "skipped_pruned"}
+    outcome = regrade(project)
+    assert outcome.complete
+    assert outcomes(project, "first.g2") == before
+    project.check_whole("first.g2")
+
+
+def test_what_cannot_be_regraded(project: Project, tmp_path: Path) -> None:
+    """Each refusal names what is in the way, before anything exists."""
+    with pytest.raises(RunNotFound, match="no run 'frist'"):
+        labledger.regrade("frist", project.experiment, labledger.RunOptions(lab_dir=project.lab))
+    project.write("other.sh", LENIENT)
+    project.document["benchmark"]["grader"] = {"command": ["sh", "a.sh"], "files": ["a.sh", "b.sh"]}
+    project.write("a.sh", GRADER)
+    project.write("b.sh", GRADER)
+    project.save()
+    project.start("second")
+    with pytest.raises(InvalidInput, match=r"which of the run's grader files it replaces"):
+        labledger.regrade(
+            "second", tmp_path / "missing.txt", labledger.RunOptions(lab_dir=project.lab)
+        )
+    ids = [row["run_id"] for row in query(project, "SELECT run_id FROM runs ORDER BY 1")]
+    assert ids == ["first", "second"]
+    assert query(project, "SELECT count(*) AS n FROM gradings") == [{"n": 2}]
+
+
+def test_an_incomplete_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """A run is regraded when it is complete, not before."""
+    project = Project(tmp_path, {"a": RIGHT, "b": HOLDS})
+    with closing(project.run("first", *HOLDING)) as coordinator:
+        coordinator.until("slot_committed")
+        coordinator.kill()
+    with pytest.raises(RunNotComplete, match=r"\d of 4 slots are committed"):
+        regrade(project, "grader.sh")
+    project.clear()
+
+
+def test_the_command(project: Project) -> None:
+    """It says what changed and what to type next, and that can be typed."""
+    done = project.command("regrade", "first", "--grader", "lenient.sh")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "generation 2 against generation 1: 2 of 10 slots changed" in lines
+    assert "  grade_error → pass: 2" in lines
+    commands = [line.strip() for line in done.stderr.partition("next:")[2].splitlines()]
+    typed = [shlex.split(command)[1:] for command in commands if command]
+    assert [words[0] for words in typed] == ["compare", "query", "report", "show"]
+    for words in typed:
+        project.output(*words)
+    status = project.output("status", "first.g2")
+    assert "first" in status
