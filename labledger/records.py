@@ -53,6 +53,8 @@ class GradeReason(StrEnum):
     IDENTITY_MISMATCH = "identity_mismatch"
     OUTPUT_UNSAFE = "output_unsafe"
     OUTPUT_TOO_LARGE = "output_too_large"
+    EVIDENCE_INCOMPLETE = "evidence_incomplete"
+    """Of a regrading: the workspace cannot be restored exactly."""
 
 
 class RunStatus(StrEnum):

@@ -210,7 +210,8 @@ def make_older(path: Path, revision: str) -> None:
         for name, view in objects.VIEWS.items():
             connection.exec_driver_sql(f"CREATE VIEW {name} AS {view.sql}")
         for sql in objects.TRIGGERS.values():
-            if "slot_outcome" not in sql or "slot_outcome" in tables:
+            needed = {name for name in ("slot_outcome", "grading", "counted") if name in sql}
+            if needed <= tables:
                 connection.exec_driver_sql(sql)
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
     engine.dispose()

@@ -47,6 +47,9 @@ SCORE: JsonObject = {
     "primary_metric_value": 1.0,
 }
 
+GRADER: JsonObject = {"digest": "1" * 64, "generation": 1}
+"""What a trial's scores say of their grader."""
+
 RUN_ID = "run-1"
 SLOT = Slot(schedule_idx=7, variant_id="base", task_id="t/1", repl_idx=2)
 
@@ -132,6 +135,7 @@ class Trials:
             metrics=metrics,
             images=self.images,
             environment=environment or {},
+            grader=GRADER,
             sealing=sealing,
         )
         row = {"id": slot.task_id, "task": {"n": 1}} | (task or {})

@@ -19,7 +19,7 @@ from labledger.ledger.engine import DRIVER, readonly_engine, require, translated
 from labledger.ledger.tables import APPLICATION_ID
 from labledger.store import sync_directory
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Every revision in order; the last is the one this labledger reads and writes."""
 
 HEAD = REVISIONS[-1]

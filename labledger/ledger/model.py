@@ -182,6 +182,26 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Grading:
+    """One generation of a run's scores: the run's own, or a regrading's."""
+
+    root_id: str
+    """The run whose agents ran."""
+    generation: int
+    """From 1, which is the root's own."""
+    run_id: str
+    """The run of the ledger that holds it."""
+    grading_id: str
+    """What `compare` and `report` know it by: the root's id, `.g` and the generation."""
+    grader_digest: str | None
+    """None where an older labledger did not write it."""
+    complete: bool
+    counts: bool
+    """Whether its rows are those that the views show."""
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
 class VariantCounts:
     """How far a variant is: slots by status, and verdicts of the slots that count as scored."""
 

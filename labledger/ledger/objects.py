@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
+from labledger.ledger import counting
 from labledger.ledger.answers import ANSWERS
 from labledger.ledger.views import RAW, View
 
@@ -13,6 +14,7 @@ VIEWS: dict[str, View] = {**RAW, **ANSWERS}
 APPEND_ONLY = (
     "ledger_meta",
     "run",
+    "grading",
     "run_variant",
     "task_payload",
     "run_task",
@@ -109,7 +111,8 @@ def _triggers() -> dict[str, str]:
             "OR NEW.epoch < OLD.epoch OR NEW.run_no <> OLD.run_no",
         )
     )
-    return {**dict(found), **_keepers()}
+    found += [_refuse("counted", *refused) for refused in counting.REFUSED]
+    return {**dict(found), **_keepers(), **counting.KEEPERS}
 
 
 TRIGGERS = _triggers()

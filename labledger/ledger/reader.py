@@ -12,11 +12,12 @@ from sqlalchemy import Connection, Engine
 
 from labledger.canonical import sha256_hex
 from labledger.errors import LedgerError, SlotNotFound
-from labledger.ledger import chain_records, flat, migrate, runs, stream, tallies
+from labledger.ledger import chain_records, flat, gradings, migrate, runs, stream, tallies
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.lookup import ledger_id, run_number
 from labledger.ledger.model import (
     Dispatch,
+    Grading,
     PrimaryMetric,
     RunInfo,
     Spent,
@@ -84,6 +85,11 @@ class LedgerReader:
         """One run. Raises `RunNotFound`."""
         with self._of_run(run_id) as (connection, run_no):
             return runs.one_run(connection, run_no)
+
+    def gradings(self, run_id: str) -> list[Grading]:
+        """Every grading of a run, or of the root of a regrading, the oldest first."""
+        with self._of_run(run_id) as (connection, run_no):
+            return gradings.of_run(connection, run_no)
 
     def counts(self, run_id: str) -> list[VariantCounts]:
         """How far each variant is, in the order of the experiment."""

@@ -115,6 +115,33 @@ run = Table(
 
 Index("ix_run_experiment_id", run.c.experiment_id)
 
+grading = Table(
+    "grading",
+    metadata,
+    _integer("run_no"),
+    _text("root_id"),
+    _integer("generation"),
+    _key("grading", "run_no"),
+    UniqueConstraint("root_id", "generation", name="uq_grading_generation"),
+    _refers("grading", "run", "run_no"),
+    _check("grading", "generation", "generation >= 1"),
+    **_STRICT,
+)
+"""Which generation of scores a run is, and of which run: its own first, or a regrading's root."""
+
+counted = Table(
+    "counted",
+    metadata,
+    _integer("root_no"),
+    _integer("run_no"),
+    _key("counted", "root_no"),
+    UniqueConstraint("run_no", name="uq_counted_run_no"),
+    ForeignKeyConstraint(["root_no"], ["run.run_no"], name="fk_counted_root"),
+    _refers("counted", "run", "run_no"),
+    **_STRICT,
+)
+"""Whose rows count for each root: its own, or those of its newest complete regrading."""
+
 run_variant = Table(
     "run_variant",
     metadata,

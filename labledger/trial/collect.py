@@ -43,7 +43,7 @@ def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult
     result = evidence.collect_result()
     events, dropped = evidence.collect_events()
     hooks = evidence.collect_workspace()
-    evidence.note_isolation(isolation | {"workspace_hooks": hooks}, judgement.score)
+    evidence.stamp(isolation | {"workspace_hooks": hooks}, judgement.score)
     sources = metrics.Sources(result, judgement.score, events, phases, ended.duration_ms)
     message = judgement.message and redactor.message(judgement.message)
     return TrialResult(
@@ -173,7 +173,7 @@ def infra_error(spec: TrialSpec, begun: str, reason: str, message: str) -> Trial
     redactor = redactor_of(spec)
     evidence = Evidence(spec, redactor)
     evidence.collect_inputs()
-    evidence.note_isolation(trust.no_facts(spec, message), None)
+    evidence.stamp(trust.no_facts(spec, message), None)
     # The machine's clock may have been set back meanwhile.
     now = max(begun, clock.utc_now())
     return TrialResult(

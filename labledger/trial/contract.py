@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from labledger import canonical
 from labledger.records import JsonObject, Slot, TrialIds, slot_commit_id
 
 ROOT = "/agentlab"
@@ -76,10 +77,25 @@ class Sealing(StrEnum):
     @classmethod
     def of(cls, document: JsonObject) -> Sealing:
         """How a resolved experiment (`resolved_experiment_v1`) seals its grader."""
-        if not document["grader"].get("sealed"):
+        if not is_sealed(document):
             return cls.NONE
         other_user = document["runtime"].get("agent_user") is not None
         return cls.UNREADABLE if other_user else cls.AFTER_AGENT
+
+
+def is_sealed(document: JsonObject) -> bool:
+    """True where a grader is to be kept from the agent. A regrading has none to keep it from."""
+    return bool(document.get("grader", {}).get("sealed")) and "regrades" not in document
+
+
+def grader_digest(document: JsonObject) -> str:
+    """What names a grader: a digest over its command, environment, time limit and staged files."""
+    grader = document["grader"]
+    staged = document.get("files", {}).get("grader", [])
+    return canonical.digest(
+        {key: grader[key] for key in ("command", "env", "timeout_s")}
+        | {"files": [{key: f[key] for key in ("name", "sha256", "executable")} for f in staged]}
+    )
 
 
 class Labels:
@@ -121,6 +137,8 @@ class TrialPlan:
     """Image id (`sha256:…`) by the name the experiment gives."""
     environment: Mapping[str, str] = field(repr=False)
     """Values from outside the experiment by name: secrets, never stored."""
+    grader: JsonObject
+    """What each score says of its grader: its `digest`, and the `generation` of the grading."""
     sealing: Sealing = Sealing.NONE
 
     @classmethod
@@ -154,6 +172,10 @@ class TrialPlan:
             metrics=tuple(document["metrics"]),
             images=images,
             environment={name: environment[name] for name in document["environment"]},
+            grader={
+                "digest": grader_digest(document),
+                "generation": document.get("regrades", {}).get("generation", 1),
+            },
             sealing=Sealing.of(document),
         )
 
@@ -179,6 +201,20 @@ class TrialPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """A trial whose evidence is judged again."""
+
+    ids: TrialIds
+    """Of the trial in the run that is regraded."""
+    record: JsonObject
+    """Its `trial_record_v1`."""
+    evidence: JsonObject
+    """The `evidence_record_v1` of its last attempt."""
+    contents: Mapping[str, bytes]
+    """By SHA-256 (hex): its artifacts that lie in the database. The others are in the store."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrialSpec:
     """One attempt at one slot: all that a worker needs, picklable."""
 
@@ -190,6 +226,8 @@ class TrialSpec:
     """The frozen task row."""
     may_exist: bool = False
     """True when an earlier coordinator may have created this container."""
+    earlier: Earlier | None = None
+    """Given where a regrading judges a trial again: only its grader is run."""
 
     @property
     def ids(self) -> TrialIds:
@@ -231,7 +269,13 @@ class TrialSpec:
     @property
     def deadline_s(self) -> float:
         """The host's outer limit in seconds, for a container that does not keep its own."""
-        return sum(self.timeout_s(phase) for phase in PHASE_NAMES) + OUTER_MARGIN_S
+        phases = PHASE_NAMES if self.earlier is None else ("grader",)
+        return sum(self.timeout_s(phase) for phase in phases) + OUTER_MARGIN_S
+
+    @property
+    def exit_statuses(self) -> frozenset[int]:
+        """What `trial.sh` can end it with where its container is started once."""
+        return ExitStatus.AT_ONCE if self.earlier is None else ExitStatus.OF_GRADING
 
     def labels(self) -> dict[str, str]:
         return {

@@ -21,6 +21,8 @@ EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"
 INLINE_LIMIT = 32 * 1024
 """Larger artifacts go to the artifact store instead of the database."""
+_OURS = ("isolation", "regrades")
+"""What the `ext` of a score says as that of the evidence does."""
 _CUT = 8 * 1024
 """How many bytes of an output beyond what is kept are looked at; `trial.sh` leaves as many."""
 
@@ -122,11 +124,18 @@ class Evidence:
         )
         return list(islice(hooks, tampering.MAX_PATHS))
 
-    def note_isolation(self, facts: JsonObject, score: JsonObject | None) -> None:
-        """Say how far the trial can be trusted; a score's own word on that does not count."""
+    def stamp(self, facts: JsonObject, score: JsonObject | None) -> None:
+        """Say how far the trial can be trusted, and a score whose it is: its grader's, in which
+        generation, and which trial was judged again. A score's own word on that does not count.
+        """
         self.ext["isolation"] = self.redactor.json(facts)
+        if (earlier := self.spec.earlier) is not None:
+            ids = earlier.ids
+            self.ext["regrades"] = {"run_id": ids.run_id, "trial_id": ids.trial_id}
         if score is not None:
-            score["ext"] = score.get("ext", {}) | {"isolation": self.ext["isolation"]}
+            given = {k: v for k, v in score.get("ext", {}).items() if k not in _OURS}
+            ours = {key: self.ext[key] for key in _OURS if key in self.ext}
+            score["ext"] = given | ours | {"grader": self.spec.plan.grader}
 
     def record(self, ts: str, exit_status: int | None, duration_ms: int) -> JsonObject:
         """The evidence record, valid against its schema."""

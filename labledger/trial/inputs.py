@@ -73,7 +73,7 @@ def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -
         return
     incoming = _emptied(deps.with_name(".deps"))
     files = dict(document["files"])
-    if document.get("grader", {}).get("sealed"):
+    if contract.is_sealed(document):
         sealed = _emptied(deps.with_name("sealed"))
         _stage(files.pop("grader"), store, sealed)
         _open_folders(sealed)

@@ -109,6 +109,7 @@ def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
     assert plans[0].phases["grader"].timeout_s == 9
     assert plans[0].environment == {"KEY": "secret-value"}
     assert "secret-value" not in repr(plans[0])
+    assert plans[0].grader == {"digest": contract.grader_digest(document), "generation": 1}
     assert pickle.loads(pickle.dumps(plans[1])) == plans[1]
 
 

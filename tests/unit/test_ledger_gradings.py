@@ -1,0 +1,125 @@
+"""Which generation of a run's scores counts: from when on, and that nothing else moves it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gradings_kit as graded
+import ledger_kit as kit
+import pytest
+from gradings_kit import DIGESTS
+
+from labledger.errors import LedgerError
+from labledger.ledger.engine import DRIVER
+from labledger.ledger.model import Grading
+from labledger.ledger.reader import LedgerReader
+from labledger.records import RunStatus, SlotStatus
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A complete run of four slots, judged once."""
+    path = kit.make_ledger(tmp_path)
+    graded.complete_run(path, "PFPF")
+    return path
+
+
+def gradings(path: Path, run_id: str = kit.RUN) -> list[Grading]:
+    with LedgerReader.open(path) as reader:
+        return reader.gradings(run_id)
+
+
+def test_a_run_is_its_own_first_grading(path: Path) -> None:
+    """Complete or not, its own rows count; the grader is the one that its scores name."""
+    with kit.open_writer(path) as writer:
+        kit.begin_run(writer, 4, "run-2")
+    assert graded.counted(path) == {"run-1": "run-1", "run-2": "run-2"}
+    [one] = gradings(path)
+    assert (one.root_id, one.generation, one.run_id, one.grading_id) == (
+        *("run-1", 1, "run-1", "run-1.g1"),
+    )
+    assert (one.grader_digest, one.complete, one.counts) == (DIGESTS[1], True, True)
+    [other] = gradings(path, "run-2")
+    assert (other.grader_digest, other.complete, other.counts) == (None, False, True)
+
+
+def test_a_regrading_counts_from_its_last_commit_on(path: Path) -> None:
+    """Not a slot earlier, and whether or not its coordinator lives to end the run."""
+    lease = graded.create(path, "run-1", 2)
+    made = [
+        graded.result(lease.run_id, kit.slot(idx), "P", 2, SlotStatus.COMPLETED) for idx in range(4)
+    ]
+    with kit.open_writer(path) as writer:
+        for idx in range(4):
+            assert graded.counted(path) == {"run-1": "run-1"}
+            writer.commit_result(lease, made[idx])
+        assert graded.counted(path) == {"run-1": "run-1.g2"}
+        writer.release_lease(lease, RunStatus.COMPLETED)
+    assert [(g.run_id, g.grading_id, g.generation, g.counts) for g in gradings(path)] == [
+        ("run-1", "run-1.g1", 1, False),
+        ("run-1.g2", "run-1.g2", 2, True),
+    ]
+    assert gradings(path, "run-1.g2") == gradings(path)
+
+
+def test_the_newest_complete_generation_counts(path: Path) -> None:
+    """An older one that ends later takes nothing from a newer one; an unfinished one counts not."""
+    graded.regrade(path, "run-1", 2, "PPPP", stop=2)
+    graded.regrade(path, "run-1", 3, "FFFF")
+    graded.regrade(path, "run-1", 4, "PPPP", stop=3)
+    assert graded.counted(path) == {"run-1": "run-1.g3"}
+    with kit.open_writer(path) as writer:
+        lease = writer.acquire_lease("run-1.g2", kit.OWNER, 30)
+        for idx in (2, 3):
+            made = graded.result("run-1.g2", kit.slot(idx), "P", 2, SlotStatus.COMPLETED)
+            writer.commit_result(lease, made)
+    assert graded.counted(path) == {"run-1": "run-1.g3"}
+    assert [(g.generation, g.complete, g.counts) for g in gradings(path)] == [
+        (1, True, False),
+        (2, True, False),
+        (3, True, True),
+        (4, False, False),
+    ]
+
+
+def test_a_generation_is_there_once(path: Path) -> None:
+    """A second run that says it is the same generation is not created, nor a first one again."""
+    graded.regrade(path, "run-1", 2, "PPPP", stop=1)
+    twin = kit.new_run("twin", resolved=graded.regrading(path, "run-1", 2).resolved)
+    first = graded.regrading(path, "run-1", 2).resolved
+    first["regrades"]["generation"] = 1
+    with kit.open_writer(path) as writer:
+        for run in (twin, kit.new_run("first", resolved=first)):
+            with pytest.raises(LedgerError, match="UNIQUE"):
+                writer.create_run(run, kit.tasks(2), kit.slots(4))
+    assert len(gradings(path)) == 2
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE counted SET run_no = 1 WHERE root_no = 1",
+        "UPDATE counted SET run_no = 3 WHERE root_no = 1",
+        "UPDATE counted SET run_no = 4 WHERE root_no = 1",
+        "UPDATE counted SET root_no = 4",
+        "INSERT INTO counted VALUES (3, 3)",
+        "INSERT INTO counted VALUES (3, 1)",
+        "INSERT OR REPLACE INTO counted VALUES (1, 1)",
+        "DELETE FROM counted",
+        "UPDATE grading SET generation = 9 WHERE run_no = 3",
+        "DELETE FROM grading",
+    ],
+)
+def test_nothing_else_moves_what_counts(path: Path, statement: str) -> None:
+    """Neither back, nor to an unfinished one, nor to another run's, nor away."""
+    graded.regrade(path, "run-1", 2, "PPPP")
+    graded.regrade(path, "run-1", 3, "PPPP", stop=3)
+    graded.complete_run(path, "PPPP", "run-2")
+    before = graded.counted(path)
+    assert before == {"run-1": "run-1.g2", "run-2": "run-2"}
+    raw = DRIVER.connect(str(path), isolation_level=None)
+    raw.execute("PRAGMA recursive_triggers = ON")
+    with pytest.raises(DRIVER.IntegrityError, match=r"counted: |grading is append-only"):
+        raw.execute(statement)
+    raw.close()
+    assert graded.counted(path) == before
