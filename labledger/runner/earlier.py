@@ -7,7 +7,7 @@ from typing import Self
 from labledger.ledger.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotRecords, TrialIds
-from labledger.trial.earlier import Earlier
+from labledger.trial.contract import Earlier
 
 _PREFIX = "artifact://sha256/"
 

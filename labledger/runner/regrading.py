@@ -49,7 +49,7 @@ def regrade_run(
         new = NewGrader.load(grader, root.resolved)
         regrading = _regrading(root, gradings, new, reader.chain_head(root.run_id))
         if not again:
-            _refuse_repetition(gradings, regrading.resolved["regrades"]["grader_digest"])
+            _refuse_repetition(root, gradings, regrading.resolved["regrades"]["grader_digest"])
         _check(lab, root, new, values, options)
         new.freeze(store)
         with LedgerWriter.open(lab.ledger, store) as writer:
@@ -83,10 +83,11 @@ def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str
     )
 
 
-def _refuse_repetition(gradings: list[Grading], digest: str) -> None:
+def _refuse_repetition(root: RunInfo, gradings: list[Grading], digest: str) -> None:
     """Raise `AlreadyJudged` where this grader has judged the run, or had begun to."""
+    own = grader_digest(root.resolved)
     for grading in gradings:
-        if grading.grader_digest != digest:
+        if digest != (own if grading.generation == 1 else grading.grader_digest):
             continue
         if not grading.complete:
             raise AlreadyJudged(

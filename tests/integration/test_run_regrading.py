@@ -28,7 +28,9 @@ from labledger.records import JsonObject
 
 pytestmark = pytest.mark.docker
 
-TASKS = {"right": RIGHT, "wrong": WRONG, "by_mode": BY_MODE, "fails": FAILS, "odd": UNGRADABLE}
+UNIQUE = "cat /proc/sys/kernel/random/uuid; " + RIGHT
+"""An agent that says something else each time that it is run."""
+TASKS = {"right": UNIQUE, "wrong": WRONG, "by_mode": BY_MODE, "fails": FAILS, "odd": UNGRADABLE}
 LENIENT = GRADER.replace('[ "$answer" != ungradable ]', "true").replace(
     '[ "$answer" = right ]', 'case $answer in right | ungradable) true ;; *) false ;; esac'
 )
@@ -59,6 +61,15 @@ def outcomes(project: Project, run_id: str) -> dict[tuple[str, str], str]:
             scores = slot["scores"]
             found[place] = scores[0]["verdict"] if scores else slot["status"]
     return found
+
+
+def said(project: Project, run_id: str) -> list[bytes]:
+    """What the agents of task `right` printed."""
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        return [
+            ledger.artifact(ledger.slot(run_id, idx)["evidence"][0]["evidence"]["agent_stdout"])
+            for idx in (0, 1)
+        ]
 
 
 def query(project: Project, sql: str) -> list[JsonObject]:
@@ -93,6 +104,7 @@ def test_another_grader(project: Project, engine_log: EngineLog) -> None:
         row["phases"]["agent"]["exit_status"] for row in old_rows["trials"]
     ]
     assert [row["status"] for row in rows["trials"]].count("agent_error") == 2
+    assert said(project, "first.g2") == said(project, "first")
 
 
 def test_scores_name_their_grader(project: Project) -> None:
