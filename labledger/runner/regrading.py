@@ -53,9 +53,7 @@ def regrade_run(
         _check(lab, root, new, values, options)
         new.freeze(store)
         with LedgerWriter.open(lab.ledger, store) as writer:
-            writer.create_run(
-                regrading, _tasks(reader, root.run_id), reader.slots(root.run_id)
-            )
+            writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
             return Session(lab, writer, store, regrading.run_id, values, options).execute()
 
 

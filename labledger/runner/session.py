@@ -79,9 +79,7 @@ class Session:
                 self.writer.release_lease(lease, status)
         stopped = self.options.stop.level > 0
         regrading = self._regrading(run, complete)
-        outcome = RunOutcome(
-            self.run_id, folder, complete, summary, stopped, trouble, regrading
-        )
+        outcome = RunOutcome(self.run_id, folder, complete, summary, stopped, trouble, regrading)
         self.options.tell(_ended(outcome))
         return outcome
 

@@ -32,7 +32,7 @@ UNIQUE = "cat /proc/sys/kernel/random/uuid; " + RIGHT
 """An agent that says something else each time that it is run."""
 TASKS = {"right": UNIQUE, "wrong": WRONG, "by_mode": BY_MODE, "fails": FAILS, "odd": UNGRADABLE}
 LENIENT = GRADER.replace('[ "$answer" != ungradable ]', "true").replace(
-    '[ "$answer" = right ]', 'case $answer in right | ungradable) true ;; *) false ;; esac'
+    '[ "$answer" = right ]', "case $answer in right | ungradable) true ;; *) false ;; esac"
 )
 """Takes `ungradable` for an answer, and for a right one."""
 
