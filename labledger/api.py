@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Literal, Self
 from labledger.analysis import frames
 from labledger.analysis.compare import compare as compare_sides
 from labledger.analysis.comparison import Comparison
-from labledger.analysis.query import ViewInfo, statement
+from labledger.analysis.query import Params, ViewInfo, statement
 from labledger.analysis.query import query as ask
 from labledger.analysis.query import views as list_views
 from labledger.analysis.question import CompareOptions
@@ -22,7 +22,7 @@ from labledger.errors import InvalidInput, Problem
 from labledger.export import chain_file, formats, mirrors, summary
 from labledger.export.files import replacing
 from labledger.ledger import flat
-from labledger.ledger.model import RunInfo, VariantCounts
+from labledger.ledger.model import Grading, RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import RECORD_KINDS, JsonObject
 from labledger.runner.lab import Lab
@@ -107,6 +107,10 @@ class Ledger:
         """Slots of each variant by status and verdict."""
         return self._reader.counts(run_id)
 
+    def gradings(self, run_id: str) -> list[Grading]:
+        """Every grading of a run, or of the run that a regrading judges, the oldest first."""
+        return self._reader.gradings(run_id)
+
     def begun(self, run_id: str) -> int:
         """How many slots were dispatched or finished and are not committed yet."""
         start = self._reader.run(run_id).next_schedule_idx
@@ -137,48 +141,55 @@ class Ledger:
         return self._reader.artifact(reference.removeprefix("artifact://sha256/"))
 
     def query(
-        self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()
+        self, sql: str, params: Params = (), generation: int | None = None
     ) -> list[dict[str, Any]]:
         """The rows of one SELECT, or of a view, as dictionaries. `params` fill `:name` or `?`.
 
-        Raises `QueryFailed`.
+        With a `generation`, the views take for every run its newest complete grading up to that
+        one; so with the other methods that ask. Raises `QueryFailed`.
         """
-        columns, rows = self.rows(sql, params)
+        columns, rows = self.rows(sql, params, generation)
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def rows(
-        self, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()
+        self, sql: str, params: Params = (), generation: int | None = None
     ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         """The columns and the rows, streamed, of one SELECT, or of the view that `sql` names.
 
         Raises `QueryFailed`.
         """
-        return ask(self._path, statement(sql), params)
+        return ask(self._path, statement(sql), params, generation)
 
     def frame(
         self,
         view_or_sql: str,
-        params: Mapping[str, Any] | Sequence[Any] = (),
+        params: Params = (),
         engine: Literal["pandas", "polars"] = "pandas",
+        *,
+        generation: int | None = None,
     ) -> Any:
         """A view, or the answer to one SELECT, as a DataFrame of pandas or polars.
 
         Integers are `Int64` in pandas, which has nulls; a column that mixes numbers and text is
         text. Raises `ExtraMissing` and `QueryFailed`.
         """
-        columns, rows = ask(self._path, statement(view_or_sql), params)
+        columns, rows = ask(self._path, statement(view_or_sql), params, generation)
         with closing(rows):
             return frames.frame(columns, rows, engine)
 
     def parquet(
-        self, view_or_sql: str, out: Path, params: Mapping[str, Any] | Sequence[Any] = ()
+        self,
+        view_or_sql: str,
+        out: Path,
+        params: Params = (),
+        generation: int | None = None,
     ) -> int:
         """Write a view, or the answer to one SELECT, to a Parquet file; the number of its rows.
 
         Streamed; the file appears whole or not at all. Raises `ExtraMissing` and `QueryFailed`.
         """
         frames.require_parquet()
-        columns, rows = ask(self._path, statement(view_or_sql), params)
+        columns, rows = ask(self._path, statement(view_or_sql), params, generation)
         with closing(rows), replacing(out) as handle:
             return frames.write_parquet(columns, rows, handle, out.parent)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import gradings_kit as graded
 import ledger_kit as kit
 
 from labledger.ledger.model import Dispatch, Lease, Variant
@@ -72,6 +73,33 @@ def make_ledger(folder: Path) -> Path:
             writer.release_lease(lease, RunStatus.COMPLETED)
         unfinished(writer)
     return path
+
+
+def make_regraded(folder: Path) -> Path:
+    """The same, but one run is graded anew twice, and a third time as far as half of it.
+
+    Of the changed run a regrading is begun; nothing of it counts yet.
+    """
+    path = make_ledger(folder)
+    regrade(path, "run-1", 2, 5)
+    regrade(path, "run-1", 3, 8)
+    regrade(path, "run-1", 4, 2, stop=SLOTS // 2)
+    regrade(path, "run-3", 2, 1, stop=SLOTS - 1)
+    return path
+
+
+COUNTED = {"run-1": "run-1.g3"}
+"""Whose rows count then, where they are not the run's own."""
+
+
+def regrade(path: Path, root: str, generation: int, shift: int, stop: int = SLOTS) -> None:
+    """A regrading after which every slot ended in another way."""
+    lease = graded.create(path, root, generation)
+    with kit.open_writer(path) as writer:
+        for slot in list(slots())[:stop]:
+            commit(writer, lease, slot, shift)
+        ended = RunStatus.COMPLETED if stop == SLOTS else RunStatus.INTERRUPTED
+        writer.release_lease(lease, ended)
 
 
 def unfinished(writer: LedgerWriter) -> None:
@@ -147,6 +175,8 @@ class Told:
     """What the records of a slot say."""
 
     run_id: str
+    digest: str
+    """Of the run that holds the records."""
     slot: Slot
     status: str | None = None
     """None where the slot is not committed."""
@@ -161,14 +191,19 @@ class Told:
         return self.run_id, self.slot.task_id, self.slot.repl_idx
 
 
-def read(path: Path) -> list[Told]:
-    """Every scheduled slot of every run, from the records that are exported."""
+def read(path: Path, counted: Mapping[str, str]) -> list[Told]:
+    """Every scheduled slot of every run, from the records that are exported.
+
+    `counted` names the run that holds those of a run, where it is not itself.
+    """
     found = []
     with LedgerReader.open(path) as reader:
-        for run in reversed(reader.runs()):
+        roots = [run for run in reversed(reader.runs()) if "regrades" not in run.resolved]
+        for root in roots:
+            run = reader.run(counted.get(root.run_id, root.run_id))
             records = {record.schedule_idx: record for record in reader.slot_records(run.run_id)}
             for slot in slots():
-                told = Told(run.run_id, slot)
+                told = Told(root.run_id, run.digest, slot)
                 record = records.get(slot.schedule_idx)
                 if record is not None:
                     told.status = record.status.value

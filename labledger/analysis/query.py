@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from labledger.errors import QueryFailed
-from labledger.ledger import migrate, objects
+from labledger.errors import InvalidInput, Problem, QueryFailed
+from labledger.ledger import as_of, migrate, objects
 from labledger.ledger.columns import meaning
 from labledger.ledger.engine import DRIVER, readonly_engine, translated
 
@@ -34,6 +35,9 @@ _UNKNOWN = re.compile(r"no such (table|column|function): (\S+)")
 
 Row = tuple[Any, ...]
 """Values of a row: int, float, str, bytes or None."""
+
+Params = Mapping[str, Any] | Sequence[Any]
+Prepare = Callable[[Connection], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +59,37 @@ def statement(asked: str) -> str:
 
 
 def query(
-    path: Path, sql: str, params: Mapping[str, Any] | Sequence[Any] = ()
+    path: Path,
+    sql: str,
+    params: Params = (),
+    generation: int | None = None,
 ) -> tuple[tuple[str, ...], Generator[Row]]:
     """The columns and the rows, streamed, of one SELECT.
 
-    `params` are values for `:name` or `?` in the statement. Ctrl-C interrupts the query. Raises
-    `QueryFailed`, with the nearest view or column where a name is unknown, and what
-    `migrate.check_current` raises.
+    `params` are values for `:name` or `?` in the statement. With a `generation` the views take,
+    for every run, the newest complete grading up to that one. Ctrl-C interrupts the query. Raises
+    `QueryFailed`, with the nearest view or column where a name is unknown, `InvalidInput`, and
+    what `migrate.check_current` raises.
     """
-    rows = _rows(path, sql, params)
+    if generation is None:
+        return _answer(path, sql, params, lambda _: None)
+    if generation < 1:
+        problem = Problem("generation", f"found {generation}; expected 1 or more")
+        raise InvalidInput("the query", [problem])
+    return _answer(path, sql, params, partial(as_of.count_generation, generation=generation))
+
+
+def query_run(
+    path: Path, run_no: int, sql: str, params: Params = ()
+) -> tuple[tuple[str, ...], Generator[Row]]:
+    """`query`, but the views show one run's own rows alone, whether they count or not."""
+    return _answer(path, sql, params, partial(as_of.count_run, run_no=run_no))
+
+
+def _answer(
+    path: Path, sql: str, params: Params, prepare: Prepare
+) -> tuple[tuple[str, ...], Generator[Row]]:
+    rows = _rows(path, sql, params, prepare)
     columns = next(rows)
     return columns, rows
 
@@ -79,7 +105,7 @@ def views(path: Path) -> list[ViewInfo]:
     return found
 
 
-def _rows(path: Path, sql: str, params: Mapping[str, Any] | Sequence[Any]) -> Generator[Row]:
+def _rows(path: Path, sql: str, params: Params, prepare: Prepare) -> Generator[Row]:
     """The column names, then each row."""
     with ExitStack() as stack:
         engine = readonly_engine(path)
@@ -87,6 +113,7 @@ def _rows(path: Path, sql: str, params: Mapping[str, Any] | Sequence[Any]) -> Ge
         with translated("open the ledger", path):
             connection = stack.enter_context(engine.connect())
             migrate.check_revision(connection, path)
+            prepare(connection)
         known = _names(connection)
         _restrict(connection, stack)
         try:

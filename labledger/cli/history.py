@@ -92,6 +92,15 @@ def query(
         list[str] | None,
         typer.Option("--param", "-p", help="NAME=VALUE for a :NAME in the statement; repeatable."),
     ] = None,
+    generation: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Of runs that were graded again, the newest complete grading up to this one; "
+            "without it, the newest.",
+        ),
+    ] = None,
     format: Annotated[  # noqa: A002
         str, typer.Option(help="table, json, jsonl, csv or parquet.")
     ] = "table",
@@ -110,13 +119,20 @@ def query(
     Reads only, also while runs write; --schema lists the views.
     """
     from labledger.api import open_ledger
-    from labledger.cli.query_output import answer, parse_params, print_schema, statement
+    from labledger.cli.query_output import (
+        Question,
+        answer,
+        parse_params,
+        print_schema,
+        statement,
+    )
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         if schema:
             print_schema(ledger.views(), sql)
             return
-        answer(ledger, statement(sql, file), parse_params(param or []), format, out_path)
+        asked = Question(statement(sql, file), parse_params(param or []), generation)
+        answer(ledger, asked, format, out_path)
 
 
 def export(

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -53,17 +54,25 @@ def parse_params(words: list[str]) -> dict[str, Any]:
     return found
 
 
-def answer(
-    ledger: Ledger, sql: str, params: Mapping[str, Any], form: str, path: Path | None
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked: a statement or a view, the values in it, and of which generation."""
+
+    sql: str
+    params: Mapping[str, Any]
+    generation: int | None = None
+
+
+def answer(ledger: Ledger, asked: Question, form: str, path: Path | None) -> None:
     """Ask, and print the answer on stdout or write it to a file. Raises `InvalidInput`."""
     if form == "parquet":
         if path is None:
             problem = Problem("--format", "parquet needs a file: name it with --out FILE")
             raise InvalidInput("the query", [problem])
-        say(f"wrote {ledger.parquet(sql, path, params)} rows to {path}")
+        count = ledger.parquet(asked.sql, path, asked.params, asked.generation)
+        say(f"wrote {count} rows to {path}")
         return
-    columns, rows = ledger.rows(sql, params)
+    columns, rows = ledger.rows(asked.sql, asked.params, asked.generation)
     if path is None:
         print_rows(columns, rows, form)
         return

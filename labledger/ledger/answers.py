@@ -3,11 +3,14 @@
 A slot's verdict counts where the slot is committed, has a score and is no `grade_error`: that is
 what `slot_outcome` holds. Joins are ordered, and columns grouped, so that SQLite walks the keys
 and lets a condition on `run_id`, `experiment_id` or `task_id` in before it counts.
+
+`run` is the run whose agents ran, and `counted` leads to the rows that count for it: its own, or
+those of a regrading, which has the same variants, tasks and slots under the same numbers.
 """
 
 from __future__ import annotations
 
-from labledger.ledger.views import View
+from labledger.ledger.views import COUNTS, GENERATIONS, GRADING_ID, View
 
 _COUNTS = """\
     count({0}.verdict) AS scored,
@@ -27,15 +30,21 @@ _SUITE = "json_extract(run.resolved, '$.dataset.suite_id')"
 
 _VARIANTS_FROM = """\
 FROM run
-CROSS JOIN run_variant ON run_variant.run_no = run.run_no
+CROSS JOIN counted ON counted.root_no = run.run_no
+CROSS JOIN run_variant ON run_variant.run_no = counted.run_no
 LEFT JOIN slot_outcome
-  ON slot_outcome.run_no = run.run_no AND slot_outcome.variant_idx = run_variant.variant_idx"""
+  ON slot_outcome.run_no = counted.run_no AND slot_outcome.variant_idx = run_variant.variant_idx"""
 _VARIANTS_GROUP = """\
 GROUP BY run.run_no, run.run_id, run.experiment_id,
     run_variant.variant_idx, run_variant.variant_id, run_variant.role"""
 _SCHEDULED = """\
     (SELECT count(*) FROM slot
-     WHERE slot.run_no = run.run_no AND slot.variant_idx = run_variant.variant_idx) AS scheduled,"""
+     WHERE slot.run_no = counted.run_no
+       AND slot.variant_idx = run_variant.variant_idx) AS scheduled,"""
+
+_CELLS_FROM = """\
+    FROM counted
+    CROSS JOIN slot_outcome ON slot_outcome.run_no = counted.run_no"""
 
 
 def _usual(metric_id: str, what: str, whose: str) -> str:
@@ -51,7 +60,7 @@ def _of_trial(metric_id: str) -> str:
 
 
 def _of_run(metric_id: str) -> str:
-    whose = "metric.run_no = run.run_no"
+    whose = "metric.run_no = counted.run_no"
     return f"{_usual(metric_id, 'sum(metric.value)', whose)} AS {metric_id}"
 
 
@@ -86,7 +95,8 @@ SELECT
 FROM slot_commit
 JOIN slot
   ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
-JOIN run ON run.run_no = slot.run_no
+JOIN counted ON counted.run_no = slot.run_no
+JOIN run ON run.run_no = counted.root_no
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
@@ -130,8 +140,10 @@ SELECT
         WHEN b.verdict IS NULL THEN 'treatment: ' || {_WHY_B} END AS why,
     a.schedule_idx AS baseline_schedule_idx, slot.schedule_idx
 FROM run
-JOIN run_variant AS baseline ON baseline.run_no = run.run_no AND baseline.role = 'baseline'
-JOIN run_variant AS treatment ON treatment.run_no = run.run_no AND treatment.role = 'treatment'
+JOIN counted ON counted.root_no = run.run_no
+JOIN run_variant AS baseline ON baseline.run_no = counted.run_no AND baseline.role = 'baseline'
+JOIN run_variant AS treatment
+  ON treatment.run_no = counted.run_no AND treatment.role = 'treatment'
 JOIN slot ON slot.run_no = treatment.run_no AND slot.variant_idx = treatment.variant_idx
 LEFT JOIN slot_outcome AS a
   ON a.run_no = slot.run_no AND a.variant_idx = baseline.variant_idx
@@ -139,7 +151,7 @@ LEFT JOIN slot_outcome AS a
 LEFT JOIN slot_outcome AS b
   ON b.run_no = slot.run_no AND b.variant_idx = slot.variant_idx
   AND b.task_idx = slot.task_idx AND b.repl_idx = slot.repl_idx
-JOIN run_task ON run_task.run_no = run.run_no AND run_task.task_idx = slot.task_idx""",
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx""",
     ),
     "win_loss_tie": View(
         "one row a treatment of a run: how many of its pairs with the baseline it wins, loses "
@@ -153,17 +165,18 @@ SELECT
     count(*) FILTER (WHERE {_OUTCOME} = 'regression') AS losses,
     count(*) FILTER (WHERE {_OUTCOME} = 'same') AS ties,
     (SELECT count(*) FROM slot
-     WHERE slot.run_no = run.run_no AND slot.variant_idx = treatment.variant_idx)
+     WHERE slot.run_no = counted.run_no AND slot.variant_idx = treatment.variant_idx)
         - count(*) FILTER (WHERE {_OUTCOME} <> 'unpaired') AS unpaired
 FROM run
+CROSS JOIN counted ON counted.root_no = run.run_no
 CROSS JOIN run_variant AS treatment
-  ON treatment.run_no = run.run_no AND treatment.role = 'treatment'
+  ON treatment.run_no = counted.run_no AND treatment.role = 'treatment'
 LEFT JOIN slot_outcome AS b
   ON b.run_no = treatment.run_no AND b.variant_idx = treatment.variant_idx
 CROSS JOIN run_variant AS baseline
-  ON baseline.run_no = run.run_no AND baseline.role = 'baseline'
+  ON baseline.run_no = counted.run_no AND baseline.role = 'baseline'
 LEFT JOIN slot_outcome AS a
-  ON a.run_no = run.run_no AND a.variant_idx = baseline.variant_idx
+  ON a.run_no = counted.run_no AND a.variant_idx = baseline.variant_idx
   AND a.task_idx = b.task_idx AND a.repl_idx = b.repl_idx
 GROUP BY run.run_no, run.run_id, run.experiment_id,
     treatment.variant_idx, treatment.variant_id""",
@@ -176,11 +189,11 @@ WITH suite AS MATERIALIZED (
 ),
 cell AS (
     SELECT
-        slot_outcome.run_no, slot_outcome.variant_idx, slot_outcome.task_idx,
+        counted.root_no AS run_no, slot_outcome.variant_idx, slot_outcome.task_idx,
         count(*) AS committed,
 {_COUNTS.format("slot_outcome")}
-    FROM slot_outcome
-    GROUP BY slot_outcome.run_no, slot_outcome.variant_idx, slot_outcome.task_idx
+{_CELLS_FROM}
+    GROUP BY counted.root_no, slot_outcome.variant_idx, slot_outcome.task_idx
 )
 SELECT
     suite.suite_id, run_task.task_id, count(DISTINCT cell.run_no) AS runs,
@@ -206,10 +219,11 @@ SELECT
     slot_outcome.status, slot_outcome.verdict, slot_outcome.metric_name AS primary_metric_name,
     slot_outcome.metric_value AS primary_metric_value, slot_outcome.duration_ms
 FROM run_task
-CROSS JOIN run ON run.run_no = run_task.run_no
+CROSS JOIN counted ON counted.root_no = run_task.run_no
+CROSS JOIN run ON run.run_no = counted.root_no
 CROSS JOIN run_variant ON run_variant.run_no = run_task.run_no
 CROSS JOIN slot_outcome
-  ON slot_outcome.run_no = run_task.run_no AND slot_outcome.task_idx = run_task.task_idx
+  ON slot_outcome.run_no = counted.run_no AND slot_outcome.task_idx = run_task.task_idx
   AND slot_outcome.variant_idx = run_variant.variant_idx
 ORDER BY
     run_task.task_id, run_task.run_no, run_variant.variant_idx, slot_outcome.repl_idx""",
@@ -220,25 +234,27 @@ ORDER BY
         f"""
 WITH cell AS (
     SELECT
-        slot_outcome.run_no, slot_outcome.variant_idx, slot_outcome.task_idx,
+        counted.root_no, min(counted.run_no) AS run_no,
+        slot_outcome.variant_idx, slot_outcome.task_idx,
 {_COUNTS.format("slot_outcome")}
-    FROM slot_outcome
+{_CELLS_FROM}
     WHERE slot_outcome.verdict IS NOT NULL
-    GROUP BY slot_outcome.run_no, slot_outcome.variant_idx, slot_outcome.task_idx
+    GROUP BY counted.root_no, slot_outcome.variant_idx, slot_outcome.task_idx
 )
 SELECT
-    run.experiment_id, run.digest, run_variant.variant_id, run_task.task_id,
+    run.experiment_id, graded.digest, run_variant.variant_id, run_task.task_id,
     count(*) AS runs,
 {_SUMS.format("cell")},
     count(*) FILTER (WHERE cell.scored > max(cell.pass, cell.fail, cell.missing, cell.error))
         AS runs_that_differ,
     min(run.created_at) AS first_seen, max(run.created_at) AS last_seen
 FROM cell
-JOIN run ON run.run_no = cell.run_no
+JOIN run ON run.run_no = cell.root_no
+JOIN run AS graded ON graded.run_no = cell.run_no
 JOIN run_variant
   ON run_variant.run_no = cell.run_no AND run_variant.variant_idx = cell.variant_idx
 JOIN run_task ON run_task.run_no = cell.run_no AND run_task.task_idx = cell.task_idx
-GROUP BY run.experiment_id, run.digest, run_variant.variant_id, run_task.task_id
+GROUP BY run.experiment_id, graded.digest, run_variant.variant_id, run_task.task_id
 HAVING sum(cell.scored) >
     max(sum(cell.pass), sum(cell.fail), sum(cell.missing), sum(cell.error))""",
     ),
@@ -256,14 +272,39 @@ SELECT
     {_of_run("tokens_in")},
     {_of_run("tokens_out")},
     {_of_run("cost_usd")},
-    {_usual("cost_usd", "count(*)", "metric.run_no = run.run_no")} AS cost_known,
+    {_usual("cost_usd", "count(*)", "metric.run_no = counted.run_no")} AS cost_known,
     CAST(round((julianday(schedule_progress.ended_at) - julianday(run.created_at)) * 86400000)
         AS INTEGER) AS duration_ms,
-    sum(slot_outcome.duration_ms) AS trials_ms, run.digest
+    sum(slot_outcome.duration_ms) AS trials_ms,
+{GENERATIONS},
+    run.digest
 {_VARIANTS_FROM}
 JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress ON schedule_progress.run_no = run.run_no
 GROUP BY run.run_no, run.run_id, run.experiment_id""",
+    ),
+    "gradings": View(
+        "one row a generation of a run's scores: its grader, how far it is, what it says, whether "
+        "it counts",
+        f"""
+SELECT
+    run.run_id, run.experiment_id, grading.generation, {GRADING_ID},
+    coalesce(
+        own.resolved ->> '$.regrades.grader_digest',
+        (SELECT score.record ->> '$.ext.grader.digest' FROM score
+         WHERE score.run_no = own.run_no ORDER BY score.schedule_idx, score.row_seq LIMIT 1))
+        AS grader_digest,
+    schedule_progress.status, own.created_at, schedule_progress.ended_at,
+    schedule.total_slots AS scheduled, schedule_progress.next_schedule_idx AS committed,
+{_VERDICTS.format("slot_outcome")},
+    {COUNTS}
+FROM run
+CROSS JOIN grading ON grading.root_id = run.run_id
+CROSS JOIN run AS own ON own.run_no = grading.run_no
+CROSS JOIN schedule ON schedule.run_no = own.run_no
+CROSS JOIN schedule_progress ON schedule_progress.run_no = own.run_no
+LEFT JOIN slot_outcome ON slot_outcome.run_no = own.run_no
+GROUP BY run.run_no, run.run_id, run.experiment_id, grading.generation""",
     ),
     "coverage": View(
         "one row a variant of a run: slots scheduled, committed and scored, and committed ones by "
@@ -275,10 +316,10 @@ SELECT
     (SELECT count(DISTINCT dispatch.schedule_idx)
      FROM dispatch
      JOIN slot ON slot.run_no = dispatch.run_no AND slot.schedule_idx = dispatch.schedule_idx
-     WHERE dispatch.run_no = run.run_no
+     WHERE dispatch.run_no = counted.run_no
        AND dispatch.schedule_idx >= (
          SELECT next_schedule_idx FROM schedule_progress
-         WHERE schedule_progress.run_no = run.run_no)
+         WHERE schedule_progress.run_no = counted.run_no)
        AND slot.variant_idx = run_variant.variant_idx) AS begun,
     count(slot_outcome.status) AS committed, count(slot_outcome.verdict) AS scored,
     count(*) FILTER (WHERE slot_outcome.status = 'completed') AS completed,

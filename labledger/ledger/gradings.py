@@ -30,6 +30,8 @@ def of_run(connection: Connection, run_no: int) -> list[Grading]:
     """Every generation of the run, or of the root of a regrading, the oldest first."""
     found = connection.exec_driver_sql(_GRADINGS_SQL, (run_no,)).all()
     return [
-        Grading(*names, bool(complete), bool(counts), created_at)
-        for *names, complete, counts, created_at in found
+        Grading(
+            root_id, generation, run_id, grading_id, digest, bool(complete), bool(counts), created
+        )
+        for root_id, generation, run_id, grading_id, digest, complete, counts, created in found
     ]

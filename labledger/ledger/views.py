@@ -1,4 +1,8 @@
-"""The ledger's raw views: what was recorded, with each row's run, variant and task beside it."""
+"""The ledger's raw views: what was recorded, with each row's run, variant and task beside it.
+
+A row's run is the one whose agent ran: of a run that was graded again, the rows of the generation
+that counts stand under its own id. Records say the ids of the run that holds them.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +27,59 @@ _WHO = """\
 _WHO_FROM = """\
 {0}
 JOIN slot ON slot.run_no = {0}.run_no AND slot.schedule_idx = {0}.schedule_idx
-JOIN run ON run.run_no = slot.run_no
+{1}
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx"""
 
+_COUNTED = """\
+JOIN counted ON counted.run_no = slot.run_no
+JOIN run ON run.run_no = counted.root_no"""
+_ALL = """\
+JOIN grading ON grading.run_no = slot.run_no
+JOIN run ON run.run_id = grading.root_id"""
 
-def _per_slot(table: str, columns: str, joins: str = "") -> str:
+
+def _per_slot(table: str, columns: str, joins: str = "", runs: str = _COUNTED) -> str:
     """A SELECT over the rows of `table` that says of each whose it is."""
-    return f"SELECT\n{_WHO.format(table)}\n{columns}\nFROM {_WHO_FROM.format(table)}\n{joins}"
+    source = _WHO_FROM.format(table, runs)
+    return f"SELECT\n{_WHO.format(table)}\n{columns}\nFROM {source}\n{joins}"
+
+
+GENERATIONS = """\
+    (SELECT count(*) FROM grading WHERE grading.root_id = run.run_id) AS generations,
+    (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) AS generation"""
+"""How many gradings a run has, and which counts."""
+
+GRADING_ID = "grading.root_id || '.g' || grading.generation AS grading_id"
+COUNTS = "EXISTS (SELECT 1 FROM counted WHERE counted.run_no = grading.run_no) AS counts"
+
+_SCORE = """\
+    score.row_seq, score.verdict, score.primary_metric_name, score.primary_metric_value,
+    trial.status, score.record ->> '$.evaluator.name' AS evaluator_name,
+    score.record -> '$.metrics' AS metrics, score.record ->> '$.error.message' AS error_message,
+    grading.generation, score.record ->> '$.ext.grader.digest' AS grader_digest,"""
+_OF_SCORE = "JOIN trial ON trial.run_no = score.run_no AND trial.schedule_idx = score.schedule_idx"
+_FIRST_VERDICT = """\
+    (SELECT slot_outcome.verdict FROM slot_outcome
+     WHERE slot_outcome.run_no = run.run_no AND slot_outcome.variant_idx = slot.variant_idx
+       AND slot_outcome.task_idx = slot.task_idx AND slot_outcome.repl_idx = slot.repl_idx)
+        AS first_verdict,"""
 
 
 RAW: dict[str, View] = {
     "runs": View(
         "one row a run: what it is, how far it is, who owns it",
-        """
+        f"""
 SELECT
     run.run_id, run.experiment_id, run.name, schedule_progress.status, run.created_at,
     schedule_progress.updated_at, schedule_progress.ended_at, schedule.total_slots AS scheduled,
     schedule_progress.next_schedule_idx AS committed,
     lease.host AS owner_host, lease.pid AS owner_pid, lease.expires_at AS lease_expires_at,
+{GENERATIONS},
     run.digest, run.source_path, run.labledger_version, run.images, run.resolved, run.authored
 FROM run
+JOIN counted ON counted.root_no = run.run_no
 JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress ON schedule_progress.run_no = run.run_no
 LEFT JOIN lease ON lease.run_no = run.run_no""",
@@ -84,12 +119,17 @@ LEFT JOIN score
         "one row a score: the grader's verdict and primary metric, and the whole record as JSON",
         _per_slot(
             "score",
-            """\
-    score.row_seq, score.verdict, score.primary_metric_name, score.primary_metric_value,
-    trial.status, score.record ->> '$.evaluator.name' AS evaluator_name,
-    score.record -> '$.metrics' AS metrics, score.record ->> '$.error.message' AS error_message,
-    score.record""",
-            "JOIN trial ON trial.run_no = score.run_no AND trial.schedule_idx = score.schedule_idx",
+            f"{_SCORE}\n    score.record",
+            f"{_OF_SCORE}\nJOIN grading ON grading.run_no = counted.run_no",
+        ),
+    ),
+    "all_scores": View(
+        "one row a score of every generation of a run, with the verdict of the first beside it",
+        _per_slot(
+            "score",
+            f"{_SCORE}\n    {GRADING_ID}, {COUNTS},\n{_FIRST_VERDICT}\n    score.record",
+            _OF_SCORE,
+            _ALL,
         ),
     ),
     "predictions": View(

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from labledger import open_ledger
 from labledger.analysis import frames
 from labledger.api import Ledger
-from labledger.cli.query_output import answer
+from labledger.cli.query_output import Question, answer
 from labledger.errors import InvalidInput, QueryFailed
 
 
@@ -113,13 +113,13 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
 ) -> None:
     """An answer that fails in the middle leaves what was there."""
     out = tmp_path / "answer"
-    answer(ledger, "SELECT 1 AS n", {}, form, out)
+    answer(ledger, Question("SELECT 1 AS n", {}), form, out)
     before = out.read_bytes()
     sql = (
         "SELECT CASE value WHEN 2 THEN abs(-9223372036854775808) ELSE 1 END FROM json_each('[1,2]')"
     )
     with pytest.raises(QueryFailed, match="overflow"):
-        answer(ledger, sql, {}, form, out)
+        answer(ledger, Question(sql, {}), form, out)
     assert out.read_bytes() == before
     assert list(tmp_path.iterdir()) == [out]
 

@@ -25,14 +25,21 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotStatus
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made.make_ledger(tmp_path_factory.mktemp("answers"))
+@pytest.fixture(scope="module", params=["graded once", "graded again"])
+def counted(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Whose rows count, where they are not the run's own."""
+    return made.COUNTED if request.param == "graded again" else {}
 
 
 @pytest.fixture(scope="module")
-def told(path: Path) -> list[Told]:
-    return made.read(path)
+def path(tmp_path_factory: pytest.TempPathFactory, counted: dict[str, str]) -> Path:
+    folder = tmp_path_factory.mktemp("answers")
+    return made.make_regraded(folder) if counted else made.make_ledger(folder)
+
+
+@pytest.fixture(scope="module")
+def told(path: Path, counted: dict[str, str]) -> list[Told]:
+    return made.read(path, counted)
 
 
 def ask(path: Path, sql: str, params: object = ()) -> list[dict[str, Any]]:
@@ -281,13 +288,11 @@ def test_task_views_gather_all_runs(path: Path, told: list[Told]) -> None:
 
 def test_flaky_is_what_differs_though_nothing_changed(path: Path, told: list[Told]) -> None:
     """Verdicts are held against each other within one digest: a changed run has its own rows."""
-    with LedgerReader.open(path) as reader:
-        digest = {run.run_id: run.digest for run in reader.runs()}
     cells: dict[tuple[str, ...], list[Told]] = defaultdict(list)
     for one in told:
         if one.verdict:
             experiment = EXPERIMENT[one.run_id]
-            key = (experiment, digest[one.run_id], one.slot.variant_id, one.slot.task_id)
+            key = (experiment, one.digest, one.slot.variant_id, one.slot.task_id)
             cells[key].append(one)
     expected = [
         {
@@ -319,7 +324,8 @@ def test_a_condition_gives_the_rows_that_it_would_leave(path: Path, view: str) -
 
 
 TABLES = (
-    "run|run_task|run_variant|slot|slot_commit|slot_outcome|trial|attempt|metric|score|dispatch"
+    "run|own|counted|grading|run_task|run_variant|slot|slot_commit|slot_outcome|trial|attempt|"
+    "metric|score|dispatch"
 )
 ALIASES = "baseline|treatment|a|b"
 
@@ -339,12 +345,13 @@ def plan(path: Path, sql: str) -> str:
         *(
             f"{view} WHERE run_id = 'run-1'"
             for view in ("trial_facts", "leaderboard", "paired_outcomes", "win_loss_tie",
-                         "run_history", "coverage", "trials", "attempts", "scores")
+                         "run_history", "coverage", "trials", "attempts", "scores", "all_scores",
+                         "gradings")
         ),
         *(
             f"{view} WHERE experiment_id = 'demo'"
             for view in ("trial_facts", "leaderboard", "paired_outcomes", "win_loss_tie",
-                         "run_history", "coverage")
+                         "run_history", "coverage", "gradings")
         ),
         *(f"{view} WHERE task_id = 't1'" for view in ("trial_facts", "task_history",
                                                       "paired_outcomes")),
@@ -356,7 +363,9 @@ def test_a_condition_on_a_key_reads_no_whole_table(path: Path, question: str) ->
     assert not re.search(rf"SCAN ({TABLES}|{ALIASES})\b|AUTOMATIC", steps), steps
 
 
-@pytest.mark.parametrize("view", ["trial_facts", "paired_outcomes", "task_history", "trials"])
+@pytest.mark.parametrize(
+    "view", ["trial_facts", "paired_outcomes", "task_history", "trials", "scores", "all_scores"]
+)
 def test_the_first_rows_come_without_the_others(path: Path, view: str) -> None:
     """Not all is sorted or gathered before the first row of a view of single slots is there."""
     steps = plan(path, f"SELECT * FROM {view} LIMIT 20")
@@ -364,7 +373,8 @@ def test_the_first_rows_come_without_the_others(path: Path, view: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "view", ["leaderboard", "run_history", "coverage", "win_loss_tie", "task_difficulty"]
+    "view",
+    ["leaderboard", "run_history", "coverage", "win_loss_tie", "task_difficulty", "flaky_tasks"],
 )
 def test_counting_everything_reads_the_outcomes_alone(path: Path, view: str) -> None:
     """Over all runs, the wide tables of trials, commits and scores are not read."""

@@ -1,0 +1,51 @@
+"""Other rows behind the views of one connection: of an earlier generation, or of a chosen run.
+
+A table `counted` and views of the same names are made beside the ledger's own, for this connection
+alone and in memory. SQLite finds them first; views that the ledger holds would go on to read its
+own table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from labledger.ledger import objects
+
+_TABLE = """
+CREATE TEMP TABLE counted (root_no INTEGER PRIMARY KEY, run_no INTEGER NOT NULL UNIQUE) STRICT"""
+_NEWEST = """
+INSERT INTO temp.counted
+SELECT root_no, run_no FROM (
+  SELECT root.root_no, grading.run_no, max(grading.generation)
+  FROM main.counted AS root
+  JOIN run ON run.run_no = root.root_no
+  JOIN grading ON grading.root_id = run.run_id
+  JOIN schedule ON schedule.run_no = grading.run_no
+  JOIN schedule_progress ON schedule_progress.run_no = grading.run_no
+  WHERE grading.generation <= ? AND (
+    grading.generation = 1 OR schedule_progress.next_schedule_idx = schedule.total_slots)
+  GROUP BY root.root_no)"""
+_ONE = """
+INSERT INTO temp.counted
+SELECT run.run_no, grading.run_no FROM grading JOIN run ON run.run_id = grading.root_id
+WHERE grading.run_no = ?"""
+
+
+def count_generation(connection: Connection, generation: int) -> None:
+    """From here on the views take, for every run, its newest complete grading up to this one."""
+    _count(connection, _NEWEST, generation)
+
+
+def count_run(connection: Connection, run_no: int) -> None:
+    """From here on the views show this one grading, complete or not, and nothing else."""
+    _count(connection, _ONE, run_no)
+
+
+def _count(connection: Connection, rows: str, value: int) -> None:
+    driver: Any = connection.connection.driver_connection
+    driver.execute(_TABLE)
+    driver.execute(rows, (value,))
+    for name, view in objects.VIEWS.items():
+        driver.execute(f"CREATE TEMP VIEW {name} AS {view.sql.strip()}")
