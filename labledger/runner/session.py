@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
 from labledger.analysis.flips import flips
+from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
 from labledger.export import chain_file
 from labledger.export.chain_file import write_chain
 from labledger.export.mirrors import MirrorWriter

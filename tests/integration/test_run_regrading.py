@@ -12,8 +12,8 @@ from experiments import (
     BY_MODE,
     FAILS,
     GRADER,
-    HOLDS,
     HOLDING,
+    HOLDS,
     RIGHT,
     UNGRADABLE,
     WRONG,
@@ -78,7 +78,7 @@ def query(project: Project, sql: str) -> list[JsonObject]:
 
 
 def test_another_grader(project: Project, engine_log: EngineLog) -> None:
-    """New verdicts beside the old; what the agents did is recorded as it was, and not done again."""
+    """New verdicts beside the old; what agents did is recorded as it was, and not done again."""
     before = outcomes(project, "first")
     assert before["odd", "base"] == before["odd", "treat"] == "grade_error"
     mirror = project.lab / "runs" / "first" / "benchmark" / "scores.jsonl"
@@ -87,7 +87,7 @@ def test_another_grader(project: Project, engine_log: EngineLog) -> None:
 
     outcome = regrade(project)
 
-    assert outcome.complete and outcome.run_id == "first.g2"
+    assert (outcome.complete, outcome.run_id) == (True, "first.g2")
     changed = {("odd", "base"): "pass", ("odd", "treat"): "pass"}
     assert outcomes(project, "first.g2") == before | changed
     assert outcome.regrading is not None
@@ -175,10 +175,10 @@ def test_generation_after_generation(project: Project) -> None:
 
 def test_the_same_grader_again(project: Project) -> None:
     """A grader judges a run once, unless it is asked to judge again."""
-    with pytest.raises(AlreadyJudged, match="generation 1, first.g1"):
+    with pytest.raises(AlreadyJudged, match=r"generation 1, first\.g1"):
         regrade(project, "grader.sh")
     regrade(project)
-    with pytest.raises(AlreadyJudged, match="generation 2, first.g2"):
+    with pytest.raises(AlreadyJudged, match=r"generation 2, first\.g2"):
         regrade(project)
     assert regrade(project, again=True).run_id == "first.g3"
 
