@@ -12,11 +12,11 @@ from datetime import timedelta
 
 from labledger import clock
 from labledger.trial import parts, starting, traces
-from labledger.trial.collect import read_phases
 from labledger.trial.container import ContainerFailed, ContainerState, Engine, NoSuchContainer
 from labledger.trial.contract import ExitStatus, TrialSpec
 from labledger.trial.ended import Ended
 from labledger.trial.gate import thread_gate
+from labledger.trial.phases import read_phases
 from labledger.trial.uncollected import uncollected
 
 _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"
@@ -35,7 +35,7 @@ def adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
         return _without_container(spec)
     if state.has_started and has_output(spec):
         return _await(engine, spec, state)
-    if state.has_started:
+    if state.has_started and spec.earlier is None:
         traces.note(spec, _FOLDER_DELETED)
     engine.remove(state.container_id)
     return None
@@ -48,7 +48,8 @@ def has_output(spec: TrialSpec) -> bool:
 
 def _without_container(spec: TrialSpec) -> Ended | None:
     """What is left of an attempt whose container is not there, if it ever was."""
-    if traces.is_unstarted(spec.folder):
+    if traces.is_unstarted(spec.folder) or spec.earlier is not None:
+        # Of a regrading nothing is lost: what it judges is restored again.
         return None
     if has_output(spec):
         return Ended(None, *_until_now(time.monotonic()), was_removed=True)
@@ -107,7 +108,9 @@ def _by_its_phases(spec: TrialSpec, ended: Ended) -> Ended:
     """
     if ended.exit_status not in ExitStatus.KNOWN or ended.forged:
         return ended
-    shortest = sum(phase.duration_ms for phase in read_phases(spec).values())
+    recalled = () if spec.earlier is None else ("setup", "agent")
+    phases = read_phases(spec).items()
+    shortest = sum(phase.duration_ms for name, phase in phases if name not in recalled)
     if shortest <= ended.duration_ms <= shortest + _SLACK_MS:
         return ended
     ended_at = clock.parse(ended.started_at) + timedelta(milliseconds=shortest)

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from labledger import canonical, clock, faults, schema
 from labledger.records import GradeReason, JsonObject, Phase, SlotStatus, TrialResult
-from labledger.trial import contract, metrics, outputs, trust
+from labledger.trial import metrics, trust
 from labledger.trial.contract import ExitStatus, TrialSpec
 from labledger.trial.ended import Ended
 from labledger.trial.evidence import EVIDENCE_SCHEMA, RESULT_SCHEMA, Evidence
 from labledger.trial.grading import DISK_FULL, PREDICTION_SCHEMA, SCORE_SCHEMA, Judgement, judge
+from labledger.trial.phases import before_grading, read_phases
+from labledger.trial.recalled import RecalledEvidence
 from labledger.trial.redact import Redactor
 
 CONTAINER_KILLED = "container_killed"
@@ -33,9 +35,9 @@ def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult
     `isolation` are the facts of `trust.facts`; the score and the evidence say them.
     """
     redactor = redactor_of(spec)
-    evidence = Evidence(spec, redactor)
+    evidence = evidence_of(spec, redactor)
     judgement = _judge(spec, ended, redactor)
-    phases = read_phases(spec) if _is_trial_shs(ended) else {}
+    phases = _phases(spec, ended)
     evidence.collect_inputs()
     faults.reached("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(list(phases) or list(spec.plan.phases))
@@ -111,6 +113,21 @@ def _is_full(folder: Path) -> bool:
     return found.f_bavail * found.f_frsize < _FULL_BYTES
 
 
+def evidence_of(spec: TrialSpec, redactor: Redactor) -> Evidence:
+    """Collects the evidence of a trial, or refers to what is stored of one judged again."""
+    if spec.earlier is None:
+        return Evidence(spec, redactor)
+    return RecalledEvidence(spec, redactor, spec.earlier)
+
+
+def _phases(spec: TrialSpec, ended: Ended) -> dict[str, Phase]:
+    noted = read_phases(spec) if _is_trial_shs(ended) else {}
+    if spec.earlier is None:
+        return noted
+    grader = {"grader": noted["grader"]} if "grader" in noted else {}
+    return before_grading(spec.earlier) | grader
+
+
 def _is_trial_shs(ended: Ended) -> bool:
     """True where `trial.sh` itself ended the trial."""
     return ended.exit_status in ExitStatus.KNOWN and not ended.forged
@@ -126,47 +143,6 @@ def redactor_of(spec: TrialSpec) -> Redactor:
 def _record_words() -> str:
     names = (PREDICTION_SCHEMA, SCORE_SCHEMA, EVIDENCE_SCHEMA, RESULT_SCHEMA)
     return canonical.dumps([schema.load(name) for name in names])
-
-
-def read_phases(spec: TrialSpec) -> dict[str, Phase]:
-    """What `trial.sh` noted of its phases; empty where it could not write its note.
-
-    To be trusted only where `trial.sh` ended the trial: before, the agent can write there too.
-    """
-    return {
-        name: Phase(status, max(0, end - start) * 10, timed_out == 1)
-        for name, (status, start, end, timed_out) in phase_fields(spec).items()
-    }
-
-
-PhaseFields = tuple[int, int, int, int]
-"""Exit status, start, end (hundredths of a second since boot), and 1 after a time-out."""
-
-
-def phase_fields(spec: TrialSpec) -> dict[str, PhaseFields]:
-    """`trial.sh`'s note as numbers, by phase; to be trusted as `read_phases` says."""
-    content, _ = outputs.read_leniently(
-        spec.folder / "state", contract.PHASES_FILE, outputs.PHASES_CAP
-    )
-    found: dict[str, PhaseFields] = {}
-    for line in (content or b"").decode("ascii", "replace").splitlines():
-        fields = line.split()
-        if len(fields) == 5 and fields[0] in contract.PHASE_NAMES:
-            try:
-                status, start, end, timed_out = (int(text) for text in fields[1:])
-            except ValueError:
-                continue
-            found[fields[0]] = (status, start, end, timed_out)
-    return found
-
-
-def phase_lines(fields: dict[str, PhaseFields]) -> str:
-    """Such a note again, in the phases' order."""
-    return "".join(
-        " ".join(map(str, (name, *fields[name]))) + "\n"
-        for name in contract.PHASE_NAMES
-        if name in fields
-    )
 
 
 def infra_error(spec: TrialSpec, begun: str, reason: str, message: str) -> TrialResult:

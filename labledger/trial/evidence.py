@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 from typing import cast
 
 from labledger import canonical, schema
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.records import Artifact, Event, JsonObject
 from labledger.store import ArtifactStore
-from labledger.trial import contract, outputs, patches, tampering, traces, workspace
+from labledger.trial import contract, outputs, patches, tampering, traces, workspace, workspace_tar
 from labledger.trial.contract import TrialSpec
 from labledger.trial.events import read_events
 from labledger.trial.grading import IdentityMismatch, Judgement, checked_ids, parse
-from labledger.trial.inputs import workspace_seed
+from labledger.trial.outputs import OutputFile, OutputRefused
 from labledger.trial.redact import Redactor
+from labledger.trial.seeds import workspace_seed
+from labledger.trial.workspace import Entry
 
 EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"
 INLINE_LIMIT = 32 * 1024
 """Larger artifacts go to the artifact store instead of the database."""
+_SMALL = 256 * 1024
+"""What is held in memory before it is known where it goes."""
 _OURS = ("isolation", "regrades")
 """What the `ext` of a score says as that of the evidence does."""
 _CUT = 8 * 1024
@@ -85,6 +92,10 @@ class Evidence:
         if content is None:
             return None
         self.references["trial_output"] = self.keep(self.redactor.data(content))
+        return self.checked_result(content)
+
+    def checked_result(self, content: bytes) -> JsonObject | None:
+        """The result that the agent wrote, where it is valid."""
         try:
             result = parse(content, self.redactor)
             if isinstance(result, dict):
@@ -114,15 +125,58 @@ class Evidence:
         for name, listing in (("workspace_before", before), ("workspace_after", after)):
             content = self.redactor.data(canonical.dump_bytes(listing.as_json()))
             self.references[name] = self.keep(content)
-        patch = self.redactor.data(patches.patch(seed, folder, before, after))
-        if patch:
-            self.references["workspace_patch"] = self.keep(patch)
+        patch = patches.patch(seed, folder, before, after)
+        raw = patch.content
+        redacted = self.redactor.data(raw)
+        if redacted:
+            self.references["workspace_patch"] = self.keep(redacted)
+        uncarried = set(patch.uncarried)
+        if redacted is not raw:
+            uncarried |= {n for n, piece in patch.pieces if self.redactor.finds_in([piece])}
+        if uncarried:
+            kept = {n: e for n, e in after.entries.items() if n in uncarried and e.sha256}
+            self._keep_files(folder, kept)
         hooks = (
             name
             for name, entry in sorted(after.entries.items())
             if tampering.is_hook(name) and entry != before.entries.get(name)
         )
         return list(islice(hooks, tampering.MAX_PATHS))
+
+    def _keep_files(self, folder: Path, files: dict[str, Entry]) -> None:
+        """Keep what the patch does not carry, so that the workspace can be restored."""
+        size = workspace_tar.size_of(files.values())
+        if size > workspace_tar.CAP:
+            what = f"{len(files):,} files that no patch carries are too large together"
+            self.note("workspace_files", what)
+            return
+        store = ArtifactStore(self.spec.plan.store_root)
+        try:
+            secret = sorted(name for name, e in files.items() if self._is_secret(folder, name, e))
+            if secret:
+                what = f"{len(secret):,} files hold secrets, the first of them {secret[0]}"
+                self.note("workspace_files", what)
+            plain = {name: entry for name, entry in files.items() if name not in secret}
+            if not plain:
+                return
+            chunks = workspace_tar.chunks(folder, plain)
+            if size <= _SMALL:
+                self.references["workspace_files"] = self.keep(b"".join(chunks))
+                return
+            artifact = Artifact(*store.put_stream(chunks), None)
+        except OutputRefused as refused:
+            self.note("workspace_files", refused.message)
+            return
+        self.artifacts[artifact.sha256] = artifact
+        self.references["workspace_files"] = artifact.reference
+
+    def _is_secret(self, folder: Path, name: str, entry: Entry) -> bool:
+        path = folder / name
+        if entry.kind == "link":
+            content: Iterable[bytes] = [os.fsencode(os.readlink(path))]  # noqa: PTH115
+        else:
+            content = OutputFile(path.parent, path.name).chunks(entry.size)
+        return self.redactor.finds_in(chain([name.encode(), b"\n"], content))
 
     def stamp(self, facts: JsonObject, score: JsonObject | None) -> None:
         """Say how far the trial can be trusted, and a score whose it is: its grader's, in which

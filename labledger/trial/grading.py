@@ -201,14 +201,18 @@ def stamp(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str, ids: obje
 def checked_ids(given: object, spec: TrialSpec) -> object:
     """The slot's `ids` where a row gives none or some of them; the row's own where it is odd.
 
-    Raises `IdentityMismatch` where they say that the row belongs elsewhere.
+    What is judged again may say which trial it was. Raises `IdentityMismatch` where they say that
+    the row belongs elsewhere.
     """
     expected = spec.ids.as_json()
+    known = [expected] if spec.earlier is None else [expected, spec.earlier.ids.as_json()]
     if given is None:
         return expected
     if not isinstance(given, dict):
         return given
     for key, value in given.items():
-        if key in expected and (value != expected[key] or isinstance(value, bool)):
+        if key not in expected:
+            continue
+        if isinstance(value, bool) or all(value != ids[key] for ids in known):
             raise IdentityMismatch(f"ids.{key} is {value!r}; this trial's is {expected[key]!r}")
     return {**given, **expected}

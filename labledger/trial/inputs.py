@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
-import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from labledger import canonical, references, resources
 from labledger.records import JsonObject
 from labledger.store import ArtifactStore, sync_directory, sync_tree
-from labledger.trial import contract
+from labledger.trial import contract, restoring
 from labledger.trial.contract import PhasePlan, Sealing, TrialSpec
+from labledger.trial.seeds import OPEN_FOLDER, workspace_seed
 
 INCOMING = "incoming"
 """The folder of a run in which the folders of its trials are made."""
-
-_OPEN_FOLDER = 0o777
-"""Containers may run as any user; the run folder above is closed to other users of the host."""
 
 
 def prepare(spec: TrialSpec, ready: Callable[[], None] = lambda: None) -> None:
@@ -29,6 +24,7 @@ def prepare(spec: TrialSpec, ready: Callable[[], None] = lambda: None) -> None:
 
     It is made elsewhere and gets its name at the end, as a whole: a process that was suspended
     meanwhile never writes into another one's trial. `ready` is called just before, and may raise.
+    Raises `EvidenceIncomplete` where what an earlier trial left cannot be restored.
     """
     incoming = spec.plan.run_dir / INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
@@ -47,13 +43,13 @@ def prepare(spec: TrialSpec, ready: Callable[[], None] = lambda: None) -> None:
 def _fill(folder: Path, spec: TrialSpec) -> None:
     for name in ("in", "out", "state", "workspace"):
         (folder / name).mkdir()
-        (folder / name).chmod(_OPEN_FOLDER)
+        (folder / name).chmod(OPEN_FOLDER)
     inside = folder / "in"
     _write_json(inside / "task.json", spec.task)
     _write_json(inside / "bindings.json", spec.plan.bindings)
     _write_json(inside / "policy.json", spec.plan.policy)
     for phase in spec.plan.phases:
-        if phase != "grader" or spec.plan.sealing is Sealing.NONE:
+        if _is_there_from_the_beginning(spec, phase):
             write_phase_script(spec, phase, inside)
     if spec.plan.sealing is not Sealing.NONE:
         (folder / "sealed").mkdir()
@@ -61,7 +57,16 @@ def _fill(folder: Path, spec: TrialSpec) -> None:
     if spec.plan.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
     write(inside / "trial.sh", resources.trial_script().read_text("utf-8"))
-    workspace_seed(spec).fill(folder / "workspace")
+    if spec.earlier is None:
+        workspace_seed(spec).fill(folder / "workspace")
+    else:
+        restoring.restore(spec, spec.earlier, folder)
+
+
+def _is_there_from_the_beginning(spec: TrialSpec, phase: str) -> bool:
+    if phase == "grader":
+        return spec.plan.sealing is Sealing.NONE
+    return spec.earlier is None
 
 
 def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -> None:
@@ -149,75 +154,3 @@ def write(path: Path, text: str) -> None:
     """Write a file that any user of a container can read."""
     path.write_text(text, "utf-8")
     path.chmod(0o644)
-
-
-@dataclass(frozen=True, slots=True)
-class Seeded:
-    """A file or link that a workspace begins with."""
-
-    name: str
-    content: bytes
-    """Of a link, what it points to."""
-    executable: bool = False
-    is_link: bool = False
-
-
-class InlineSeed:
-    """A workspace given as texts by name."""
-
-    def __init__(self, files: dict[str, str]) -> None:
-        self._files = files
-
-    def fill(self, workspace: Path) -> None:
-        for name, text in self._files.items():
-            target = workspace / name
-            for parent in reversed(target.relative_to(workspace).parents[:-1]):
-                folder = workspace / parent
-                folder.mkdir(exist_ok=True)
-                folder.chmod(_OPEN_FOLDER)
-            target.write_bytes(text.encode())
-            target.chmod(0o666)
-
-    def entries(self) -> Iterator[Seeded]:
-        for name, text in self._files.items():
-            yield Seeded(name, text.encode())
-
-
-class TarSeed:
-    """A workspace frozen as a tar in the artifact store, its names checked when it was made."""
-
-    def __init__(self, archive: Path) -> None:
-        self._archive = archive
-
-    def fill(self, workspace: Path) -> None:
-        with tarfile.open(self._archive, "r:") as archive:
-            for member in archive:
-                target = workspace / member.name
-                if member.isdir():
-                    target.mkdir(exist_ok=True)
-                    target.chmod(_OPEN_FOLDER)
-                elif member.issym():
-                    target.symlink_to(member.linkname)
-                elif (content := archive.extractfile(member)) is not None:
-                    with target.open("wb") as handle:
-                        shutil.copyfileobj(content, handle)
-                    target.chmod(0o777 if member.mode & 0o100 else 0o666)
-
-    def entries(self) -> Iterator[Seeded]:
-        with tarfile.open(self._archive, "r:") as archive:
-            for member in archive:
-                if member.issym():
-                    yield Seeded(member.name, os.fsencode(member.linkname), is_link=True)
-                elif member.isreg() and (content := archive.extractfile(member)) is not None:
-                    executable = bool(member.mode & 0o100)
-                    yield Seeded(member.name, content.read(), executable=executable)
-
-
-Seed = InlineSeed | TarSeed
-
-
-def workspace_seed(spec: TrialSpec) -> Seed:
-    workspace = spec.task.get("workspace") or {"files": {}}
-    if "tar" in workspace:
-        return TarSeed(ArtifactStore(spec.plan.store_root).path(workspace["tar"]))
-    return InlineSeed(workspace["files"])

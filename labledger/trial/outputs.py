@@ -67,17 +67,28 @@ class OutputFile:
 
         Raises `OutputRefused` for more than `cap` bytes.
         """
+        hasher, found = hashlib.sha256(), False
+        for chunk in self.chunks(cap):
+            found = True
+            hasher.update(chunk)
+        return hasher.hexdigest() if found else None
+
+    def chunks(self, cap: int) -> Iterator[bytes]:
+        """The content in pieces, of which the last is empty; none where there is no such file.
+
+        Raises `OutputRefused` for more than `cap` bytes.
+        """
         with self._opened() as file:
             if file is None:
-                return None
+                return
             self._check_size(file, cap)
-            hasher, size = hashlib.sha256(), 0
+            size = 0
             while chunk := file.read(MIB):
                 size += len(chunk)
                 if size > cap:
                     raise self._too_large(cap, "more")
-                hasher.update(chunk)
-            return hasher.hexdigest()
+                yield chunk
+            yield b""
 
     @contextmanager
     def _opened(self) -> Iterator[BinaryIO | None]:

@@ -16,11 +16,11 @@ from typing import Self
 from labledger import canonical, faults
 from labledger.store import write_atomically
 from labledger.trial import sealing
-from labledger.trial.collect import phase_fields, phase_lines
 from labledger.trial.container import ContainerFailed, ContainerState, Engine
 from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
 from labledger.trial.ended import Ended
 from labledger.trial.gate import thread_gate
+from labledger.trial.phases import phase_fields, phase_lines
 from labledger.trial.starting import end, patiently
 from labledger.trial.tampering import Seen, look
 
@@ -79,7 +79,7 @@ def go_on(engine: Engine, spec: TrialSpec, state: ContainerState) -> Ended:
     kept, and this can be asked again. Raises `Abandoned` and `EngineUnavailable` as waiting does.
     """
     if spec.plan.sealing is not Sealing.AFTER_AGENT:
-        return Ended.of(state, state.exit_status, ExitStatus.AT_ONCE)
+        return Ended.of(state, state.exit_status, spec.exit_statuses)
     first = _FirstPart.read(spec)
     if first is None:
         seen = look(engine, spec, "before_grading")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from labledger.trial.inputs import Seed
 from labledger.trial.outputs import MIB, OutputFile, OutputRefused
+from labledger.trial.seeds import Seed
 from labledger.trial.workspace import Entry, Listing
 
 MAX_PATCHED = 256 * 1024
@@ -24,6 +24,10 @@ _EFFORT = 4 * _FILE_EFFORT
 piece, from its first changed line to its last: comparing well takes more than quadratic time.
 """
 _CONTEXT = 3
+
+HEADER = b"diff --git "
+"""How the patch of a text begins."""
+CUT = "# the patch ends here: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +49,53 @@ class _Change:
         return None
 
 
-def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> bytes:
+@dataclass(slots=True)
+class Patch:
+    """What an agent changed, name by name."""
+
+    pieces: list[tuple[str, bytes]] = field(default_factory=list)
+    """A name and what is said of it."""
+    uncarried: list[str] = field(default_factory=list)
+    """Names of which neither the seed nor the patch says what lies there now."""
+    end: bytes = b""
+
+    @property
+    def content(self) -> bytes:
+        return b"".join([*(piece for _, piece in self.pieces), self.end])
+
+
+def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch:
     """A unified patch from the seeded workspace to the present one, at most `PATCH_CAP` bytes.
 
     Binary, large and other files are named between the patches of texts, in lines that say so.
     """
+    made = Patch()
     names = {
         n for n in before.entries | after.entries if before.entries.get(n) != after.entries.get(n)
     }
     if before.truncated or after.truncated:
         names &= before.entries.keys() & after.entries.keys()
     if not names:
-        return b""
+        return made
     old = _old_contents(seed, names)
     effort = _Effort()
-    pieces: list[bytes] = []
-    size = 0
+    room = PATCH_CAP
     for name in sorted(names):
-        entry = after.entries.get(name)
-        new = _content(workspace / name) if entry and entry.kind == "file" else None
-        change = _Change(name, before.entries.get(name), entry, old.get(name), new)
-        piece = "".join(_file_patch(change, effort)).encode()
-        if size + len(piece) > PATCH_CAP:
-            pieces.append(f"# the patch ends here: more than {PATCH_CAP:,} bytes\n".encode())
-            break
-        size += len(piece)
-        pieces.append(piece)
-    return b"".join(pieces)
+        was, entry = before.entries.get(name), after.entries.get(name)
+        piece = b""
+        if not made.end:
+            new = _content(workspace / name) if entry and entry.kind == "file" else None
+            change = _Change(name, was, entry, old.get(name), new)
+            piece = "".join(_file_patch(change, effort)).encode()
+            room -= len(piece)
+            if room < 0:
+                made.end = f"{CUT}more than {PATCH_CAP:,} bytes\n".encode()
+        carried = room >= 0 and piece.startswith(HEADER)
+        if not carried and entry is not None and not entry.holds_what(was):
+            made.uncarried.append(name)
+        if room >= 0:
+            made.pieces.append((name, piece))
+    return made
 
 
 def _old_contents(seed: Seed, names: set[str]) -> dict[str, bytes]:
@@ -94,9 +118,9 @@ def _content(path: Path) -> bytes | None:
 
 
 def _file_patch(change: _Change, effort: _Effort) -> Iterator[str]:
-    a, b = _quoted(f"a/{change.name}"), _quoted(f"b/{change.name}")
+    a, b = quoted(f"a/{change.name}"), quoted(f"b/{change.name}")
     if (what := change.what_it_is) is not None:
-        yield f"# {_quoted(change.name)}: {what}\n"
+        yield f"# {quoted(change.name)}: {what}\n"
         return
     old, new = _lines(change.old), _lines(change.new)
     if old is None or new is None:
@@ -107,7 +131,7 @@ def _file_patch(change: _Change, effort: _Effort) -> Iterator[str]:
     ]
     if old == new and mode[0] == mode[1]:
         return
-    yield f"diff --git {a} {b}\n"
+    yield header(change.name)
     if change.before is None:
         yield f"new file mode {mode[1]}\n"
     elif change.after is None:
@@ -115,8 +139,8 @@ def _file_patch(change: _Change, effort: _Effort) -> Iterator[str]:
     elif mode[0] != mode[1]:
         yield f"old mode {mode[0]}\nnew mode {mode[1]}\n"
     if old != new:
-        yield f"--- {_header(a) if change.before else '/dev/null'}\n"
-        yield f"+++ {_header(b) if change.after else '/dev/null'}\n"
+        yield f"--- {_ended(a) if change.before else '/dev/null'}\n"
+        yield f"+++ {_ended(b) if change.after else '/dev/null'}\n"
         for line in effort.hunks(old, new):
             yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
@@ -169,12 +193,17 @@ def _lines(content: bytes | None) -> list[str] | None:
         return None
 
 
-def _header(name: str) -> str:
+def header(name: str) -> str:
+    """The line with which the patch of a text begins."""
+    return f"{HEADER.decode()}{quoted(f'a/{name}')} {quoted(f'b/{name}')}\n"
+
+
+def _ended(name: str) -> str:
     # The tab ends a name with spaces in it.
     return f"{name}\t" if " " in name and not name.startswith('"') else name
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A name as git writes it: quoted as in C where it could be taken for something else."""
     if name.isprintable() and '"' not in name and "\\" not in name:
         return name

@@ -73,6 +73,19 @@ class Redactor:
         # The longest first, so that a value that contains another is replaced as a whole.
         self._pairs = sorted(pairs.items(), key=lambda pair: -len(pair[0]))
 
+    def finds_in(self, chunks: Iterable[bytes]) -> bool:
+        """True where a content, given in pieces, holds what `data` would replace."""
+        longest = max((len(value) for value, _ in self._pairs), default=0)
+        if not longest:
+            return False
+        end = b""
+        for chunk in chunks:
+            content = end + chunk
+            if any(value in content for value, _ in self._pairs):
+                return True
+            end = content[-longest:]
+        return False
+
     def data(self, content: bytes) -> bytes:
         for value, replacement in self._pairs:
             if found := content.count(value):

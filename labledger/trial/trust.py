@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labledger.records import JsonObject
 from labledger.trial.container import Engine
-from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
 from labledger.trial.ended import Ended
 from labledger.trial.tampering import Checked, Seen, look
 
@@ -25,8 +25,14 @@ def facts(engine: Engine, spec: TrialSpec, ended: Ended) -> JsonObject:
     """The isolation facts of a trial whose container has stopped.
 
     Where nobody looked at its file system before the grading, it is looked at now. Raises
-    `EngineUnavailable`.
+    `EngineUnavailable`. Where a trial is judged again, its agent never was in the container: its
+    grader came after the agent, and found everything as in the image.
     """
+    if spec.earlier is not None:
+        found = spec.earlier.evidence.get("ext", {}).get("isolation", {})
+        user = found.get("agent_user", _user(spec, engine.image_user(spec.image_id)))
+        sealed = {"sealed": Sealing.AFTER_AGENT.value}
+        return _facts(spec, user, Seen("before_grading")) | sealed
     ungraded = ended.exit_status in _UNGRADED
     when: Checked = "before_grading" if ungraded else "after_grading"
     seen = ended.seen or look(engine, spec, when)

@@ -13,7 +13,7 @@ from pathlib import Path
 from labledger import clock, faults
 from labledger.errors import EngineUnavailable, NoRoom
 from labledger.records import TrialResult
-from labledger.trial import contract, inputs, starting, traces, trust
+from labledger.trial import contract, inputs, regrading, starting, traces, trust
 from labledger.trial.adoption import adopt, go_on, has_output
 from labledger.trial.collect import collect, infra_error
 from labledger.trial.container import (
@@ -27,6 +27,7 @@ from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
 from labledger.trial.ended import Ended
 from labledger.trial.gate import Abandoned, NotStarted, StartGate, thread_gate
 from labledger.trial.isolation import sweep_config
+from labledger.trial.stored import EvidenceIncomplete
 from labledger.trial.uncollected import NO_ROOM, uncollected
 
 CONTAINER_FAILED = "container_failed"
@@ -41,8 +42,11 @@ def run_trial(spec: TrialSpec) -> TrialResult:
     Leaves the container and the trial folder in place: the coordinator discards them when the
     result is durable. Raises `NotStarted` or `Abandoned` where the run is stopping, and
     `EngineUnavailable`, `NoRoom` or `Uncollected` where nothing can be said of the trial yet;
-    other trouble is the result's status.
+    other trouble is the result's status. Where a trial is to be judged again, it is its grader
+    alone that runs; where there is nothing to judge, nothing does.
     """
+    if spec.earlier is not None and not regrading.is_gradable(spec, spec.earlier):
+        return regrading.carried_over(spec, spec.earlier)
     begun = clock.utc_now()
     try:
         engine = thread_engine()
@@ -51,6 +55,9 @@ def run_trial(spec: TrialSpec) -> TrialResult:
         return _collected(engine, spec, ended)
     except (NotStarted, Abandoned, EngineUnavailable, NoRoom):
         raise
+    except EvidenceIncomplete as error:
+        assert spec.earlier is not None
+        return regrading.incomplete(spec, spec.earlier, error.message)
     except ContainerFailed as error:
         return infra_error(spec, begun, CONTAINER_FAILED, error.message)
     except OSError as error:
@@ -71,6 +78,8 @@ def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
         if os.geteuid() != 0 and _is_closed(spec.folder):
             # `trial.sh` was ended before it could open its files, or it did not own them all.
             _open_by_container(engine, spec)
+        if spec.earlier is not None:
+            ended = regrading.as_one(spec.earlier, ended)
         return collect(spec, ended, trust.facts(engine, spec, ended))
     except (OSError, ContainerFailed) as error:
         raise uncollected(spec, error) from error
@@ -183,7 +192,7 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
         round(lasted.total_seconds() * 1000),
         _ran_out(engine, spec, exit_status),
         was_removed,
-        forged=exit_status == ExitStatus.AGENT_ENDED,
+        forged=exit_status in ExitStatus.KNOWN - spec.exit_statuses,
     )
 
 

@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Self
 
+from labledger import canonical
 from labledger.canonical import sha256_hex
+from labledger.errors import MalformedJson
 from labledger.records import JsonObject
-from labledger.trial.inputs import Seed
-from labledger.trial.outputs import MIB, OutputFile, OutputRefused
+from labledger.trial.outputs import MAX_VALUES, MIB, OutputFile, OutputRefused
+from labledger.trial.seeds import Seed
 
 LEFT_OUT = frozenset(
     {
@@ -22,6 +25,8 @@ LEFT_OUT = frozenset(
     }
 )
 """Folders that hold dependencies, caches or history: named in a listing, not looked into."""
+CACHES = frozenset({".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__"})
+"""Those of them that no result depends on."""
 
 MAX_ENTRIES = 20_000
 MAX_NAMES = 4 * MIB
@@ -40,6 +45,15 @@ class Entry:
     """Of a file's content, or of what a link points to."""
     executable: bool = False
 
+    def holds_what(self, other: Entry | None) -> bool:
+        """True where both certainly have the same content."""
+        mine = (self.kind, self.sha256)
+        return self.sha256 is not None and other is not None and mine == (other.kind, other.sha256)
+
+
+class MalformedListing(Exception):
+    """What was stored is no list of a workspace's files."""
+
 
 @dataclass(slots=True)
 class Listing:
@@ -47,6 +61,8 @@ class Listing:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    empty: list[str] | None = None
+    """Folders with nothing in them, where it is known which are."""
     truncated: bool = False
     _room: int = MAX_NAMES
 
@@ -61,7 +77,25 @@ class Listing:
             ],
             "left_out": sorted(self.left_out),
             "truncated": self.truncated,
-        }
+        } | ({} if self.empty is None else {"empty": sorted(self.empty)})
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """A listing as it was written. Raises `MalformedListing` for what is none."""
+        try:
+            data = canonical.loads(content, max_values=MAX_VALUES)
+            entries = {
+                str(f["path"]): Entry(
+                    str(f["kind"]), int(f["size"]), f.get("sha256"), bool(f.get("executable"))
+                )
+                for f in data["files"]
+            }
+            left_out, empty = (data.get(key) for key in ("left_out", "empty"))
+            names = [str(name) for name in left_out]
+            folders = None if empty is None else [str(name) for name in empty]
+            return cls(entries, names, folders, bool(data["truncated"]))
+        except (MalformedJson, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise MalformedListing(f"{type(error).__name__}: {error}") from None
 
     def add(self, name: str, entry: Entry) -> None:
         self._room -= len(name)
@@ -94,7 +128,7 @@ def list_seed(seed: Seed) -> Listing:
 
 def list_folder(workspace: Path) -> Listing:
     """The workspace as it is now. Follows no link and opens nothing but regular files."""
-    listing = Listing()
+    listing = Listing(empty=[])
     budget = HASHING_BUDGET
     for name, child in _walk(workspace, listing):
         entry = _entry(child, budget)
@@ -135,6 +169,8 @@ def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]
             listing.leave_out(inside.rstrip("/") or ".")
             continue
         listing.truncated |= max(looked_into, len(children)) > MAX_ENTRIES
+        if inside and not children and listing.empty is not None:
+            listing.empty.append(inside.rstrip("/"))
         folders = []
         for child in children:
             name = f"{inside}{_printable(child.name)}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labledger.trial import patches, workspace
-from labledger.trial.inputs import InlineSeed
+from labledger.trial.seeds import InlineSeed
 
 Files = dict[str, str]
 
@@ -26,7 +26,7 @@ def fill(folder: Path, files: Files) -> None:
 def patch_between(folder: Path, before: Files) -> str:
     seed = InlineSeed(before)
     listings = workspace.list_seed(seed), workspace.list_folder(folder)
-    return patches.patch(seed, folder, *listings).decode()
+    return patches.patch(seed, folder, *listings).content.decode()
 
 
 def apply(patch: str, command: list[str], before: Files, folder: Path) -> Files:

@@ -10,7 +10,7 @@ import pytest
 
 from labledger.canonical import sha256_hex
 from labledger.trial import workspace
-from labledger.trial.inputs import InlineSeed
+from labledger.trial.seeds import InlineSeed
 from labledger.trial.workspace import Entry, list_folder, list_seed
 
 

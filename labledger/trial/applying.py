@@ -1,0 +1,82 @@
+"""Applies the patches that `patches` makes: what was stored of a workspace becomes files again.
+
+A patch is stored evidence and not trusted: it is asked for files by name, so that no name in it
+counts, and what comes out is to be checked against the digest of what is wanted.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator
+
+from labledger.trial import patches
+
+_HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,\d{1,9})? @@\n")
+_NO_NEWLINE = b"\\ No newline at end of file\n"
+
+
+class Misfit(Exception):
+    """A patch does not fit the file that it is to change."""
+
+
+def pieces(patch: bytes, names: Iterable[str]) -> dict[str, list[bytes]]:
+    """The lines that a patch has for each of some names, where it changes it as a text."""
+    by_header = {patches.header(name).encode(): name for name in names}
+    found: dict[str, list[bytes]] = {}
+    lines: list[bytes] = []
+    for line in io.BytesIO(patch):
+        # No line inside a hunk begins with any of these.
+        if line.startswith((patches.HEADER, b"Binary files ", b"# ")):
+            lines = []
+            if (name := by_header.get(line)) is not None:
+                found[name] = lines
+        else:
+            lines.append(line)
+    return found
+
+
+def applied(piece: list[bytes], old: bytes) -> bytes:
+    """A file's content after its piece of a patch. Raises `Misfit`."""
+    before = list(io.BytesIO(old))
+    after: list[bytes] = []
+    done = 0
+    for start, changes in _hunks(piece):
+        if not done <= start <= len(before):
+            raise Misfit
+        after += before[done:start]
+        done = start
+        for sign, line in changes:
+            if sign == b"+":
+                after.append(line)
+                continue
+            if done == len(before) or before[done] != line:
+                raise Misfit
+            if sign == b" ":
+                after.append(line)
+            done += 1
+    return b"".join(after + before[done:])
+
+
+def _hunks(piece: list[bytes]) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
+    """Each hunk: before which line it begins, counted from 0, and its lines by sign."""
+    changes: list[tuple[bytes, bytes]] | None = None
+    start = 0
+    for line in piece:
+        if match := _HUNK.fullmatch(line):
+            if changes is not None:
+                yield start, changes
+            # A hunk that changes no line of the old file names the one before it.
+            start = int(match[1]) - (match[2] is None or int(match[2]) > 0)
+            changes = []
+        elif changes is None:
+            continue  # Modes and names.
+        elif line == _NO_NEWLINE and changes:
+            sign, text = changes[-1]
+            changes[-1] = sign, text.removesuffix(b"\n")
+        elif line[:1] in {b" ", b"-", b"+"}:
+            changes.append((line[:1], line[1:]))
+        else:
+            raise Misfit
+    if changes is not None:
+        yield start, changes

@@ -1,0 +1,68 @@
+"""The evidence of a trial that is judged again: what came before its grading, as it was kept."""
+
+from __future__ import annotations
+
+from labledger.records import Event, JsonObject
+from labledger.trial.contract import Earlier, TrialSpec
+from labledger.trial.events import read_events
+from labledger.trial.evidence import Evidence
+from labledger.trial.redact import Redactor
+from labledger.trial.stored import Stored
+
+
+class RecalledEvidence(Evidence):
+    """Refers again to what is stored of the earlier trial; reads only what a new grader wrote.
+
+    So the workspace's list of files and patch say what was judged: what its agent left (and its
+    own grader), not what the new grader did there. That cannot be judged again, nor can it change
+    what is.
+    """
+
+    def __init__(self, spec: TrialSpec, redactor: Redactor, earlier: Earlier) -> None:
+        super().__init__(spec, redactor)
+        self._stored = Stored.of(spec, earlier)
+        self._ext: JsonObject = earlier.evidence.get("ext", {})
+        redactor.count += self._ext.get("redacted", 0)
+
+    def recall(self) -> None:
+        """Refer to everything, also to its grading: there is to be no other."""
+        self._recall(*self._stored.references)
+        for reference in self._ext.get("rejected", {}).values():
+            self._refer(reference)
+        self.ext |= self._ext
+
+    def _recall(self, *names: str) -> None:
+        for name in names:
+            if (problem := self._stored.problem(name)) is not None:
+                self.note(name, problem)
+            if (reference := self._stored.references.get(name)) is not None:
+                self.references[name] = reference
+                self._refer(reference)
+
+    def _refer(self, reference: str) -> None:
+        if (artifact := self._stored.artifact(reference)) is not None:
+            self.artifacts[artifact.sha256] = artifact
+
+    @property
+    def isolation(self) -> JsonObject:
+        """What the earlier trial's evidence says of its isolation; empty where it says nothing."""
+        found: JsonObject = self._ext.get("isolation", {})
+        return found
+
+    def collect_logs(self, phases: list[str]) -> None:
+        for phase in ("setup", "agent"):
+            self._recall(f"{phase}_stdout", f"{phase}_stderr")
+        super().collect_logs([phase for phase in phases if phase == "grader"])
+
+    def collect_result(self) -> JsonObject | None:
+        self._recall("trial_output")
+        content = self._stored.read("trial_output")
+        return None if content is None else self.checked_result(content)
+
+    def collect_events(self) -> tuple[tuple[Event, ...], int]:
+        self._recall("events")
+        return read_events(self._stored.read("events") or b"", self.redactor)
+
+    def collect_workspace(self) -> list[str]:
+        self._recall(*(f"workspace_{name}" for name in ("before", "after", "patch", "files")))
+        return list(self.isolation.get("workspace_hooks", []))

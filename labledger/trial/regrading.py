@@ -1,0 +1,129 @@
+"""What becomes of a trial that is judged again, and of one that cannot be."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from labledger import clock
+from labledger.records import Event, GradeReason, JsonObject, Phase, SlotStatus, TrialResult
+from labledger.trial import metrics, phases
+from labledger.trial.collect import STATUS_FORGED, redactor_of
+from labledger.trial.contract import Earlier, TrialSpec
+from labledger.trial.ended import Ended
+from labledger.trial.recalled import RecalledEvidence
+from labledger.trial.stored import EvidenceIncomplete
+
+_GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
+_FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
+
+
+def is_gradable(spec: TrialSpec, earlier: Earlier) -> bool:
+    """True where an earlier trial came as far as its grading, or would have with this policy."""
+    if earlier.record["status"] in _GRADED:
+        return True
+    failed = earlier.record["status"] in _FAILED and earlier.record["reason"] != STATUS_FORGED
+    return failed and bool(spec.plan.policy["grade_failed_agents"])
+
+
+def as_one(earlier: Earlier, ended: Ended) -> Ended:
+    """An earlier trial and the container that judged it again as one trial of two parts."""
+    duration_ms = _until_graded(earlier) + ended.duration_ms
+    return replace(ended, started_at=earlier.record["started_at"], duration_ms=duration_ms)
+
+
+def _until_graded(earlier: Earlier) -> int:
+    """How long a trial took without its grading, in milliseconds."""
+    grader = phases.recorded(earlier).get("grader")
+    duration_ms: int = earlier.record["duration_ms"]
+    return max(0, duration_ms - (grader.duration_ms if grader else 0))
+
+
+def carried_over(spec: TrialSpec, earlier: Earlier) -> TrialResult:
+    """The result of a trial of which there is nothing to judge: what it was."""
+    record = earlier.record
+    evidence = RecalledEvidence(spec, redactor_of(spec), earlier)
+    evidence.recall()
+    outcome = _Outcome(
+        SlotStatus(record["status"]),
+        record["reason"],
+        record["message"],
+        record["exit_status"],
+        record["ended_at"],
+        record["duration_ms"],
+        phases.recorded(earlier),
+    )
+    return _result(spec, earlier, evidence, outcome)
+
+
+def incomplete(spec: TrialSpec, earlier: Earlier, why: str) -> TrialResult:
+    """The result of a trial that cannot be judged again, for what is not stored of it."""
+    redactor = redactor_of(spec)
+    evidence = RecalledEvidence(spec, redactor, earlier)
+    evidence.collect_inputs()
+    evidence.collect_logs([])
+    evidence.collect_workspace()
+    duration_ms = _until_graded(earlier)
+    ended_at = clock.parse(earlier.record["started_at"]) + timedelta(milliseconds=duration_ms)
+    outcome = _Outcome(
+        SlotStatus.GRADE_ERROR,
+        GradeReason.EVIDENCE_INCOMPLETE,
+        redactor.message(why),
+        None,
+        clock.iso(ended_at),
+        duration_ms,
+        phases.before_grading(earlier),
+    )
+    return _result(spec, earlier, evidence, outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What there is to say of a trial without a new container."""
+
+    status: SlotStatus
+    reason: str | None
+    message: str | None
+    exit_status: int | None
+    ended_at: str
+    duration_ms: int
+    phases: dict[str, Phase]
+
+
+def _result(
+    spec: TrialSpec, earlier: Earlier, evidence: RecalledEvidence, outcome: _Outcome
+) -> TrialResult:
+    result: JsonObject | None = None
+    events: tuple[Event, ...] = ()
+    dropped: int = earlier.record["events_dropped"]
+    with suppress(EvidenceIncomplete):
+        result = evidence.collect_result()
+    with suppress(EvidenceIncomplete):
+        events, dropped = evidence.collect_events()
+    evidence.stamp(evidence.isolation, None)
+    sources = metrics.Sources(result, None, events, outcome.phases, outcome.duration_ms)
+    record, ended_at, duration_ms = earlier.record, outcome.ended_at, outcome.duration_ms
+    return TrialResult(
+        ids=spec.ids,
+        schedule_idx=spec.slot.schedule_idx,
+        slot_commit_id=spec.slot_commit_id,
+        attempt=spec.attempt,
+        status=outcome.status,
+        reason=outcome.reason,
+        message=outcome.message,
+        started_at=record["started_at"],
+        ended_at=ended_at,
+        duration_ms=duration_ms,
+        container=spec.container,
+        image_ref=record["image"]["ref"],
+        image_id=record["image"]["id"],
+        exit_status=outcome.exit_status,
+        outcome=record["outcome"],
+        phases=outcome.phases,
+        evidence=(evidence.record(ended_at, outcome.exit_status, duration_ms),),
+        metrics=metrics.collect(spec.plan.metrics, sources),
+        events=events,
+        events_dropped=dropped,
+        artifacts=tuple(evidence.artifacts.values()),
+    )

@@ -1,0 +1,80 @@
+"""Puts what an earlier trial's agent left into a new trial folder, so that it is judged again.
+
+All that is stored was written in a container once, and may have come with an imported ledger: it
+is as hostile as any output.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+from labledger.trial import contract, phases
+from labledger.trial.contract import Earlier, TrialSpec
+from labledger.trial.restored_workspace import RestoredWorkspace
+from labledger.trial.seeds import OPEN_FILE, UnsafeSeed, workspace_seed
+from labledger.trial.stored import EvidenceIncomplete, Stored
+from labledger.trial.workspace import Listing, MalformedListing
+
+_READ_BY_GRADERS = {
+    "trial_output": Path("out", contract.RESULT),
+    "events": Path("state", contract.EVENTS),
+}
+
+
+def restore(spec: TrialSpec, earlier: Earlier, folder: Path) -> None:
+    """Fill a new trial folder with what came before the grading of an earlier trial.
+
+    The workspace is as that trial ended, with whatever its own grader wrote there. Owners and
+    times of files, and what lay outside of the workspace, are not restored: nothing is known of
+    them. Raises `EvidenceIncomplete` where the rest cannot be restored exactly.
+    """
+    stored = Stored.of(spec, earlier)
+    before = phases.before_grading(earlier)
+    if "agent" not in before:
+        raise EvidenceIncomplete("it is not known how its agent ended")
+    _write(folder / "in" / contract.PHASES_FILE, phases.recalled(before).encode())
+    for name, path in _READ_BY_GRADERS.items():
+        if (content := _exactly(stored, name, path.name)) is not None:
+            _write(folder / path, content)
+    for phase in before:
+        for stream in ("stdout", "stderr"):
+            if (content := stored.read(f"{phase}_{stream}")) is not None:
+                _write(folder / "state" / f"{phase}.{stream}", content)
+    _restore_workspace(spec, stored, folder / "workspace")
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(OPEN_FILE)
+
+
+def _exactly(stored: Stored, name: str, file: str) -> bytes | None:
+    """A stored output as it was, or None where there was none. Raises `EvidenceIncomplete`."""
+    content = stored.read(name)
+    problem = stored.problem(name)
+    # The problem of a result that is there is that it is not valid; that of events, how long.
+    if problem is not None and (content is None or name == "events"):
+        raise EvidenceIncomplete(f"{file} was not kept as it was: {problem}")
+    if content is not None and stored.holds_redacted(content):
+        raise EvidenceIncomplete(f"{file} was not kept as it was: a secret was taken out of it")
+    return content
+
+
+def _restore_workspace(spec: TrialSpec, stored: Stored, folder: Path) -> None:
+    content = stored.read("workspace_after")
+    if content is None:
+        raise EvidenceIncomplete("there is no list of the files in its workspace")
+    try:
+        wanted = Listing.of(content)
+    except MalformedListing as error:
+        raise EvidenceIncomplete(f"the list of its files cannot be read: {error}") from None
+    try:
+        workspace_seed(spec).fill(folder)
+    except FileNotFoundError as error:
+        what = f"the workspace that its task begins with is gone: {error.filename}"
+        raise EvidenceIncomplete(what) from None
+    except (tarfile.TarError, UnsafeSeed) as error:
+        what = f"the workspace that its task begins with cannot be read: {error}"
+        raise EvidenceIncomplete(what) from None
+    RestoredWorkspace(folder, wanted).restore(stored)

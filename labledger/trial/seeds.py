@@ -1,0 +1,124 @@
+"""What a workspace begins with, as its task says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labledger.store import ArtifactStore
+from labledger.trial.contract import TrialSpec
+
+OPEN_FOLDER = OPEN_PROGRAM = 0o777
+"""Containers may run as any user; the run folder above is closed to other users of the host."""
+OPEN_FILE = 0o666
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """A file or link that a workspace begins with."""
+
+    name: str
+    content: bytes
+    """Of a link, what it points to."""
+    executable: bool = False
+    is_link: bool = False
+
+
+def is_plain(name: str) -> bool:
+    """True for a relative name that stays inside, by steps that are all names."""
+    return "\0" not in name and all(step not in {"", ".", ".."} for step in name.split("/"))
+
+
+class UnsafeSeed(Exception):
+    """A workspace that was not made by labledger: it would be written outside of its folder."""
+
+
+@dataclass(slots=True)
+class _Names:
+    """Checks what a workspace is filled with. It may have come with an imported ledger."""
+
+    links: set[str] = field(default_factory=set)
+
+    def check(self, name: str, *, is_link: bool = False) -> None:
+        """Raise `UnsafeSeed` for a name that is none, or lies at or beneath a link."""
+        steps = name.split("/")
+        places = {"/".join(steps[:i]) for i in range(1, len(steps) + 1)} if self.links else set()
+        if not is_plain(name) or not self.links.isdisjoint(places):
+            raise UnsafeSeed(f"{name!r} would lead out of the workspace")
+        if is_link:
+            self.links.add(name)
+
+
+class InlineSeed:
+    """A workspace given as texts by name."""
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self._files = files
+
+    def fill(self, workspace: Path) -> None:
+        names = _Names()
+        for name, text in self._files.items():
+            names.check(name)
+            target = workspace / name
+            make_folders(workspace, Path(name).parent)
+            target.write_bytes(text.encode())
+            target.chmod(OPEN_FILE)
+
+    def entries(self) -> Iterator[Seeded]:
+        for name, text in self._files.items():
+            yield Seeded(name, text.encode())
+
+
+class TarSeed:
+    """A workspace frozen as a tar in the artifact store."""
+
+    def __init__(self, archive: Path) -> None:
+        self._archive = archive
+
+    def fill(self, workspace: Path) -> None:
+        with tarfile.open(self._archive, "r:") as archive:
+            names = _Names()
+            for member in archive:
+                names.check(member.name, is_link=member.issym())
+                target = workspace / member.name
+                if member.isdir():
+                    target.mkdir(exist_ok=True)
+                    target.chmod(OPEN_FOLDER)
+                elif member.issym():
+                    target.symlink_to(member.linkname)
+                elif (content := archive.extractfile(member)) is not None:
+                    with target.open("wb") as handle:
+                        shutil.copyfileobj(content, handle)
+                    target.chmod(OPEN_PROGRAM if member.mode & 0o100 else OPEN_FILE)
+
+    def entries(self) -> Iterator[Seeded]:
+        with tarfile.open(self._archive, "r:") as archive:
+            for member in archive:
+                if member.issym():
+                    yield Seeded(member.name, os.fsencode(member.linkname), is_link=True)
+                elif member.isreg() and (content := archive.extractfile(member)) is not None:
+                    executable = bool(member.mode & 0o100)
+                    yield Seeded(member.name, content.read(), executable=executable)
+
+
+Seed = InlineSeed | TarSeed
+
+
+def workspace_seed(spec: TrialSpec) -> Seed:
+    workspace = spec.task.get("workspace") or {"files": {}}
+    if "tar" in workspace:
+        return TarSeed(ArtifactStore(spec.plan.store_root).path(workspace["tar"]))
+    return InlineSeed(workspace["files"])
+
+
+def make_folders(workspace: Path, inside: Path) -> None:
+    """Make a folder of a workspace and those above it, open to any user."""
+    folder = workspace
+    for step in inside.parts:
+        folder = folder / step
+        folder.mkdir(exist_ok=True)
+        folder.chmod(OPEN_FOLDER)
