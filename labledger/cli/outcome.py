@@ -8,7 +8,7 @@ from labledger import clock
 from labledger.cli.console import out, percent, say, table
 from labledger.cli.run_view import spent_texts
 from labledger.ledger.model import Spent
-from labledger.records import RunStatus
+from labledger.records import RunStatus, SlotStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +115,10 @@ def _next(outcome: RunOutcome) -> list[str]:
         where = f"run_id = '{run_id}' AND status <> 'completed'"
         asked = "SELECT schedule_idx, status, reason, message FROM trials"
         commands.append(f'labledger query "{asked} WHERE {where}"')
+    if statuses.get(SlotStatus.GRADE_ERROR):
+        commands.append(f"labledger regrade {run_id} --grader FILE   (when the grader is mended)")
     commands.append(f"labledger show {run_id} 0")
+    commands.append(f"labledger report {run_id} -o report.html")
     commands.append(f"labledger export {run_id} --what scores --out -")
     return commands
 
