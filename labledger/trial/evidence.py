@@ -13,7 +13,16 @@ from labledger import canonical, schema
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.records import Artifact, Event, JsonObject
 from labledger.store import ArtifactStore
-from labledger.trial import contract, outputs, patches, tampering, traces, workspace, workspace_tar
+from labledger.trial import (
+    contract,
+    left_out,
+    outputs,
+    patches,
+    tampering,
+    traces,
+    workspace,
+    workspace_tar,
+)
 from labledger.trial.contract import TrialSpec
 from labledger.trial.events import read_events
 from labledger.trial.grading import IdentityMismatch, Judgement, checked_ids, parse
@@ -122,6 +131,8 @@ class Evidence:
         folder = self.spec.folder / "workspace"
         before = workspace.list_seed(seed)
         after = workspace.list_folder(folder)
+        inside = left_out.look_into(folder, after)
+        after.digests = {name: left_out.digest(found) for name, found in inside.items()}
         for name, listing in (("workspace_before", before), ("workspace_after", after)):
             content = self.redactor.data(canonical.dump_bytes(listing.as_json()))
             self.references[name] = self.keep(content)
@@ -133,8 +144,11 @@ class Evidence:
         uncarried = set(patch.uncarried)
         if redacted is not raw:
             uncarried |= {n for n, piece in patch.pieces if self.redactor.finds_in([piece])}
-        if uncarried:
-            kept = {n: e for n, e in after.entries.items() if n in uncarried and e.sha256}
+        kept = {n: e for n, e in after.entries.items() if n in uncarried and e.sha256}
+        for name, seeded in left_out.seeded(seed, inside).items():
+            if left_out.digest(seeded) != after.digests[name]:
+                kept |= inside[name]
+        if kept:
             self._keep_files(folder, kept)
         hooks = (
             name
@@ -172,8 +186,10 @@ class Evidence:
 
     def _is_secret(self, folder: Path, name: str, entry: Entry) -> bool:
         path = folder / name
-        if entry.kind == "link":
-            content: Iterable[bytes] = [os.fsencode(os.readlink(path))]  # noqa: PTH115
+        if entry.kind == "folder":
+            content: Iterable[bytes] = ()
+        elif entry.kind == "link":
+            content = [os.fsencode(os.readlink(path))]  # noqa: PTH115
         else:
             content = OutputFile(path.parent, path.name).chunks(entry.size)
         return self.redactor.finds_in(chain([name.encode(), b"\n"], content))

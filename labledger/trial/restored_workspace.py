@@ -18,16 +18,22 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from labledger.canonical import sha256_hex
-from labledger.trial import applying, patches, workspace, workspace_tar
+from labledger.trial import applying, left_out, patches, workspace, workspace_tar
 from labledger.trial.seeds import OPEN_FILE, OPEN_PROGRAM, is_plain, make_folders
 from labledger.trial.stored import EvidenceIncomplete, Stored
-from labledger.trial.workspace import CACHES, LEFT_OUT, Entry, Listing
+from labledger.trial.workspace import LEFT_OUT, Entry, Listing
+from labledger.trial.workspace_tar import Member
 
 _SHOWN = 5
 """How many files a message names."""
 _SHOWN_LENGTH = 120
-_BAD_NAMES = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ})
-"""What the system says of a name that cannot be."""
+_BAD_NAMES = frozenset(
+    {
+        *(errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ),
+        *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR),
+    }
+)
+"""What the system says of a name that cannot be, or not beside the others."""
 
 
 @dataclass(slots=True)
@@ -42,16 +48,19 @@ class RestoredWorkspace:
     """What is not there yet."""
     _links: dict[str, bytes] = field(default_factory=dict)
     """What missing links point to. They are made last: nothing is written through them."""
+    _unlike: set[str] = field(default_factory=set)
+    """Folders that listings leave out and that are not as they were: they are kept as a whole."""
 
     def restore(self, stored: Stored) -> None:
         """Raises `EvidenceIncomplete`, with the first names, where that cannot be done exactly."""
-        self._refuse_what_is_not_known()
+        self._refuse_what_is_not_known(stored)
         present = workspace.list_folder(self.folder)
         if present.truncated:
             raise EvidenceIncomplete("the workspace that its task begins with has too many files")
         for name, entry in self.wanted.entries.items():
             if not entry.holds_what(present.entries.get(name)):
                 self._missing[name] = entry
+        self._unlike = self._unlike_folders(present)
         self._clear(present)
         self._take_files(stored)
         self._take_texts(stored, present)
@@ -59,7 +68,7 @@ class RestoredWorkspace:
         self._finish()
         self._compare()
 
-    def _refuse_what_is_not_known(self) -> None:
+    def _refuse_what_is_not_known(self, stored: Stored) -> None:
         wanted = self.wanted
         if wanted.truncated:
             raise EvidenceIncomplete("its workspace had too many files to list them all")
@@ -69,10 +78,14 @@ class RestoredWorkspace:
             inside = name.split("/") if name in empty else name.split("/")[:-1]
             if not is_plain(name) or "\ufffd" in name:
                 self.lost[name] = "its name was not kept as it was"
+            elif stored.holds_redacted(name.encode()):
+                self.lost[name] = "a secret was taken out of its name"
             elif not LEFT_OUT.isdisjoint(inside) or any(p in wanted.entries for p in _above(name)):
                 self.lost[name] = "nothing can lie there"
         for name in wanted.left_out:
-            if PurePosixPath(name).name not in CACHES:
+            if PurePosixPath(name).name not in LEFT_OUT:
+                self.lost.setdefault(name, "a folder that could not be looked into")
+            if not left_out.is_cache(name) and name not in wanted.digests:
                 self.lost.setdefault(name, "a folder that was not looked into")
         for name in folders & wanted.entries.keys():
             self.lost.setdefault(name, "it cannot be a file and a folder")
@@ -82,12 +95,19 @@ class RestoredWorkspace:
                 self.lost.setdefault(name, f"it was {what}")
         self._raise_if_lost()
 
+    def _unlike_folders(self, found: Listing) -> set[str]:
+        """The wanted folders that listings leave out in which something else lies, but caches."""
+        inside = left_out.look_into(self.folder, found)
+        digests = {name: left_out.digest(entries) for name, entries in inside.items()}
+        wanted = [name for name in self.wanted.left_out if not left_out.is_cache(name)]
+        return {name for name in wanted if digests.get(name) != self.wanted.digests[name]}
+
     def _clear(self, present: Listing) -> None:
         """Remove what is not wanted: files and links first, then folders that nothing needs."""
         wanted = self.wanted
         for name in present.entries.keys() - wanted.entries.keys():
             (self.folder / name).unlink()
-        for name in set(present.left_out) - set(wanted.left_out):
+        for name in set(present.left_out) - (set(wanted.left_out) - self._unlike):
             shutil.rmtree(self.folder / name)
         empty = present.empty if wanted.empty is None else wanted.empty
         kept = {*wanted.left_out, *(empty or ())}
@@ -100,17 +120,38 @@ class RestoredWorkspace:
         with stored.opened("workspace_files") as file:
             if file is None:
                 return
+            if file.seek(0, os.SEEK_END) > workspace_tar.CAP:
+                raise EvidenceIncomplete("more files were kept of it than ever are")
+            file.seek(0)
             try:
-                for name, target, content in workspace_tar.members(file):
-                    entry = self._missing.get(name)
-                    if entry is None:
-                        continue
-                    if target is None and entry.kind == "file":
-                        self._put(name, content)
-                    elif target is not None and entry.kind == "link":
-                        self._keep_link(name, target)
+                for member in workspace_tar.members(file):
+                    entry = self._missing.get(member.name)
+                    if entry is not None and member.kind == entry.kind == "file":
+                        self._put(member.name, member.content)
+                    elif entry is not None and member.kind == entry.kind == "link":
+                        self._keep_link(member.name, member.target)
+                    elif not self._unlike.isdisjoint([*_above(member.name), member.name]):
+                        self._put_inside(member)
             except (tarfile.TarError, ValueError, EOFError) as error:
                 raise EvidenceIncomplete(f"the files kept of it cannot be read: {error}") from None
+
+    def _put_inside(self, member: Member) -> None:
+        """Take what lies in a folder that was kept as a whole; all is compared at the end."""
+        name = member.name
+        if not is_plain(name):
+            return
+        if member.kind == "link":
+            self._links[name] = member.target
+            return
+        with self._naming(name):
+            path = self.folder / name
+            if member.kind == "folder":
+                make_folders(self.folder, Path(name))
+                return
+            make_folders(self.folder, Path(name).parent)
+            with path.open("xb") as handle:
+                handle.writelines(member.content)
+            path.chmod(OPEN_PROGRAM if member.executable else OPEN_FILE)
 
     def _keep_link(self, name: str, target: bytes) -> None:
         if sha256_hex(target) == self._missing[name].sha256:
@@ -145,37 +186,46 @@ class RestoredWorkspace:
         entry = self._missing[name]
         path = self.folder / name
         hasher, size = hashlib.sha256(), 0
-        with self._made(name), path.open("xb") as handle:
-            for chunk in content:
-                size += len(chunk)
-                if size > entry.size:
-                    break
-                hasher.update(chunk)
-                handle.write(chunk)
+        with self._naming(name):
+            self._make_room(name)
+            with path.open("xb") as handle:
+                for chunk in content:
+                    size += len(chunk)
+                    if size > entry.size:
+                        break
+                    hasher.update(chunk)
+                    handle.write(chunk)
         if hasher.hexdigest() == entry.sha256:
             del self._missing[name]
 
+    def _make_room(self, name: str) -> None:
+        make_folders(self.folder, Path(name).parent)
+        (self.folder / name).unlink(missing_ok=True)
+
     @contextmanager
-    def _made(self, name: str) -> Iterator[None]:
-        """Make room for a new file or link. A name that cannot be is lost."""
+    def _naming(self, name: str) -> Iterator[None]:
+        """While something of this name is made. One that cannot be is lost."""
         try:
-            make_folders(self.folder, Path(name).parent)
-            (self.folder / name).unlink(missing_ok=True)
             yield
         except OSError as error:
             if error.errno not in _BAD_NAMES:
                 raise
-            self.lost[name] = f"there can be no such file ({error.strerror})"
+            self.lost[name] = f"there can be no such name ({error.strerror})"
 
     def _finish(self) -> None:
         for name, target in self._links.items():
-            with self._made(name):
+            if b"\0" in target or not target or any(p in self._links for p in _above(name)):
+                self.lost[name] = "there can be no such link"
+                continue
+            with self._naming(name):
+                self._make_room(name)
                 (self.folder / name).symlink_to(os.fsdecode(target))
         for name, entry in self.wanted.entries.items():
             if entry.kind == "file":
                 (self.folder / name).chmod(OPEN_PROGRAM if entry.executable else OPEN_FILE)
         for name in (*self.wanted.left_out, *(self.wanted.empty or ())):
-            make_folders(self.folder, Path(name))
+            with self._naming(name):
+                make_folders(self.folder, Path(name))
 
     def _compare(self) -> None:
         wanted, found = self.wanted, workspace.list_folder(self.folder)
@@ -186,6 +236,8 @@ class RestoredWorkspace:
             if theirs is not None:
                 for name in set(ours or ()) ^ set(theirs):
                     self.lost[name] = "a folder that did not come out as it was"
+        for name in self._unlike_folders(found):
+            self.lost[name] = "a folder of which not all was kept"
         self._raise_if_lost()
 
     def _raise_if_lost(self, problem: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tarfile
@@ -116,9 +117,11 @@ def workspace_seed(spec: TrialSpec) -> Seed:
 
 
 def make_folders(workspace: Path, inside: Path) -> None:
-    """Make a folder of a workspace and those above it, open to any user."""
+    """Make a folder of a workspace and those above it, open to any user. Follows no link."""
     folder = workspace
     for step in inside.parts:
         folder = folder / step
         folder.mkdir(exist_ok=True)
+        if folder.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
         folder.chmod(OPEN_FOLDER)

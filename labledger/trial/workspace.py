@@ -15,7 +15,7 @@ from labledger.canonical import sha256_hex
 from labledger.errors import MalformedJson
 from labledger.records import JsonObject
 from labledger.trial.outputs import MAX_VALUES, MIB, OutputFile, OutputRefused
-from labledger.trial.seeds import Seed
+from labledger.trial.seeds import Seed, Seeded
 
 LEFT_OUT = frozenset(
     {
@@ -63,6 +63,8 @@ class Listing:
     left_out: list[str] = field(default_factory=list)
     empty: list[str] | None = None
     """Folders with nothing in them, where it is known which are."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """Of what lies in folders that are left out, where that is known."""
     truncated: bool = False
     _room: int = MAX_NAMES
 
@@ -77,7 +79,9 @@ class Listing:
             ],
             "left_out": sorted(self.left_out),
             "truncated": self.truncated,
-        } | ({} if self.empty is None else {"empty": sorted(self.empty)})
+            **({} if self.empty is None else {"empty": sorted(self.empty)}),
+            **({"digests": self.digests} if self.digests else {}),
+        }
 
     @classmethod
     def of(cls, content: bytes) -> Self:
@@ -93,7 +97,8 @@ class Listing:
             left_out, empty = (data.get(key) for key in ("left_out", "empty"))
             names = [str(name) for name in left_out]
             folders = None if empty is None else [str(name) for name in empty]
-            return cls(entries, names, folders, bool(data["truncated"]))
+            digests = {str(name): str(digest) for name, digest in data.get("digests", {}).items()}
+            return cls(entries, names, folders, digests, bool(data["truncated"]))
         except (MalformedJson, KeyError, TypeError, ValueError, AttributeError) as error:
             raise MalformedListing(f"{type(error).__name__}: {error}") from None
 
@@ -120,10 +125,14 @@ def list_seed(seed: Seed) -> Listing:
     listing = Listing()
     for seeded in seed.entries():
         if LEFT_OUT.isdisjoint(Path(seeded.name).parts[:-1]):
-            kind = "link" if seeded.is_link else "file"
-            digest = sha256_hex(seeded.content)
-            listing.add(seeded.name, Entry(kind, len(seeded.content), digest, seeded.executable))
+            listing.add(seeded.name, seeded_entry(seeded))
     return listing
+
+
+def seeded_entry(seeded: Seeded) -> Entry:
+    kind = "link" if seeded.is_link else "file"
+    digest = sha256_hex(seeded.content)
+    return Entry(kind, len(seeded.content), digest, seeded.executable)
 
 
 def list_folder(workspace: Path) -> Listing:
@@ -131,14 +140,15 @@ def list_folder(workspace: Path) -> Listing:
     listing = Listing(empty=[])
     budget = HASHING_BUDGET
     for name, child in _walk(workspace, listing):
-        entry = _entry(child, budget)
+        entry = entry_of(child, budget)
         if entry.kind == "file" and entry.sha256:
             budget -= entry.size
         listing.add(name, entry)
     return listing
 
 
-def _entry(child: os.DirEntry[str], budget: int) -> Entry:
+def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
+    """What a file, link or other thing is; a file that is larger than `budget` is not read."""
     try:
         found = child.stat(follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):

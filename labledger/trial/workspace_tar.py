@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,9 +33,11 @@ def chunks(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
     """
     for name, entry in sorted(entries.items()):
         header = tarfile.TarInfo(name)
-        header.mode = 0o755 if entry.executable else 0o644
-        if entry.kind == "link":
-            header.type, header.linkname = tarfile.SYMTYPE, os.readlink(workspace / name)  # noqa: PTH115
+        header.mode = 0o644 if entry.kind == "file" and not entry.executable else 0o755
+        if entry.kind != "file":
+            header.type = tarfile.SYMTYPE if entry.kind == "link" else tarfile.DIRTYPE
+            if entry.kind == "link":
+                header.linkname = os.readlink(workspace / name)  # noqa: PTH115
             yield _header(header)
             continue
         header.size = entry.size
@@ -54,21 +57,35 @@ def _header(info: tarfile.TarInfo) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
-Member = tuple[str, bytes | None, Iterator[bytes]]
-"""A name, what it points to where it is a link, and else its content in pieces."""
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file, link or folder in a stored tar."""
+
+    name: str
+    kind: str
+    executable: bool
+    target: bytes
+    """Of a link."""
+    content: Iterator[bytes]
+    """Of a file, in pieces; to be read before the next member is asked for."""
 
 
 def members(file: BinaryIO) -> Iterator[Member]:
-    """What a stored tar holds: plain files and links alone. Whoever made it, nothing is written.
+    """What a stored tar holds, but for other kinds of things. Nothing is written.
 
     Raises `tarfile.TarError`, `ValueError` or `EOFError` for what cannot be read.
     """
     with tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as archive:
         for member in archive:
-            if member.type == tarfile.SYMTYPE:
-                yield member.name, os.fsencode(member.linkname), iter(())
-            elif member.type == tarfile.REGTYPE and not member.sparse and member.size <= MAX_HASHED:
-                yield member.name, None, _content(archive, member)
+            kind = _KINDS.get(member.type)
+            if kind is None or member.sparse or member.size > MAX_HASHED:
+                continue
+            content = _content(archive, member) if kind == "file" else iter(())
+            executable = kind == "file" and bool(member.mode & 0o100)
+            yield Member(member.name, kind, executable, os.fsencode(member.linkname), content)
+
+
+_KINDS = {tarfile.REGTYPE: "file", tarfile.SYMTYPE: "link", tarfile.DIRTYPE: "folder"}
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:

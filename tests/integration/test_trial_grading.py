@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from trial_kit import (
     BENCHMARK,
+    GRADER,
     PREDICTION,
     SCORE,
     Trials,
@@ -61,7 +62,7 @@ def test_rows_are_stamped(trials: Trials) -> None:
         "schema_version": "benchmark_score_record_v1",
         "evaluator": BENCHMARK["evaluator"],
         "metrics": {"m": 1},
-        "ext": {"any": [1], "isolation": isolation},
+        "ext": {"any": [1], "isolation": isolation, "grader": GRADER},
     }
     schema.check(prediction, "benchmark_prediction_record_v1")
     schema.check(score, "benchmark_score_record_v1")

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import coordinator_driver
 import pytest
-from regrading_kit import NEW_GRADER, NOT_RUN, regraded_spec
-from trial_kit import GRADER, GRADES, SCORE, Trials, brief, predicts, scores
+from regrading_kit import NEW_GRADER, NOT_RUN, earlier_of, regraded_spec
+from trial_kit import GRADER, GRADES, SCORE, Trials, brief, predicts, scores, until
 
 from labledger.records import JsonObject, TrialResult
+from labledger.trial import workspace_tar
 from labledger.trial.container import thread_engine
-from labledger.trial.contract import Sealing
+from labledger.trial.contract import OUTER_MARGIN_S, Sealing, TrialSpec
 from labledger.trial.worker import discard_trial, run_trial
 
 pytestmark = [pytest.mark.docker]
@@ -145,6 +157,39 @@ def test_every_change_is_restored(trials: Trials, change: str) -> None:
     assert ("workspace_files" in references) == (change in {CHANGES[name] for name in kept})
 
 
+HISTORY: JsonObject = {
+    "workspace": {
+        "files": {"x": "x\n", ".git/HEAD": "main\n", ".git/objects/a": "a", "sub/.git/b": "b"}
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_kept"),
+    [
+        ("echo y >x", False),
+        ("rm -r .git", False),
+        ("echo other >.git/HEAD; rm -r .git/objects", True),
+        ("mkdir -p .git/refs/heads; printf 'b\\0' >.git/o; chmod +x .git/o; ln -s o .git/l", True),
+        ("mkdir -p venv/bin; echo x >venv/bin/python; ln -s /usr venv/lib", True),
+        ("rm -r sub/.git; echo file >sub/.git", False),
+        ("rm -r sub .git; mkdir .git", True),
+    ],
+)
+def test_folders_that_are_left_out_are_kept_where_they_changed(
+    trials: Trials, change: str, is_kept: bool
+) -> None:
+    """History and dependencies are restored too, from the seed or from what was kept."""
+    spec = trials.spec(change, task=HISTORY)
+    first = run_trial(spec)
+    left = tree(spec.folder / "workspace")
+    assert ("workspace_files" in first.evidence[0]["evidence"]) == is_kept
+    again_spec = regraded_spec(trials, first, task=HISTORY)
+    again = run_trial(again_spec)
+    assert brief(again) == ("completed", None, 0), again.message
+    assert tree(again_spec.folder / "workspace") == left
+
+
 def test_any_user_may_change_what_is_restored(trials: Trials) -> None:
     """A grader that is another user than the agent was finds all open, as a seed is."""
     first = trials.run("mkdir -p a/b; echo x >a/b/c; printf '\\0' >a/bin", runtime={"user": "0"})
@@ -229,3 +274,182 @@ def test_forged_status_is_carried_over(trials: Trials) -> None:
     again = run_trial(spec)
     assert (again.status.value, again.reason) == ("agent_error", "status_forged")
     assert thread_engine().inspect(spec.container) is None
+
+
+WAITS = f"echo once >>graded; while [ ! -e go ]; do sleep 0.02; done; {GRADES}"
+"""A grader that waits, and leaves a line for each time that it was started."""
+
+
+def begin_and_kill(spec: TrialSpec, tmp_path: Path) -> None:
+    """Begin a trial in a process of its own, kill that with SIGKILL while its grader waits."""
+    process = driven(spec, tmp_path)
+    try:
+        until((spec.folder / "workspace" / "graded").exists)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def driven(spec: TrialSpec, tmp_path: Path, **environment: str) -> subprocess.Popen[bytes]:
+    file = tmp_path / "spec.pickle"
+    file.write_bytes(pickle.dumps(spec))
+    words = [sys.executable, coordinator_driver.__file__, file, "run"]
+    return subprocess.Popen(words, env=os.environ | environment, stdout=subprocess.DEVNULL)
+
+
+def release(spec: TrialSpec) -> None:
+    """Let the grader go on, in whatever workspace is there just now."""
+    with suppress(FileNotFoundError):
+        (spec.folder / "workspace" / "go").touch()
+
+
+@pytest.mark.parametrize("trouble", ["none", "ended", "folder", "container", "both"])
+def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> None:
+    """A running regrading is waited for, an ended one collected; what is gone is done again."""
+    first = trials.run("sleep 0.3; echo x >new; printf '\\0' >bin")
+    spec = regraded_spec(trials, first, grader=WAITS)
+    begin_and_kill(spec, tmp_path)
+    if trouble in {"container", "both"}:
+        thread_engine().remove(spec.container)
+    if trouble in {"folder", "both"}:
+        shutil.rmtree(spec.folder)
+    if trouble == "ended":
+        (spec.folder / "workspace" / "go").touch()
+        until(lambda: (state := thread_engine().inspect(spec.container)) and state.has_ended)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run_trial, replace(spec, may_exist=True))
+        until(lambda: release(spec) or waiting.done())
+        again = waiting.result()
+    assert brief(again) == ("completed", None, 0)
+    assert again.verdict == "pass"
+    assert (spec.folder / "workspace" / "graded").read_text() == "once\n"
+    assert again.notes == []
+    assert again.started_at == first.started_at
+    agents, graders = first.phases["agent"].duration_ms, again.phases["grader"].duration_ms
+    assert agents + graders <= again.duration_ms <= agents + graders + 30_000
+
+
+@pytest.mark.parametrize(
+    "point", ["before_create", "after_create", "agent_running", "after_exit", "reading_outputs"]
+)
+def test_killed_at(trials: Trials, tmp_path: Path, point: str) -> None:
+    """Killed anywhere, a regrading comes to what it would have come to."""
+    first = trials.run("echo x >new; printf '\\0' >bin")
+    spec = regraded_spec(trials, first, grader=f"echo once >>graded; {GRADES}")
+    process = driven(spec, tmp_path, LABLEDGER_FAULT=f"{point}:{spec.slot.schedule_idx}")
+    assert process.wait() == -9
+    again = run_trial(replace(spec, may_exist=True))
+    assert brief(again) == ("completed", None, 0)
+    assert again.evidence[0]["evidence"]["workspace_files"]
+    assert again.notes == []
+    assert (spec.folder / "workspace" / "graded").read_text() == "once\n"
+
+
+def test_status_that_only_an_agent_can_forge(trials: Trials) -> None:
+    """Where a container says that its agent ended, and had none, that is no verdict."""
+    first = trials.run("true")
+    spec = regraded_spec(trials, first)
+    assert spec.exit_statuses.isdisjoint({20, 21, 30, 31, 50})
+    assert spec.deadline_s == spec.timeout_s("grader") + OUTER_MARGIN_S
+
+
+SECRET = {"environment": {"KEY": "a-secret-value"}}
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ("echo a-secret-value >secret.txt", ["secret.txt", "secrets are taken out"]),
+        ("printf 'a-secret-value\\0' >bin; : >fine", ["bin (file of 15 bytes, not kept)", "hold"]),
+        ("ln -s a-secret-value link", ["link (link of 14 bytes, not kept)"]),
+        (": >a-secret-value", ["[redacted:KEY] (a secret was taken out of its name)"]),
+        ("mkfifo pipe", ["pipe (it was no file)"]),
+        ("echo x >a; ln a b", ["a (it was too large, or had several names)", "b (it was"]),
+        ("head -c 40000000 /dev/zero >large", ["large (file of 40,000,000 bytes", "too large"]),
+        ("mkdir .git; head -c 70000000 /dev/zero >.git/o", [".git (a folder that was not looked"]),
+        ("mkdir .git; head -c 40000000 /dev/zero >.git/o", [".git (a folder of which not all"]),
+        ("mkdir .git; echo a-secret-value >.git/o", [".git (a folder of which not all was kept)"]),
+        ("mkdir .git; mkfifo .git/o", [".git (a folder that was not looked into)"]),
+        ("touch \"$(printf 'bad\\377')\"", ["its name was not kept"]),
+        ("echo a-secret-value >$AGENTLAB_TRAJECTORY_PATH", ["events.jsonl", "a secret was taken"]),
+        ("ln -s x $AGENTLAB_RESULT_PATH", ["result.json", "is a symbolic link"]),
+    ],
+)
+def test_evidence_that_is_incomplete(trials: Trials, agent: str, words: list[str]) -> None:
+    """No verdict is invented from half a workspace: the slot says what is missing."""
+    first = trials.run(agent, **SECRET)
+    assert first.verdict == "pass"
+    spec = regraded_spec(trials, first, **SECRET)
+    again = run_trial(spec)
+    incomplete(again, *words)
+    assert thread_engine().inspect(spec.container) is None
+    assert not spec.folder.exists()
+    assert b"a-secret-value" not in trials.everything(again)
+    left = {k: v for k, v in first.evidence[0]["evidence"].items() if not k.startswith("grader")}
+    del left["trial_input"]
+    assert left.items() <= again.evidence[0]["evidence"].items()
+    assert again.phases["agent"] == first.phases["agent"]
+    assert run_trial(replace(spec, may_exist=True)) == again
+
+
+def test_secret_that_was_only_replaced(trials: Trials) -> None:
+    """Where a secret stood in what the agent replaced alone, the new file is kept apart."""
+    task = {"workspace": {"files": {"x.txt": "a-secret-value\n"}}}
+    first = trials.run("echo other >x.txt", task=task, **SECRET)
+    assert b"a-secret-value" not in trials.content(first, "workspace_patch")
+    grader = f"grep other x.txt && {{ {GRADES} }}"
+    assert judged_again(trials, first, task=task, grader=grader, **SECRET).verdict == "pass"
+
+
+@pytest.mark.parametrize("name", ["workspace_after", "workspace_patch", "workspace_files"])
+def test_artifacts_that_are_gone_or_changed(trials: Trials, name: str) -> None:
+    """What is stored is checked; what is gone is missed."""
+    first = trials.run("echo x >new; printf '\\0' >bin")
+    earlier = earlier_of(first)
+    digest = first.evidence[0]["evidence"][name].removeprefix("artifact://sha256/")
+    without = {key: value for key, value in earlier.contents.items() if key != digest}
+    again = judged_again(trials, first, earlier=replace(earlier, contents=without))
+    incomplete(again, f"{name}: its artifact {digest} is gone")
+    changed = replace(earlier, contents=without | {digest: b"other"})
+    incomplete(judged_again(trials, first, earlier=changed))
+
+
+def test_task_whose_tar_is_gone(trials: Trials) -> None:
+    """The workspace that a task begins with is needed too."""
+    tar = b"".join(workspace_tar.chunks(Path("/"), {}))
+    task = {"workspace": {"tar": trials.store.put_bytes(tar), "size": len(tar)}}
+    first = trials.run("echo x >new", task=task)
+    assert judged_again(trials, first, task=task).verdict == "pass"
+    trials.store.path(task["workspace"]["tar"]).unlink()
+    incomplete(judged_again(trials, first, task=task), "begins with is gone")
+
+
+def test_agent_whose_end_is_not_known(trials: Trials) -> None:
+    """Without the agent's phase the grader could not be told how it ended."""
+    first = replace(trials.run("true", "exit 1"), phases={})
+    incomplete(judged_again(trials, first), "it is not known how its agent ended")
+
+
+def test_files_beside_the_patch_are_the_same_tar_each_time(trials: Trials) -> None:
+    """Two workspaces of the same files give the same artifact, whenever they were made."""
+    agent = "printf '\\0' >b; sleep 0.01; ln -s b a; printf '\\0x' >c; chmod +x c"
+    one, two = (trials.run(f"sleep {wait}; {agent}") for wait in (0, 1.1))
+    name = "workspace_files"
+    assert trials.content(one, name) == trials.content(two, name)
+    with tarfile.open(fileobj=io.BytesIO(trials.content(one, name))) as archive:
+        found = [(m.name, m.mode, m.mtime, m.uid, m.linkname) for m in archive]
+    assert found == [("a", 0o755, 0, 0, "b"), ("b", 0o644, 0, 0, ""), ("c", 0o755, 0, 0, "")]
+
+
+def test_what_a_grader_was_told_by_its_agent_may_name_either_trial(trials: Trials) -> None:
+    """An agent's result holds the ids of the trial that it ran in; so may a row made of it."""
+    agent = 'echo "{\\"outcome\\":\\"success\\",\\"ids\\":{\\"run_id\\":\\"$AGENTLAB_RUN_ID\\"}}"'
+    first = trials.run(f"{agent} >$AGENTLAB_RESULT_PATH")
+    assert first.outcome == "success"
+    row = {**SCORE, "ids": {"run_id": first.ids.run_id}}
+    again = judged_again(trials, first, grader=predicts() + scores(row))
+    assert (again.outcome, again.verdict) == ("success", "pass")
+    assert again.scores[0]["ids"] == again.ids.as_json()
+    row["ids"]["run_id"] = "another"
+    again = judged_again(trials, first, grader=predicts() + scores(row))
+    assert again.reason == "identity_mismatch"

@@ -1,0 +1,106 @@
+"""What lies in the folders that a listing leaves out, such as `.git`: digested where it is little.
+
+So it is known of a small one whether it still is as it was seeded, and it can be kept and restored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from labledger import canonical
+from labledger.trial.outputs import MIB
+from labledger.trial.seeds import Seed
+from labledger.trial.workspace import CACHES, Entry, Listing, entry_of, seeded_entry
+
+MAX_FILES = 5_000
+MAX_BYTES = 64 * MIB
+"""How much is looked into, in all such folders of a workspace together."""
+
+Inside = dict[str, Entry]
+"""Files, links and empty folders (of kind `folder`) by name."""
+
+
+def is_cache(folder: str) -> bool:
+    return PurePosixPath(folder).name in CACHES
+
+
+def look_into(workspace: Path, listing: Listing) -> dict[str, Inside]:
+    """What lies in the folders that a listing has left out and that are no caches.
+
+    Without those that hold too much, or what cannot be kept as it is.
+    """
+    found: dict[str, Inside] = {}
+    files, room = MAX_FILES, MAX_BYTES
+    if listing.truncated:
+        return found
+    for folder in listing.left_out:
+        if is_cache(folder) or "\ufffd" in folder:
+            continue
+        inside = _inside(workspace, folder, files, room)
+        if inside is not None:
+            found[folder] = inside
+            files -= len(inside)
+            room -= sum(entry.size for entry in inside.values())
+    return found
+
+
+def _inside(workspace: Path, folder: str, files: int, room: int) -> Inside | None:
+    """All that lies in a folder; None where it is too much, or more than files and links."""
+    found: Inside = {}
+    pending = [folder]
+    while pending:
+        name = pending.pop()
+        try:
+            with os.scandir(workspace / name) as children:
+                count = 0
+                for child in children:
+                    count += 1
+                    inner = f"{name}/{child.name}"
+                    if len(found) + len(pending) > files or not _is_text(inner):
+                        return None
+                    if child.is_dir(follow_symlinks=False):
+                        pending.append(inner)
+                        continue
+                    room -= child.stat(follow_symlinks=False).st_size
+                    if room < 0:
+                        return None
+                    found[inner] = entry_of(child, MAX_BYTES)
+                    if found[inner].sha256 is None:
+                        return None
+        except OSError:
+            return None
+        if not count:
+            found[name] = Entry("folder", 0)
+    return found
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\ufffd" not in name
+
+
+def digest(inside: Inside) -> str:
+    """Names a folder's files and links. That empty folders are there is not part of it."""
+    return canonical.digest(
+        [
+            [name, entry.kind, entry.sha256, entry.executable]
+            for name, entry in sorted(inside.items())
+            if entry.kind != "folder"
+        ]
+    )
+
+
+def seeded(seed: Seed, folders: Iterable[str]) -> dict[str, Inside]:
+    """What lies in some folders of a seed."""
+    found: dict[str, Inside] = {folder: {} for folder in folders}
+    if found:
+        for each in seed.entries():
+            for folder, inside in found.items():
+                if each.name.startswith(f"{folder}/"):
+                    inside[each.name] = seeded_entry(each)
+    return found

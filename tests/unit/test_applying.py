@@ -1,0 +1,97 @@
+"""Patches that labledger made, applied again: the same bytes, or nothing."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from labledger.trial import patches, workspace
+from labledger.trial.applying import Misfit, applied, pieces
+from labledger.trial.seeds import InlineSeed
+
+LINES = ["", "a", "b", "a b", "-", "+", "@@ -1 +1 @@", "--- a/x", "# x", "\\ No newline", "\r"]
+LINES += ["\\ No newline at end of file", "é\u2028\f\x0b", "diff --git a/x b/x", "Binary files "]
+NAMES = ["x", 'quo"ted', "with space", "line\nbreak", "sub/deep/ü", "\x7fdel", "# x", "a b/a b"]
+
+
+def random_text(chance: random.Random) -> str:
+    return "\n".join(chance.choices(LINES, k=chance.randrange(12)))
+
+
+def edited(text: str, chance: random.Random) -> str:
+    lines = text.split("\n")
+    for _ in range(chance.randrange(4)):
+        at = chance.randrange(len(lines) + 1)
+        lines[at : at + chance.randrange(3)] = chance.choices(LINES, k=chance.randrange(3))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("effort", [patches._FILE_EFFORT, 0], ids=("compared", "in one piece"))
+def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: int) -> None:
+    """Whatever two texts are, the patch between them leads from the one to the other."""
+    monkeypatch.setattr(patches, "_FILE_EFFORT", effort)
+    chance = random.Random(7)
+    for turn in range(300):
+        before = {name: random_text(chance) for name in NAMES if chance.random() < 0.7}
+        after = {
+            name: edited(before[name], chance) if name in before else random_text(chance)
+            for name in NAMES
+            if chance.random() < 0.8
+        }
+        folder = tmp_path / f"{turn}"
+        folder.mkdir()
+        InlineSeed(after).fill(folder)
+        seed = InlineSeed(before)
+        listings = workspace.list_seed(seed), workspace.list_folder(folder)
+        patch = patches.patch(seed, folder, *listings)
+        assert patch.uncarried == []
+        found = pieces(patch.content, after)
+        for name, text in after.items():
+            old = before.get(name, "").encode()
+            assert applied(found.get(name, []), old) == text.encode(), patch.content.decode()
+        changed = {name for name in after if before.get(name) != after[name]}
+        assert found.keys() == changed
+
+
+def test_other_files(tmp_path: Path) -> None:
+    """A patch says which files it does not carry; those of the same content it need not."""
+    before = {"same": "x" * 300_000, "cut": "1\n", "large": "y" * 300_000, "gone": "\0"}
+    after = before | {"large": "z" * 300_000, "bin": "\0", "new": "n"}
+    del after["gone"]
+    InlineSeed(after).fill(tmp_path)
+    (tmp_path / "same").chmod(0o755)
+    (tmp_path / "link").symlink_to("new")
+    listings = workspace.list_seed(InlineSeed(before)), workspace.list_folder(tmp_path)
+    patch = patches.patch(InlineSeed(before), tmp_path, *listings)
+    assert patch.uncarried == ["bin", "large", "link"]
+    assert pieces(patch.content, after).keys() == {"new"}
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"@@ -1 +1 @@\n-b\n+c\n",
+        b"@@ -3 +3 @@\n-a\n+c\n",
+        b"@@ -1,2 +1 @@\n-a\n-a\n-a\n",
+        b"@@ -1 +1 @@\n?a\n",
+        b"@@ -1 +1 @@\n-a\n\\ No newline at end of file\n+c\n",
+        b"@@ -0,0 +1 @@\n+x\n@@ -2 +2 @@\n-a\n@@ -1 +1 @@\n-a\n",
+        b"@@ -999999999 +1 @@\n-a\n",
+    ],
+)
+def test_misfits(piece: bytes) -> None:
+    """A patch that was not made of a file is not applied to it."""
+    with pytest.raises(Misfit):
+        applied(piece.splitlines(keepends=True), b"a\na\n")
+
+
+def test_names_in_a_patch_do_not_count() -> None:
+    """Only what is asked for by name is found, whatever else a patch names."""
+    piece = "--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+x\n"
+    names = ("../out", "/etc/passwd", "fine")
+    patch = "".join(f"diff --git a/{n} b/{n}\n{piece.format(n)}" for n in names).encode()
+    found = pieces(patch, ["fine", "other"])
+    assert found.keys() == {"fine"}
+    assert applied(found["fine"], b"") == b"x\n"
