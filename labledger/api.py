@@ -200,7 +200,8 @@ class Ledger:
     def report(self, run_id: str, options: ReportOptions | None = None) -> JsonObject:
         """The facts of a run's report: the `report_v1` of what is committed so far.
 
-        Raises `RunNotFound` or `InvalidInput`.
+        A run is what counts of it; ``RUN.g1``, ``RUN.g2``, … are its gradings. Raises
+        `RunNotFound` or `InvalidInput`.
         """
         return report_facts.collect(self._reader, run_id, options or ReportOptions())
 
@@ -214,7 +215,8 @@ class Ledger:
         """Compare variants or runs, paired by task and replication.
 
         `sides` are the words of `labledger compare`: a run; a run and two variants; or two of
-        ``RUN`` or ``RUN:VARIANT``. Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`.
+        ``RUN`` or ``RUN:VARIANT``. A run is what counts of it; ``RUN.g1``, ``RUN.g2``, … are its
+        gradings. Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`.
         """
         return compare_sides(self._reader, sides, options or CompareOptions())
 

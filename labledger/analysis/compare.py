@@ -12,6 +12,7 @@ from labledger.analysis.comparison import (
     Comparison,
     LeftOutCount,
     Sensitivity,
+    SideGrading,
     TaskRow,
 )
 from labledger.analysis.decision import decide, judge_gates
@@ -27,6 +28,7 @@ from labledger.analysis.pairs import (
 )
 from labledger.analysis.question import CompareOptions, Errors
 from labledger.analysis.run_differences import warnings
+from labledger.ledger.model import Graded
 from labledger.ledger.reader import LedgerReader
 
 Cells = Mapping[Place, Cell]
@@ -41,15 +43,16 @@ def compare(reader: LedgerReader, words: Sequence[str], options: CompareOptions)
     extra.require()
     asked = sides.resolve(reader, words)
     wanted = {side for two in asked for side in two}
-    cells = read_cells(reader.path, wanted, options.metric)
+    runs = {side.run_id: reader.graded(side.run_id) for side in wanted}
+    holders = {name: graded.run.run_id for name, graded in runs.items()}
+    cells = read_cells(reader.path, wanted, holders, options.metric)
     if not options.is_rate:
-        require_metric(reader.path, cells, options.metric)
-    runs = {side.run_id: reader.run(side.run_id) for side in wanted}
+        require_metric(reader.path, cells, holders, options.metric)
     found = [
-        replace(
+        _told(
             _compared(a, b, pair(cells[a], cells[b], options), options, len(asked)),
-            sensitivity=tuple(_sensitivities(cells[a], cells[b], options)),
-            warnings=warnings(runs[a.run_id], runs[b.run_id]),
+            tuple(_sensitivities(cells[a], cells[b], options)),
+            (runs[a.run_id], runs[b.run_id]),
         )
         for a, b in asked
     ]
@@ -62,6 +65,21 @@ def compare(reader: LedgerReader, words: Sequence[str], options: CompareOptions)
         seed=options.seed,
         comparisons=tuple(decided),
         gates=tuple(judge_gates(decided, options)),
+    )
+
+
+def _told(
+    compared: Compared, sensitivity: tuple[Sensitivity, ...], runs: tuple[Graded, Graded]
+) -> Compared:
+    """With what else is to be known: other ways to count, the graders, and what differs."""
+    a, b = (SideGrading.of(graded) for graded in runs)
+    return replace(
+        compared,
+        a=replace(compared.a, grading=a),
+        b=replace(compared.b, grading=b),
+        same_trials=compared.a.variant_id == compared.b.variant_id and a.run_id == b.run_id,
+        sensitivity=sensitivity,
+        warnings=warnings(*runs),
     )
 
 

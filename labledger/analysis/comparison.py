@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Self
 
 from labledger import schema
 from labledger.analysis.pairs import Side
 from labledger.analysis.question import PASS_RATE
 from labledger.analysis.rates import Estimate, PassAt
+from labledger.ledger.model import Graded
 from labledger.records import JsonObject
 
 SCHEMA = "comparison_v1"
+
+SAME_TRIALS = "the same on both sides; only how they were graded differs"
+"""What to say of two gradings of one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideGrading:
+    """Who judged the trials of a side."""
+
+    run_id: str
+    """The run whose agents ran."""
+    generation: int
+    generations: int
+    """How many gradings the run has, complete or not."""
+    grader_digest: str | None
+    """None where an older labledger did not write it."""
+
+    @classmethod
+    def of(cls, graded: Graded) -> Self:
+        grading = graded.grading
+        return cls(grading.root_id, grading.generation, graded.generations, grading.grader_digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +41,13 @@ class SideReport:
     """One side, over the pairs alone."""
 
     run_id: str
+    """As it was asked for: a run, of which counts what counts, or one of its gradings."""
     variant_id: str
     mean: Estimate | None
     """The pass rate, or the metric's mean: over tasks, of each task's mean."""
     pass_at: tuple[PassAt, ...] = ()
+    grading: SideGrading | None = None
+    """Always there once the comparison is made."""
 
     @property
     def side(self) -> Side:
@@ -130,6 +156,8 @@ class Compared:
     detectable: Detectable | None
     left_out: tuple[LeftOutCount, ...]
     by_task: tuple[TaskRow, ...]
+    same_trials: bool = False
+    """Whether both sides are gradings of one run's trials: then the graders alone differ."""
     sensitivity: tuple[Sensitivity, ...] = ()
     warnings: tuple[str, ...] = ()
     decision: Decision = Decision("nothing_paired", "")

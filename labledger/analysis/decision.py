@@ -68,6 +68,12 @@ def _shown(
     higher = difference.value > 0
     direction = "higher" if higher else "lower"
     how = f"({interval(difference, options)}, {p_value(test)})."
+    if compared.same_trials:
+        what = "the pass rate" if options.is_rate else options.metric
+        size = amount(difference.value, options)
+        return Decision(
+            direction, f"Of the same trials, {what} is {direction} in {b} than in {a}: {size} {how}"
+        )
     if not options.has_direction:
         size = amount(difference.value, options)
         return Decision(
@@ -87,7 +93,8 @@ def _not_shown(
         direction = "higher" if difference.value > 0 else "lower"
         seen = f"{amount(difference.value, options)} {direction} in {b}"
     how = f"({interval(difference, options)}, {p_value(test)})."
-    parts = [f"No difference was shown between {a} and {b}: {seen} {how}"]
+    of = " of the same trials" if compared.same_trials else ""
+    parts = [f"No difference was shown between {a} and {b}{of}: {seen} {how}"]
     if _leaves_out_zero(difference):
         parts.append("The interval leaves out 0 but the test is not sure enough; both must agree.")
     elif test.p_decisive < 1 - options.confidence:

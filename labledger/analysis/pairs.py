@@ -15,7 +15,7 @@ from labledger.records import SlotStatus, Verdict
 
 _CELLS_SQL = """
 SELECT
-    run.run_id, run_variant.variant_id, run_task.task_id, slot.repl_idx,
+    asked.key, run_variant.variant_id, run_task.task_id, slot.repl_idx,
     run_task.digest, slot_commit.status, score.verdict,
     CASE WHEN score.primary_metric_name = :metric THEN score.primary_metric_value ELSE (
         SELECT metric.value FROM metric
@@ -24,7 +24,8 @@ SELECT
           AND NOT (metric.source = 'score' AND slot_commit.status = 'grade_error')
         ORDER BY metric.row_seq LIMIT 1
     ) END AS number
-FROM run
+FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
 JOIN slot ON slot.run_no = run.run_no
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
@@ -33,14 +34,15 @@ LEFT JOIN slot_commit
   ON slot_commit.run_no = slot.run_no AND slot_commit.schedule_idx = slot.schedule_idx
 LEFT JOIN score
   ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
-  AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
-WHERE run.run_id IN (SELECT value FROM json_each(:runs))"""
+  AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'"""
 _NAMES_SQL = """
-SELECT DISTINCT metric_id FROM metrics_long
-WHERE run_id IN (SELECT value FROM json_each(:runs)) AND typeof(value) IN ('integer', 'real')
+SELECT DISTINCT metric.metric_id FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN metric ON metric.run_no = run.run_no AND typeof(metric.value) IN ('integer', 'real')
 UNION
-SELECT DISTINCT primary_metric_name FROM scores
-WHERE run_id IN (SELECT value FROM json_each(:runs))
+SELECT DISTINCT score.primary_metric_name FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN score ON score.run_no = run.run_no
 ORDER BY 1"""
 
 _LARGEST = 1e290
@@ -55,6 +57,7 @@ class Side(NamedTuple):
     """One side of a comparison: a variant of a run."""
 
     run_id: str
+    """As it was asked for: a run, of which counts what counts, or one of its gradings."""
     variant_id: str
 
     def __str__(self) -> str:
@@ -105,11 +108,14 @@ class Paired:
 Cells = Mapping[Side, Mapping[Place, Cell]]
 
 
-def read_cells(path: Path, sides: Collection[Side], metric: str) -> Cells:
+Holders = Mapping[str, str]
+"""The run that holds the rows, by what sides call it."""
+
+
+def read_cells(path: Path, sides: Collection[Side], holders: Holders, metric: str) -> Cells:
     """Every slot of some sides, read in one pass and from one state of the ledger."""
     found: dict[Side, dict[Place, Cell]] = {side: {} for side in sides}
-    runs = json.dumps(sorted({side.run_id for side in sides}))
-    _, rows = query(path, _CELLS_SQL, {"metric": metric, "runs": runs})
+    _, rows = query(path, _CELLS_SQL, {"metric": metric, "runs": json.dumps(dict(holders))})
     for run_id, variant_id, task_id, repl_idx, digest, status, verdict, number in rows:
         cells = found.get(Side(run_id, variant_id))
         if cells is not None:
@@ -118,12 +124,11 @@ def read_cells(path: Path, sides: Collection[Side], metric: str) -> Cells:
     return found
 
 
-def require_metric(path: Path, cells: Cells, metric: str) -> None:
+def require_metric(path: Path, cells: Cells, holders: Holders, metric: str) -> None:
     """Raise `InvalidInput`, naming what there is, where no slot has a number called `metric`."""
     if any(cell.number is not None for places in cells.values() for cell in places.values()):
         return
-    runs = json.dumps(sorted({side.run_id for side in cells}))
-    _, rows = query(path, _NAMES_SQL, {"runs": runs})
+    _, rows = query(path, _NAMES_SQL, {"runs": json.dumps(dict(holders))})
     names = ["pass_rate", *(name for (name,) in rows)]
     message = f"no trial compared has a number called {metric!r}; there is {', '.join(names)}"
     raise InvalidInput("the metric to compare", [Problem("--metric", message)])

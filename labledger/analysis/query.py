@@ -80,10 +80,13 @@ def query(
 
 
 def query_run(
-    path: Path, run_no: int, sql: str, params: Params = ()
+    path: Path, run_id: str, sql: str, params: Params = ()
 ) -> tuple[tuple[str, ...], Generator[Row]]:
-    """`query`, but the views show one run's own rows alone, whether they count or not."""
-    return _answer(path, sql, params, partial(as_of.count_run, run_no=run_no))
+    """`query`, but the views show one run's own rows alone, whether they count or not.
+
+    Those of a regrading are shown under its root's id.
+    """
+    return _answer(path, sql, params, partial(as_of.count_run, run_id=run_id))
 
 
 def _answer(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from labledger.analysis.pairs import Side
 from labledger.errors import InvalidInput, Problem
-from labledger.ledger.model import RunInfo
+from labledger.ledger.model import Graded
 from labledger.ledger.reader import LedgerReader
 
 _USAGE = "RUN, RUN A B, or two sides, each RUN or RUN:VARIANT"
@@ -21,14 +21,15 @@ def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side
     - two sides, each ``RUN`` or ``RUN:VARIANT``: a variant named once is meant in both; where none
       is, the variants of the same name, or the only ones
 
-    Raises `RunNotFound`, or `InvalidInput`.
+    A run is what counts of it, and ``RUN.g1``, ``RUN.g2``, … are its gradings. Raises
+    `RunNotFound`, or `InvalidInput`.
     """
     match list(words):
         case [word] if ":" not in word:
-            return _treatments(reader.run(word))
+            return _treatments(reader.graded(word))
         case [word, a, b] if ":" not in word:
-            run = reader.run(word)
-            return [_different(_side(run, a), _side(run, b))]
+            graded = reader.graded(word)
+            return [_different(graded, a, graded, b)]
         case [a, b]:
             return _two_sides(reader, a, b)
         case _:
@@ -36,26 +37,27 @@ def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side
             raise _refused(f"found {found}; expected {_USAGE}")
 
 
-def _treatments(run: RunInfo) -> list[tuple[Side, Side]]:
+def _treatments(graded: Graded) -> list[tuple[Side, Side]]:
+    run = graded.run
     baselines = [v.variant_id for v in run.variants if v.role == "baseline"]
     treatments = [v.variant_id for v in run.variants if v.role != "baseline"]
     if len(baselines) != 1 or not treatments:
         names = ", ".join(variant.variant_id for variant in run.variants)
         raise _refused(
-            f"run {run.run_id} has no baseline and treatment to compare; its variants: {names}",
+            f"run {graded.name} has no baseline and treatment to compare; its variants: {names}",
             "name two sides, such as RUN:VARIANT RUN:VARIANT",
         )
-    return [(Side(run.run_id, baselines[0]), Side(run.run_id, name)) for name in treatments]
+    return [(Side(graded.name, baselines[0]), Side(graded.name, name)) for name in treatments]
 
 
 def _two_sides(reader: LedgerReader, a: str, b: str) -> list[tuple[Side, Side]]:
     (run_a, _, name_a), (run_b, _, name_b) = a.partition(":"), b.partition(":")
-    one, other = reader.run(run_a), reader.run(run_b)
+    one, other = reader.graded(run_a), reader.graded(run_b)
     if name_a or name_b:
-        return [_different(_side(one, name_a or name_b), _side(other, name_b or name_a))]
-    if run_a == run_b:
-        raise _refused(f"run {run_a} is named twice", f"`labledger compare {run_a}` compares it")
-    names, others = ([v.variant_id for v in run.variants] for run in (one, other))
+        return [_different(one, name_a or name_b, other, name_b or name_a)]
+    if one.run.run_no == other.run.run_no:
+        raise _refused(_twice(one, other), f"`labledger compare {run_a}` compares its variants")
+    names, others = ([v.variant_id for v in graded.run.variants] for graded in (one, other))
     shared = [name for name in names if name in others]
     if not shared and len(names) == len(others) == 1:
         return [(Side(run_a, names[0]), Side(run_b, others[0]))]
@@ -68,19 +70,26 @@ def _two_sides(reader: LedgerReader, a: str, b: str) -> list[tuple[Side, Side]]:
     return [(Side(run_a, name), Side(run_b, name)) for name in shared]
 
 
-def _side(run: RunInfo, name: str) -> Side:
-    known = [variant.variant_id for variant in run.variants]
+def _twice(one: Graded, other: Graded) -> str:
+    if one.name == other.name:
+        return f"run {one.name} is named twice"
+    return f"{one.name} and {other.name} are the same grading, which counts"
+
+
+def _side(graded: Graded, name: str) -> Side:
+    known = [variant.variant_id for variant in graded.run.variants]
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"its variants: {', '.join(known)}"
-        raise _refused(f"run {run.run_id} has no variant {name!r}", hint)
-    return Side(run.run_id, name)
+        raise _refused(f"run {graded.name} has no variant {name!r}", hint)
+    return Side(graded.name, name)
 
 
-def _different(a: Side, b: Side) -> tuple[Side, Side]:
-    if a == b:
-        raise _refused(f"{a} is compared with itself", f"expected {_USAGE}")
-    return a, b
+def _different(one: Graded, a: str, other: Graded, b: str) -> tuple[Side, Side]:
+    sides = _side(one, a), _side(other, b)
+    if (one.run.run_no, a) == (other.run.run_no, b):
+        raise _refused(f"{sides[0]} is compared with itself", f"expected {_USAGE}")
+    return sides
 
 
 def _refused(message: str, hint: str | None = None) -> InvalidInput:

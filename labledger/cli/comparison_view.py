@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from labledger.analysis.comparison import SAME_TRIALS
 from labledger.analysis.decision import amount, p_value
+from labledger.analysis.run_differences import grader_name
 from labledger.cli.console import cell, out, percent, table
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ def _facts(
     compared: Compared, found: Comparison, options: CompareOptions
 ) -> Iterator[tuple[str, str]]:
     a, b = compared.labels
+    yield from _gradings(compared)
     if compared.counts is not None:
         c = compared.counts
         passed = f"{c.both} by both, {c.only_a} only by {a}, {c.only_b} only by {b}"
@@ -114,6 +117,17 @@ def _facts(
     yield from _tasks(compared, found)
     for warning in compared.warnings:
         yield "warning", warning
+
+
+def _gradings(compared: Compared) -> Iterator[tuple[str, str]]:
+    """Who judged, where there is more than one grading to tell apart."""
+    if compared.same_trials:
+        yield "trials", SAME_TRIALS
+    told = {compared.a.run_id: compared.a.grading, compared.b.run_id: compared.b.grading}
+    for name, grading in told.items():
+        if grading is not None and grading.generations > 1:
+            which = f"{grading.generation} of {grading.generations} of {grading.run_id}"
+            yield "grading", f"{name} is {which}, by {grader_name(grading.grader_digest)}"
 
 
 _EFFECTS = {
@@ -154,6 +168,8 @@ def _tasks(compared: Compared, found: Comparison) -> Iterator[tuple[str, str]]:
     higher, lower = ("better", "worse") if found.lower_is_better is False else ("higher", "lower")
     if found.lower_is_better:
         higher, lower = "worse", "better"
+    if compared.same_trials:
+        higher, lower = "higher", "lower"
     for word, sign in ((lower, -1), (higher, 1)):
         names = [task for change, task in sorted(moved, key=_largest) if change * sign > 0]
         if names:

@@ -30,7 +30,7 @@ SELECT root_no, run_no FROM (
 _ONE = """
 INSERT INTO temp.counted
 SELECT run.run_no, grading.run_no FROM grading JOIN run ON run.run_id = grading.root_id
-WHERE grading.run_no = ?"""
+WHERE grading.run_no = (SELECT run_no FROM run WHERE run_id = ?)"""
 
 
 def count_generation(connection: Connection, generation: int) -> None:
@@ -38,12 +38,12 @@ def count_generation(connection: Connection, generation: int) -> None:
     _count(connection, _NEWEST, generation)
 
 
-def count_run(connection: Connection, run_no: int) -> None:
-    """From here on the views show this one grading, complete or not, and nothing else."""
-    _count(connection, _ONE, run_no)
+def count_run(connection: Connection, run_id: str) -> None:
+    """From here on the views show what this run holds, whether it counts or not, and no other."""
+    _count(connection, _ONE, run_id)
 
 
-def _count(connection: Connection, rows: str, value: int) -> None:
+def _count(connection: Connection, rows: str, value: int | str) -> None:
     driver: Any = connection.connection.driver_connection
     driver.execute(_TABLE)
     driver.execute(rows, (value,))

@@ -1,6 +1,10 @@
-"""The gradings of a run, read inside the caller's snapshot: every generation of its scores."""
+"""The gradings of a run, read inside the caller's snapshot, and whether they fit their runs."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -35,3 +39,109 @@ def of_run(connection: Connection, run_no: int) -> list[Grading]:
         )
         for root_id, generation, run_id, grading_id, digest, complete, counts, created in found
     ]
+
+
+class Regrades(NamedTuple):
+    """What a regrading says of the run that it judges again."""
+
+    root_id: str
+    generation: int
+    head: str
+    """The root's chain head."""
+
+
+_SAYS = ("run_id", "generation", "head")
+
+
+def regrades(connection: Connection, run_no: int) -> Regrades | None:
+    """None for a run whose agents ran."""
+    sql = "SELECT resolved FROM run WHERE run_no = ?"
+    text = connection.exec_driver_sql(sql, (run_no,)).scalar_one()
+    try:
+        found = json.loads(text).get("regrades")
+        return None if found is None else Regrades(*(found[name] for name in _SAYS))
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+_ROOT_SQL = """
+SELECT run.run_no, schedule_progress.next_schedule_idx = schedule.total_slots,
+  (SELECT chain_digest FROM slot_commit WHERE slot_commit.run_no = run.run_no
+   ORDER BY schedule_idx DESC LIMIT 1)
+FROM run
+JOIN schedule ON schedule.run_no = run.run_no
+JOIN schedule_progress ON schedule_progress.run_no = run.run_no
+WHERE run.run_id = ?"""
+
+
+def not_upon(connection: Connection, found: Regrades) -> str | None:
+    """Why the ledger's run is not the one that was judged again; None where it is.
+
+    A run that the ledger does not hold is none.
+    """
+    root = connection.exec_driver_sql(_ROOT_SQL, (found.root_id,)).first()
+    if root is None:
+        return f"it regrades {found.root_id}, which is not there"
+    _, complete, head = root
+    if not complete:
+        return f"it regrades {found.root_id}, which is not complete"
+    if head != found.head:
+        return f"it regrades another history of {found.root_id}: {found.head} was its last digest"
+    return None
+
+
+_WITHOUT_ROOT_SQL = """
+SELECT run.run_id, grading.root_id FROM grading JOIN run ON run.run_no = grading.run_no
+WHERE NOT EXISTS (SELECT 1 FROM run AS root WHERE root.run_id = grading.root_id)
+ORDER BY run.run_no"""
+
+
+def without_root(connection: Connection) -> list[tuple[str, str]]:
+    """Regradings whose root the ledger does not hold, each with the root's id."""
+    return [(row[0], row[1]) for row in connection.exec_driver_sql(_WITHOUT_ROOT_SQL)]
+
+
+_KEPT_SQL = """
+SELECT run.run_id, grading.root_id, grading.generation
+FROM run LEFT JOIN grading ON grading.run_no = run.run_no WHERE run.run_no = ?"""
+_COUNTED_SQL = """
+SELECT (SELECT run_no FROM counted WHERE counted.root_no = run.run_no) IS (
+  SELECT grading.run_no FROM grading
+  JOIN schedule ON schedule.run_no = grading.run_no
+  JOIN schedule_progress ON schedule_progress.run_no = grading.run_no
+  WHERE grading.root_id = run.run_id AND (grading.run_no = run.run_no
+    OR schedule_progress.next_schedule_idx = schedule.total_slots)
+  ORDER BY grading.generation DESC LIMIT 1)
+FROM run WHERE run.run_no = ?"""
+_NOT_COUNTED_SQL = "SELECT 1 FROM counted WHERE root_no = ?"
+_PARTS = {
+    "variants": "SELECT variant_idx, variant_id, role, bindings FROM run_variant",
+    "tasks": "SELECT task_idx, task_id, digest, payload_digest FROM run_task",
+    "slots": "SELECT schedule_idx, variant_idx, task_idx, repl_idx FROM slot",
+}
+
+
+def problems(connection: Connection, run_no: int) -> Iterator[str]:
+    """What of a run's rows in `grading` and `counted`, and of what it regrades, does not fit."""
+    found = regrades(connection, run_no)
+    run_id, *kept = connection.exec_driver_sql(_KEPT_SQL, (run_no,)).one()
+    if kept != ([run_id, 1] if found is None else [found.root_id, found.generation]):
+        yield "the run's row of grading does not fit its resolved experiment"
+    if found is None:
+        if not connection.exec_driver_sql(_COUNTED_SQL, (run_no,)).scalar():
+            yield "the row of counted, which views go by, is not the run's newest complete grading"
+        return
+    if connection.exec_driver_sql(_NOT_COUNTED_SQL, (run_no,)).first():
+        yield "it is a regrading, and has a row of counted as if it were a run of its own"
+    root = connection.exec_driver_sql(_ROOT_SQL, (found.root_id,)).first()
+    if root is None:
+        return
+    problem = not_upon(connection, found)
+    if problem is not None:
+        yield problem
+    for part, sql in _PARTS.items():
+        one, other = f"{sql} WHERE run_no = ?1", f"{sql} WHERE run_no = ?2"
+        only = (f"SELECT 1 FROM ({a} EXCEPT {b})" for a, b in ((one, other), (other, one)))  # noqa: S608
+        differ = " UNION ALL ".join(only)
+        if connection.exec_driver_sql(differ, (run_no, root[0])).first():
+            yield f"its {part} are not those of {found.root_id}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import re
 
 from sqlalchemy import Connection
 
 from labledger.errors import RunNotFound
+
+_GENERATION = re.compile(r"(.+)\.g([1-9][0-9]{0,8})")
 
 
 def ledger_id(connection: Connection) -> str:
@@ -17,13 +20,40 @@ def ledger_id(connection: Connection) -> str:
     return found
 
 
+def graded_number(connection: Connection, name: str) -> int:
+    """The `run_no` that holds what `name` means to those who ask for outcomes.
+
+    A run is whatever counts of it; its id with `.g` and a number is that generation, complete or
+    not. Raises `RunNotFound`, with the generations that there are where the run is known.
+    """
+    run_no = _number(connection, name)
+    if run_no is not None:
+        counted = connection.exec_driver_sql(
+            "SELECT run_no FROM counted WHERE root_no = ?", (run_no,)
+        ).scalar()
+        return run_no if counted is None else int(counted)
+    found = _GENERATION.fullmatch(name)
+    root_no = None if found is None else _number(connection, found[1])
+    if found is None or root_no is None:
+        return run_number(connection, name)
+    known = connection.exec_driver_sql(
+        "SELECT generation, run_no FROM grading WHERE root_id = ? ORDER BY generation", (found[1],)
+    ).all()
+    for generation, number in known:
+        if generation == int(found[2]):
+            return int(number)
+    listed = ", ".join(f"{found[1]}.g{generation}" for generation, _ in known)
+    raise RunNotFound(
+        f"run {found[1]} has no generation {found[2]}",
+        hint=f"its gradings: {listed}" if known else f"{found[1]} is a regrading itself",
+    )
+
+
 def run_number(connection: Connection, run_id: str) -> int:
     """The `run_no` of a run. Raises `RunNotFound`, with close names where there are any."""
-    found = connection.exec_driver_sql(
-        "SELECT run_no FROM run WHERE run_id = ?", (run_id,)
-    ).scalar()
+    found = _number(connection, run_id)
     if found is not None:
-        return int(found)
+        return found
     known = (
         connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000")
         .scalars()
@@ -40,3 +70,10 @@ def run_number(connection: Connection, run_id: str) -> int:
         if names
         else "`labledger run` makes the first one",
     )
+
+
+def _number(connection: Connection, run_id: str) -> int | None:
+    found = connection.exec_driver_sql(
+        "SELECT run_no FROM run WHERE run_id = ?", (run_id,)
+    ).scalar()
+    return None if found is None else int(found)

@@ -202,6 +202,23 @@ class Grading:
 
 
 @dataclass(frozen=True, slots=True)
+class Graded:
+    """A run as it is asked for its outcomes: one of its gradings."""
+
+    name: str
+    """As it was asked for: the run itself, where what counts is meant, or the grading's id."""
+    run: RunInfo
+    """The run that holds the grading's rows."""
+    grading: Grading
+    generations: int
+    """How many gradings there are, complete or not."""
+
+    @property
+    def root_id(self) -> str:
+        return self.grading.root_id
+
+
+@dataclass(frozen=True, slots=True)
 class VariantCounts:
     """How far a variant is: slots by status, and verdicts of the slots that count as scored."""
 

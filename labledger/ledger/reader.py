@@ -14,9 +14,10 @@ from labledger.canonical import sha256_hex
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.ledger import chain_records, flat, gradings, migrate, runs, stream, tallies
 from labledger.ledger.engine import readonly_engine, translated
-from labledger.ledger.lookup import ledger_id, run_number
+from labledger.ledger.lookup import graded_number, ledger_id, run_number
 from labledger.ledger.model import (
     Dispatch,
+    Graded,
     Grading,
     PrimaryMetric,
     RunInfo,
@@ -90,6 +91,18 @@ class LedgerReader:
         """Every grading of a run, or of the root of a regrading, the oldest first."""
         with self._of_run(run_id) as (connection, run_no):
             return gradings.of_run(connection, run_no)
+
+    def graded(self, name: str) -> Graded:
+        """What a run's id, or a grading's such as ``RUN.g1``, means to who asks for outcomes.
+
+        Of a run that is the newest complete grading. Raises `RunNotFound`.
+        """
+        with self._snapshot(f"read run {name}") as connection:
+            run_no = graded_number(connection, name)
+            found = gradings.of_run(connection, run_no)
+            run = runs.one_run(connection, run_no)
+            [grading] = [one for one in found if one.run_id == run.run_id]
+            return Graded(name, run, grading, len(found))
 
     def counts(self, run_id: str) -> list[VariantCounts]:
         """How far each variant is, in the order of the experiment."""

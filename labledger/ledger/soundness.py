@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ SCHEMAS = {
 _DEPTH = canonical.MAX_DEPTH + 8
 """A record wraps what an agent wrote, which may nest as deep as `MAX_DEPTH`."""
 
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _RUN_SQL = "SELECT resolved, images FROM run WHERE run_no = ?"
 _BINDINGS_SQL = "SELECT bindings FROM run_variant WHERE run_no = ?"
 _PAYLOADS_SQL = (
@@ -45,6 +47,20 @@ def check_runs(connection: Connection, run_ids: Sequence[str]) -> None:
             problem = _not_canonical(text)
             if problem is not None:
                 raise LedgerError(f"run {run_id} of the source has a text that {problem}")
+        _check_regrades(run_id, json.loads(texts[0]).get("regrades"))
+
+
+def _check_regrades(run_id: str, found: Any) -> None:
+    """Raise `LedgerError` where what a regrading says of its root is not what labledger writes."""
+    if found is None:
+        return
+    match found:
+        case {"run_id": str(root), "generation": int(generation), "grader_digest": str(digest),
+              "head": str(head)} if len(found) == 4:  # fmt: skip
+            names = run_id == f"{root}.g{generation}" and generation > 1
+            if names and _DIGEST.fullmatch(digest) and _DIGEST.fullmatch(head):
+                return
+    raise LedgerError(f"run {run_id} of the source does not say as a regrading does what it judges")
 
 
 def problems(run_id: str, commit: Commit) -> Iterator[str]:

@@ -16,8 +16,9 @@ from sqlalchemy.exc import StatementError
 
 from labledger import clock
 from labledger.errors import LeaseHeld, LedgerError
-from labledger.ledger import leases, migrate, soundness
+from labledger.ledger import gradings, leases, migrate, soundness
 from labledger.ledger.engine import readonly_engine, translated
+from labledger.ledger.gradings import Regrades
 from labledger.ledger.lookup import run_number
 from labledger.ledger.model import Owner
 from labledger.ledger.verify import Verification, verify_snapshot
@@ -71,6 +72,10 @@ class Source:
         """Its runs, the oldest first."""
         found = self.connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no")
         return list(found.scalars())
+
+    def regrades(self, run_id: str) -> Regrades | None:
+        """Which run a run of it judges again; None for one whose agents ran."""
+        return gradings.regrades(self.connection, run_number(self.connection, run_id))
 
     def refuse_live(self, run_ids: Sequence[str], is_dead: Callable[[Owner], bool]) -> None:
         """Raise `LeaseHeld` where a coordinator is at work on one of these runs."""

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from labledger import clock
 from labledger.errors import LedgerError, LedgerMissing, RunNotFound
 from labledger.export import chain_file, mirrors, summary
-from labledger.ledger import histories, migrate
+from labledger.ledger import gradings, histories, migrate
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.histories import History, Standing
 from labledger.ledger.importing import references, refuse_busy
@@ -72,8 +72,11 @@ def import_runs(
         chosen = _choose(opened, run_ids or place.run_ids)
         opened.refuse_live(chosen, is_dead)
         _require_sound(opened, chosen)
+        # A regrading comes after its root.
+        chosen.sort(key=lambda run_id: opened.regrades(run_id) is not None)
         found = _compare(lab, opened, chosen)
         _refuse_conflicts(lab, opened, found)
+        _require_roots(lab, opened, chosen)
         if not opened.has_artifacts and not without_artifacts:
             _require_artifacts(lab, opened, found)
         if dry_run:
@@ -147,6 +150,24 @@ def _refuse_conflicts(lab: Lab, opened: Source, found: Sequence[History]) -> Non
             hint="a run's name is in all its digests and cannot be changed: leave it out by "
             "choosing others with --run, or import into another lab with --lab-dir",
         )
+
+
+def _require_roots(lab: Lab, opened: Source, chosen: Sequence[str]) -> None:
+    """Raise `LedgerError` for a regrading whose root is not here and does not come with it."""
+    for run_id in chosen:
+        found = opened.regrades(run_id)
+        if found is None or found.root_id in chosen:
+            continue
+        try:
+            with _reading(lab.ledger) as target:
+                problem = gradings.not_upon(target, found)
+        except LedgerMissing:
+            problem = f"it regrades {found.root_id}, which is not there"
+        if problem is not None:
+            raise LedgerError(
+                f"run {run_id} cannot be imported into {lab.ledger}: {problem}",
+                hint=f"import {found.root_id} with it, or before it",
+            )
 
 
 def _require_artifacts(lab: Lab, opened: Source, found: Sequence[History]) -> None:

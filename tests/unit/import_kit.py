@@ -13,7 +13,9 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.tables import metadata
 from labledger.records import RunStatus
 
-NOT_CARRIED = frozenset({"ledger_meta", "lease", "claim", "dispatch", "staged_result", "artifact"})
+NOT_CARRIED = frozenset(
+    {"ledger_meta", "lease", "claim", "dispatch", "staged_result", "artifact", "counted"}
+)
 
 
 def rows(lab: Path, run_id: str = kit.RUN) -> dict[str, list[Any]]:

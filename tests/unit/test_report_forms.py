@@ -102,7 +102,7 @@ def packed(path: Path, logs: Logs, room: int) -> dict[int, list[JsonObject]]:
     """The logs in a page of run-1, by slot."""
     with open_ledger(path) as ledger:
         trials = ledger.report(kit.RUN)["trials"]
-        asked = Asked(path, kit.RUN, len(trials))
+        asked = Asked(path, kit.RUN, kit.RUN, len(trials))
         found = pack(ledger._reader, asked, trials, logs, room)
     assert found.left_out == found.wanted - len(found.islands)
     return {

@@ -9,7 +9,7 @@ from labledger.analysis.compare import compare
 from labledger.analysis.question import CompareOptions
 from labledger.analysis.report.options import ReportOptions
 from labledger.errors import ExtraMissing, InvalidInput, Problem
-from labledger.ledger.model import RunInfo
+from labledger.ledger.model import Graded
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 
@@ -22,13 +22,13 @@ class Compared:
     missing: tuple[str, ...] = ()
 
 
-def compare_all(reader: LedgerReader, run: RunInfo, options: ReportOptions) -> Compared:
+def compare_all(reader: LedgerReader, graded: Graded, options: ReportOptions) -> Compared:
     """What `options.compare` asks for, or the baseline with every treatment, where there are any.
 
     Without the extra `analysis` nothing is compared, and `missing` says so. Raises `RunNotFound`
     or `InvalidInput`.
     """
-    asked = [sides_of(run, words) for words in options.compare] or _by_default(run)
+    asked = [sides_of(graded, words) for words in options.compare] or _by_default(graded)
     wanted = CompareOptions(confidence=options.confidence)
     try:
         found = [compare(reader, words, wanted) for words in asked]
@@ -39,7 +39,7 @@ def compare_all(reader: LedgerReader, run: RunInfo, options: ReportOptions) -> C
     return Compared(tuple(comparison.as_json() for comparison in found))
 
 
-def sides_of(run: RunInfo, words: str) -> list[str]:
+def sides_of(graded: Graded, words: str) -> list[str]:
     """The words of `labledger compare` for one `--compare`.
 
     ``OTHER`` (a RUN or RUN:VARIANT) is compared with this run: OTHER is A, this run is B.
@@ -47,15 +47,15 @@ def sides_of(run: RunInfo, words: str) -> list[str]:
     """
     match words.split():
         case [other]:
-            return [other, run.run_id]
-        case [a, b] if {a, b} <= {variant.variant_id for variant in run.variants}:
-            return [run.run_id, a, b]
+            return [other, graded.name]
+        case [a, b] if {a, b} <= {variant.variant_id for variant in graded.run.variants}:
+            return [graded.name, a, b]
         case [a, b]:
             return [a, b]
     message = f"found {words!r}; expected another run, two variants such as 'A B', or two sides"
     raise InvalidInput("what to compare", [Problem("--compare", message)])
 
 
-def _by_default(run: RunInfo) -> Sequence[list[str]]:
-    roles = [variant.role for variant in run.variants]
-    return [[run.run_id]] if roles.count("baseline") == 1 and len(roles) > 1 else []
+def _by_default(graded: Graded) -> Sequence[list[str]]:
+    roles = [variant.role for variant in graded.run.variants]
+    return [[graded.name]] if roles.count("baseline") == 1 and len(roles) > 1 else []

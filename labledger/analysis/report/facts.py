@@ -11,7 +11,7 @@ from labledger.analysis.report.comparing import compare_all
 from labledger.analysis.report.options import ReportOptions
 from labledger.analysis.report.origin import provenance
 from labledger.analysis.report.questions import Asked, Trial
-from labledger.ledger.model import RunInfo
+from labledger.ledger.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 
@@ -19,48 +19,51 @@ SCHEMA = "report_v1"
 
 
 def collect(reader: LedgerReader, run_id: str, options: ReportOptions) -> JsonObject:
-    """The `report_v1` of what is committed so far.
+    """The `report_v1` of what is committed so far of a run, or of one of its gradings.
 
     Raises `RunNotFound`, and `InvalidInput` where the options or what is to be compared are not
     valid.
     """
     options.check()
-    run = reader.run(run_id)
-    asked = Asked(reader.path, run_id, run.next_schedule_idx)
+    graded = reader.graded(run_id)
+    run, root = graded.run, reader.run(graded.root_id)
+    asked = Asked(reader.path, root.run_id, run.run_id, run.next_schedule_idx)
     trials = asked.trials()
-    scheduled = Counter((slot.variant_id, slot.task_id) for slot in reader.slots(run_id))
-    compared = compare_all(reader, run, options)
+    scheduled = Counter((slot.variant_id, slot.task_id) for slot in reader.slots(run.run_id))
+    compared = compare_all(reader, graded, options)
     variants = outcomes.by_variant(run, trials, scheduled, options.confidence)
     document: JsonObject = {
         "schema_version": SCHEMA,
         "written_at": clock.utc_now(),
         "written_by": __version__,
         "confidence": options.confidence,
-        "run": _run(run, trials),
+        "run": _run(graded, root, trials),
         "headline": sentences.headline(variants, compared.documents),
         "missing": list(compared.missing),
         "variants": variants,
         "comparisons": list(compared.documents),
-        "tasks": outcomes.by_task(run, trials, scheduled, reader.task_digests(run_id)),
-        "time": spending.times(run, trials),
+        "tasks": outcomes.by_task(run, trials, scheduled, reader.task_digests(run.run_id)),
+        "time": spending.times(root, trials),
         "metrics": spending.metrics(run, trials, asked.metrics()),
         "errors": trouble.errors(run, trials),
         "trials": [_trial(trial) for trial in trials],
-        "provenance": provenance(reader, run, asked, trials),
+        "provenance": provenance(reader, graded, asked, trials),
     }
     schema.check(document, SCHEMA)
     return document
 
 
-def _run(run: RunInfo, trials: Sequence[Trial]) -> JsonObject:
+def _run(graded: Graded, root: RunInfo, trials: Sequence[Trial]) -> JsonObject:
+    """When its agents ran, and how far the grading is."""
+    run = graded.run
     return {
-        "run_id": run.run_id,
+        "run_id": graded.name,
         "experiment_id": run.experiment_id,
         "name": run.name,
         "status": run.status.value,
-        "created_at": run.created_at,
+        "created_at": root.created_at,
         "updated_at": run.updated_at,
-        "ended_at": run.ended_at,
+        "ended_at": root.ended_at,
         "scheduled": run.total_slots,
         "committed": len(trials),
         "scored": sum(trial.counted is not None for trial in trials),

@@ -33,11 +33,15 @@ def _lines(report: JsonObject) -> Iterator[str]:
     yield from _hardest(report)
     yield from _metrics(report)
     origin = report["provenance"]
+    if graded := sentences.graded(report):
+        yield _text(f"The numbers are from {graded}.")
+        yield ""
     yield _text(sentences.verified(report))
     yield ""
     yield (
         f"Run {_code(run['run_id'])}, experiment digest {_code(origin['experiment_digest'])}, "
         f"chain digest {_code(origin['chain_head'])}, "
+        f"grader digest {_code(origin['grading']['grader_digest'] or 'not written')}, "
         f"labledger {_text(origin['labledger_version'])}."
     )
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from labledger.analysis.report.questions import Asked, Trial
-from labledger.ledger.model import RunInfo
+from labledger.ledger.model import Graded
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.records import JsonObject
@@ -15,9 +15,10 @@ _FINDINGS = 20
 
 
 def provenance(
-    reader: LedgerReader, run: RunInfo, asked: Asked, trials: Iterable[Trial]
+    reader: LedgerReader, graded: Graded, asked: Asked, trials: Iterable[Trial]
 ) -> JsonObject:
     """Digests, images, versions, and what `labledger verify` says of the run's rows."""
+    run = graded.run
     images = dict(run.images)
     images |= {t.image_ref: t.image_id for t in trials if t.image_ref is not None}
     first = reader.first_score(run.run_id) or {}
@@ -31,10 +32,23 @@ def provenance(
         "images": [{"ref": str(ref), "id": str(id_)} for ref, id_ in sorted(images.items())],
         "benchmark": _named(benchmark, ("adapter_id", "name", "version", "split")),
         "evaluator": _named(evaluator, ("name", "version", "mode")),
+        "grading": _grading(graded),
         "isolation": [
             {"says": json.loads(text), "scores": count} for text, count in asked.isolation()
         ],
         "verification": _verification(reader, run.run_id),
+    }
+
+
+def _grading(graded: Graded) -> JsonObject:
+    return {
+        "root_id": graded.root_id,
+        "run_id": graded.run.run_id,
+        "generation": graded.grading.generation,
+        "generations": graded.generations,
+        "counts": graded.grading.counts,
+        "grader_digest": graded.grading.grader_digest,
+        "created_at": graded.grading.created_at,
     }
 
 

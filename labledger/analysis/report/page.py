@@ -38,8 +38,9 @@ _CSS = {
 def render(reader: LedgerReader, report: JsonObject, options: ReportOptions) -> bytes:
     """The page of a `report_v1`, in UTF-8. Raises `ExtraMissing`."""
     needs.require()
-    run = report["run"]
-    asked = Asked(reader.path, run["run_id"], run["committed"])
+    grading = report["provenance"]["grading"]
+    committed = report["run"]["committed"]
+    asked = Asked(reader.path, grading["root_id"], grading["run_id"], committed)
     shown = plain_all(report)
     listed = fitting(shown["trials"], options.max_bytes // 2)
     view = _view(shown, listed)
@@ -241,6 +242,9 @@ def _facts(report: JsonObject) -> Iterator[tuple[str, str]]:
     yield "run", run["run_id"]
     yield "experiment", run["experiment_id"]
     yield "experiment digest", origin["experiment_digest"]
+    if graded := sentences.graded(report):
+        yield "grading", graded
+    yield "grader digest", origin["grading"]["grader_digest"] or "not written"
     yield "created", run["created_at"]
     yield "ended", run["ended_at"] or "not yet"
     for name in ("benchmark", "evaluator"):
@@ -256,7 +260,7 @@ def _facts(report: JsonObject) -> Iterator[tuple[str, str]]:
 def _data(report: JsonObject, listed: Sequence[JsonObject]) -> JsonObject:
     """What the script needs: the trials, as rows of columns."""
     return {
-        "run_id": report["run"]["run_id"],
+        "run_id": report["provenance"]["grading"]["run_id"],
         "columns": _COLUMNS,
         "trials": [_row(trial) for trial in listed],
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from labledger.analysis.query import query
+from labledger.analysis.query import query_run
 
 _TRIALS_SQL = """
 SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, verdict,
@@ -65,10 +65,13 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The commits that a report is about: the first `committed` of a run."""
+    """The commits that a report is about: the first `committed` of a grading."""
 
     path: Path
+    root_id: str
+    """The run whose agents ran, which views know its rows by."""
     run_id: str
+    """The run that holds the rows."""
     committed: int
 
     def trials(self) -> list[Trial]:
@@ -88,5 +91,6 @@ class Asked:
         return list(self._rows(_ISOLATION_SQL))
 
     def _rows(self, sql: str) -> Iterator[Any]:
-        _, rows = query(self.path, sql, {"run": self.run_id, "committed": self.committed})
+        params = {"run": self.root_id, "committed": self.committed}
+        _, rows = query_run(self.path, self.run_id, sql, params)
         return rows

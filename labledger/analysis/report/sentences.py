@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from labledger.analysis.comparison import SAME_TRIALS
 from labledger.analysis.report.figures import bounds, count, counted, level, points, took
 from labledger.analysis.report.logs import Packed
 from labledger.analysis.report.options import Logs
@@ -51,13 +52,16 @@ def _decided(one: JsonObject, confidence: float) -> str:
     size = f"{points(found)}, {level(confidence)} {bounds(found, signed=True)}"
     if word == "not_shown":
         return f"no difference was shown between {a} and {b} ({size})"
+    if one.get("same_trials"):
+        return f"of the same trials, the pass rate is {word} in {b} than in {a} ({size})"
     return f"{b} is {word} than {a} ({size})"
 
 
 def _listed(clauses: Iterable[str]) -> str:
     text = "; ".join(clauses) + "."
     # A name keeps its letters; a clause of our own begins a sentence.
-    return f"N{text[1:]}" if text.startswith("no difference was shown") else text
+    ours = text.startswith(("no difference was shown", "of the same trials"))
+    return text[0].upper() + text[1:] if ours else text
 
 
 def unfinished(report: JsonObject) -> str | None:
@@ -70,6 +74,18 @@ def unfinished(report: JsonObject) -> str | None:
         f"This run is not finished ({run['status']}): {count(run['committed'])} of "
         f"{counted(run['scheduled'], 'slot')} are committed, {count(left)} are not. Every number "
         "here is about the committed ones and may still change."
+    )
+
+
+def graded(report: JsonObject) -> str | None:
+    """Which of a run's gradings the numbers are from, where there are several."""
+    found = report["provenance"]["grading"]
+    if found["generations"] == 1:
+        return None
+    word = "counts" if found["counts"] else "does not count"
+    return (
+        f"grading {found['generation']} of {found['generations']} of run {found['root_id']}, which "
+        f"{word}; begun {found['created_at']}"
     )
 
 
@@ -158,9 +174,10 @@ def verified(report: JsonObject) -> str:
     looked = f"{counted(found['commits'], 'commit')} and {counted(found['artifacts'], 'artifact')}"
     if found["clean"]:
         return f"The ledger was verified: {looked} of this run are as they were committed."
+    run_id = report["provenance"]["grading"]["run_id"]
     return (
         f"The ledger was changed after the run: {counted(found['findings'], 'finding')} in "
-        f"{looked}. `labledger verify {report['run']['run_id']}` lists them."
+        f"{looked}. `labledger verify {run_id}` lists them."
     )
 
 
@@ -180,6 +197,8 @@ def labels(one: JsonObject) -> tuple[str, str]:
 def comparison_facts(one: JsonObject) -> Iterator[str]:
     """What else is to be known of a comparison of pass rates."""
     a, b = labels(one)
+    if one.get("same_trials"):
+        yield f"Trials: {SAME_TRIALS}."
     if one["counts"]:
         c = one["counts"]
         yield (

@@ -1,0 +1,242 @@
+"""Regradings that are verified and imported: with their roots, in order, and nothing doubled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gradings_kit as graded
+import ledger_kit as kit
+import pytest
+from import_kit import go_on, rows
+
+from labledger import canonical
+from labledger.analysis.query import query
+from labledger.api import open_ledger
+from labledger.errors import LedgerError
+from labledger.ledger.engine import DRIVER
+from labledger.ledger.histories import Standing
+from labledger.ledger.tables import metadata
+from labledger.ledger.verify import verify
+from labledger.records import RunStatus
+from labledger.runner.importing import Imported, import_runs
+from labledger.runner.lab import Lab
+from labledger.runner.verification import verify_lab
+
+REGRADED = "run-1.g2"
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """A lab with a run that is graded twice, and a third time in part."""
+    path = kit.make_ledger(tmp_path / "there")
+    graded.complete_run(path, "PFPF")
+    graded.regrade(path, "run-1", 2, "FFPF")
+    graded.regrade(path, "run-1", 3, "PPPP", stop=2)
+    return path.parent
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Lab:
+    return Lab(tmp_path / "here" / ".lab")
+
+
+def standings(found: list[Imported]) -> dict[str, Standing]:
+    return {each.run_id: each.standing for each in found}
+
+
+def passes(ledger: Path) -> list[tuple[object, ...]]:
+    """Generation and passes, as the views of the ledger have them."""
+    sql = "SELECT run_id, generation, pass FROM run_history ORDER BY 1"
+    return list(query(ledger, sql)[1])
+
+
+def tamper(path: Path, *statements: str) -> None:
+    """Change the ledger behind labledger's back, with its triggers out of the way."""
+    raw = DRIVER.connect(str(path), isolation_level=None)
+    triggers = raw.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        raw.execute(f"DROP TRIGGER {name}")
+    for statement in statements:
+        assert raw.execute(statement).rowcount != 0, statement
+    for _, sql in triggers:
+        raw.execute(sql)
+    raw.close()
+
+
+# -- verifying
+
+
+def test_a_ledger_with_regradings_verifies(there: Path) -> None:
+    """Complete ones and others; one of them can be verified alone."""
+    report = verify(there / "ledger.sqlite")
+    assert (report.findings, report.runs, report.slots) == ((), 3, 10)
+    assert verify(there / "ledger.sqlite", REGRADED).is_clean
+
+
+@pytest.mark.parametrize(
+    ("statement", "run_id", "words"),
+    [
+        ("UPDATE counted SET run_no = 1", "run-1", "row of counted"),
+        ("UPDATE counted SET run_no = 3", "run-1", "row of counted"),
+        ("DELETE FROM counted", "run-1", "row of counted"),
+        ("INSERT INTO counted VALUES (2, 3)", REGRADED, "as if it were a run of its own"),
+        ("UPDATE grading SET generation = 7 WHERE run_no = 2", REGRADED, "row of grading"),
+        ("DELETE FROM grading WHERE run_no = 2", REGRADED, "row of grading"),
+        ("UPDATE grading SET root_id = 'run-0' WHERE run_no = 1", "run-1", "row of grading"),
+        (
+            "UPDATE slot_commit SET chain_digest = 'x' WHERE run_no = 1 AND schedule_idx = 3",
+            REGRADED, "it regrades another history of run-1",
+        ),
+        (
+            "UPDATE schedule_progress SET next_schedule_idx = 3 WHERE run_no = 1",
+            REGRADED, "it regrades run-1, which is not complete",
+        ),
+        (
+            """UPDATE run_variant SET bindings = '{"mode":"c"}' WHERE run_no = 2""",
+            REGRADED, "its variants are not those of run-1",
+        ),
+        (
+            "UPDATE run_task SET digest = 'x' WHERE run_no = 1 AND task_idx = 1",
+            REGRADED, "its tasks are not those of run-1",
+        ),
+        (
+            "UPDATE slot SET repl_idx = 1 WHERE run_no = 2 AND schedule_idx = 3",
+            REGRADED, "its slots are not those of run-1",
+        ),
+        (
+            "UPDATE run SET run_id = 'run-0' WHERE run_no = 1",
+            REGRADED, "it regrades run-1, which the ledger does not hold",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_found(there: Path, statement: str, run_id: str, words: str) -> None:
+    """What views go by, and what a regrading stands upon, is checked against the runs."""
+    tamper(there / "ledger.sqlite", statement)
+    report = verify(there / "ledger.sqlite")
+    told = [finding.message for finding in report.findings if finding.run_id == run_id]
+    assert any(words in message for message in told), report.findings
+
+
+# -- importing
+
+
+def test_runs_arrive_with_their_regradings(there: Path, here: Lab) -> None:
+    """Roots first; what counts there counts here; once more changes nothing."""
+    found = import_runs(here, there)
+    assert standings(found) == dict.fromkeys(["run-1", REGRADED, "run-1.g3"], Standing.NEW)
+    assert passes(here.ledger) == passes(there / "ledger.sqlite") == [("run-1", 2, 1)]
+    assert graded.counted(here.ledger) == {"run-1": REGRADED}
+    for run_id in ("run-1", REGRADED, "run-1.g3"):
+        assert rows(here.root, run_id) == rows(there, run_id)
+    assert verify_lab(here, None).findings == ()
+    assert set(standings(import_runs(here, there)).values()) == {Standing.SAME}
+    assert graded.counted(here.ledger) == {"run-1": REGRADED}
+
+
+def test_a_regrading_comes_after_its_root_wherever_it_stands(there: Path, here: Lab) -> None:
+    """Also where the source numbers it before its root."""
+    tables = [table for table in metadata.sorted_tables if "run_no" in table.columns]
+    moves = [
+        f"UPDATE {table.name} SET run_no = {to} WHERE run_no = {old}"
+        for old, to in ((1, 9), (2, 1), (9, 2))
+        for table in tables
+        if table.name not in ("lease", "claim", "dispatch", "staged_result", "counted")
+    ]
+    moves += ["UPDATE counted SET root_no = 2, run_no = 1"]
+    tamper(there / "ledger.sqlite", *moves)
+    assert verify(there / "ledger.sqlite").is_clean
+    found = import_runs(here, there)
+    assert [each.run_id for each in found] == ["run-1", REGRADED, "run-1.g3"]
+    assert graded.counted(here.ledger) == {"run-1": REGRADED}
+    assert verify(here.ledger).is_clean
+
+
+def test_a_regrading_without_its_root_is_refused(there: Path, here: Lab) -> None:
+    """Nothing is written, dry or not, and the root is named; after the root it is brought."""
+    for dry_run in (True, False):
+        with pytest.raises(
+            LedgerError, match=r"run-1\.g2 cannot be imported .* regrades run-1,"
+        ) as e:
+            import_runs(here, there, [REGRADED], dry_run=dry_run)
+        assert e.value.hint == "import run-1 with it, or before it"
+    assert not here.ledger.exists()
+    import_runs(here, there, ["run-1"])
+    assert graded.counted(here.ledger) == {"run-1": "run-1"}
+    assert standings(import_runs(here, there, [REGRADED])) == {REGRADED: Standing.NEW}
+    assert graded.counted(here.ledger) == {"run-1": REGRADED}
+
+
+def test_another_history_of_the_root_is_no_root(there: Path, here: Lab) -> None:
+    """A regrading is brought only where the very commits are that it judged again."""
+    here.create()
+    kit.make_ledger(here.root.parent)
+    graded.complete_run(here.ledger, "PFPF")
+    with pytest.raises(LedgerError, match="it regrades another history of run-1"):
+        import_runs(here, there, [REGRADED])
+    with kit.open_writer(here.ledger) as writer:
+        kit.begin_run(writer, 4, "run-2")
+    with pytest.raises(LedgerError, match="holds other histories"):
+        import_runs(here, there)
+
+
+def test_a_regrading_that_has_grown_counts_when_it_is_whole(there: Path, here: Lab) -> None:
+    """Not before its last slot came, and then from the import on."""
+    import_runs(here, there)
+    with kit.open_writer(there / "ledger.sqlite") as writer:
+        lease = writer.acquire_lease("run-1.g3", kit.OWNER, 30)
+        for idx in (2, 3):
+            writer.commit_result(lease, kit.result(idx, "run-1.g3"))
+        writer.release_lease(lease, RunStatus.COMPLETED)
+    assert standings(import_runs(here, there))["run-1.g3"] is Standing.GROWN
+    assert graded.counted(here.ledger) == {"run-1": "run-1.g3"}
+    assert verify(here.ledger).is_clean
+
+
+def test_mirrors_of_a_regrading_are_brought_after_its_root(
+    there: Path, here: Lab, tmp_path: Path
+) -> None:
+    """They hold the regrading alone; its root must be here."""
+    with open_ledger(there / "ledger.sqlite") as ledger:
+        for run_id in ("run-1", REGRADED):
+            ledger.export(run_id, "all", tmp_path / run_id)
+    with pytest.raises(LedgerError, match="regrades run-1, which is not there"):
+        import_runs(here, tmp_path / REGRADED, without_artifacts=True)
+    for run_id in ("run-1", REGRADED):
+        import_runs(here, tmp_path / run_id, without_artifacts=True)
+    assert graded.counted(here.ledger) == {"run-1": REGRADED}
+    assert passes(here.ledger) == passes(there / "ledger.sqlite")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"generation": 1},
+        {"generation": "2"},
+        {"run_id": "run-0"},
+        {"grader_digest": "x"},
+        {"head": None},
+        {"more": 1},
+    ],
+)
+def test_a_regrading_that_labledger_would_not_write_is_refused(
+    there: Path, here: Lab, changes: dict[str, object]
+) -> None:
+    """Whatever it would do to what counts here."""
+    path = there / "ledger.sqlite"
+    raw = DRIVER.connect(str(path))
+    [resolved] = raw.execute("SELECT resolved FROM run WHERE run_no = 3").fetchone()
+    raw.close()
+    document = json.loads(resolved)
+    document["regrades"] |= changes
+    tamper(path, f"UPDATE run SET resolved = '{canonical.dumps(document)}' WHERE run_no = 3")
+    with pytest.raises(LedgerError, match=r"run-1\.g3 of the source does not say as a regrading"):
+        import_runs(here, there)
+    assert not here.ledger.exists()
+
+
+def test_an_interrupted_regrading_goes_on_here(there: Path, here: Lab) -> None:
+    """And counts from its last commit on."""
+    import_runs(here, there)
+    go_on(here.root, "run-1.g3", 4)
+    assert graded.counted(here.ledger) == {"run-1": "run-1.g3"}
