@@ -113,12 +113,13 @@ def resume(
     collected, those that run are waited for. A run that another coordinator owns is refused;
     with --take-over this waits until that one's lease ends, which no heartbeat puts off any more.
     """
-    from labledger.api import open_ledger
     from labledger.runner.launch import resume_run
 
     options = running.options(frozen=frozen, take_over=take_over)
 
     def variants() -> list[str]:
+        from labledger.reading import open_ledger
+
         with open_ledger(lab_dir=options.lab_dir) as ledger:
             return [variant.variant_id for variant in ledger.run(run_id).variants]
 
