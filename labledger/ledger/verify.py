@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection
 
 from labledger import canonical
-from labledger.ledger import chain, migrate, objects, rows, statements, stream
+from labledger.ledger import chain, migrate, objects, repetitions, statements, stream
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.lookup import run_number
 from labledger.ledger.stream import Commit
-from labledger.records import JsonObject, RunStatus, SlotRecords, slot_commit_id
+from labledger.records import RunStatus, SlotRecords, slot_commit_id
 from labledger.store import ArtifactStore
 
 _REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
@@ -44,56 +42,10 @@ _LEFT_STAGED_SQL = (
     "ON slot_commit.run_no = staged_result.run_no "
     "AND slot_commit.schedule_idx = staged_result.schedule_idx WHERE staged_result.run_no = ?"
 )
-_OUTCOMES_SQL = """
-WITH expected AS (
-  SELECT slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx, slot_commit.status,
-    score.verdict, score.primary_metric_name, score.primary_metric_value, trial.duration_ms
-  FROM slot_commit
-  JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
-  LEFT JOIN trial
-    ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
-  LEFT JOIN score
-    ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
-    AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
-  WHERE slot_commit.run_no = ?1
-),
-kept AS (
-  SELECT variant_idx, task_idx, repl_idx, schedule_idx, status, verdict, metric_name,
-    metric_value, duration_ms
-  FROM slot_outcome WHERE run_no = ?1
-)
-SELECT DISTINCT schedule_idx FROM (
-  SELECT * FROM (SELECT * FROM expected EXCEPT SELECT * FROM kept)
-  UNION ALL
-  SELECT * FROM (SELECT * FROM kept EXCEPT SELECT * FROM expected)
-) ORDER BY 1"""
 _ARTIFACT_SQL = "SELECT content, size FROM artifact WHERE sha256 = ?"
 
 _Message = tuple[int | None, str]
 """The slot, where it is about one, and what was found."""
-
-
-class _Repeated(NamedTuple):
-    """A table whose rows repeat parts of their `record` in columns."""
-
-    table: str
-    row: type[rows.PredictionRow | rows.ScoreRow | rows.EvidenceRow]
-    make: Callable[[int, int, int, str, JsonObject], tuple[Any, ...]]
-    key: int
-    """How many leading columns number the rows from 0 anew."""
-
-    def agrees(self, row: tuple[Any, ...], seq: int, text: str) -> bool:
-        try:
-            return self.make(row[0], row[1], seq, text, json.loads(text)) == row
-        except (ValueError, KeyError, TypeError):
-            return False
-
-
-_REPEATED = (
-    _Repeated("prediction", rows.PredictionRow, rows.prediction_row, 2),
-    _Repeated("score", rows.ScoreRow, rows.score_row, 2),
-    _Repeated("evidence_record", rows.EvidenceRow, rows.evidence_row, 3),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +145,7 @@ class _Checker:
     def _run(self, run_no: int, run_id: str) -> Iterator[_Message]:
         yield from self._genesis(run_no)
         yield from self._commits(run_no, run_id)
-        for check in _REPEATED:
-            yield from self._columns(run_no, check)
-        for (idx,) in self._rows(_OUTCOMES_SQL, run_no):
-            yield (
-                idx,
-                "the slot's row of slot_outcome, which views count by, does not fit its commit",
-            )
+        yield from repetitions.check(self._connection, run_no)
 
     def _genesis(self, run_no: int) -> Iterator[_Message]:
         """The run's row, variants, tasks with their payloads, and slots."""
@@ -268,19 +214,6 @@ class _Checker:
             yield None, f"the run is said to be completed; {committed} of {total} slots are"
         for (idx,) in self._rows(_LEFT_STAGED_SQL, run_no):
             yield idx, "a staged result was left behind by the commit"
-
-    def _columns(self, run_no: int, check: _Repeated) -> Iterator[_Message]:
-        """The columns that repeat what a record says, for queries, against the record."""
-        columns = check.row._fields
-        sql = (
-            f"SELECT {', '.join(columns)} FROM {check.table} WHERE run_no = ? "  # noqa: S608
-            f"ORDER BY {', '.join(columns[: check.key + 1])}"
-        )
-        found = self._rows(sql, run_no)
-        for key, group in groupby(found, key=lambda row: tuple(row[: check.key])):
-            for seq, row in enumerate(group):
-                if not check.agrees(tuple(row), seq, row[-1]):
-                    yield key[1], f"the columns of a row of {check.table} do not fit its record"
 
     def _references(self, records: SlotRecords) -> Iterator[str]:
         """The artifacts that a slot's evidence refers to."""

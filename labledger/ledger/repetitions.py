@@ -1,0 +1,82 @@
+"""What a run's rows say twice, for queries: columns beside a record, outcomes beside commits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from labledger.ledger import rows
+from labledger.records import JsonObject
+
+_OUTCOMES_SQL = """
+WITH expected AS (
+  SELECT slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx, slot_commit.status,
+    score.verdict, score.primary_metric_name, score.primary_metric_value, trial.duration_ms
+  FROM slot_commit
+  JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
+  LEFT JOIN trial
+    ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
+  LEFT JOIN score
+    ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
+    AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
+  WHERE slot_commit.run_no = ?1
+),
+kept AS (
+  SELECT variant_idx, task_idx, repl_idx, schedule_idx, status, verdict, metric_name,
+    metric_value, duration_ms
+  FROM slot_outcome WHERE run_no = ?1
+)
+SELECT DISTINCT schedule_idx FROM (
+  SELECT * FROM (SELECT * FROM expected EXCEPT SELECT * FROM kept)
+  UNION ALL
+  SELECT * FROM (SELECT * FROM kept EXCEPT SELECT * FROM expected)
+) ORDER BY 1"""
+
+
+class _Repeated(NamedTuple):
+    """A table whose rows repeat parts of their `record` in columns."""
+
+    table: str
+    row: type[rows.PredictionRow | rows.ScoreRow | rows.EvidenceRow]
+    make: Callable[[int, int, int, str, JsonObject], tuple[Any, ...]]
+    key: int
+    """How many leading columns number the rows from 0 anew."""
+
+    def agrees(self, row: tuple[Any, ...], seq: int, text: str) -> bool:
+        try:
+            return self.make(row[0], row[1], seq, text, json.loads(text)) == row
+        except (ValueError, KeyError, TypeError):
+            return False
+
+
+_REPEATED = (
+    _Repeated("prediction", rows.PredictionRow, rows.prediction_row, 2),
+    _Repeated("score", rows.ScoreRow, rows.score_row, 2),
+    _Repeated("evidence_record", rows.EvidenceRow, rows.evidence_row, 3),
+)
+
+
+def check(connection: Connection, run_no: int) -> Iterator[tuple[int, str]]:
+    """Each slot of a run where the two differ, with what does not fit."""
+    for repeated in _REPEATED:
+        yield from _columns(connection, run_no, repeated)
+    for (idx,) in connection.exec_driver_sql(_OUTCOMES_SQL, (run_no,)):
+        yield idx, "the slot's row of slot_outcome, which views count by, does not fit its commit"
+
+
+def _columns(connection: Connection, run_no: int, repeated: _Repeated) -> Iterator[tuple[int, str]]:
+    """The columns that repeat what a record says, against the record."""
+    columns = repeated.row._fields
+    sql = (
+        f"SELECT {', '.join(columns)} FROM {repeated.table} WHERE run_no = ? "  # noqa: S608
+        f"ORDER BY {', '.join(columns[: repeated.key + 1])}"
+    )
+    found = connection.exec_driver_sql(sql, (run_no,))
+    for key, group in groupby(found, key=lambda row: tuple(row[: repeated.key])):
+        for seq, row in enumerate(group):
+            if not repeated.agrees(tuple(row), seq, row[-1]):
+                yield key[1], f"the columns of a row of {repeated.table} do not fit its record"
