@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -343,6 +343,9 @@ class EngineLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._read = 0
+        self._happened: defaultdict[str, list[tuple[str, dict[str, str]]]] = defaultdict(list)
+        """Each action, and what is known of its container, by the container's ledger."""
 
     def starts(self, project: Project, run_id: str) -> Counter[tuple[int, int]]:
         """How often a container of each (slot, attempt) of a run was started.
@@ -373,12 +376,22 @@ class EngineLog:
 
     def _of(self, labels: dict[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
         """Each action on a container with these labels, and what is known of the container."""
-        whole, _, _torn = self._path.read_text("utf-8").rpartition("\n")
-        for line in whole.splitlines():
-            event = json.loads(line)
-            about = event["Actor"]["Attributes"]
+        self._read_on()
+        for action, about in self._happened[labels[Labels.LEDGER]]:
             if labels.items() <= about.items():
-                yield event["Action"], about
+                yield action, about
+
+    def _read_on(self) -> None:
+        """Take in the lines that are new; the last may be half there."""
+        with self._path.open("rb") as log:
+            log.seek(self._read)
+            for line in log:
+                if not line.endswith(b"\n"):
+                    return
+                self._read += len(line)
+                event = json.loads(line)
+                about = event["Actor"]["Attributes"]
+                self._happened[about.get(Labels.LEDGER, "")].append((event["Action"], about))
 
 
 @contextmanager
@@ -410,7 +423,7 @@ def until(happened: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not happened():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def take_notes(rows: dict[str, list[Any]]) -> dict[tuple[int, int], list[str]]:

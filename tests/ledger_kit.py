@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from alembic import command
@@ -14,6 +17,7 @@ from labledger import resources
 from labledger.ledger import migrate, objects
 from labledger.ledger.engine import DRIVER, writable_engine
 from labledger.ledger.model import Lease, NewRun, Owner, Variant
+from labledger.ledger.reader import LedgerReader
 from labledger.ledger.tables import APPLICATION_ID
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import (
@@ -173,9 +177,23 @@ def result(idx: int, run_id: str = RUN, **changes: Any) -> TrialResult:
 
 
 def make_ledger(folder: Path) -> Path:
+    """A new ledger with an id of its own: a copy of one that `migrate` made."""
     path = folder / ".lab" / "ledger.sqlite"
-    migrate.upgrade(path)
+    path.parent.mkdir(mode=0o700, parents=True)
+    content, its_id = _new_ledger()
+    path.touch(0o600)
+    path.write_bytes(content.replace(its_id, uuid.uuid4().hex.encode()))
     return path
+
+
+@cache
+def _new_ledger() -> tuple[bytes, bytes]:
+    """The file of a new ledger, and the id in it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.sqlite"
+        migrate.upgrade(path)
+        with LedgerReader.open(path) as reader:
+            return path.read_bytes(), reader.ledger_id.encode()
 
 
 def open_writer(path: Path, clock: FakeClock | None = None) -> LedgerWriter:

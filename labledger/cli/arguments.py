@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -26,9 +26,6 @@ LabDir = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-MaxConcurrency = Annotated[
-    int | None, typer.Option("--max-concurrency", "-n", min=1, help="How many trials run at once.")
-]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first so many tasks.")]
 Tasks = Annotated[
     list[str] | None, typer.Option("--task", help="Only tasks whose id fits this glob; repeatable.")
@@ -42,50 +39,6 @@ Env = Annotated[
 ]
 EnvFile = Annotated[
     list[Path] | None, typer.Option("--env-file", help="A file of NAME=VALUE lines; repeatable.")
-]
-EventsJson = Annotated[bool, typer.Option("--json", help="One event a line on stdout, as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings, errors and the result.")]
-Patience = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        help="Seconds that the Docker engine may be gone, or a disk full, before the run stops.",
-    ),
-]
-MinFree = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="What must be free for another trial to begin, such as 2g; 512m where not given.",
-    ),
-]
-Keep = Annotated[
-    Literal["none", "failed", "all"],
-    typer.Option(
-        help="Trial folders that stay, in the run folder's `kept`; secrets in them stay, too.",
-    ),
-]
-BudgetUsd = Annotated[
-    float | None,
-    typer.Option(min=0, help="Stop dispatching when trials have cost so much (metric cost_usd)."),
-]
-BudgetTokens = Annotated[
-    float | None,
-    typer.Option(
-        min=0, help="Stop dispatching at so many tokens (metrics tokens_in and tokens_out)."
-    ),
-]
-MaxErrorRate = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        max=1,
-        help="Stop where a larger share of slots ends as setup, grade or infra error.",
-    ),
-]
-LeaseTtl = Annotated[
-    float,
-    typer.Option(min=1, help="Seconds that the run stays this process's without a heartbeat."),
 ]
 FailUnder = Annotated[
     list[str] | None,

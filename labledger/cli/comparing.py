@@ -81,8 +81,8 @@ def compare(
     smallest difference that so many tasks could have shown. Differences are B less A.
     """
     from labledger.analysis.question import CompareOptions
-    from labledger.api import open_ledger
     from labledger.cli.console import say
+    from labledger.reading import open_ledger
 
     if format not in FORMATS:
         _refuse("--format", f"found {format!r}; expected one of {', '.join(FORMATS)}")

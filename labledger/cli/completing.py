@@ -13,8 +13,8 @@ _RUNS_SQL = (
 
 def run_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     """Runs of the lab whose ids begin with what is typed, the newest first."""
-    from labledger.api import open_ledger
     from labledger.errors import LabLedgerError
+    from labledger.reading import open_ledger
 
     try:
         with open_ledger(lab_dir=ctx.params.get("lab_dir")) as ledger:

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None:
     """List every run in the ledger, the newest first."""
-    from labledger.api import open_ledger
+    from labledger.reading import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         found = ledger.runs()
@@ -44,8 +44,8 @@ def status(
     run_id: arguments.RunId, lab_dir: arguments.LabDir = None, json: arguments.Json = False
 ) -> None:
     """Say how far a run is, who owns it, and what to type next."""
-    from labledger.api import open_ledger
     from labledger.cli.outcome import print_status
+    from labledger.reading import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         run, counts = ledger.run(run_id), ledger.counts(run_id)
@@ -68,8 +68,8 @@ def show(
 
     Its phases, times, exit statuses, prediction, score, metrics, logs and evidence.
     """
-    from labledger.api import open_ledger
     from labledger.cli.trial_view import print_trial
+    from labledger.reading import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         records = ledger.slot(run_id, schedule_idx)
@@ -118,7 +118,6 @@ def query(
 
     Reads only, also while runs write; --schema lists the views.
     """
-    from labledger.api import open_ledger
     from labledger.cli.query_output import (
         Question,
         answer,
@@ -126,6 +125,7 @@ def query(
         print_schema,
         statement,
     )
+    from labledger.reading import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         if schema:
@@ -159,7 +159,7 @@ def export(
     """
     import sys
 
-    from labledger.api import open_ledger
+    from labledger.reading import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         if out_path is not None and str(out_path) == "-":

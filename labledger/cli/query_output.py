@@ -19,7 +19,7 @@ from labledger.export.files import replacing
 
 if TYPE_CHECKING:
     from labledger.analysis.query import ViewInfo
-    from labledger.api import Ledger
+    from labledger.reading import Ledger
 
 FORMATS = ("table", "json", "jsonl", "csv", "parquet")
 _TABLE_ROWS = 1000

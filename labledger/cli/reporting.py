@@ -59,8 +59,8 @@ def report(
     and where all of it comes from. An unfinished run is reported as such.
     """
     from labledger.analysis.report.options import MIB, Logs, ReportOptions
-    from labledger.api import open_ledger
     from labledger.cli.console import say
+    from labledger.reading import open_ledger
 
     if markdown and json:
         problem = Problem("--json", "cannot be given with --markdown; ask for one of them")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from labledger.cli.console import out, table
 
 if TYPE_CHECKING:
-    from labledger.api import Ledger
+    from labledger.reading import Ledger
     from labledger.records import JsonObject
 
 _HEAD_LINES = 20

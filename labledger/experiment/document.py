@@ -7,9 +7,9 @@ from typing import Any
 
 from labledger import canonical, references
 from labledger.experiment.checks import PHASES, authored_variants, lookup, memory_bytes
-from labledger.experiment.dataset import plain_number
 from labledger.experiment.findings import FieldPath, Refused, relative_name
 from labledger.experiment.staging import StagedFile
+from labledger.experiment.task_row import plain_number
 from labledger.records import JsonObject
 
 SCHEMA_VERSION = "resolved_experiment_v1"

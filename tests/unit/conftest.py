@@ -27,3 +27,21 @@ def writer(path: Path) -> Iterator[LedgerWriter]:
 def reader(path: Path) -> Iterator[LedgerReader]:
     with LedgerReader.open(path) as opened:
         yield opened
+
+
+@pytest.fixture
+def clock() -> kit.FakeClock:
+    return kit.FakeClock()
+
+
+@pytest.fixture
+def first(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
+    """One of two writers that go by the same clock."""
+    with kit.open_writer(path, clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def second(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
+    with kit.open_writer(path, clock) as opened:
+        yield opened

@@ -17,7 +17,7 @@ from experiment_files import TASKS, Folder
 
 from labledger import canonical, schema
 from labledger.errors import ExperimentChanged, InvalidInput
-from labledger.experiment import dataset
+from labledger.experiment import dataset, task_row
 from labledger.experiment.dataset import Selection, read_tasks
 from labledger.experiment.findings import Refused
 from labledger.experiment.workspaces import Source
@@ -191,7 +191,7 @@ def test_plainly_valid_rows_are_valid(folder: Folder) -> None:
     plain = 0
     for combination in itertools.product(*choices):
         row = dict(pair for pair in combination if pair)
-        if dataset._plainly_valid(row):
+        if task_row.is_plainly_valid(row):
             plain += 1
             schema.check(row, "task_v1")
     assert plain > 10

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import ledger_kit as kit
 import pytest
 
@@ -18,23 +15,6 @@ ASKER = Owner(host="there", pid=99, process_token="boot-2")
 RIVAL = Owner(host="there", pid=100, process_token="boot-2")
 TTL_S = 30
 CLAIM_S = 10
-
-
-@pytest.fixture
-def clock() -> kit.FakeClock:
-    return kit.FakeClock()
-
-
-@pytest.fixture
-def first(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
-    with kit.open_writer(path, clock) as opened:
-        yield opened
-
-
-@pytest.fixture
-def second(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
-    with kit.open_writer(path, clock) as opened:
-        yield opened
 
 
 def ask(writer: LedgerWriter, owner: Owner = ASKER) -> Lease | LeaseInfo:

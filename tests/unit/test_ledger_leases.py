@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import ledger_kit as kit
 import pytest
@@ -15,23 +14,6 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import RunStatus, SlotStatus
 
 OTHER = Owner(host="there", pid=99, process_token="boot-2")
-
-
-@pytest.fixture
-def clock() -> kit.FakeClock:
-    return kit.FakeClock()
-
-
-@pytest.fixture
-def first(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
-    with kit.open_writer(path, clock) as opened:
-        yield opened
-
-
-@pytest.fixture
-def second(path: Path, clock: kit.FakeClock) -> Iterator[LedgerWriter]:
-    with kit.open_writer(path, clock) as opened:
-        yield opened
 
 
 def test_a_held_run_is_refused_with_who_holds_it(first: LedgerWriter, second: LedgerWriter) -> None:

@@ -1,0 +1,21 @@
+# What the scripts beside this file share. They read it: `. "$(dirname "$0")/lib.sh"`.
+# shellcheck shell=bash
+
+say() { echo "${0##*/}: $*"; }
+die() { echo "${0##*/}: error: $*" >&2; exit 1; }
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"
+  elif command -v sudo >/dev/null; then sudo "$@"
+  else die "this step needs root ($*): run it as root, or install sudo"
+  fi
+}
+
+apt_update() { as_root apt-get -qq update || say "apt-get update met errors; going on with the lists it has"; }
+
+# Installs packages from the lists that apt has.
+apt_install() {
+  local output
+  output=$(as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 \
+    install -y --no-install-recommends "$@" 2>&1) || die "apt could not install $*: $(tail -n 20 <<<"$output")"
+}
