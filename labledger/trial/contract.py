@@ -122,6 +122,8 @@ class TrialPlan:
     environment: Mapping[str, str] = field(repr=False)
     """Values from outside the experiment by name: secrets, never stored."""
     sealing: Sealing = Sealing.NONE
+    engine_root: Path | None = None
+    """Where the engine keeps what containers write elsewhere than here, if that is known."""
 
     @classmethod
     def of(
@@ -132,6 +134,7 @@ class TrialPlan:
         ledger_id: str,
         run_dir: Path,
         store_root: Path,
+        engine_root: Path | None,
         images: Mapping[str, str],
         environment: Mapping[str, str],
     ) -> TrialPlan:
@@ -155,7 +158,13 @@ class TrialPlan:
             images=images,
             environment={name: environment[name] for name in document["environment"]},
             sealing=Sealing.of(document),
+            engine_root=engine_root,
         )
+
+    @property
+    def disks(self) -> tuple[Path, ...]:
+        """A place on each disk that its trials write on."""
+        return (self.run_dir,) if self.engine_root is None else (self.run_dir, self.engine_root)
 
     @property
     def deps_dir(self) -> Path:
