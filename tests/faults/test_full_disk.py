@@ -116,9 +116,7 @@ def test_a_full_disk_is_waited_out(
     assert not any(count > 2 for count in engine_log.starts(project, "full").values())
 
 
-def test_a_full_disk_ends_the_run_resumable(
-    project: Project, small_disk: Mount, engine_log: EngineLog
-) -> None:
+def test_a_full_disk_ends_the_run_resumable(project: Project, small_disk: Mount) -> None:
     """When patience ends on a full disk the ledger is whole; with room, `resume` goes on."""
     disk = small_disk(project.lab, 24)
     with begun(project, "--min-free", 0, "--patience", 1) as coordinator, filled(disk):
