@@ -19,7 +19,7 @@ from labledger.runner.events import Listener, event
 from labledger.runner.holds import Hold
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.pruning import Pruning
-from labledger.trial import traces
+from labledger.trial import disks, traces
 from labledger.trial.contract import TrialSpec
 
 
@@ -176,7 +176,11 @@ class Bookkeeper:
     @contextmanager
     def _room_needed(self) -> Iterator[None]:
         """Where the ledger's disk is full, hold dispatch back until it is not."""
+        place = self.writer.path.parent
+        # The ledger's log may be emptied with any write.
+        disks.look([place])
         try:
             yield
         except LedgerFull as error:
+            disks.note_full(place)
             self.disk.begin(error.message)

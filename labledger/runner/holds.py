@@ -129,7 +129,7 @@ class Holds:
 
     def allowance(self, wanted: int) -> int:
         """How many of so many trials may be dispatched now."""
-        short = None if self.disk.lasts else self.shortage()
+        short = self.shortage()
         if short is not None:
             self.disk.begin(short)
         if self.engine.lasts or self.disk.lasts:

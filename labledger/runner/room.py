@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from labledger.records import JsonObject
+from labledger.trial import disks
 
 MIN_FREE_BYTES = 512 << 20
 """What must be free before a run begins and before each dispatch, unless the user says else."""
-
-_FULL_BYTES = 1 << 20
-"""With less than this free a disk is full, whatever the user says."""
 
 _MIN_FREE_INODES = 1000
 
@@ -32,9 +29,8 @@ class Room:
     ) -> Room:
         """The lab's folder, and the engine's own where it lies on this machine."""
         places = {lab_root: "the lab"}
-        engine_root = Path(engine_info.get("DockerRootDir") or "")
-        if engine_root.is_absolute() and _free(engine_root) is not None:
-            places[engine_root] = "Docker's containers"
+        if (root := engine_root(engine_info)) is not None:
+            places[root] = "Docker's containers"
         return cls(places, min_free_bytes)
 
     def shortage(self) -> str | None:
@@ -44,35 +40,33 @@ class Room:
 
     def report(self) -> str:
         """What is free where, for a person."""
-        found = ((place, _free(place)) for place in self.places)
-        return ", ".join(f"{free[0] / 1e9:.1f} GB free at {place}" for place, free in found if free)
+        found = ((place, disks.free(place)) for place in self.places)
+        return ", ".join(
+            f"{free.bytes / 1e9:.1f} GB free at {place}" for place, free in found if free
+        )
 
     def _shortage_at(self, place: Path, what: str) -> str | None:
-        free = _free(place)
+        free = disks.free(place)
         if free is None:
             return None
-        free_bytes, free_inodes = free
-        if self.min_free_bytes <= free_bytes < _FULL_BYTES:
-            return f"the disk is full at {place}, for {what}"
-        if free_bytes < self.min_free_bytes:
-            missing = self.min_free_bytes - free_bytes
+        if free.bytes < self.min_free_bytes:
+            missing = self.min_free_bytes - free.bytes
             return (
                 f"{_megabytes(missing)} more must be free at {place}, for {what}: "
-                f"{_megabytes(free_bytes)} are free, --min-free asks for "
+                f"{_megabytes(free.bytes)} are free, --min-free asks for "
                 f"{_megabytes(self.min_free_bytes)}"
             )
-        if free_inodes is not None and self.min_free_bytes > 0 and free_inodes < _MIN_FREE_INODES:
-            return f"only {free_inodes} more files can be made at {place}, for {what}"
+        if free.is_full:
+            return f"the disk is full at {place}, for {what}"
+        if free.files is not None and self.min_free_bytes > 0 and free.files < _MIN_FREE_INODES:
+            return f"only {free.files} more files can be made at {place}, for {what}"
         return None
 
 
-def _free(place: Path) -> tuple[int, int | None] | None:
-    """Bytes and files that can be added at a place; no files where its file system has no limit."""
-    try:
-        found = os.statvfs(place)
-    except OSError:
-        return None
-    return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
+def engine_root(engine_info: JsonObject) -> Path | None:
+    """Where the engine keeps its containers, if that lies on this machine."""
+    root = Path(engine_info.get("DockerRootDir") or "")
+    return root if root.is_absolute() and disks.free(root) is not None else None
 
 
 def _megabytes(count: int) -> str:

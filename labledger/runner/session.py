@@ -30,11 +30,12 @@ from labledger.runner.options import Regrading, RunOptions, RunOutcome
 from labledger.runner.ownership import Heartbeat, owned
 from labledger.runner.pruning import Pruning
 from labledger.runner.recovery import Leftover, leftovers, sweep
-from labledger.runner.room import Room
+from labledger.runner.room import Room, engine_root
 from labledger.runner.run_folder import make_run_folder
 from labledger.runner.slots import SlotQueue
 from labledger.runner.stopping import on_signals
 from labledger.store import ArtifactStore
+from labledger.trial import disks
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialPlan
 from labledger.trial.inputs import stage_dependencies
@@ -118,13 +119,17 @@ class Session:
         left = leftovers(reader, run)
         width = self.options.max_concurrency or run.resolved["design"]["max_concurrency"]
         self.options.tell(_started(run, folder, left, width))
+        engine_info = self._engine_info()
+        room = self._room(engine_info)
         if run.next_schedule_idx > 0 or left:
+            disks.look(room.places)
             sweep(reader, run, folder, self.options.keep, self.options.tell)
         if run.next_schedule_idx == run.total_slots:
             return None
         design = run.resolved["design"]
-        holds = Holds(self.options.tell, self.options.patience_s, self._room().shortage)
+        holds = Holds(self.options.tell, self.options.patience_s, room.shortage)
         trials = LocalTrials(width)
+        plans = self._plans(run, reader.ledger_id, engine_root(engine_info))
         coordinator = Coordinator(
             run=run,
             books=Bookkeeper(
@@ -141,7 +146,7 @@ class Session:
                 heartbeat=Heartbeat(self.writer, lease, trials, self.options.tell),
                 tell=self.options.tell,
             ),
-            queue=SlotQueue(reader, run, self._plans(run, reader.ledger_id), left),
+            queue=SlotQueue(reader, run, plans, left),
             trials=trials,
             retry=design["retry"],
             holds=holds,
@@ -171,17 +176,20 @@ class Session:
                 budget.note(result)
         return budget
 
-    def _room(self) -> Room:
-        """Where this run needs room. An engine that is gone cannot say where its files lie."""
+    def _engine_info(self) -> JsonObject:
+        """What the engine says of itself; nothing where it is gone."""
         try:
-            engine_info = thread_engine().info()
+            return thread_engine().info()
         except EngineUnavailable:
-            engine_info = {}
+            return {}
+
+    def _room(self, engine_info: JsonObject) -> Room:
+        """Where this run needs room."""
         room = Room.of(self.lab.root, engine_info, self.options.min_free_bytes)
         trials = {self.lab.run_folder(self.run_id): "the trials"}
         return replace(room, places={**room.places, **trials})
 
-    def _plans(self, run: RunInfo, ledger_id: str) -> dict[str, TrialPlan]:
+    def _plans(self, run: RunInfo, ledger_id: str, root: Path | None) -> dict[str, TrialPlan]:
         return {
             variant.variant_id: TrialPlan.of(
                 run.resolved,
@@ -189,6 +197,7 @@ class Session:
                 ledger_id=ledger_id,
                 run_dir=self.lab.run_folder(run.run_id),
                 store_root=self.store.root,
+                engine_root=root,
                 images=run.images,
                 environment=self.values,
             )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from labledger import clock
-from labledger.trial import parts, starting, traces
+from labledger.trial import disks, parts, starting, traces
 from labledger.trial.container import ContainerFailed, ContainerState, Engine, NoSuchContainer
 from labledger.trial.contract import ExitStatus, TrialSpec
 from labledger.trial.ended import Ended
@@ -37,7 +37,7 @@ def adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
         return _await(engine, spec, state)
     if state.has_started and spec.earlier is None:
         traces.note(spec, _FOLDER_DELETED)
-    engine.remove(state.container_id)
+    starting.remove(engine, spec, state.container_id)
     return None
 
 
@@ -74,7 +74,8 @@ def _await(engine: Engine, spec: TrialSpec, state: ContainerState) -> Ended:
         return Ended(None, *_until_now(begun), was_removed=True)
     if exit_status is not None:
         # It was removed as soon as it had ended, or is being removed.
-        return Ended(exit_status, *_until_now(begun))
+        was_full = disks.were_full(spec.plan.disks, begun)
+        return Ended(exit_status, *_until_now(begun), disk_was_full=was_full)
     starting.end(engine, spec.container)
     return Ended.of(engine.inspect(spec.container) or state, None, ExitStatus.KNOWN)
 
@@ -85,12 +86,22 @@ def go_on(engine: Engine, spec: TrialSpec, begun: float) -> Ended:
     `begun` is when this coordinator began to watch it, by the monotonic clock.
     """
     try:
-        ended = parts.go_on(engine, spec, engine.inspect_one(spec.container))
+        state = engine.inspect_one(spec.container)
+        since = min(begun, _start_of(state))
+        ended = parts.go_on(engine, spec, state, since)
     except NoSuchContainer:
         return Ended(None, *_until_now(begun), was_removed=True)
     except (OSError, ContainerFailed) as error:
+        disks.note_failure(spec.plan.run_dir, error)
         raise uncollected(spec, error) from error
-    return _by_its_phases(spec, ended)
+    was_full = ended.disk_was_full or disks.were_full(spec.plan.disks, since)
+    return _by_its_phases(spec, replace(ended, disk_was_full=was_full))
+
+
+def _start_of(state: ContainerState) -> float:
+    """When a container was last started, as a monotonic time, by clocks that may have been set."""
+    age = clock.parse(clock.utc_now()) - clock.parse(state.started_at)
+    return time.monotonic() - age.total_seconds()
 
 
 def _until_now(begun: float) -> tuple[str, str, int]:

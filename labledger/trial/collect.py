@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
-from pathlib import Path
 
 from labledger import canonical, clock, faults, schema
 from labledger.records import GradeReason, JsonObject, Phase, SlotStatus, TrialResult
@@ -23,7 +21,11 @@ CONTAINER_REMOVED = "container_removed"
 """The reason of a trial whose container was removed from outside before its end was known."""
 
 
-_FULL_BYTES = 64 << 10
+DISK_WAS_FULL = (
+    "the disk was full between this trial's start and its end; what its processes could not write "
+    "then is missing, whatever they made of that"
+)
+"""What the evidence of such a trial says."""
 
 STATUS_FORGED = "status_forged"
 """The reason of a trial whose container said what `trial.sh` cannot have said."""
@@ -45,6 +47,8 @@ def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult
     result = evidence.collect_result()
     events, dropped = evidence.collect_events()
     hooks = evidence.collect_workspace()
+    if ended.disk_was_full:
+        evidence.note("disk", DISK_WAS_FULL)
     evidence.stamp(isolation | {"workspace_hooks": hooks}, judgement.score)
     sources = metrics.Sources(result, judgement.score, events, phases, ended.duration_ms)
     message = judgement.message and redactor.message(judgement.message)
@@ -84,8 +88,9 @@ def _judge(spec: TrialSpec, ended: Ended, redactor: Redactor) -> Judgement:
         return Judgement(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
     if ended.exit_status in ExitStatus.KNOWN:
         judgement = judge(spec, ended.exit_status, ended.ended_at, redactor)
-        if judgement.status is not SlotStatus.COMPLETED and _is_full(spec.folder):
-            message = f"the disk is full ({spec.folder}); without that: {judgement.reason}"
+        if ended.disk_was_full and judgement.reason not in {None, DISK_FULL}:
+            where = " or ".join(map(str, spec.plan.disks))
+            message = f"the disk was full while it ran ({where}); without that: {judgement.reason}"
             return Judgement(SlotStatus.INFRA_ERROR, DISK_FULL, message)
         if ended.out_of_memory and judgement.status is not SlotStatus.COMPLETED:
             limit = spec.plan.runtime["resources"]["memory_bytes"]
@@ -102,15 +107,6 @@ def _judge(spec: TrialSpec, ended: Ended, redactor: Redactor) -> Judgement:
         return Judgement(SlotStatus.INFRA_ERROR, "out_of_memory", message)
     message = f"the container was ended from outside (status {ended.exit_status})"
     return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_KILLED, message)
-
-
-def _is_full(folder: Path) -> bool:
-    """True where next to nothing more can be written: what failed there may have failed of that."""
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return False
-    return found.f_bavail * found.f_frsize < _FULL_BYTES
 
 
 def evidence_of(spec: TrialSpec, redactor: Redactor) -> Evidence:

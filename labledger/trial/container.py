@@ -34,6 +34,10 @@ class EngineStumbled(ContainerFailed):
     """The Docker engine failed at something that may well succeed the next time."""
 
 
+class EngineFull(NoRoom):
+    """The Docker engine has no room for a container."""
+
+
 class NoSuchContainer(ContainerFailed):
     """The container is not there."""
 
@@ -326,7 +330,7 @@ def _kind_of(error: APIError) -> type[LabLedgerError]:
     if "is already in use by container" in str(error):
         return NameTaken
     if _FULL in str(error).lower():
-        return NoRoom
+        return EngineFull
     status = error.status_code
     return EngineStumbled if status is not None and status >= _SERVER_ERROR else ContainerFailed
 

@@ -140,6 +140,8 @@ class TrialPlan:
     grader: JsonObject
     """What each score says of its grader: its `digest`, and the `generation` of the grading."""
     sealing: Sealing = Sealing.NONE
+    engine_root: Path | None = None
+    """Where the engine keeps what containers write elsewhere than here, if that is known."""
 
     @classmethod
     def of(
@@ -150,6 +152,7 @@ class TrialPlan:
         ledger_id: str,
         run_dir: Path,
         store_root: Path,
+        engine_root: Path | None,
         images: Mapping[str, str],
         environment: Mapping[str, str],
     ) -> TrialPlan:
@@ -177,7 +180,13 @@ class TrialPlan:
                 "generation": document.get("regrades", {}).get("generation", 1),
             },
             sealing=Sealing.of(document),
+            engine_root=engine_root,
         )
+
+    @property
+    def disks(self) -> tuple[Path, ...]:
+        """A place on each disk that its trials write on."""
+        return (self.run_dir,) if self.engine_root is None else (self.run_dir, self.engine_root)
 
     @property
     def deps_dir(self) -> Path:

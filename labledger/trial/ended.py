@@ -28,6 +28,8 @@ class Ended:
     """True where `trial.sh` cannot have said what the exit status says."""
     refused: str | None = None
     """Why it could not be started again for its grader."""
+    disk_was_full: bool = False
+    """True where a disk that it wrote on was seen full since it began."""
     seen: Seen | None = None
     """What a look at its file system before the grading came to, where there was one."""
 

@@ -15,6 +15,7 @@ from labledger.records import Artifact, Event, JsonObject
 from labledger.store import ArtifactStore
 from labledger.trial import (
     contract,
+    disks,
     left_out,
     outputs,
     patches,
@@ -57,10 +58,19 @@ class Evidence:
         """Keep redacted content and return the reference to it."""
         artifact = Artifact.inline(content)
         if artifact.size > INLINE_LIMIT:
-            ArtifactStore(self.spec.plan.store_root).put_bytes(content)
+            self._store(content)
             artifact = Artifact(artifact.sha256, artifact.size, None)
         self.artifacts[artifact.sha256] = artifact
         return artifact.reference
+
+    def _store(self, content: bytes) -> None:
+        root = self.spec.plan.store_root
+        try:
+            ArtifactStore(root).put_bytes(content)
+        except OSError as error:
+            # What was written of it is gone again.
+            disks.note_failure(root, error)
+            raise
 
     def note(self, name: str, problem: str) -> None:
         """Say why a piece of evidence is not there."""

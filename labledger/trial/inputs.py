@@ -11,7 +11,7 @@ from pathlib import Path
 from labledger import canonical, references, resources
 from labledger.records import JsonObject
 from labledger.store import ArtifactStore, sync_directory, sync_tree
-from labledger.trial import contract, restoring
+from labledger.trial import contract, disks, restoring
 from labledger.trial.contract import PhasePlan, Sealing, TrialSpec
 from labledger.trial.seeds import OPEN_FOLDER, workspace_seed
 
@@ -35,7 +35,8 @@ def prepare(spec: TrialSpec, ready: Callable[[], None] = lambda: None) -> None:
         ready()
         spec.folder.parent.mkdir(exist_ok=True)
         made.rename(spec.folder)
-    except BaseException:
+    except BaseException as error:
+        disks.note_failure(incoming, error)
         shutil.rmtree(made, ignore_errors=True)
         raise
 

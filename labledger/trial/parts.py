@@ -15,7 +15,7 @@ from typing import Self
 
 from labledger import canonical, faults
 from labledger.store import write_atomically
-from labledger.trial import sealing
+from labledger.trial import disks, sealing
 from labledger.trial.container import ContainerFailed, ContainerState, Engine
 from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
 from labledger.trial.ended import Ended
@@ -43,6 +43,7 @@ class _FirstPart:
     phases: str
     """The phases so far, as `trial.sh` notes them."""
     seen: Seen
+    disk_was_full: bool
 
     @classmethod
     def read(cls, spec: TrialSpec) -> Self | None:
@@ -72,8 +73,10 @@ def is_outstanding(spec: TrialSpec, state: ContainerState) -> bool:
     return state.started_at == first.engines_start
 
 
-def go_on(engine: Engine, spec: TrialSpec, state: ContainerState) -> Ended:
+def go_on(engine: Engine, spec: TrialSpec, state: ContainerState, since: float) -> Ended:
     """How a trial ended whose container has stopped. Grades it first, where that is outstanding.
+
+    `since` is when its part began, by the monotonic clock.
 
     Raises `OSError` and `ContainerFailed` where the host cannot do its part: the container is
     kept, and this can be asked again. Raises `Abandoned` and `EngineUnavailable` as waiting does.
@@ -89,7 +92,8 @@ def go_on(engine: Engine, spec: TrialSpec, state: ContainerState) -> Ended:
         if "agent" not in phase_fields(spec):
             return replace(ended, forged=True)
         faults.reached("before_unseal", spec.slot.schedule_idx)
-        first = _noted(spec, state, ended, seen)
+        was_full = disks.were_full(spec.plan.disks, since)
+        first = _noted(spec, state, replace(ended, disk_was_full=was_full), seen)
     if state.started_at == first.engines_start:
         return _graded(engine, spec, first)
     return _both(first, Ended.of(state, state.exit_status, ExitStatus.OF_GRADING))
@@ -105,6 +109,7 @@ def _noted(spec: TrialSpec, state: ContainerState, ended: Ended, seen: Seen) -> 
         ended.out_of_memory,
         phase_lines(phase_fields(spec)),
         seen,
+        ended.disk_was_full,
     )
     first.write(spec)
     return first
@@ -147,5 +152,6 @@ def _both(first: _FirstPart, last: Ended) -> Ended:
         duration_ms=first.duration_ms + last.duration_ms,
         out_of_memory=first.out_of_memory or last.out_of_memory,
         refused=refused,
+        disk_was_full=first.disk_was_full,
         seen=first.seen,
     )

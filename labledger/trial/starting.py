@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from labledger.trial import disks
 from labledger.trial.container import ContainerFailed, Engine, EngineStumbled
 from labledger.trial.contract import TrialSpec
 from labledger.trial.gate import StartGate
@@ -52,6 +53,12 @@ def end(engine: Engine, container: str) -> None:
         engine.kill(container)
     except ContainerFailed:
         return  # Its result says that it outlived its deadline; its removal will tell the rest.
+
+
+def remove(engine: Engine, spec: TrialSpec, container: str) -> None:
+    """Remove a container of a trial, which makes room where the engine keeps it."""
+    disks.look(spec.plan.disks)
+    engine.remove(container)
 
 
 def patiently(action: Callable[[], T], then: Callable[[], T] | None = None) -> T:

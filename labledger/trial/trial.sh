@@ -21,7 +21,7 @@
 #   20  setup failed                       41  grader timed out
 #   21  setup timed out                    50  agent ended, its grading is outstanding
 #                                          70  this script could not do its part
-#                                          71  something failed, and the disk is full
+#                                          71  a phase failed, and the disk was full
 set -u
 
 IN=/agentlab/in
@@ -307,17 +307,21 @@ run_phase() {
     wait
     kill_all 2>/dev/null
     reopen "$OUT" "$STATE" "$WORKSPACE"
+    # At once: when the trial ends, there may be room again.
+    [ "$status" = 0 ] || has_room || finish 71
 }
 
-# True where 64 KiB more can be written: what failed for want of room is nobody's fault in here.
+# True where a megabyte more can be written: what failed for want of room is nobody's fault in here.
+# A program that writes 128 KiB at once, such as GNU `cat`, fails while 100 KiB are free.
 has_room() {
-    filling=0123456789abcdef
+    filling=0123456789abcdef written=0
     for _ in 1 2 3 4 5 6; do
         filling=$filling$filling$filling$filling
     done
-    rm -rf -- "$STATE/filling"
-    printf '%s' "$filling" >"$STATE/filling"
-    written=$?
+    remove "$STATE/filling"
+    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do
+        printf '%s' "$filling" >>"$STATE/filling" || written=1
+    done
     rm -f -- "$STATE/filling"
     return "$written"
 } 2>/dev/null
@@ -325,8 +329,8 @@ has_room() {
 # Writes what happened, opens the files to the host's user, and ends the trial with status $1.
 finish() {
     rm -rf -- "$STATE/phases" 2>/dev/null
-    printf '%s' "$PHASES" >"$STATE/phases"
-    [ "$1" = 0 ] || [ "$1" = 71 ] || has_room || finish 71
+    # Where there is to be a second start, it needs this note.
+    printf '%s' "$PHASES" >"$STATE/phases" || [ "$1" != 50 ] || finish 71
     case $SHARE:$1 in
         # The grader is to find the files' rights as the agent left them.
         1:50) chmod a+rwX,-t "$STATE" "$STATE/phases" ;;

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-
 from labledger.errors import LabLedgerError, NoRoom
 from labledger.trial.container import ContainerFailed
 from labledger.trial.contract import TrialSpec
-
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What the system says where a disk is full."""
+from labledger.trial.disks import NO_ROOM
 
 
 class Uncollected(LabLedgerError):

@@ -13,12 +13,13 @@ from pathlib import Path
 from labledger import clock, faults
 from labledger.errors import EngineUnavailable, NoRoom
 from labledger.records import TrialResult
-from labledger.trial import contract, inputs, regrading, starting, traces, trust
+from labledger.trial import contract, disks, inputs, regrading, starting, traces, trust
 from labledger.trial.adoption import adopt, go_on, has_output
 from labledger.trial.collect import collect, infra_error
 from labledger.trial.container import (
     ContainerFailed,
     Engine,
+    EngineFull,
     NameTaken,
     NoSuchContainer,
     thread_engine,
@@ -28,7 +29,7 @@ from labledger.trial.ended import Ended
 from labledger.trial.gate import Abandoned, NotStarted, StartGate, thread_gate
 from labledger.trial.isolation import sweep_config
 from labledger.trial.stored import EvidenceIncomplete
-from labledger.trial.uncollected import NO_ROOM, uncollected
+from labledger.trial.uncollected import uncollected
 
 CONTAINER_FAILED = "container_failed"
 HOST_ERROR = "host_error"
@@ -53,6 +54,10 @@ def run_trial(spec: TrialSpec) -> TrialResult:
         thread_gate().require_open()
         ended = adopt(engine, spec) or _run_once(engine, spec)
         return _collected(engine, spec, ended)
+    except EngineFull:
+        if spec.plan.engine_root is not None:
+            disks.note_full(spec.plan.engine_root)
+        raise
     except (NotStarted, Abandoned, EngineUnavailable, NoRoom):
         raise
     except EvidenceIncomplete as error:
@@ -62,8 +67,8 @@ def run_trial(spec: TrialSpec) -> TrialResult:
         return infra_error(spec, begun, CONTAINER_FAILED, error.message)
     except OSError as error:
         message = f"{error.strerror}: {error.filename}"
-        if error.errno in NO_ROOM:
-            _delete(spec.folder)
+        if error.errno in disks.NO_ROOM:
+            _delete(spec)
             raise NoRoom(f"a trial could not be prepared: {message}") from error
         return infra_error(spec, begun, HOST_ERROR, message)
 
@@ -107,7 +112,7 @@ def _is_closed(folder: Path) -> bool:
 def discard_trial(spec: TrialSpec, *, keep_folder: bool = False) -> None:
     """Remove the container of an attempt whose result is durable, and its folder."""
     faults.reached("before_remove", spec.slot.schedule_idx)
-    thread_engine().remove(spec.container)
+    starting.remove(thread_engine(), spec, spec.container)
     faults.reached("after_remove", spec.slot.schedule_idx)
     if not keep_folder:
         remove_folder(spec)
@@ -117,27 +122,28 @@ def discard_trial(spec: TrialSpec, *, keep_folder: bool = False) -> None:
 def withdraw_trial(spec: TrialSpec, why: str) -> None:
     """Remove the container and the folder of an attempt that is to be begun anew."""
     traces.withdraw(spec.folder, why)
-    thread_engine().remove(spec.container)
+    starting.remove(thread_engine(), spec, spec.container)
     remove_folder(spec)
 
 
 def remove_folder(spec: TrialSpec) -> None:
     """Delete the trial folder, with a container's help where its files are not ours to delete."""
-    _delete(spec.folder)
+    _delete(spec)
     if spec.folder.exists():
         _open_by_container(thread_engine(), spec)
-        _delete(spec.folder)
+        _delete(spec)
         if spec.folder.exists():
             raise OSError(errno.ENOTEMPTY, "could not be deleted", str(spec.folder))
 
 
-def _delete(folder: Path) -> None:
-    """Delete what can be deleted of a folder."""
+def _delete(spec: TrialSpec) -> None:
+    """Delete what can be deleted of a trial folder, which makes room."""
+    disks.look(spec.plan.disks)
     try:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(spec.folder, ignore_errors=True)
     except RecursionError:
         # A folder in a folder in a folder: `rm` keeps no stack of calls.
-        subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL)
+        subprocess.run(["rm", "-rf", "--", spec.folder], check=False, stderr=subprocess.DEVNULL)
 
 
 def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
@@ -154,7 +160,7 @@ def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
             if state is not None and state.has_started:
                 raise
             thread_gate().require_open()
-            engine.remove(spec.container if state is None else state.container_id)
+            starting.remove(engine, spec, spec.container if state is None else state.container_id)
     return _run_new(engine, spec)
 
 
@@ -192,6 +198,7 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
         round(lasted.total_seconds() * 1000),
         _ran_out(engine, spec, exit_status),
         was_removed,
+        disk_was_full=disks.were_full(spec.plan.disks, started),
         forged=exit_status in ExitStatus.KNOWN - spec.exit_statuses,
     )
 
@@ -204,7 +211,7 @@ def _give_up(engine: Engine, gate: StartGate, spec: TrialSpec, container: str) -
     state = engine.inspect(container)
     if gate.is_open and (state is None or not state.has_started):
         traces.mark_unstarted(spec.folder)
-    engine.remove(container)
+    starting.remove(engine, spec, container)
     if gate.is_open:
         remove_folder(spec)
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from experiments import PASSING, RIGHT, EngineLog, Project, until
+from experiments import PASSING, RIGHT, Coordinator, EngineLog, Project, until
+from isolation_kit import AFTER
 from own_engine import own_engine
-from trial_kit import Trials, brief
+from trial_kit import GRADES, SHELLS, Trials, brief, problems
 
-from labledger.trial.worker import run_trial
+from labledger.records import JsonObject, TrialResult
+from labledger.trial.collect import DISK_WAS_FULL
+from labledger.trial.contract import TrialSpec
+from labledger.trial.worker import discard_trial, run_trial
 
 pytestmark = pytest.mark.docker
 
@@ -49,6 +56,11 @@ def small_disk(as_root: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
+@pytest.fixture
+def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    return Project(tmp_path / "project", TASKS, max_concurrency=2)
+
+
 @contextmanager
 def filled(place: Path, *, leaving: int = 0) -> Iterator[None]:
     """While this lasts, the disk at `place` has no more than `leaving` bytes free."""
@@ -66,83 +78,81 @@ def filled(place: Path, *, leaving: int = 0) -> Iterator[None]:
         ballast.unlink()
 
 
+@contextmanager
+def begun(project: Project, *words: object) -> Iterator[Coordinator]:
+    """A run of eight slots, of which one is committed."""
+    with closing(project.run("full", *PASSING, *words)) as coordinator:
+        coordinator.until("slot_committed")
+        yield coordinator
+
+
+def resume_to_the_end(project: Project) -> None:
+    with closing(project.resume("full", *PASSING, *NO_THRESHOLD)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+
+
+def check_completed(project: Project) -> None:
+    """All is as if there had always been room."""
+    assert [status for _, status in project.rows("full")["slots"]] == ["completed"] * 8
+    project.check_whole("full")
+
+
 @pytest.mark.parametrize(
     ("place", "megabytes"),
-    [(".", 24), ("artifacts", 8)],
-    ids=["ledger and all", "artifacts"],
+    [(".", 24), ("artifacts", 8), ("runs/full", 16)],
+    ids=["ledger and all", "artifacts", "run folder"],
 )
 def test_a_full_disk_is_waited_out(
-    place: str,
-    megabytes: int,
-    tmp_path: Path,
-    small_disk: Mount,
-    image_ids: dict[str, str],
-    engine_log: EngineLog,
+    project: Project, place: str, megabytes: int, small_disk: Mount, engine_log: EngineLog
 ) -> None:
     """Wherever writes begin to fail, dispatch pauses; with room again the run is as any other."""
-    project = Project(tmp_path / "project", TASKS, max_concurrency=2)
     disk = small_disk(project.lab / place, megabytes)
-    with closing(project.run("full", *PASSING, *NO_THRESHOLD)) as coordinator:
-        coordinator.until("slot_committed")
+    with begun(project, *NO_THRESHOLD) as coordinator:
         with filled(disk):
             assert coordinator.until("dispatch_paused")["cause"] == "disk"
             until(lambda: not project.running("full"), "the trials that run to end")
         assert coordinator.finish() == 0, coordinator.stderr
-    assert [status for _, status in project.rows("full")["slots"]] == ["completed"] * 8
-    project.check_whole("full")
+    check_completed(project)
     assert not any(count > 2 for count in engine_log.starts(project, "full").values())
 
 
-def test_mirrors_that_cannot_follow_catch_up(
-    tmp_path: Path, small_disk: Mount, image_ids: dict[str, str]
-) -> None:
+def test_a_full_disk_ends_the_run_resumable(project: Project, small_disk: Mount) -> None:
+    """When patience ends on a full disk the ledger is whole; with room, `resume` goes on."""
+    disk = small_disk(project.lab, 24)
+    with begun(project, "--min-free", 0, "--patience", 1) as coordinator, filled(disk):
+        assert coordinator.finish() == 3, coordinator.stderr
+        assert "Traceback" not in coordinator.stderr
+    assert coordinator.of("dispatch_paused")[0]["cause"] == "disk"
+    assert coordinator.of("run_ended")[0]["trouble"]
+    resume_to_the_end(project)
+    check_completed(project)
+
+
+@pytest.fixture
+def mirrors_disk(project: Project, small_disk: Mount) -> Path:
+    """A disk on which nothing lies but the most of the mirrors."""
+    return small_disk(project.lab / "runs" / "full" / "benchmark", 4)
+
+
+def test_mirrors_that_cannot_follow_catch_up(project: Project, mirrors_disk: Path) -> None:
     """A full disk under the mirrors alone holds nothing back; with room again, they are whole."""
-    project = Project(tmp_path / "project", TASKS, max_concurrency=2)
-    disk = small_disk(project.lab / "runs" / "full" / "benchmark", 4)
-    with closing(project.run("full", *PASSING, *NO_THRESHOLD)) as coordinator:
-        coordinator.until("slot_committed")
-        with filled(disk):
+    with begun(project, *NO_THRESHOLD) as coordinator:
+        with filled(mirrors_disk):
             assert "could not write the mirror" in coordinator.until("warning")["message"]
             coordinator.until("slot_committed", times=6)
         assert coordinator.finish() == 0, coordinator.stderr
     assert not coordinator.of("dispatch_paused")
-    project.check_whole("full")
+    check_completed(project)
 
 
-def test_mirrors_that_never_can_are_mended_later(
-    tmp_path: Path, small_disk: Mount, image_ids: dict[str, str]
-) -> None:
+def test_mirrors_that_never_can_are_mended_later(project: Project, mirrors_disk: Path) -> None:
     """Where the disk stays full to the end, the run says so; everything is in the ledger."""
-    project = Project(tmp_path / "project", TASKS, max_concurrency=2)
-    disk = small_disk(project.lab / "runs" / "full" / "benchmark", 4)
-    with closing(project.run("full", *PASSING, *NO_THRESHOLD)) as coordinator:
-        coordinator.until("slot_committed")
-        with filled(disk):
-            assert coordinator.finish() == 3
+    with begun(project, *NO_THRESHOLD) as coordinator, filled(mirrors_disk):
+        assert coordinator.finish() == 3
         assert "resuming mends the mirror" in coordinator.stderr
     assert len(project.rows("full")["slots"]) == 8
-    with closing(project.resume("full", *PASSING)) as coordinator:
-        assert coordinator.finish() == 0, coordinator.stderr
-    project.check_whole("full")
-
-
-def test_a_full_disk_ends_the_run_resumable(
-    tmp_path: Path, small_disk: Mount, image_ids: dict[str, str], engine_log: EngineLog
-) -> None:
-    """When patience ends on a full disk the ledger is whole; with room, `resume` goes on."""
-    project = Project(tmp_path / "project", TASKS, max_concurrency=2)
-    disk = small_disk(project.lab, 24)
-    with closing(project.run("full", *PASSING, "--min-free", 0, "--patience", 1)) as coordinator:
-        coordinator.until("slot_committed")
-        with filled(disk):
-            assert coordinator.finish() == 3, coordinator.stderr
-            assert "Traceback" not in coordinator.stderr
-    assert coordinator.of("dispatch_paused")[0]["cause"] == "disk"
-    assert coordinator.of("run_ended")[0]["trouble"]
-    with closing(project.resume("full", *PASSING, *NO_THRESHOLD)) as coordinator:
-        assert coordinator.finish() == 0, coordinator.stderr
-    assert [status for _, status in project.rows("full")["slots"]] == ["completed"] * 8
-    project.check_whole("full")
+    resume_to_the_end(project)
+    check_completed(project)
 
 
 def test_too_little_room_pauses_before_anything_fails(
@@ -194,11 +204,111 @@ def test_an_engine_without_room(
         project.check_whole("engine")
 
 
-def test_what_fails_on_a_full_disk_is_not_held_against_the_agent(
-    trials: Trials, small_disk: Mount
+def test_what_fails_in_a_container_for_want_of_the_engines_room(
+    tmp_path: Path, small_disk: Mount, image_ids: dict[str, str]
 ) -> None:
-    """A trial that failed where nothing more could be written is an `infra_error`."""
-    spec = trials.spec("head -c 100000000 /dev/zero >big")
-    small_disk(spec.plan.run_dir, 4)
-    spec.plan.deps_dir.mkdir()
-    assert brief(run_trial(spec))[:2] == ("infra_error", "disk_full")
+    """A trial that fills the disk that its container lies on failed of that, not by itself."""
+    disk = small_disk(tmp_path / "storage", 48)
+    project = Project(tmp_path / "project", {"t0": "cat /dev/zero >/fill"}, max_concurrency=1)
+    with own_engine(tmp_path / "engine", disk / "root") as engine:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("DOCKER_HOST", engine.address)
+            started = project.run("engine", *PASSING, *NO_THRESHOLD)
+        with closing(started) as coordinator:
+            assert coordinator.finish() == 3, coordinator.stderr
+    assert coordinator.of("run_ended")[0]["complete"]
+    ended = [(event["status"], event["reason"]) for event in coordinator.of("trial_finished")]
+    assert ended == [("infra_error", "disk_full")] * 4
+
+
+# -- one trial on a small disk
+
+
+FILLS = "cat /dev/zero >fill"
+"""Leaves no byte free, and fails at that."""
+CALLS = f"{FILLS}; mv fill filled; until [ -e /agentlab/out/go ]; do sleep 0.05; done; "
+"""Fills the disk, says so where no byte is free, and goes on when it may."""
+
+
+@pytest.fixture
+def on_small_disk(trials: Trials, small_disk: Mount) -> Callable[..., TrialSpec]:
+    """Makes the spec of a trial whose run has a disk of eight megabytes."""
+
+    def make(*commands: str, **settings: Any) -> TrialSpec:
+        spec = trials.spec(*commands, **settings)
+        small_disk(spec.plan.run_dir, 8)
+        spec.plan.deps_dir.mkdir()
+        spec.plan.sealed_dir.mkdir()
+        return spec
+
+    return make
+
+
+@pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])
+@pytest.mark.parametrize("image", SHELLS)
+@pytest.mark.parametrize("phase", ["setup", "agent", "grader"])
+def test_what_fails_on_a_full_disk_is_not_held_against_the_agent(
+    on_small_disk: Callable[..., TrialSpec], phase: str, image: str, sealed: JsonObject
+) -> None:
+    """Whichever phase fails where nothing can be written, the trial is an `infra_error` at once."""
+    phases = {"setup": "true", "agent": "true", "grader": GRADES} | {phase: FILLS}
+    result = run_trial(on_small_disk(**phases, image=image, **sealed))
+    assert brief(result) == ("infra_error", "disk_full", 71)
+    assert list(result.phases)[-1:] in ([], [phase])
+    assert "disk" in problems(result)
+
+
+@pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])
+@pytest.mark.parametrize("image", SHELLS)
+def test_room_that_a_later_phase_makes_is_too_late(
+    on_small_disk: Callable[..., TrialSpec], image: str, sealed: JsonObject
+) -> None:
+    """An agent that failed on a full disk is no agent that failed, whatever its grader removes."""
+    result = run_trial(on_small_disk(FILLS, f"rm fill; {GRADES}", image=image, **sealed))
+    assert brief(result) == ("infra_error", "disk_full", 71)
+
+
+def test_a_first_part_without_room_for_its_note(trials: Trials, as_root: None) -> None:
+    """An agent that succeeds and leaves no room is no forger for want of the note of its phases."""
+    spec = trials.spec(f"{FILLS}; true", **AFTER)
+    # Of this file system, the last byte can be had.
+    disk = spec.plan.run_dir
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "labledger", disk], check=True)
+    try:
+        spec.plan.deps_dir.mkdir()
+        result = run_trial(spec)
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+    assert brief(result) == ("infra_error", "disk_full", 71)
+
+
+@pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])
+def test_room_that_this_process_makes_is_no_room_that_was_there(
+    on_small_disk: Callable[..., TrialSpec], sealed: JsonObject
+) -> None:
+    """What failed before another trial was cleared away failed for want of room all the same."""
+    result = cleared_meanwhile(on_small_disk(CALLS + "exit 4", **sealed))
+    assert brief(result) == ("infra_error", "disk_full", 10)
+    assert result.message is not None
+    assert result.message.endswith("without that: agent_exit_nonzero")
+
+
+def test_a_trial_that_completed_on_a_full_disk(on_small_disk: Callable[..., TrialSpec]) -> None:
+    """It keeps its result; its evidence says that something may be missing."""
+    result = cleared_meanwhile(on_small_disk(CALLS))
+    assert brief(result) == ("completed", None, 0)
+    assert result.verdict == "pass"
+    assert problems(result) == {"disk": DISK_WAS_FULL}
+
+
+def cleared_meanwhile(spec: TrialSpec) -> TrialResult:
+    """Run a trial that calls when the disk is full, after which another one makes room there."""
+    other = replace(spec, slot=replace(spec.slot, schedule_idx=8))
+    (other.folder / "workspace").mkdir(parents=True)
+    (other.folder / "workspace" / "big").write_bytes(bytes(4 << 20))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_trial, spec)
+        until((spec.folder / "workspace" / "filled").exists, "the agent to fill its disk")
+        discard_trial(other)
+        (spec.folder / "out" / "go").touch()
+        return running.result()

@@ -49,6 +49,14 @@ def test_a_disk_that_is_short_holds_dispatch_until_there_is_room() -> None:
     assert told[-1]["event"] == "dispatch_resumed"
 
 
+def test_the_disk_is_looked_at_while_dispatch_is_held() -> None:
+    """Each time it is asked: trials that run are to know when it was full."""
+    looks: list[None] = []
+    held = Holds(lambda _: None, NEVER, lambda: looks.append(None) or "short")
+    assert [held.allowance(1) for _ in range(3)] == [0, 0, 0]
+    assert len(looks) == 3
+
+
 def test_patience_ends() -> None:
     """A hold that lasts longer than anybody's patience is a reason to stop."""
     held = all_holds([], ["full"], patience_s=0.0)

@@ -95,6 +95,7 @@ def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
             variant,
             ledger_id="l",
             run_dir=tmp_path,
+            engine_root=None,
             store_root=tmp_path,
             images={},
             environment={"KEY": "secret-value", "HOME": "/root"},
