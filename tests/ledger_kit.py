@@ -179,7 +179,7 @@ def result(idx: int, run_id: str = RUN, **changes: Any) -> TrialResult:
 def make_ledger(folder: Path) -> Path:
     """A new ledger with an id of its own: a copy of one that `migrate` made."""
     path = folder / ".lab" / "ledger.sqlite"
-    path.parent.mkdir(mode=0o700, parents=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content, its_id = _new_ledger()
     path.touch(0o600)
     path.write_bytes(content.replace(its_id, uuid.uuid4().hex.encode()))
