@@ -371,6 +371,7 @@ SECRET = {"environment": {"KEY": "a-secret-value"}}
         ("mkdir .git; echo a-secret-value >.git/o", [".git (a folder of which not all was kept)"]),
         ("mkdir .git; mkfifo .git/o", [".git (a folder that was not looked into)"]),
         ("touch \"$(printf 'bad\\377')\"", ["its name was not kept"]),
+        ("ln -s x \"$(printf 'bad\\377')\"; printf '\\0' >b", ["its name was not kept"]),
         ("echo a-secret-value >$AGENTLAB_TRAJECTORY_PATH", ["events.jsonl", "a secret was taken"]),
         ("ln -s x $AGENTLAB_RESULT_PATH", ["result.json", "is a symbolic link"]),
     ],
