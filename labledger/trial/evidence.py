@@ -154,6 +154,7 @@ class Evidence:
         uncarried = set(patch.uncarried)
         if redacted is not raw:
             uncarried |= {n for n, piece in patch.pieces if self.redactor.finds_in([piece])}
+        uncarried -= {name for name in uncarried if "\ufffd" in name}  # It has another on the disk.
         kept = {n: e for n, e in after.entries.items() if n in uncarried and e.sha256}
         for name, seeded in left_out.seeded(seed, inside).items():
             if left_out.digest(seeded) != after.digests[name]:
@@ -169,7 +170,7 @@ class Evidence:
 
     def _keep_files(self, folder: Path, files: dict[str, Entry]) -> None:
         """Keep what the patch does not carry, so that the workspace can be restored."""
-        size = workspace_tar.size_of(files.values())
+        size = workspace_tar.size_of(files)
         if size > workspace_tar.CAP:
             what = f"{len(files):,} files that no patch carries are too large together"
             self.note("workspace_files", what)

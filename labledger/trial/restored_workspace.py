@@ -214,7 +214,7 @@ class RestoredWorkspace:
 
     def _finish(self) -> None:
         for name, target in self._links.items():
-            if b"\0" in target or not target or any(p in self._links for p in _above(name)):
+            if b"\0" in target or not target:
                 self.lost[name] = "there can be no such link"
                 continue
             with self._naming(name):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -17,13 +17,24 @@ CAP = 32 * MIB
 """How large such a tar may be."""
 
 _BLOCK = tarfile.BLOCKSIZE
-_HEADERS = 16 * _BLOCK
-"""More than the headers of a file take, with a long name and a long target."""
 
 
-def size_of(entries: Iterable[Entry]) -> int:
-    """How large a tar of so many files is at most."""
-    return sum(_HEADERS + entry.size for entry in entries)
+def size_of(entries: dict[str, Entry]) -> int:
+    """How large a tar of such entries is, in bytes."""
+    contents = sum(_padded(e.size) for e in entries.values() if e.kind == "file")
+    return contents + sum(_header_size(*item) for item in entries.items()) + 2 * _BLOCK
+
+
+def _header_size(name: str, entry: Entry) -> int:
+    texts = [len(name.encode()) + (entry.kind == "folder")]
+    if entry.kind == "link":
+        texts.append(entry.size)
+    # A long text takes a header and blocks of its own.
+    return _BLOCK + sum(_BLOCK + _padded(n + 1) for n in texts if n > tarfile.LENGTH_NAME)
+
+
+def _padded(size: int) -> int:
+    return size + -size % _BLOCK
 
 
 def chunks(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:

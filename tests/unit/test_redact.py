@@ -85,3 +85,15 @@ def test_long_messages() -> None:
     text = "x" * (MAX_MESSAGE - 5) + "0123456789" + "y" * (1 << 20)
     assert redactor.message(text) == text[: MAX_MESSAGE - 5] + "[reda" + "..."
     assert redactor.message("short") == "short"
+
+
+def test_finding_in_pieces() -> None:
+    """A secret is found wherever a content is cut, in whatever form, and nothing is counted."""
+    redactor = Redactor({"KEY": "a-secret-value"})
+    for content in (b"xx a-secret-value yy", b"61" + b"a-secret-value".hex().encode()):
+        for at in range(len(content)):
+            assert redactor.finds_in([content[:at], content[at:]])
+            assert redactor.finds_in([content[:at], content[at : at + 2], content[at + 2 :], b""])
+    assert not redactor.finds_in([b"a-secret-", b"", b"-value"])
+    assert not Redactor({}).finds_in([b"a-secret-value"])
+    assert redactor.count == 0

@@ -15,11 +15,12 @@ from labledger import canonical
 from labledger.canonical import sha256_hex
 from labledger.records import JsonObject, Slot, TrialIds
 from labledger.store import ArtifactStore
+from labledger.trial import workspace_tar
 from labledger.trial.contract import Earlier
 from labledger.trial.restored_workspace import RestoredWorkspace
 from labledger.trial.seeds import InlineSeed, TarSeed, UnsafeSeed
 from labledger.trial.stored import EvidenceIncomplete, Stored
-from labledger.trial.workspace import Listing, MalformedListing
+from labledger.trial.workspace import Entry, Listing, MalformedListing
 
 X = {"kind": "file", "size": 1, "sha256": sha256_hex(b"x")}
 NO_FILES: JsonObject = {"files": [], "left_out": [], "truncated": False, "empty": []}
@@ -271,3 +272,28 @@ def test_seeds_that_labledger_did_not_make(tmp_path: Path, members: list[Any]) -
     with pytest.raises(UnsafeSeed):
         TarSeed(tmp_path / "seed.tar").fill(folder)
     assert outside(tmp_path) == {"seed.tar"}
+
+
+def test_tar_of_any_names(tmp_path: Path) -> None:
+    """What is packed is unpacked, and as large as was said before, however long its names are."""
+    contents = {
+        ("d" * n + "/" + "f" * m)[-250:]: b"x" * n * m for n in (1, 99, 100) for m in (1, 150)
+    }
+    entries = {"empty" + "e" * n: Entry("folder", 0) for n in (1, 94, 95, 96, 150)}
+    for name, content in contents.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+        entries[name] = Entry("file", len(content), executable=len(content) % 2 == 1)
+    for n in (1, 99, 100, 101, 3000):
+        (tmp_path / f"link{n}").symlink_to("\udcff" * n)
+        entries[f"link{n}"] = Entry("link", n)
+    packed = b"".join(workspace_tar.chunks(tmp_path, entries))
+    assert len(packed) == workspace_tar.size_of(entries)
+    found = {
+        m.name: (m.kind, m.executable, m.target or b"".join(m.content))
+        for m in workspace_tar.members(io.BytesIO(packed))
+    }
+    assert found == {
+        name: (e.kind, e.executable, contents.get(name, b"\xff" * e.size))
+        for name, e in entries.items()
+    }
