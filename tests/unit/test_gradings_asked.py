@@ -377,3 +377,26 @@ def test_a_report_compares_its_gradings(path: Path) -> None:
         assert "grading 2 of 4 of run run-1, which does not count" in form.decode()
         assert DIGESTS[2] in form.decode()
     assert '"run_id":"run-1.g2"' in forms[0].decode().replace('": "', '":"')
+
+
+# -- telling
+
+
+def test_runs_and_status_tell_of_gradings(path: Path) -> None:
+    """A run that was graded again names its regradings, and a regrading its root."""
+
+    def told(*words: str) -> str:
+        return CliRunner().invoke(app, [*words, "--lab-dir", str(path.parent)]).stdout
+
+    again = "run-1 was graded again: run-1.g2, run-1.g3 (counts), run-1.g4 (not complete)\n"
+    assert told("runs").endswith(f"\n{again}")
+    assert again in told("status", "run-1")
+    assert "run-1.g4 is grading 4 of run-1 (not complete)\n" in told("status", "run-1.g4")
+    assert "grad" not in told("status", "run-2")
+    document = json.loads(told("status", "run-1.g2", "--json"))
+    assert [(g["run_id"], g["counts"]) for g in document["gradings"]] == [
+        ("run-1", False),
+        ("run-1.g2", False),
+        ("run-1.g3", True),
+        ("run-1.g4", False),
+    ]
