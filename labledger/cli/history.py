@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from labledger.cli import arguments, completing
-from labledger.cli.console import out_json, say, table
+from labledger.cli.console import out, out_json, say, table
 
 
 def register(app: typer.Typer) -> None:
@@ -18,10 +18,12 @@ def register(app: typer.Typer) -> None:
 
 def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None:
     """List every run in the ledger, the newest first."""
+    from labledger.cli.outcome import grading_lines
     from labledger.reading import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         found = ledger.runs()
+        gradings = [ledger.gradings(run.run_id) for run in found]
     if json:
         out_json([run.as_json() for run in found])
         return
@@ -38,6 +40,10 @@ def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None
         for run in found
     ]
     table(columns, rows, right=("committed", "slots"))
+    for run, of_run in zip(found, gradings, strict=True):
+        if run.run_id == of_run[0].run_id:
+            for line in grading_lines(run.run_id, of_run):
+                out(line)
 
 
 def status(
@@ -49,12 +55,16 @@ def status(
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         run, counts = ledger.run(run_id), ledger.counts(run_id)
-        begun = ledger.begun(run_id)
+        begun, gradings = ledger.begun(run_id), ledger.gradings(run_id)
     if json:
-        variants = [count.as_json() for count in counts]
-        out_json({**run.as_json(), "begun": begun, "variants": variants})
+        told = {
+            "begun": begun,
+            "variants": [count.as_json() for count in counts],
+            "gradings": [grading.as_json() for grading in gradings],
+        }
+        out_json({**run.as_json(), **told})
     else:
-        print_status(run, counts, begun)
+        print_status(run, counts, begun, gradings)
 
 
 def show(

@@ -11,9 +11,9 @@ from labledger.ledger.model import Spent
 from labledger.records import RunStatus, SlotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from labledger.ledger.model import RunInfo, VariantCounts
+    from labledger.ledger.model import Grading, RunInfo, VariantCounts
     from labledger.records import JsonObject
     from labledger.runner.options import Regrading, RunOutcome
 
@@ -49,11 +49,31 @@ def print_next(outcome: RunOutcome) -> None:
         say(f"  {command}")
 
 
-def print_status(run: RunInfo, counts: Sequence[VariantCounts], begun: int) -> None:
+def grading_lines(run_id: str, gradings: Sequence[Grading]) -> Iterator[str]:
+    """That a run was graded again, or which run it is that this one grades again."""
+    own = next(grading for grading in gradings if grading.run_id == run_id)
+    if own.generation > 1:
+        yield f"{run_id} is grading {own.generation} of {own.root_id}{_standing(own)}"
+    elif len(gradings) > 1:
+        again = ", ".join(f"{each.run_id}{_standing(each)}" for each in gradings[1:])
+        yield f"{run_id} was graded again: {again}"
+
+
+def _standing(grading: Grading) -> str:
+    if grading.counts:
+        return " (counts)"
+    return "" if grading.complete else " (not complete)"
+
+
+def print_status(
+    run: RunInfo, counts: Sequence[VariantCounts], begun: int, gradings: Sequence[Grading]
+) -> None:
     """How far a run is, who owns it, and what to type next."""
     out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
     out(f"{run.next_schedule_idx} of {run.total_slots} slots committed; {begun} begun beyond them")
     out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
+    for line in grading_lines(run.run_id, gradings):
+        out(line)
     if run.lease is not None:
         owner = run.lease.owner
         out(f"owned by process {owner.pid} on {owner.machine} since {run.lease.acquired_at}, ")

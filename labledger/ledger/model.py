@@ -200,6 +200,9 @@ class Grading:
     """Whether its rows are those that the views show."""
     created_at: str
 
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Graded:

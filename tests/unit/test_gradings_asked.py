@@ -194,6 +194,8 @@ def test_asking_for_a_generation_still_only_reads(path: Path) -> None:
     ):
         with pytest.raises(QueryFailed, match="refused"):
             ask(path, sql, 1)
+    beside = ask(path, "SELECT name FROM temp.sqlite_schema", 1)
+    assert {name for (name,) in beside} >= {"counted", *VIEWS}
     with pytest.raises(QueryFailed, match="no such column") as told:
         ask(path, "SELECT verdit FROM scores", 1)
     assert told.value.hint == "did you mean 'verdict'?"
@@ -376,4 +378,35 @@ def test_a_report_compares_its_gradings(path: Path) -> None:
     for form in forms:
         assert "grading 2 of 4 of run run-1, which does not count" in form.decode()
         assert DIGESTS[2] in form.decode()
-    assert '"run_id":"run-1.g2"' in forms[0].decode().replace('": "', '":"')
+
+
+def test_a_page_shows_trials_by_the_run_that_holds_them(path: Path) -> None:
+    """`labledger show` takes that run's id; what counts of a run may lie in another."""
+    with open_ledger(path) as ledger:
+        page = ledger.rendered_report("run-1").decode()
+        assert ledger.slot("run-1.g3", 0)["slot"]["run_id"] == "run-1.g3"
+    assert '<code id="run-id">run-1</code>' in page
+    assert '"run_id":"run-1.g3"' in page.replace('": "', '":"')
+
+
+# -- telling
+
+
+def test_runs_and_status_tell_of_gradings(path: Path) -> None:
+    """A run that was graded again names its regradings, and a regrading its root."""
+
+    def told(*words: str) -> str:
+        return CliRunner().invoke(app, [*words, "--lab-dir", str(path.parent)]).stdout
+
+    again = "run-1 was graded again: run-1.g2, run-1.g3 (counts), run-1.g4 (not complete)\n"
+    assert told("runs").endswith(f"\n{again}")
+    assert again in told("status", "run-1")
+    assert "run-1.g4 is grading 4 of run-1 (not complete)\n" in told("status", "run-1.g4")
+    assert "grad" not in told("status", "run-2")
+    document = json.loads(told("status", "run-1.g2", "--json"))
+    assert [(g["run_id"], g["counts"]) for g in document["gradings"]] == [
+        ("run-1", False),
+        ("run-1.g2", False),
+        ("run-1.g3", True),
+        ("run-1.g4", False),
+    ]
