@@ -15,10 +15,9 @@ from sqlalchemy import inspect
 
 from labledger import resources
 from labledger.ledger import migrate, objects
-from labledger.ledger.engine import DRIVER, writable_engine
+from labledger.ledger.engine import APPLICATION_ID, DRIVER, writable_engine
 from labledger.ledger.model import Lease, NewRun, Owner, Variant
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.tables import APPLICATION_ID
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import (
     Artifact,

@@ -17,6 +17,9 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from labledger.errors import LedgerError, LedgerFull, LedgerMissing
 
+APPLICATION_ID = 0x4C4C4447
+"""SQLite's `application_id` of a ledger: `LLDG`."""
+
 LOCK_WAIT_S = 30
 """How long a statement waits for another connection's write."""
 

@@ -15,8 +15,14 @@ from sqlalchemy import Connection
 from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
 from labledger.ledger import objects, place
-from labledger.ledger.engine import DRIVER, readonly_engine, require, translated, writable_engine
-from labledger.ledger.tables import APPLICATION_ID
+from labledger.ledger.engine import (
+    APPLICATION_ID,
+    DRIVER,
+    readonly_engine,
+    require,
+    translated,
+    writable_engine,
+)
 from labledger.store import sync_directory
 
 REVISIONS = ("0001", "0002", "0003", "0004")

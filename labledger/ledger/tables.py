@@ -28,9 +28,6 @@ from sqlalchemy.types import UserDefinedType
 
 from labledger.records import RunStatus, SlotStatus, Verdict
 
-APPLICATION_ID = 0x4C4C4447
-"""SQLite's `application_id` of a ledger: `LLDG`."""
-
 
 class AnyValue(UserDefinedType[Any]):
     """SQLite's `ANY` of STRICT tables: an integer, a float or text is kept as what it is."""
