@@ -177,7 +177,10 @@ def _hint(text: str, known: dict[str, list[str]]) -> str | None:
         return "`labledger query --schema` lists the views and their columns"
     kind, name = found.groups()
     names = known.get(kind, [])
-    close = difflib.get_close_matches(name.rpartition(".")[2], names, n=1)
+    name = name.rpartition(".")[2]
+    close = difflib.get_close_matches(name, names, n=1)
+    if name in names:
+        return f"another view has {name!r}: `labledger query --schema` lists them all"
     if close:
         return f"did you mean {close[0]!r}?"
     if kind == "table":

@@ -59,7 +59,11 @@ def print_markdown(found: Comparison, options: CompareOptions) -> None:
 
 def _title(compared: Compared) -> str:
     a, b = compared.labels
-    of = "" if compared.a.run_id != compared.b.run_id else f" in {compared.a.run_id}"
+    of = ""
+    if compared.a.run_id == compared.b.run_id:
+        of = f" in {compared.a.run_id}"
+    elif compared.a.variant_id == compared.b.variant_id:
+        of = f", variant {compared.a.variant_id}"
     return (
         f"{b} against {a}{of}: {_count(compared.pairs, 'pair')}, {_count(compared.tasks, 'task')}"
     )
@@ -126,8 +130,8 @@ def _gradings(compared: Compared) -> Iterator[tuple[str, str]]:
     told = {compared.a.run_id: compared.a.grading, compared.b.run_id: compared.b.grading}
     for name, grading in told.items():
         if grading is not None and grading.generations > 1:
-            which = f"{grading.generation} of {grading.generations} of {grading.run_id}"
-            yield "grading", f"{name} is {which}, by {grader_name(grading.grader_digest)}"
+            which = f"generation {grading.generation} of {grading.generations}"
+            yield f"scores of {name}", f"{which}, by {grader_name(grading.grader_digest)}"
 
 
 _EFFECTS = {

@@ -329,7 +329,7 @@ def test_the_command_says_what_differs(path: Path) -> None:
     given = ["compare", "run-1.g1", "run-1.g2", "--lab-dir", str(path.parent)]
     text = CliRunner().invoke(app, given).stdout
     assert "trials: the same on both sides; only how they were graded differs" in text
-    assert "grading: run-1.g2 is 2 of 4 of run-1, by grader 222222222222" in text
+    assert "scores of run-1.g2: generation 2 of 4, by grader 222222222222" in text
     assert "lower on 9 tasks" in text
     assert "better" not in text.replace("is better when", "")
 

@@ -149,6 +149,7 @@ def test_what_is_not_one_select_is_refused(path: Path, tmp_path: Path, sql: str)
         ("SELECT * FROM trial_s", "did you mean 'trials'?"),
         ("SELECT verdit FROM scores", "did you mean 'verdict'?"),
         ("SELECT s.verdit FROM scores s", "did you mean 'verdict'?"),
+        ("SELECT s.body FROM scores s", "another view has 'body'"),
         ("SELECT * FROM qqq", "the views are runs, trials"),
         ("SELEC 1", "--schema"),
     ],
