@@ -28,13 +28,17 @@ def earlier_of(result: TrialResult) -> Earlier:
     return Earlier(result.ids, json.loads(line), result.evidence[-1], contents)
 
 
+def judging(spec: TrialSpec, earlier: Earlier) -> TrialSpec:
+    """The same spec, but to judge an earlier trial again."""
+    return replace(spec, plan=replace(spec.plan, grader=NEW_GRADER), earlier=earlier)
+
+
 def regraded_spec(
     trials: Trials, result: TrialResult, *, earlier: Earlier | None = None, **settings: Any
 ) -> TrialSpec:
     """The spec that judges a trial again."""
     spec = trials.spec(**{"agent": NOT_RUN, **settings})
-    plan = replace(spec.plan, grader=NEW_GRADER)
-    return replace(spec, plan=plan, earlier=earlier or earlier_of(result))
+    return judging(spec, earlier or earlier_of(result))
 
 
 assert NEW_GRADER != GRADER

@@ -159,7 +159,7 @@ class Evidence:
         for name, seeded in left_out.seeded(seed, inside).items():
             if left_out.digest(seeded) != after.digests[name]:
                 kept |= inside[name]
-        if kept:
+        if kept and not after.truncated:
             self._keep_files(folder, kept)
         hooks = (
             name

@@ -48,31 +48,43 @@ def look_into(workspace: Path, listing: Listing) -> dict[str, Inside]:
 
 def _inside(workspace: Path, folder: str, files: int, room: int) -> Inside | None:
     """All that lies in a folder; None where it is too much, or more than files and links."""
+    try:
+        children = _children(workspace, folder, files, room)
+    except OSError:
+        return None
+    if children is None:
+        return None
     found: Inside = {}
+    for name, child in children.items():
+        found[name] = Entry("folder", 0) if child is None else entry_of(child, MAX_BYTES)
+        if child is not None and found[name].sha256 is None:
+            return None
+    return found
+
+
+def _children(
+    workspace: Path, folder: str, files: int, room: int
+) -> dict[str, os.DirEntry[str] | None] | None:
+    """All that lies in a folder by name, and empty folders as None, before any of it is read.
+
+    None where it is too much. Raises `OSError`.
+    """
+    found: dict[str, os.DirEntry[str] | None] = {}
     pending = [folder]
     while pending:
         name = pending.pop()
-        try:
-            with os.scandir(workspace / name) as children:
-                count = 0
-                for child in children:
-                    count += 1
-                    inner = f"{name}/{child.name}"
-                    if len(found) + len(pending) > files or not _is_text(inner):
-                        return None
-                    if child.is_dir(follow_symlinks=False):
-                        pending.append(inner)
-                        continue
+        with os.scandir(workspace / name) as children:
+            found[name] = None
+            for child in children:
+                found.pop(name, None)
+                inner = f"{name}/{child.name}"
+                if child.is_dir(follow_symlinks=False):
+                    pending.append(inner)
+                else:
+                    found[inner] = child
                     room -= child.stat(follow_symlinks=False).st_size
-                    if room < 0:
-                        return None
-                    found[inner] = entry_of(child, MAX_BYTES)
-                    if found[inner].sha256 is None:
-                        return None
-        except OSError:
-            return None
-        if not count:
-            found[name] = Entry("folder", 0)
+                if room < 0 or len(found) + len(pending) > files or not _is_text(inner):
+                    return None
     return found
 
 

@@ -7,7 +7,7 @@ from labledger.trial.contract import Earlier, TrialSpec
 from labledger.trial.events import read_events
 from labledger.trial.evidence import Evidence
 from labledger.trial.redact import Redactor
-from labledger.trial.stored import Stored
+from labledger.trial.stored import Stored, noted, redacted_in
 
 
 class RecalledEvidence(Evidence):
@@ -21,15 +21,15 @@ class RecalledEvidence(Evidence):
     def __init__(self, spec: TrialSpec, redactor: Redactor, earlier: Earlier) -> None:
         super().__init__(spec, redactor)
         self._stored = Stored.of(spec, earlier)
-        self._ext: JsonObject = earlier.evidence.get("ext", {})
-        redactor.count += self._ext.get("redacted", 0)
+        redactor.count += redacted_in(earlier)
 
     def recall(self) -> None:
         """Refer to everything, also to its grading: there is to be no other."""
         self._recall(*self._stored.references)
-        for reference in self._ext.get("rejected", {}).values():
-            self._refer(reference)
-        self.ext |= self._ext
+        earlier = self._stored.earlier
+        for reference in noted(earlier, "rejected").values():
+            self._refer(str(reference))
+        self.ext |= earlier.evidence.get("ext", {})
 
     def _recall(self, *names: str) -> None:
         for name in names:
@@ -46,8 +46,7 @@ class RecalledEvidence(Evidence):
     @property
     def isolation(self) -> JsonObject:
         """What the earlier trial's evidence says of its isolation; empty where it says nothing."""
-        found: JsonObject = self._ext.get("isolation", {})
-        return found
+        return noted(self._stored.earlier, "isolation")
 
     def collect_logs(self, phases: list[str]) -> None:
         for phase in ("setup", "agent"):
@@ -65,4 +64,5 @@ class RecalledEvidence(Evidence):
 
     def collect_workspace(self) -> list[str]:
         self._recall(*(f"workspace_{name}" for name in ("before", "after", "patch", "files")))
-        return list(self.isolation.get("workspace_hooks", []))
+        hooks = self.isolation.get("workspace_hooks")
+        return hooks if isinstance(hooks, list) else []

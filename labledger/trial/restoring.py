@@ -72,6 +72,8 @@ def _restore_workspace(spec: TrialSpec, stored: Stored, folder: Path) -> None:
     try:
         workspace_seed(spec).fill(folder)
     except FileNotFoundError as error:
+        if Path(error.filename or folder).is_relative_to(folder):
+            raise
         what = f"the workspace that its task begins with is gone: {error.filename}"
         raise EvidenceIncomplete(what) from None
     except (tarfile.TarError, UnsafeSeed) as error:

@@ -34,8 +34,11 @@ def is_plain(name: str) -> bool:
     return "\0" not in name and all(step not in {"", ".", ".."} for step in name.split("/"))
 
 
-class UnsafeSeed(Exception):
+class UnsafeSeed(OSError):
     """A workspace that was not made by labledger: it would be written outside of its folder."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(errno.EINVAL, "would lead out of the workspace", name)
 
 
 @dataclass(slots=True)
@@ -49,7 +52,7 @@ class _Names:
         steps = name.split("/")
         places = {"/".join(steps[:i]) for i in range(1, len(steps) + 1)} if self.links else set()
         if not is_plain(name) or not self.links.isdisjoint(places):
-            raise UnsafeSeed(f"{name!r} would lead out of the workspace")
+            raise UnsafeSeed(name)
         if is_link:
             self.links.add(name)
 

@@ -11,12 +11,12 @@ from typing import BinaryIO
 
 from labledger.canonical import sha256_hex
 from labledger.errors import LabLedgerError
-from labledger.records import Artifact
+from labledger.records import Artifact, JsonObject
 from labledger.store import ArtifactStore
 from labledger.trial.contract import Earlier, TrialSpec
 from labledger.trial.outputs import MIB
 
-_PREFIX = "artifact://sha256/"
+_REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
 _MARK = re.compile(rb"\[redacted:\w+\]")
 _CAP = 64 * MIB
 """Nothing that labledger keeps of a trial is larger."""
@@ -44,8 +44,8 @@ class Stored:
 
     def problem(self, name: str) -> str | None:
         """Why a piece of evidence is not there, or is not whole, as was noted then."""
-        problems = self.earlier.evidence.get("ext", {}).get("problems", {})
-        return None if name not in problems else str(problems[name])
+        problem = noted(self.earlier, "problems").get(name)
+        return None if problem is None else str(problem)
 
     def read(self, name: str) -> bytes | None:
         """The content under a name, or None where there is none. Raises `EvidenceIncomplete`."""
@@ -78,8 +78,11 @@ class Stored:
             yield file
 
     def artifact(self, reference: str) -> Artifact | None:
-        """An artifact that is referred to once more; None where it is gone."""
-        digest = _digest(reference)
+        """An artifact that is referred to once more; None where it is gone, or never was."""
+        match = _REFERENCE.fullmatch(reference)
+        if match is None:
+            return None
+        digest = match[1]
         if (content := self.earlier.contents.get(digest)) is not None:
             return Artifact.inline(content)
         try:
@@ -89,9 +92,23 @@ class Stored:
 
     def holds_redacted(self, content: bytes) -> bool:
         """True where a secret may have been taken out of a stored content."""
-        redacted = self.earlier.evidence.get("ext", {}).get("redacted", 0)
-        return bool(redacted) and _MARK.search(content) is not None
+        return bool(redacted_in(self.earlier)) and _MARK.search(content) is not None
+
+
+def noted(earlier: Earlier, key: str) -> JsonObject:
+    """What labledger said under a key of `ext` in an earlier trial's evidence, if anything."""
+    found = earlier.evidence.get("ext", {}).get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def redacted_in(earlier: Earlier) -> int:
+    """How many secrets were taken out of what an earlier trial left."""
+    found = earlier.evidence.get("ext", {}).get("redacted")
+    return found if isinstance(found, int) else 0
 
 
 def _digest(reference: str) -> str:
-    return reference.removeprefix(_PREFIX)
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise EvidenceIncomplete(f"{reference!r} refers to no artifact")
+    return match[1]

@@ -6,6 +6,7 @@ from labledger.records import JsonObject
 from labledger.trial.container import Engine
 from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
 from labledger.trial.ended import Ended
+from labledger.trial.stored import noted
 from labledger.trial.tampering import Checked, Seen, look
 
 _ROOT = frozenset({"", "0", "0:0", "root", "root:root", "0:root", "root:0"})
@@ -29,8 +30,8 @@ def facts(engine: Engine, spec: TrialSpec, ended: Ended) -> JsonObject:
     grader came after the agent, and found everything as in the image.
     """
     if spec.earlier is not None:
-        found = spec.earlier.evidence.get("ext", {}).get("isolation", {})
-        user = found.get("agent_user", _user(spec, engine.image_user(spec.image_id)))
+        image_user = engine.image_user(spec.image_id)
+        user = noted(spec.earlier, "isolation").get("agent_user", _user(spec, image_user))
         sealed = {"sealed": Sealing.AFTER_AGENT.value}
         return _facts(spec, user, Seen("before_grading")) | sealed
     ungraded = ended.exit_status in _UNGRADED

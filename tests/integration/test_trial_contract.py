@@ -260,3 +260,12 @@ def test_values_that_are_words_of_the_records(trials: Trials) -> None:
     assert result.outcome == "failure"
     assert result.scores[0]["primary_metric_value"] == 123456
     assert result.predictions[0]["prediction"]["value"] == ["[redacted:SEED]", 1234567]
+
+
+def test_workspace_that_leads_out(trials: Trials) -> None:
+    """A task that came with an imported ledger cannot have a file written beside its workspace."""
+    spec = trials.spec(task={"workspace": {"files": {"../x": "y"}}})
+    result = run_trial(spec)
+    assert brief(result) == ("infra_error", "host_error", None)
+    assert "would lead out of the workspace: ../x" in str(result.message)
+    assert list(spec.plan.run_dir.rglob("x")) == []

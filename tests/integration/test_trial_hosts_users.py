@@ -15,6 +15,7 @@ from typing import Any
 
 import coordinator_driver
 import pytest
+from regrading_kit import earlier_of, judging
 from trial_kit import GRADES, PYTHON, SHELLS, Trials, brief, trials_in, until
 
 from labledger.records import TrialResult
@@ -49,7 +50,7 @@ class HostsUser:
         if os.geteuid() == 0:
             self.trials.store.root.mkdir(exist_ok=True)
             for path in (self.trials.root, *self.trials.root.rglob("*")):
-                os.chown(path, UID, UID)
+                os.chown(path, UID, UID, follow_symlinks=False)
         return spec
 
     def run(self, spec: TrialSpec) -> TrialResult:
@@ -182,5 +183,20 @@ def test_sealed_grader(user: HostsUser, sealing: Sealing, who: str | None) -> No
     facts = result.scores[0]["ext"]["isolation"]
     assert (facts["sealed"], facts["agent_user"]) == (sealing, "root" if who is None else uid)
     assert facts["tampering_suspected"] == []
+    user.discard(spec)
+    assert not spec.folder.exists()
+
+
+@pytest.mark.parametrize("inside", [None, "1000"], ids=("root", "uid 1000"))
+def test_trial_is_judged_again(user: HostsUser, inside: str | None) -> None:
+    """What such a trial left is restored for whoever the grader is, and can be deleted."""
+    agent = f"printf '\\0' >bin; mkdir .git; ln -s x .git/l; {CLOSED}"
+    first = user.run(user.spec(agent, runtime={"user": inside}))
+    grader = f"set -e; cat closed/deep/file bin; test -L .git/l; echo z >closed/deep/file; {GRADES}"
+    spec = user.spec("exit 9", f"echo x >x; {grader}", runtime={"user": inside})
+    spec = judging(spec, earlier_of(first))
+    again = user.run(spec)
+    assert brief(again) == ("completed", None, 0), again.message
+    assert again.verdict == "pass"
     user.discard(spec)
     assert not spec.folder.exists()

@@ -462,3 +462,24 @@ def test_what_a_grader_was_told_by_its_agent_may_name_either_trial(trials: Trial
     row["ids"]["run_id"] = "another"
     again = judged_again(trials, first, grader=predicts() + scores(row))
     assert again.reason == "identity_mismatch"
+
+
+@pytest.mark.parametrize("agent", ["exit 3", "true"])
+def test_notes_that_labledger_did_not_write(trials: Trials, agent: str) -> None:
+    """What stands under our keys in evidence from elsewhere may be anything."""
+    first = trials.run(agent, **NO_GRADING)
+    evidence = first.evidence[0] | {
+        "ext": {
+            "problems": ["events"],
+            "redacted": "many",
+            "isolation": ["agent_user"],
+            "rejected": {"score": "artifact://sha256/../../../etc/passwd", "prediction": 7},
+            "notes": [],
+        }
+    }
+    earlier = replace(earlier_of(first), evidence=evidence)
+    again = judged_again(trials, first, earlier=earlier, **NO_GRADING)
+    assert (again.status, again.verdict) == (first.status, first.verdict)
+    assert {a.sha256 for a in again.artifacts if agent != "true"} <= {
+        a.sha256 for a in first.artifacts
+    }

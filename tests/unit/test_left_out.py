@@ -1,0 +1,61 @@
+"""Folders that a listing leaves out, looked into where they are small."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from labledger.trial import left_out
+from labledger.trial.left_out import digest, look_into, seeded
+from labledger.trial.seeds import InlineSeed
+from labledger.trial.workspace import list_folder
+
+FILES = {".git/HEAD": "main", ".git/refs/a": "a", "sub/.git/b": "b", "x/.cache/c": "c", "y": "y"}
+
+
+def looked_into(folder: Path) -> dict[str, left_out.Inside]:
+    return look_into(folder, list_folder(folder))
+
+
+def test_a_seeded_folder_is_its_seeds(tmp_path: Path) -> None:
+    """Right after it was filled, what lies in such a folder is what the seed has there."""
+    seed = InlineSeed(FILES)
+    seed.fill(tmp_path)
+    found = looked_into(tmp_path)
+    assert found == seeded(seed, found)
+    assert found.keys() == {".git", "sub/.git"}
+    first = {name: digest(inside) for name, inside in found.items()}
+    (tmp_path / ".git" / "refs" / "a").chmod(0o755)
+    (tmp_path / "sub" / ".git" / "hollow").mkdir()
+    second = {name: digest(inside) for name, inside in looked_into(tmp_path).items()}
+    assert first[".git"] != second[".git"]
+    assert first["sub/.git"] == second["sub/.git"]
+
+
+@pytest.mark.parametrize("limit", ["MAX_FILES", "MAX_BYTES"])
+def test_all_folders_together_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """What is too much, by number or by size, is not read; what is small beside it may be."""
+    InlineSeed(FILES).fill(tmp_path)
+    monkeypatch.setattr(left_out, limit, {"MAX_FILES": 3, "MAX_BYTES": 6}[limit])
+    assert looked_into(tmp_path).keys() == {".git", "sub/.git"}
+    for name in ("more", "most"):
+        (tmp_path / ".git" / name).write_text("x")
+    assert looked_into(tmp_path).keys() == {"sub/.git"}
+
+
+@pytest.mark.parametrize("thing", ["pipe", "two names", "no text"])
+def test_what_cannot_be_kept(tmp_path: Path, thing: str) -> None:
+    """A folder in which something lies that is no file with one name is not known."""
+    InlineSeed(FILES).fill(tmp_path)
+    match thing:
+        case "pipe":
+            os.mkfifo(tmp_path / ".git" / "pipe")
+        case "two names":
+            (tmp_path / ".git" / "other").hardlink_to(tmp_path / ".git" / "HEAD")
+        case _:
+            Path(os.fsdecode(os.fsencode(tmp_path) + b"/.git/bad\xff")).write_text("x")
+    assert looked_into(tmp_path).keys() == {"sub/.git"}
