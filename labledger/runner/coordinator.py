@@ -25,6 +25,7 @@ from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialSpec
 from labledger.trial.gate import NotStarted
 from labledger.trial.grading import DISK_FULL
+from labledger.trial.regrading import is_carried_over
 from labledger.trial.uncollected import Uncollected
 from labledger.trial.worker import NOT_STARTED
 
@@ -177,6 +178,10 @@ class Coordinator:
             self.trouble = error.message
             self._warn(error.message)
             return
+        if is_carried_over(spec):
+            # What it says of engine, disk or container was so when its agent ran.
+            self._keep(result, spec)
+            return
         if self.stop.level > 1 and result.reason == CONTAINER_KILLED:
             self._discards.add(self.trials.withdraw(spec, _STOPPED))
             return
@@ -201,6 +206,7 @@ class Coordinator:
         for text in result.notes:
             self._tell_note(spec, text)
         again = result.status in retry["retry_on"] and result.attempt < retry["max_attempts"]
+        again = again and not is_carried_over(spec)
         if not self.books.keep(result, final=not again):
             # Its container is there still, to be collected again.
             self._look_again(spec)

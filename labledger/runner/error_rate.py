@@ -13,19 +13,24 @@ _AT_LEAST = 10
 """A share of fewer slots says little."""
 
 
+OF_REGRADING = frozenset({SlotStatus.GRADE_ERROR})
+"""Those of a regrading: the others are of the run that it regrades, as they were."""
+
+
 @dataclass(slots=True)
 class ErrorRate:
     """The share of errors among the slots that this coordinator committed after a trial."""
 
     limit: float | None
     """The largest share that is put up with; None puts up with any."""
+    counted: frozenset[SlotStatus] = _ERRORS
     committed: int = 0
     errors: int = 0
 
     def note(self, status: SlotStatus) -> None:
         if status is not SlotStatus.SKIPPED_PRUNED:
             self.committed += 1
-            self.errors += status in _ERRORS
+            self.errors += status in self.counted
 
     def trouble(self) -> str | None:
         """Why to stop; None where the share is within the limit."""
@@ -34,8 +39,9 @@ class ErrorRate:
         share = self.errors / self.committed
         if share <= self.limit:
             return None
+        kinds = " or ".join(sorted(self.counted))
         return (
             f"{self.errors} of {self.committed} slots committed since this start "
-            f"({share:.0%}) ended as setup_error, grade_error or infra_error: more than "
+            f"({share:.0%}) ended as {kinds}: more than "
             f"--max-error-rate {self.limit:g}; mend the cause, or resume with a higher rate"
         )

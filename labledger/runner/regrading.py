@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from labledger import __version__, canonical
-from labledger.errors import AlreadyJudged, PreflightFailed, Problem, RunNotComplete
+from labledger.errors import AlreadyJudged, LedgerError, PreflightFailed, Problem, RunNotComplete
 from labledger.experiment import document as documents
 from labledger.experiment.new_grader import NewGrader
 from labledger.ledger.model import Grading, NewRun, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.registration import TaskRow
 from labledger.ledger.writer import LedgerWriter
+from labledger.records import RUN_ID
 from labledger.runner import environment
 from labledger.runner.checks import check_room
 from labledger.runner.lab import Lab
@@ -67,8 +68,11 @@ def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str
         "grader_digest": grader_digest(document),
         "head": head,
     }
+    run_id = f"{root.run_id}.g{generation}"
+    if not RUN_ID.fullmatch(run_id):
+        raise LedgerError(f"{run_id} would be longer than the id of a run may be")
     return NewRun(
-        run_id=f"{root.run_id}.g{generation}",
+        run_id=run_id,
         experiment_id=root.experiment_id,
         name=root.name,
         resolved=document,

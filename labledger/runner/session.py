@@ -21,7 +21,7 @@ from labledger.records import JsonObject, RunStatus
 from labledger.runner.bookkeeping import Bookkeeper
 from labledger.runner.budget import Budget
 from labledger.runner.coordinator import Coordinator
-from labledger.runner.error_rate import ErrorRate
+from labledger.runner.error_rate import OF_REGRADING, ErrorRate
 from labledger.runner.events import event
 from labledger.runner.executors import LocalTrials
 from labledger.runner.holds import Holds
@@ -138,7 +138,7 @@ class Session:
                 mirrors=mirrors,
                 mend_mirrors=lambda: mirrors.mend(reader, run.run_id),
                 pruning=self._pruning(run, reader),
-                error_rate=ErrorRate(self.options.max_error_rate),
+                error_rate=self._error_rate(run),
                 budget=self._budget(run, reader, left),
                 staged={idx: known.attempt for idx, known in left.items() if known.staged},
                 disk=holds.disk,
@@ -160,6 +160,10 @@ class Session:
         if coordinator.trouble is None:
             sweep(reader, reader.run(self.run_id), folder, self.options.keep, self.options.tell)
         return coordinator.trouble
+
+    def _error_rate(self, run: RunInfo) -> ErrorRate:
+        rate = ErrorRate(self.options.max_error_rate)
+        return replace(rate, counted=OF_REGRADING) if run.regrades else rate
 
     @staticmethod
     def _pruning(run: RunInfo, reader: LedgerReader) -> Pruning:

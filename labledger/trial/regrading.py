@@ -27,6 +27,11 @@ def is_gradable(spec: TrialSpec, earlier: Earlier) -> bool:
     return failed and bool(spec.plan.policy["grade_failed_agents"])
 
 
+def is_carried_over(spec: TrialSpec) -> bool:
+    """True where a trial is to be judged again and leaves nothing to judge: it stays as it was."""
+    return spec.earlier is not None and not is_gradable(spec, spec.earlier)
+
+
 def as_one(earlier: Earlier, ended: Ended) -> Ended:
     """An earlier trial and the container that judged it again as one trial of two parts."""
     duration_ms = _until_graded(earlier) + ended.duration_ms

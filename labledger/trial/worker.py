@@ -46,7 +46,7 @@ def run_trial(spec: TrialSpec) -> TrialResult:
     other trouble is the result's status. Where a trial is to be judged again, it is its grader
     alone that runs; where there is nothing to judge, nothing does.
     """
-    if spec.earlier is not None and not regrading.is_gradable(spec, spec.earlier):
+    if spec.earlier is not None and regrading.is_carried_over(spec):
         return regrading.carried_over(spec, spec.earlier)
     begun = clock.utc_now()
     try:

@@ -19,12 +19,14 @@ from experiments import (
     WRONG,
     EngineLog,
     Project,
+    until,
 )
 
 import labledger
 from labledger.errors import AlreadyJudged, InvalidInput, RunNotComplete, RunNotFound
 from labledger.faults import VARIABLE
 from labledger.records import JsonObject
+from labledger.trial.container import thread_engine
 
 pytestmark = pytest.mark.docker
 
@@ -173,6 +175,21 @@ def test_generation_after_generation(project: Project) -> None:
     assert [tuple(row.values()) for row in counted] == [(1, 0), (2, 0), (3, 1)]
 
 
+def test_a_sealed_grader(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """Where there is no agent there is nothing to seal from; scores say that it was not there."""
+    project = Project(tmp_path, {"a": BY_MODE})
+    project.document["benchmark"]["grader"]["sealed"] = True
+    project.save()
+    project.start("first")
+    project.write("lenient.sh", LENIENT)
+    regrade(project)
+    assert outcomes(project, "first.g2") == outcomes(project, "first")
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        isolation = ledger.slot("first.g2", 0)["scores"][0]["ext"]["isolation"]
+    assert (isolation["sealed"], isolation["checked"]) == ("after_agent", "before_grading")
+    project.check_whole("first.g2")
+
+
 def test_the_same_grader_again(project: Project) -> None:
     """A grader judges a run once, unless it is asked to judge again."""
     with pytest.raises(AlreadyJudged, match=r"generation 1, first\.g1"):
@@ -197,6 +214,28 @@ def test_what_was_never_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
     assert outcome.complete
     assert outcomes(project, "first.g2") == before
     project.check_whole("first.g2")
+
+
+def test_an_infra_error_stays_one(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """What was the machine's fault is neither judged nor tried again."""
+    project = Project(tmp_path, {"a": HOLDS, "b": RIGHT}, max_concurrency=2)
+    with closing(project.run("first", *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        for attempt in (1, 2):
+            for slot in (0, 1):
+                until(lambda at=(slot, attempt): at in project.running("first"), "the container")
+                thread_engine().kill(project.running("first")[slot, attempt])
+        assert coordinator.finish() == 3, coordinator.stderr
+    project.write("lenient.sh", LENIENT)
+    before = outcomes(project, "first")
+    assert before["a", "base"] == before["a", "treat"] == "infra_error"
+
+    assert regrade(project).complete
+    assert outcomes(project, "first.g2") == before
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        trial = ledger.slot("first.g2", 0)["trials"][0]
+    assert trial["reason"] == "container_killed"
+    assert [attempt["attempt"] for attempt in trial["attempts"]] == [1]
 
 
 def test_what_cannot_be_regraded(project: Project, tmp_path: Path) -> None:
