@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from labledger.records import Event, JsonObject
 from labledger.trial.contract import Earlier, TrialSpec
 from labledger.trial.events import read_events
@@ -29,7 +31,7 @@ class RecalledEvidence(Evidence):
         earlier = self._stored.earlier
         for reference in noted(earlier, "rejected").values():
             self._refer(str(reference))
-        self.ext |= earlier.evidence.get("ext", {})
+        self.ext |= deepcopy(earlier.evidence.get("ext", {}))
 
     def _recall(self, *names: str) -> None:
         for name in names:
