@@ -6,13 +6,13 @@ import typer
 
 _MOST = 200
 _RUNS_SQL = (
-    "SELECT run_id FROM runs WHERE substr(run_id, 1, length(:typed)) = :typed "
+    "SELECT run_id FROM run WHERE substr(run_id, 1, length(:typed)) = :typed "
     "ORDER BY created_at DESC LIMIT :most"
 )
 
 
 def run_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Runs of the lab whose ids begin with what is typed, the newest first."""
+    """Runs and regradings whose ids begin with what is typed, the newest first."""
     from labledger.api import open_ledger
     from labledger.errors import LabLedgerError
 
