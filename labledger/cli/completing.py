@@ -12,7 +12,7 @@ _RUNS_SQL = (
 
 
 def run_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Runs and regradings whose ids begin with what is typed, the newest first."""
+    """Runs of the lab whose ids begin with what is typed, the newest first."""
     from labledger.api import open_ledger
     from labledger.errors import LabLedgerError
 
