@@ -27,7 +27,8 @@ def compare(
         typer.Argument(
             metavar="SIDES",
             help="RUN: its baseline against every treatment. RUN A B: two of its variants. Or two "
-            "sides, each RUN or RUN:VARIANT.",
+            "sides, each RUN or RUN:VARIANT. Of a run that was graded again, RUN.g1 is its first "
+            "grading, RUN.g2 the second; RUN is what counts.",
             show_default=False,
             autocompletion=completing.run_ids,
         ),

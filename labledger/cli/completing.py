@@ -6,7 +6,7 @@ import typer
 
 _MOST = 200
 _RUNS_SQL = (
-    "SELECT run_id FROM runs WHERE substr(run_id, 1, length(:typed)) = :typed "
+    "SELECT run_id FROM run WHERE substr(run_id, 1, length(:typed)) = :typed "
     "ORDER BY created_at DESC LIMIT :most"
 )
 

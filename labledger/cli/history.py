@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from labledger.cli import arguments, completing
 from labledger.cli.console import out, out_json, say, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from labledger.ledger.model import Grading
+    from labledger.records import JsonObject
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +31,12 @@ def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None
         found = ledger.runs()
         gradings = [ledger.gradings(run.run_id) for run in found]
     if json:
-        out_json([run.as_json() for run in found])
+        out_json(
+            [
+                {**run.as_json(), **_graded(run.run_id, of_run)}
+                for run, of_run in zip(found, gradings, strict=True)
+            ]
+        )
         return
     columns = ("run_id", "experiment", "status", "committed", "slots", "created")
     rows = [
@@ -41,9 +52,17 @@ def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None
     ]
     table(columns, rows, right=("committed", "slots"))
     for run, of_run in zip(found, gradings, strict=True):
-        if run.run_id == of_run[0].run_id:
+        if of_run and run.run_id == of_run[0].run_id:
             for line in grading_lines(run.run_id, of_run):
                 out(line)
+
+
+def _graded(run_id: str, gradings: Sequence[Grading]) -> JsonObject:
+    """Which generation a run is, and of which run."""
+    own = next((grading for grading in gradings if grading.run_id == run_id), None)
+    if own is None:
+        return {}
+    return {"root_id": own.root_id, "generation": own.generation, "counts": own.counts}
 
 
 def status(

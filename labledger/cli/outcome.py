@@ -51,7 +51,9 @@ def print_next(outcome: RunOutcome) -> None:
 
 def grading_lines(run_id: str, gradings: Sequence[Grading]) -> Iterator[str]:
     """That a run was graded again, or which run it is that this one grades again."""
-    own = next(grading for grading in gradings if grading.run_id == run_id)
+    own = next((grading for grading in gradings if grading.run_id == run_id), None)
+    if own is None:
+        return
     if own.generation > 1:
         yield f"{run_id} is grading {own.generation} of {own.root_id}{_standing(own)}"
     elif len(gradings) > 1:

@@ -56,7 +56,8 @@ def report(
     """Report a run: one file that works offline.
 
     Outcomes with intervals, paired differences, tasks, time, cost, errors, trials with their logs,
-    and where all of it comes from. An unfinished run is reported as such.
+    and where all of it comes from. An unfinished run is reported as such. Of a run that was graded
+    again, RUN.g1, RUN.g2, … are its gradings; RUN is what counts.
     """
     from labledger.analysis.report.options import MIB, Logs, ReportOptions
     from labledger.cli.console import say

@@ -101,8 +101,13 @@ class LedgerReader:
             run_no = graded_number(connection, name)
             found = gradings.of_run(connection, run_no)
             run = runs.one_run(connection, run_no)
-            [grading] = [one for one in found if one.run_id == run.run_id]
-            return Graded(name, run, grading, len(found))
+            for grading in found:
+                if grading.run_id == run.run_id:
+                    return Graded(name, run, grading, len(found))
+        raise LedgerError(
+            f"the ledger has lost which grading run {run.run_id} is",
+            hint="`labledger verify` says what else was changed",
+        )
 
     def counts(self, run_id: str) -> list[VariantCounts]:
         """How far each variant is, in the order of the experiment."""

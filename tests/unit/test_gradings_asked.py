@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gradings_kit as graded
 import ledger_kit as kit
@@ -18,6 +18,7 @@ from labledger.analysis.query import query, query_run
 from labledger.analysis.question import CompareOptions
 from labledger.analysis.report.options import ReportOptions
 from labledger.api import open_ledger
+from labledger.cli import completing
 from labledger.cli.app import app
 from labledger.errors import InvalidInput, QueryFailed, RunNotFound
 from labledger.ledger.objects import VIEWS
@@ -410,3 +411,17 @@ def test_runs_and_status_tell_of_gradings(path: Path) -> None:
         ("run-1.g3", True),
         ("run-1.g4", False),
     ]
+    listed = {run["run_id"]: run for run in json.loads(told("runs", "--json"))}
+    assert [listed["run-1.g3"][name] for name in ("root_id", "generation", "counts")] == [
+        *("run-1", 3, True),
+    ]
+
+
+def test_the_shell_completes_regradings_too(path: Path) -> None:
+    """They are runs to `resume`, `status` and `verify`."""
+
+    class Typed:
+        params: ClassVar[dict[str, Any]] = {"lab_dir": path.parent}
+
+    found = completing.run_ids(Typed, "run-1")  # type: ignore[arg-type]
+    assert sorted(found) == ["run-1", "run-1.g2", "run-1.g3", "run-1.g4"]
