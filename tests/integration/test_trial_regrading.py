@@ -119,7 +119,8 @@ def test_another_grader_says_otherwise(trials: Trials) -> None:
     assert ext["regrades"] == again.evidence[0]["ext"]["regrades"] == regrades
     for phase in ("setup", "agent"):
         assert again.phases[phase] == first.phases[phase]
-    assert again.phases["grader"] != first.phases["grader"]
+    assert b"new" in trials.content(again, "grader_stdout")
+    assert b"new" not in trials.content(first, "grader_stdout")
     for same in ("outcome", "events", "metrics", "started_at"):
         assert getattr(again, same) == getattr(first, same)
     shared = {"agent_stdout", "agent_stderr", "setup_stdout", "setup_stderr", "events"}
@@ -329,8 +330,6 @@ def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> No
     state = thread_engine().inspect_one(spec.container)
     lasted = Ended.of(state, 0, ExitStatus.KNOWN).duration_ms
     before = first.duration_ms - first.phases["grader"].duration_ms
-    if trouble == "ended":
-        assert again.duration_ms == before + lasted
     assert before <= again.duration_ms <= before + lasted + 1000
 
 
