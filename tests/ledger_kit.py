@@ -206,6 +206,19 @@ def begin_run(writer: LedgerWriter, total: int = 4, run_id: str = RUN) -> Lease:
     return writer.acquire_lease(run_id, OWNER, 30.0)
 
 
+def tamper(path: Path, *statements: str) -> None:
+    """Change the ledger behind labledger's back, with its triggers out of the way."""
+    raw = DRIVER.connect(str(path), isolation_level=None)
+    triggers = raw.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        raw.execute(f"DROP TRIGGER {name}")
+    for statement in statements:
+        assert raw.execute(statement).rowcount != 0, statement
+    for _, sql in triggers:
+        raw.execute(sql)
+    raw.close()
+
+
 def make_older(path: Path, revision: str) -> None:
     """Put in a ledger's place one of an earlier revision, as Alembic made it, with its rows."""
     older = path.with_name("older.sqlite")

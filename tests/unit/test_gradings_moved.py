@@ -51,19 +51,6 @@ def passes(ledger: Path) -> list[tuple[object, ...]]:
     return list(query(ledger, sql)[1])
 
 
-def tamper(path: Path, *statements: str) -> None:
-    """Change the ledger behind labledger's back, with its triggers out of the way."""
-    raw = DRIVER.connect(str(path), isolation_level=None)
-    triggers = raw.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-    for name, _ in triggers:
-        raw.execute(f"DROP TRIGGER {name}")
-    for statement in statements:
-        assert raw.execute(statement).rowcount != 0, statement
-    for _, sql in triggers:
-        raw.execute(sql)
-    raw.close()
-
-
 # -- verifying
 
 
@@ -112,7 +99,7 @@ def test_a_ledger_with_regradings_verifies(there: Path) -> None:
 )  # fmt: skip
 def test_what_does_not_fit_is_found(there: Path, statement: str, run_id: str, words: str) -> None:
     """What views go by, and what a regrading stands upon, is checked against the runs."""
-    tamper(there / "ledger.sqlite", statement)
+    kit.tamper(there / "ledger.sqlite", statement)
     report = verify(there / "ledger.sqlite")
     told = [finding.message for finding in report.findings if finding.run_id == run_id]
     assert any(words in message for message in told), report.findings
@@ -144,7 +131,7 @@ def test_a_regrading_comes_after_its_root_wherever_it_stands(there: Path, here: 
         if table.name not in ("lease", "claim", "dispatch", "staged_result", "counted")
     ]
     moves += ["UPDATE counted SET root_no = 2, run_no = 1"]
-    tamper(there / "ledger.sqlite", *moves)
+    kit.tamper(there / "ledger.sqlite", *moves)
     assert verify(there / "ledger.sqlite").is_clean
     found = import_runs(here, there)
     assert [each.run_id for each in found] == ["run-1", REGRADED, "run-1.g3"]
@@ -229,7 +216,7 @@ def test_a_regrading_that_labledger_would_not_write_is_refused(
     raw.close()
     document = json.loads(resolved)
     document["regrades"] |= changes
-    tamper(path, f"UPDATE run SET resolved = '{canonical.dumps(document)}' WHERE run_no = 3")
+    kit.tamper(path, f"UPDATE run SET resolved = '{canonical.dumps(document)}' WHERE run_no = 3")
     with pytest.raises(LedgerError, match=r"run-1\.g3 of the source does not say as a regrading"):
         import_runs(here, there)
     assert not here.ledger.exists()

@@ -305,19 +305,6 @@ def test_histories_that_part_are_refused(here: Lab, tmp_path: Path) -> None:
 # -- sources that cannot be believed
 
 
-def tamper(lab: Path, *statements: str) -> None:
-    """Change a ledger behind labledger's back, with its triggers out of the way."""
-    raw = DRIVER.connect(str(lab / "ledger.sqlite"), isolation_level=None)
-    triggers = raw.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-    for name, _ in triggers:
-        raw.execute(f"DROP TRIGGER {name}")
-    for statement in statements:
-        raw.execute(statement)
-    for _, sql in triggers:
-        raw.execute(sql)
-    raw.close()
-
-
 TAMPERED = {
     "score": ("UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5", "slot 5"),
     "metric": ("UPDATE metric SET value = 0.75 WHERE schedule_idx = 4", "slot 4"),
@@ -340,7 +327,7 @@ TAMPERED = {
 @pytest.mark.parametrize(("statement", "words"), TAMPERED.values(), ids=TAMPERED.keys())
 def test_a_tampered_source_is_refused(there: Path, here: Lab, statement: str, words: str) -> None:
     """Whatever was changed since it was committed is named, and nothing is written."""
-    tamper(there, statement)
+    kit.tamper(there / "ledger.sqlite", statement)
     with pytest.raises(LedgerError, match=words):
         import_runs(here, there)
     assert not here.root.exists()
@@ -349,7 +336,7 @@ def test_a_tampered_source_is_refused(there: Path, here: Lab, statement: str, wo
 def test_a_clean_run_beside_a_tampered_one_is_brought(there: Path, here: Lab) -> None:
     """Only the runs that are asked for need to verify."""
     begin(there, "theirs", 2)
-    tamper(there, "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
+    kit.tamper(there / "ledger.sqlite", "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
     assert standings(import_runs(here, there, ["theirs"])) == [("theirs", Standing.NEW)]
 
 
@@ -485,7 +472,7 @@ def test_an_older_source_is_upgraded_as_a_copy(there: Path, here: Lab) -> None:
 
 def test_a_newer_source_is_refused(there: Path, here: Lab) -> None:
     """What a later labledger wrote is not guessed at."""
-    tamper(there, "UPDATE alembic_version SET version_num = '9999'")
+    kit.tamper(there / "ledger.sqlite", "UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(LedgerTooNew, match="revision 9999"):
         import_runs(here, there)
     assert not here.root.exists()
@@ -524,7 +511,7 @@ def test_the_command_says_what_came(there: Path, here: Lab) -> None:
     [new] = json.loads(command(*words, "--json").stdout)
     assert (new["run_id"], new["standing"], new["committed"]) == ("run-1", "new", 6)
     assert command(*words).stdout == ("run-1 is here already, the same: 6 of 6 slots committed\n")
-    tamper(there, "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
+    kit.tamper(there / "ledger.sqlite", "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
     refused = command(*words)
     assert refused.returncode == 3
     assert "does not verify; nothing was imported" in refused.stderr

@@ -32,19 +32,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def tamper(path: Path, *statements: str) -> None:
-    """Change the ledger behind labledger's back, with its triggers out of the way."""
-    raw = DRIVER.connect(str(path), isolation_level=None)
-    triggers = raw.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-    for name, _ in triggers:
-        raw.execute(f"DROP TRIGGER {name}")
-    for statement in statements:
-        assert raw.execute(statement).rowcount != 0, statement
-    for _, sql in triggers:
-        raw.execute(sql)
-    raw.close()
-
-
 def test_an_untouched_ledger_is_clean(path: Path) -> None:
     """Nothing is found in what labledger wrote, and the figures say what was looked at."""
     report = verify(path)
@@ -112,7 +99,7 @@ CHANGED = {
 @pytest.mark.parametrize(("statement", "slot"), CHANGED.values(), ids=CHANGED.keys())
 def test_a_changed_slot_is_found(path: Path, statement: str, slot: int) -> None:
     """One changed, removed or inserted row is found, in its run and its slot."""
-    tamper(path, statement)
+    kit.tamper(path, statement)
     report = verify(path)
     assert [(f.run_id, f.schedule_idx) for f in report.findings][:1] == [(kit.RUN, slot)]
 
@@ -133,14 +120,14 @@ RUN_CHANGES = {
 @pytest.mark.parametrize("statement", RUN_CHANGES.values(), ids=RUN_CHANGES.keys())
 def test_a_changed_run_is_found(path: Path, statement: str) -> None:
     """The immutable part of a run, and its progress, are checked as well."""
-    tamper(path, statement)
+    kit.tamper(path, statement)
     assert any(finding.run_id == kit.RUN for finding in verify(path).findings)
 
 
 def test_a_removed_commit_is_found(path: Path) -> None:
     """A commit cut out of the middle, with all its rows, leaves a gap in the chain."""
     tables = ("score", "prediction", "evidence_record", "event", "metric", "attempt", "trial")
-    tamper(
+    kit.tamper(
         path,
         *(f"DELETE FROM {table} WHERE schedule_idx = 4" for table in (*tables, "slot_commit")),
     )
@@ -150,7 +137,7 @@ def test_a_removed_commit_is_found(path: Path) -> None:
 
 def test_rows_without_their_commit_are_found(path: Path) -> None:
     """A commit removed by itself leaves rows behind; the slots after it are still judged right."""
-    tamper(path, "PRAGMA foreign_keys = OFF", "DELETE FROM slot_commit WHERE schedule_idx = 4")
+    kit.tamper(path, "PRAGMA foreign_keys = OFF", "DELETE FROM slot_commit WHERE schedule_idx = 4")
     found = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
     assert (None, "a row of trial has lost its row of slot_commit") in found
     assert (4, "the commits of slots 4 to 4 are missing") in found
@@ -160,7 +147,7 @@ def test_rows_without_their_commit_are_found(path: Path) -> None:
 def test_a_truncated_run_is_found(path: Path) -> None:
     """The last commit removed together with its progress contradicts a completed run."""
     tables = ("score", "prediction", "evidence_record", "event", "metric", "attempt", "trial")
-    tamper(
+    kit.tamper(
         path,
         *(
             f"DELETE FROM {table} WHERE schedule_idx = 5"
@@ -174,7 +161,7 @@ def test_a_truncated_run_is_found(path: Path) -> None:
 
 def test_a_rewritten_commit_breaks_the_chain_after_it(path: Path) -> None:
     """Whoever recomputes one commit's digests would have to recompute all that follow."""
-    tamper(path, "UPDATE slot_commit SET chain_digest = 'x' WHERE schedule_idx = 3")
+    kit.tamper(path, "UPDATE slot_commit SET chain_digest = 'x' WHERE schedule_idx = 3")
     found = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
     message = "the commit does not follow from the one before it"
     assert found == [(3, message), (4, message)]
@@ -205,7 +192,7 @@ def test_one_run_is_verified_alone(path: Path) -> None:
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2, "run-2")
         writer.commit_result(lease, kit.result(0, "run-2"))
-    tamper(path, "UPDATE score SET verdict = 'missing' WHERE run_no = 1 AND schedule_idx = 5")
+    kit.tamper(path, "UPDATE score SET verdict = 'missing' WHERE run_no = 1 AND schedule_idx = 5")
     assert verify(path, "run-2").is_clean
     assert verify(path, kit.RUN).findings
     with pytest.raises(RunNotFound):
