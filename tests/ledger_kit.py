@@ -179,20 +179,26 @@ def make_ledger(folder: Path) -> Path:
     """A new ledger with an id of its own: a copy of one that `migrate` made."""
     path = folder / ".lab" / "ledger.sqlite"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    content, its_id = _new_ledger()
     path.touch(0o600)
-    path.write_bytes(content.replace(its_id, uuid.uuid4().hex.encode()))
+    path.write_bytes(_new_ledger())
+    give_id(path)
     return path
 
 
+def give_id(path: Path) -> None:
+    """Make a copied ledger one of its own, whose containers are nobody else's."""
+    with LedgerReader.open(path) as reader:
+        its_id = reader.ledger_id.encode()
+    path.write_bytes(path.read_bytes().replace(its_id, uuid.uuid4().hex.encode()))
+
+
 @cache
-def _new_ledger() -> tuple[bytes, bytes]:
-    """The file of a new ledger, and the id in it."""
+def _new_ledger() -> bytes:
+    """The file of a new ledger."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.sqlite"
         migrate.upgrade(path)
-        with LedgerReader.open(path) as reader:
-            return path.read_bytes(), reader.ledger_id.encode()
+        return path.read_bytes()
 
 
 def open_writer(path: Path, clock: FakeClock | None = None) -> LedgerWriter:

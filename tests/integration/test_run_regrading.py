@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from experiments import (
     Project,
     until,
 )
+from ledger_kit import give_id
 
 import labledger
 from labledger.errors import AlreadyJudged, InvalidInput, RunNotComplete, RunNotFound
@@ -39,10 +41,20 @@ LENIENT = GRADER.replace('[ "$answer" != ungradable ]', "true").replace(
 """Takes `ungradable` for an answer, and for a right one."""
 
 
-@pytest.fixture
-def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
-    project = Project(tmp_path, TASKS)
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]) -> Path:
+    """The folder of a project with one complete run."""
+    project = Project(tmp_path_factory.mktemp("first"), TASKS)
     project.start("first")
+    return project.folder
+
+
+@pytest.fixture
+def project(first: Path, tmp_path: Path) -> Project:
+    """A project of one's own with that run, whose containers are counted apart."""
+    shutil.copytree(first, tmp_path / "project")
+    project = Project(tmp_path / "project", TASKS)
+    give_id(project.lab / "ledger.sqlite")
     project.write("lenient.sh", LENIENT)
     return project
 
