@@ -46,7 +46,7 @@ def main() -> int:
     agree = [compare_verdicts(drive, expected(problems))]
     print(drive.output("compare", run_id), end="")
     report = options.directory / "report.html"
-    drive.output("report", run_id, "--output", str(report))
+    drive.output("report", run_id, "--out", str(report))
     say(f"the report: {report}")
 
     start = time.monotonic()
