@@ -15,13 +15,14 @@ import os
 import shutil
 import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 from bench import synthetic
 from labledger.cli import app
 from labledger.records import TrialResult
-from labledger.runner import executors, session
+from labledger.runner import session
+from labledger.runner.executors import LocalTrials
 from labledger.trial import traces
 from labledger.trial.contract import TrialSpec
 
@@ -59,17 +60,12 @@ class Watch:
         print(json.dumps(found), flush=True)
 
 
-class MadeUpTrials:
-    """Stands where `labledger.runner.executors.LocalTrials` does."""
+class MadeUpTrials(LocalTrials):
+    """The executor of a run, but for what its trials are."""
 
     watch: Watch
     half: Path | None = None
     half_idx = -1
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self.capacity = width + min(width, executors.MAX_AHEAD)
-        self._pool = ThreadPoolExecutor(self.capacity, "trial")
 
     def submit(self, spec: TrialSpec) -> Future[TrialResult]:
         self.watch.dispatched()
@@ -79,26 +75,14 @@ class MadeUpTrials:
         if spec.slot.schedule_idx == self.half_idx:
             # In the coordinator's thread, between two transactions: the copy is a whole ledger.
             shutil.copytree(spec.plan.run_dir.parents[1], self.half, ignore=_shared_memory)
-        return self._pool.submit(_made_up, spec)
+        return self._trials.submit(_made_up, spec)
 
-    def noted(self) -> list[tuple[TrialSpec, str]]:
-        """None of them is ever begun anew."""
-        return []
-
-    def discard(self, spec: TrialSpec) -> Future[None]:
+    def discard(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+        del keep_folder  # There is none.
         traces.forget(spec.folder)
         done: Future[None] = Future()
         done.set_result(None)
         return done
-
-    def close_gate(self) -> None:
-        """Nothing waits at a gate."""
-
-    def abandon(self) -> None:
-        """Nothing goes on by itself."""
-
-    def shutdown(self) -> None:
-        self._pool.shutdown(wait=True)
 
 
 def _made_up(spec: TrialSpec) -> TrialResult:
@@ -125,7 +109,7 @@ def main() -> None:
     MadeUpTrials.watch = Watch(float(begun))
     if mode == "whole":
         MadeUpTrials.half, MadeUpTrials.half_idx = Path(rest[0]), int(rest[1])
-    session.LocalTrials = MadeUpTrials  # type: ignore[assignment,attr-defined]
+    session.LocalTrials = MadeUpTrials  # type: ignore[attr-defined,misc]
     sys.argv = ["labledger", *sys.argv[split + 1 :]]
     try:
         app.main()

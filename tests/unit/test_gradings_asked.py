@@ -387,6 +387,7 @@ def test_a_page_shows_trials_by_the_run_that_holds_them(path: Path) -> None:
         page = ledger.rendered_report("run-1").decode()
         assert ledger.slot("run-1.g3", 0)["slot"]["run_id"] == "run-1.g3"
     assert '<code id="run-id">run-1</code>' in page
+    assert "scores of grading 3 of 4" in page
     assert '"run_id":"run-1.g3"' in page.replace('": "', '":"')
 
 

@@ -94,6 +94,7 @@ def _view(report: JsonObject, listed: Sequence[JsonObject]) -> JsonObject:
         "style_hash": _hash(style),
         "script_hash": _hash(script),
         "title": sentences.title(report),
+        "grading_text": sentences.generation(report),
         "unfinished": sentences.unfinished(report),
         "tampering": sentences.tampering(report),
         "figures": list(_figures(report)),

@@ -77,6 +77,13 @@ def unfinished(report: JsonObject) -> str | None:
     )
 
 
+def generation(report: JsonObject) -> str | None:
+    """The grading that the numbers are from in few words, where there are several."""
+    found = report["provenance"]["grading"]
+    which = f"scores of grading {found['generation']} of {found['generations']}"
+    return which if found["generations"] > 1 else None
+
+
 def graded(report: JsonObject) -> str | None:
     """Which of a run's gradings the numbers are from, where there are several."""
     found = report["provenance"]["grading"]
