@@ -267,6 +267,7 @@ def test_a_suspended_coordinator_leaves_a_trial_that_runs_alone(
     with closing(started) as first:
         await_loss(project, first)
         with closing(project.resume("one", *HOLDING)) as second:
+            second.until("run_started")
             until(lambda: list(project.running("one")) == [(2, 1)], "the trial that holds")
             running = project.running("one")
             first.signal(signal.SIGCONT)
