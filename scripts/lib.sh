@@ -11,11 +11,18 @@ as_root() {
   fi
 }
 
-apt_update() { as_root apt-get -qq update || say "apt-get update met errors; going on with the lists it has"; }
+# One script at a time: apt does not wait while another one updates the lists.
+apt_lock=/var/lib/apt/labledger.lock
+
+apt_update() {
+  as_root flock "$apt_lock" apt-get -qq update ||
+    say "apt-get update met errors; going on with the lists it has"
+}
 
 # Installs packages from the lists that apt has.
 apt_install() {
   local output
-  output=$(as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 \
+  output=$(as_root env DEBIAN_FRONTEND=noninteractive \
+    flock "$apt_lock" apt-get -q -o DPkg::Lock::Timeout=300 \
     install -y --no-install-recommends "$@" 2>&1) || die "apt could not install $*: $(tail -n 20 <<<"$output")"
 }
