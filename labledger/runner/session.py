@@ -78,18 +78,17 @@ class Session:
                 write_summary(folder, summary, fence)
             with self._excused(trouble):
                 self.writer.release_lease(lease, status)
+            regrading = self._regrading(run, reader, complete)
         stopped = self.options.stop.level > 0
-        regrading = self._regrading(run, complete)
         outcome = RunOutcome(self.run_id, folder, complete, summary, stopped, trouble, regrading)
         self.options.tell(_ended(outcome))
         return outcome
 
-    def _regrading(self, run: RunInfo, complete: bool) -> Regrading | None:
+    def _regrading(self, run: RunInfo, reader: LedgerReader, complete: bool) -> Regrading | None:
         """Of a regrading: what it changed, when it is complete."""
         if run.regrades is None:
             return None
-        with LedgerReader.open(self.lab.ledger) as reader:
-            gradings = reader.gradings(run.run_id)
+        gradings = reader.gradings(run.run_id)
         generation = run.regrades["generation"]
         earlier = [g for g in gradings if g.complete and g.generation < generation][-1]
         found = flips(self.lab.ledger, earlier.run_id, run.run_id) if complete else ()
