@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
@@ -228,9 +228,6 @@ class TrialResult:
                 "artifacts": tuple(Artifact(sha, size, None) for sha, size in data["artifacts"]),
             }
         )
-
-    def failed_with(self, status: SlotStatus, reason: str, message: str) -> Self:
-        return replace(self, status=status, reason=reason, message=message)
 
 
 _PLAIN_FIELDS = (

@@ -20,7 +20,7 @@ import pytest
 from regrading_kit import NEW_GRADER, NOT_RUN, earlier_of, regraded_spec
 from trial_kit import GRADER, GRADES, SCORE, Trials, brief, predicts, scores, until
 
-from labledger.records import JsonObject, TrialResult
+from labledger.records import JsonObject, SlotStatus, TrialResult
 from labledger.trial import workspace_tar
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import OUTER_MARGIN_S, ExitStatus, Sealing, TrialSpec
@@ -239,6 +239,10 @@ def test_grade_error_is_judged_again(trials: Trials) -> None:
 NO_GRADING = {"benchmark": {"policy": {"grade_failed_agents": False}}}
 
 
+def failed(result: TrialResult, status: SlotStatus, reason: str, message: str) -> TrialResult:
+    return replace(result, status=status, reason=reason, message=message)
+
+
 @pytest.mark.parametrize(
     ("settings", "status"),
     [
@@ -253,7 +257,7 @@ def test_what_was_never_graded_is_carried_over(
     """Without a container: the same status, reason, message, evidence; it says what it was."""
     first = trials.run(**{"agent": "true", **settings})
     if status is None:
-        first = first.failed_with(first.status.INFRA_ERROR, "container_killed", "it was killed")
+        first = failed(first, SlotStatus.INFRA_ERROR, "container_killed", "it was killed")
     spec = regraded_spec(trials, first, **{k: v for k, v in settings.items() if k != "agent"})
     again = run_trial(spec)
     assert thread_engine().inspect(spec.container) is None
@@ -269,9 +273,7 @@ def test_what_was_never_graded_is_carried_over(
 
 def test_forged_status_is_carried_over(trials: Trials) -> None:
     """An agent that forged its end is not judged, whatever the policy says of failures."""
-    first = trials.run("true").failed_with(
-        TrialResult.from_json(trials.run("exit 3").as_json()).status, "status_forged", "forged"
-    )
+    first = failed(trials.run("true"), SlotStatus.AGENT_ERROR, "status_forged", "forged")
     spec = regraded_spec(trials, first)
     again = run_trial(spec)
     assert (again.status.value, again.reason) == ("agent_error", "status_forged")
