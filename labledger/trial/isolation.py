@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 from labledger.records import JsonObject
@@ -10,6 +11,9 @@ from labledger.trial.contract import TrialSpec
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 """What a plain task needs as root: to install packages and to end its own processes."""
+
+_SHELL_BYTES = 8 << 20
+"""More than the shell that runs `trial.sh` needs, whichever it is."""
 
 _WRITTEN = {"out": contract.OUT, "state": contract.STATE, "workspace": contract.WORKSPACE}
 """Where a container finds the folders of its trial that it may write in."""
@@ -61,7 +65,18 @@ def _trial_arguments(spec: TrialSpec) -> list[str]:
     share = "0" if os.geteuid() == 0 else "1"
     log_bytes = str(spec.plan.runtime["max_log_bytes"])
     sealed = spec.plan.sealing.value
-    return [*limits, grade_failed, log_bytes, share, sealed, spec.plan.agent_user or ""]
+    user = spec.plan.agent_user or ""
+    return [*limits, grade_failed, log_bytes, share, sealed, user, str(_yields(spec))]
+
+
+def _yields(spec: TrialSpec) -> int:
+    """How much larger phases look than `trial.sh`, in thousandths of the memory limit.
+
+    The kernel ends what looks largest. When that has gone and its memory is not yet free, it may
+    look again, and `trial.sh` with its shell of a few MiB is not to be what is left.
+    """
+    limit = spec.plan.runtime["resources"]["memory_bytes"]
+    return min(1000, math.ceil(1000 * _SHELL_BYTES / limit)) if limit else 1
 
 
 def _host_config(spec: TrialSpec) -> JsonObject:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # PID 1 of a trial container: setup, agent, grader, in this container and this workspace.
 #
-#   trial.sh SETUP_CS AGENT_CS GRADER_CS GRADE_FAILED LOG_BYTES SHARE SEALED AGENT_USER
+#   trial.sh SETUP_CS AGENT_CS GRADER_CS GRADE_FAILED LOG_BYTES SHARE SEALED AGENT_USER YIELDS
 #   trial.sh become AGENT_USER
 #
 # Time limits are in hundredths of a second. GRADE_FAILED is 1 where failed agents are graded too.
@@ -9,7 +9,9 @@
 # the host's user is not root and must be able to read and delete what is left here. SEALED is `none`,
 # `unreadable` or `after_agent`; with the last, this ends when the agent has, and is started again
 # with the grader's files in place and a note, in/phases, of what came before. AGENT_USER is whom the
-# agent runs as, empty where that is whom this runs as. `become` only says whether that can be done.
+# agent runs as, empty where that is whom this runs as. YIELDS, in thousandths of the memory limit, is
+# how much larger a phase's processes look to a kernel that ends some for want of memory, so that it
+# ends them and not this. `become` only says whether something can run as AGENT_USER.
 #
 # Needs a POSIX shell and cat, chmod, mkfifo, rm and a sleep that knows fractions of a second, and
 # for an AGENT_USER the setpriv of util-linux or the su of busybox. Runs nothing else of its own,
@@ -89,7 +91,7 @@ if [ "$1" = become ]; then
     find_become "$2" || echo "$why"
     exit
 fi
-SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6 SEALED=$7 AGENT_USER=$8
+SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6 SEALED=$7 AGENT_USER=$8 YIELDS=$9
 
 exec </dev/null
 
@@ -273,6 +275,7 @@ reopen() {
 
 # Becomes the command of phase $1.
 launch() {
+    { echo "$YIELDS" >/proc/self/oom_score_adj; } 2>/dev/null
     case $1:$SEALED:$AGENT_USER in
         agent:*:?*)
             export HOME="$home"

@@ -99,6 +99,22 @@ def test_memory_limit(trials: Trials) -> None:
     assert result.verdict == "pass"
 
 
+@pytest.mark.parametrize(
+    ("limit", "yields"),
+    [(6 << 20, 1000), (32 << 20, 250), (256 << 20, 32), (None, 1)],
+    ids=("least", "tight", "usual", "none"),
+)
+def test_kernel_out_of_memory_spares_trial_sh(
+    trials: Trials, limit: int | None, yields: int
+) -> None:
+    """Every phase's processes look larger than the shell that must tell how the trial went."""
+    look = "cat /proc/1/oom_score_adj /proc/self/oom_score_adj"
+    result = trials.run(look, f"{look}; {GRADES}", look, runtime=resources(memory_bytes=limit))
+    assert brief(result) == ("completed", None, 0)
+    for phase_name in ("setup", "agent", "grader"):
+        assert trials.content(result, f"{phase_name}_stdout") == f"0\n{yields}\n".encode()
+
+
 def test_no_limits_can_be_asked_for(trials: Trials) -> None:
     """Resources that are left open make a container without those limits."""
     open_resources = {"cpus": None, "memory_bytes": None, "pids": None}

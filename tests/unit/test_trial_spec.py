@@ -120,7 +120,7 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     spec = made.spec(task={"timeout_s": 0.001}, environment={"B": "two", "A": "one"})
     config = container_config(spec)
     assert config["Entrypoint"] == ["sh", "/agentlab/in/trial.sh"]
-    assert config["Cmd"] == ["1", "1", "3000", "1", str(1 << 20), "1", "none", ""]
+    assert config["Cmd"] == ["1", "1", "3000", "1", str(1 << 20), "1", "none", "", "32"]
     assert {"AGENTLAB_ENV_0=one", "AGENTLAB_ENV_1=two"} <= set(config["Env"])
     assert "User" not in config
     host = config["HostConfig"]
@@ -202,7 +202,7 @@ def test_sealed_before_the_start(made: Trials, sealing: Sealing) -> None:
     spec = made.spec(runtime={"agent_user": agent_user}, sealing=sealing)
     inputs.prepare(spec)
     config = container_config(spec)
-    assert config["Cmd"][-2:] == [sealing.value, agent_user or ""]
+    assert config["Cmd"][6:8] == [sealing.value, agent_user or ""]
     scripts = [str(path.relative_to(spec.folder)) for path in spec.folder.rglob("grader.sh")]
     closed = config["HostConfig"]["Tmpfs"].get("/agentlab/sealed", "")
     mounted = [bind.split(":")[1] for bind in config["HostConfig"]["Binds"]]
