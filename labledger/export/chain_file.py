@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
 from labledger import canonical
-from labledger.export.files import replacing
+from labledger.export.files import Difference, first_difference, replacing
 from labledger.ledger.reader import LedgerReader
 from labledger.store import Fence
 
@@ -23,4 +24,16 @@ def write_chain(
         with replacing(out, fence) as handle:
             write_chain(reader, run_id, handle)
         return
-    out.writelines(canonical.dump_bytes(record) + b"\n" for record in reader.chain_records(run_id))
+    out.writelines(line for _, line in _lines(reader, run_id))
+
+
+def compare_chain(reader: LedgerReader, run_id: str, run_dir: Path) -> Difference | None:
+    """Where it is not, byte for byte, what the ledger makes of it. Runs of old may have none."""
+    path = run_dir / PATH
+    return first_difference(path, _lines(reader, run_id)) if path.exists() else None
+
+
+def _lines(reader: LedgerReader, run_id: str) -> Iterator[tuple[str, bytes]]:
+    """Its lines, each with what it is about."""
+    for record in reader.chain_records(run_id):
+        yield f"its {record['type']} record", canonical.dump_bytes(record) + b"\n"

@@ -1,11 +1,12 @@
-"""Writing files that appear whole or not at all, streamed."""
+"""Files of lines: written whole or not at all, and compared with what they should hold."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,3 +38,30 @@ def replacing(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]:
         if isinstance(error, OSError):
             raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a file is not what the ledger would make of it."""
+
+    path: Path
+    line: int
+    """The first line that differs, counted from 1; 0 where there is no file."""
+    message: str
+
+
+def first_difference(path: Path, expected: Iterable[tuple[str, bytes]]) -> Difference | None:
+    """Compare a file with the lines that it should have, each with its place in the ledger."""
+    number = 0
+    try:
+        with path.open("rb") as handle:
+            for number, (place, line) in enumerate(expected, 1):
+                if handle.readline() != line:
+                    return Difference(path, number, f"differs from the ledger at {place}")
+            if handle.read(1):
+                return Difference(path, number + 1, "has more than the ledger")
+    except FileNotFoundError:
+        return Difference(path, 0, "is missing")
+    except OSError as error:
+        return Difference(path, number, f"cannot be read: {error.strerror}")
+    return None

@@ -16,7 +16,7 @@ from typing import BinaryIO, Self
 
 from labledger import faults
 from labledger.errors import LedgerError
-from labledger.export.files import replacing
+from labledger.export.files import Difference, first_difference, replacing
 from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotRecords
 from labledger.store import Fence
@@ -32,16 +32,6 @@ PATHS = {
 """Each mirror's file in the run folder, by the kind of its records."""
 
 _BLOCK = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Where a mirror is not what the ledger would make of it."""
-
-    path: Path
-    line: int
-    """The first line that differs, counted from 1; 0 where there is no file."""
-    message: str
 
 
 class MirrorWriter:
@@ -137,26 +127,14 @@ def rebuild_all(reader: LedgerReader, run_id: str, folder: Path) -> list[Path]:
 def compare(reader: LedgerReader, run_id: str, run_dir: Path) -> list[Difference]:
     """The mirrors in a run folder that are not, byte for byte, what the ledger makes of them."""
     found = (
-        _first_difference(run_dir / relative, reader.record_lines(run_id, kind))
+        first_difference(run_dir / relative, _with_places(reader.record_lines(run_id, kind)))
         for kind, relative in PATHS.items()
     )
     return [difference for difference in found if difference is not None]
 
 
-def _first_difference(path: Path, expected: Iterator[tuple[int, str]]) -> Difference | None:
-    number = 0
-    try:
-        with path.open("rb") as handle:
-            for number, (idx, line) in enumerate(expected, 1):
-                if handle.readline() != line.encode() + b"\n":
-                    return Difference(path, number, f"differs from the ledger at slot {idx}")
-            if handle.read(1):
-                return Difference(path, number + 1, "has more than the ledger")
-    except FileNotFoundError:
-        return Difference(path, 0, "is missing")
-    except OSError as error:
-        return Difference(path, number, f"cannot be read: {error.strerror}")
-    return None
+def _with_places(records: Iterator[tuple[int, str]]) -> Iterator[tuple[str, bytes]]:
+    return ((f"slot {idx}", line.encode() + b"\n") for idx, line in records)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labledger.export import mirrors, summary
+from labledger.export import chain_file, mirrors, summary
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.records import JsonObject, RunStatus
@@ -55,10 +55,9 @@ def _mirror_findings(lab: Lab, reader: LedgerReader, run_id: str) -> list[str]:
     if not folder.is_dir():
         return []
     mend = f"`labledger export {run_id}` writes it anew"
-    findings = [
-        f"{difference.path}:{difference.line}: {difference.message}; {mend}"
-        for difference in mirrors.compare(reader, run_id, folder)
-    ]
+    chain = chain_file.compare_chain(reader, run_id, folder)
+    differences = mirrors.compare(reader, run_id, folder) + ([chain] if chain else [])
+    findings = [f"{found.path}:{found.line}: {found.message}; {mend}" for found in differences]
     path = folder / summary.PATH
     expected = summary.summary_bytes(summary.build_summary(reader, run_id))
     if path.is_file() and path.read_bytes() != expected:

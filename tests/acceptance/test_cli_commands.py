@@ -206,9 +206,13 @@ def test_export_everything(project: Project, folder: Path, tmp_path: Path) -> No
 
     shutil.rmtree(folder / "benchmark")
     (folder / MIRRORS["trials"]).write_text("torn", "utf-8")
+    lines = (folder / "chain.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "chain.jsonl").write_bytes(b"".join(lines[:-1]))
     damaged = project.command("verify")
     assert damaged.returncode == 3
     assert "`labledger export finished` writes it anew" in damaged.stdout
+    last = f"chain.jsonl:{len(lines)}: differs from the ledger at its commit record"
+    assert last in damaged.stdout
     project.output("export", RUN)
     assert {what: (folder / path).read_bytes() for what, path in MIRRORS.items()} == before
     project.output("export", RUN, "--what", "scores", "--out", tmp_path / "deep" / "scores.jsonl")
