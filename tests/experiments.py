@@ -265,6 +265,8 @@ class Coordinator:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            # A suspended one is continued by the kernel when its group loses who started the tests.
+            process_group=0,
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
