@@ -22,6 +22,9 @@ from labledger.trial.uncollected import uncollected
 _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"
 _BOTH_GONE = "its container and its trial folder are gone; its agent may have run before"
 
+_NOTED_WITHIN_S = 1.0
+"""How long the engine may take to note that a container has started."""
+
 _SLACK_MS = 60_000
 """How much longer than its phases a trial may take before the engine's clock is not believed."""
 
@@ -99,9 +102,12 @@ def go_on(engine: Engine, spec: TrialSpec, begun: float) -> Ended:
 
 
 def _start_of(state: ContainerState) -> float:
-    """When a container was last started, as a monotonic time, by clocks that may have been set."""
+    """When a container was last started, as a monotonic time, by clocks that may have been set.
+
+    Rather too early than too late: the engine notes a start when it has happened.
+    """
     age = clock.parse(clock.utc_now()) - clock.parse(state.started_at)
-    return time.monotonic() - age.total_seconds()
+    return time.monotonic() - age.total_seconds() - _NOTED_WITHIN_S
 
 
 def _until_now(begun: float) -> tuple[str, str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from trial_kit import GRADES, Trials, brief, problems, until
 from labledger.errors import NoRoom
 from labledger.records import JsonObject
 from labledger.trial import disks
-from labledger.trial.container import Engine, EngineFull
+from labledger.trial.container import Engine, EngineFull, thread_engine
 from labledger.trial.contract import TrialSpec
 from labledger.trial.gate import Abandoned, StartGate, use_gate
 from labledger.trial.worker import run_trial
@@ -54,6 +55,7 @@ def abandoned(spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, full: str, until
     with ThreadPoolExecutor(1, initializer=use_gate, initargs=(gate,)) as pool:
         running = pool.submit(run_trial, spec)
         until((workspace / full).exists)
+        until(partial(is_running, spec))
         disks.note_full(spec.plan.run_dir)
         if full != until_file:
             (workspace / "go").touch()
@@ -61,6 +63,11 @@ def abandoned(spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, full: str, until
         gate.abandon()
         with pytest.raises(Abandoned):
             running.result()
+
+
+def is_running(spec: TrialSpec) -> bool:
+    """True when the engine has noted that it started the container."""
+    return thread_engine().inspect_one(spec.container).status == "running"
 
 
 @pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])
