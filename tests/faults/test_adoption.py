@@ -279,3 +279,26 @@ def test_removed_while_it_is_adopted(
         assert attempt["started_at"] <= attempt["ended_at"]
         assert attempt["started_at"] > "2000"
     project.check_whole(RUN)
+
+
+def test_staged_files_that_nobody_has_any_more(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """Where run folder and artifacts were deleted, a resume says what is gone and what to do; with
+    the artifacts back, the run goes on."""
+    project = make(tmp_path, RIGHT)
+    project.environment = {VARIABLE: "before_create:0"}
+    with closing(project.run(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == -9
+    project.environment = {}
+    shutil.rmtree(project.lab / "runs" / RUN)
+    artifacts = project.lab / "artifacts"
+    away = artifacts.rename(tmp_path / "away")
+    done = project.command("resume", RUN, *PASSING)
+    assert done.returncode == 3
+    assert "could not stage agent.sh for the trials: its artifact" in done.stderr
+    assert "bring .lab/artifacts back from a copy" in done.stderr
+
+    shutil.rmtree(artifacts, ignore_errors=True)
+    away.rename(artifacts)
+    with closing(project.resume(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    project.check_whole(RUN)
