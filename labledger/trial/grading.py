@@ -90,7 +90,8 @@ def _by_exit_status(spec: TrialSpec, exit_status: int) -> Judgement:
         case ExitStatus.SCRIPT_FAILED:
             message = (
                 "in the container a process could not be killed, a file not be removed, "
-                "or the agent not be started as its user; its stderr says which user"
+                "or the agent not be started as its user (its stderr says which), "
+                "or somebody started the container once more"
             )
             return Judgement(SlotStatus.INFRA_ERROR, "trial_script_failed", message)
         case ExitStatus.NO_ROOM:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labledger import canonical, references, resources
+from labledger.errors import LedgerError
 from labledger.records import JsonObject
 from labledger.store import ArtifactStore, sync_directory, sync_tree
 from labledger.trial import contract, disks, restoring
@@ -73,7 +74,8 @@ def _is_there_from_the_beginning(spec: TrialSpec, phase: str) -> bool:
 def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -> None:
     """Put the staged files of every phase under `deps`/<phase>/, once for the whole run.
 
-    A sealed grader's go to `sealed`/ beside it, and a link says where a container has them.
+    A sealed grader's go to `sealed`/ beside it, and a link says where a container has them. Raises
+    `LedgerError` where one is not in the store any more.
     """
     if deps.exists():
         return
@@ -103,8 +105,14 @@ def _emptied(folder: Path) -> Path:
 def _stage(entries: list[JsonObject], store: ArtifactStore, folder: Path) -> None:
     for entry in entries:
         target = folder / entry["name"]
+        source = store.path(entry["sha256"])
+        if not source.is_file():
+            raise LedgerError(
+                f"could not stage {entry['name']} for the trials: its artifact {source} is gone",
+                hint="bring .lab/artifacts back from a copy; without it, start a new run",
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(store.path(entry["sha256"]), target)
+        shutil.copyfile(source, target)
         target.chmod(0o755 if entry["executable"] else 0o644)
 
 

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote_from_bytes
 
@@ -13,6 +14,21 @@ MAX_MESSAGE = 2_000
 """How many characters of a message are kept: it may quote megabytes that a container wrote."""
 MIN_LENGTH = 6
 """A shorter value is no secret: replacing it would garble text that has nothing to do with it."""
+
+MIN_WRAPPED = 8
+"""What is shorter is not looked for across the ends of lines."""
+_URL_SAFE = ("", "/", "*", "!*'()", "!*'();/?:@&=+$,#")
+"""What programs leave as it is in a URL, besides what all do."""
+
+_LINE_END = rb"(?:\r?\n|\\{1,3}(?:r\\{1,3})?n)"
+_BREAK = _LINE_END + rb"[-+ ]?[ \t]*"
+"""What may stand between two lines: their end, also escaped, at most twice, and what a patch and
+indentation put before the next.
+"""
+_MAY_BREAK = b"\r\n\\rn+- \t"
+"""Every character that a break may have."""
+_OVERLAP = 4
+"""How many times its length a secret may take with the breaks in it, where pieces meet."""
 
 
 def _forms(value: str) -> Iterator[bytes]:
@@ -23,13 +39,21 @@ def _forms(value: str) -> Iterator[bytes]:
         escaped = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
         for text in (escaped, escaped.replace("/", "\\/")):
             yield text.encode("utf-8", "surrogateescape")
-    for quote in (quote_from_bytes(raw, safe=""), quote_from_bytes(raw)):
+        yield _for_html(escaped).encode("utf-8", "surrogateescape")
+    for safe in _URL_SAFE:
+        quote = quote_from_bytes(raw, safe=safe)
         for text in (quote, quote.replace("%20", "+"), _lower_escapes(quote)):
             yield text.encode()
+            yield text.replace("~", "%7E").encode()
     yield raw.hex().encode()
     yield raw.hex().upper().encode()
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield from _base64_forms(raw, encode)
+
+
+def _for_html(escaped: str) -> str:
+    """JSON that may stand in a page, as Go writes it unasked."""
+    return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", escaped)
 
 
 def _lower_escapes(quoted: str) -> str:
@@ -49,10 +73,49 @@ def _base64_forms(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[byte
         yield encoded[depends_before : len(encoded) - depends_after]
 
 
+def _bare(content: bytes) -> bytes:
+    """A content without what a break may have: it holds that of each secret in the content,
+    broken or not. That is fast to find out, and nearly always all that need be.
+    """
+    return content.translate(None, _MAY_BREAK)
+
+
+class _Form:
+    """One way to write a secret, and what takes its place."""
+
+    def __init__(self, value: bytes, mark: bytes) -> None:
+        self.value = value
+        self.bare = _bare(value)
+        self._mark = mark
+
+    @cached_property
+    def _broken(self) -> re.Pattern[bytes]:
+        unbroken = re.sub(_LINE_END + rb"[ \t]*", b"", self.value)
+        letters = (re.escape(unbroken[i : i + 1]) for i in range(len(unbroken)))
+        between = b"(?:" + _BREAK + b")?" if len(unbroken) >= MIN_WRAPPED else b""
+        return re.compile(between.join(letters))
+
+    def is_in(self, content: bytes) -> bool:
+        return self.value in content or self._broken.search(content) is not None
+
+    def replaced(self, content: bytes) -> tuple[bytes, int]:
+        """The content without it, and how often it was there. No line is lost to one found
+        across the ends of lines: what a patch says of lines' numbers stays right.
+        """
+        exact = content.count(self.value)
+        content = content.replace(self.value, self._mark)
+        content, broken = self._broken.subn(self._marked, content)
+        return content, exact + broken
+
+    def _marked(self, match: re.Match[bytes]) -> bytes:
+        return self._mark + b"".join(re.findall(_BREAK, match[0]))
+
+
 class Redactor:
     """Replaces each secret by ``[redacted:NAME]`` in bytes, text and JSON, and counts.
 
-    Found are its exact value and the value escaped for JSON or a URL, in hex, and in Base64.
+    Found are its exact value and the value escaped for JSON or a URL, in hex, and in Base64, each
+    also across the ends of lines: programs wrap what they encode, and a key may have lines itself.
 
     A value that occurs in one of the `public` texts is no secret either: the records' own words
     and names are kept whatever the environment holds.
@@ -71,30 +134,38 @@ class Redactor:
         self.count = 0
         """How many were replaced so far."""
         # The longest first, so that a value that contains another is replaced as a whole.
-        self._pairs = sorted(pairs.items(), key=lambda pair: -len(pair[0]))
+        longest_first = sorted(pairs.items(), key=lambda pair: -len(pair[0]))
+        self._forms = [_Form(form, mark) for form, mark in longest_first]
 
     def finds_in(self, chunks: Iterable[bytes]) -> bool:
         """True where a content, given in pieces, holds what `data` would replace."""
-        longest = max((len(value) for value, _ in self._pairs), default=0)
+        longest = max((len(form.value) for form in self._forms), default=0)
         if not longest:
             return False
         end = b""
         for chunk in chunks:
             content = end + chunk
-            if any(value in content for value, _ in self._pairs):
+            if any(form.is_in(content) for form in self._suspects(content)):
                 return True
-            end = content[-longest:]
+            end = content[-_OVERLAP * longest :]
         return False
 
     def data(self, content: bytes) -> bytes:
-        for value, replacement in self._pairs:
-            if found := content.count(value):
+        """The same content where it holds no secret."""
+        for form in self._suspects(content):
+            changed, found = form.replaced(content)
+            if found:
                 self.count += found
-                content = content.replace(value, replacement)
+                content = changed
         return content
 
+    def _suspects(self, content: bytes) -> list[_Form]:
+        """The forms that the content may hold, and no other than those."""
+        bare = _bare(content)
+        return [form for form in self._forms if form.bare in bare]
+
     def text(self, content: str) -> str:
-        if not self._pairs:
+        if not self._forms:
             return content
         return self.data(content.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")
 
@@ -107,7 +178,7 @@ class Redactor:
         """The same JSON without secrets: in texts and keys, however they were escaped, and as a
         number that is one.
         """
-        if not self._pairs:
+        if not self._forms:
             return value
         if isinstance(value, str):
             return self.text(value)

@@ -383,6 +383,9 @@ recall_agent() {
 if [ -e "$IN/phases" ]; then
     recall_agent
 else
+    # Somebody started the ended container once more: its agent is not to run twice.
+    ! exists "$STATE/begun" || finish 70
+    echo >"$STATE/begun"
     setup_and_agent
 fi
 export AGENTLAB_AGENT_EXIT_STATUS

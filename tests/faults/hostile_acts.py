@@ -32,7 +32,8 @@ class Act:
     """What the grader printed."""
     rejects: bool = False
     """True where the grader's score is kept as evidence, and is no score."""
-    timeout_s: float = 30
+    agent_s: float = 30
+    grader_s: float = 30
     pids: int = 128
     shells: tuple[str, ...] = (BUSYBOX,)
     """The images it is tried on: both where it is up to `trial.sh` to end it."""
@@ -79,14 +80,14 @@ ACTS = {
         f"echo $AGENTLAB_AGENT_EXIT_STATUS; {GRADES}",
         TIMED_OUT,
         grader_saw=b"124\n",
-        timeout_s=0.6,
+        agent_s=0.6,
         shells=SHELLS,
     ),
     "forks for ever": Act(
-        _FOREVER.format(_BOMB), GRADES, TIMED_OUT, timeout_s=0.6, shells=SHELLS, pids=40
+        _FOREVER.format(_BOMB), GRADES, TIMED_OUT, agent_s=0.6, shells=SHELLS, pids=40
     ),
     "hoards processes": Act(
-        _FOREVER.format(_HOARD), GRADES, TIMED_OUT, timeout_s=0.6, shells=SHELLS, pids=40
+        _FOREVER.format(_HOARD), GRADES, TIMED_OUT, agent_s=0.6, shells=SHELLS, pids=40
     ),
     "kills its parent": Act(
         "for n in KILL TERM INT HUP QUIT STOP; do kill -$n $PPID; kill -$n 1; done; touch alive",
@@ -120,7 +121,7 @@ ACTS = {
         GRADER_TIMED_OUT,
         None,
         rejects=True,
-        timeout_s=1,
+        grader_s=2,
         shells=SHELLS,
     ),
     "grader writes a score and spins, deaf to TERM": Act(
@@ -129,7 +130,7 @@ ACTS = {
         GRADER_TIMED_OUT,
         None,
         rejects=True,
-        timeout_s=1,
+        grader_s=2,
     ),
     "grader writes a score after its time": Act(
         "true",
@@ -139,7 +140,7 @@ ACTS = {
         GRADER_TIMED_OUT,
         None,
         rejects=True,
-        timeout_s=1,
+        grader_s=2,
         shells=SHELLS,
     ),
     "grader leaves a daemon that would write the score": Act(

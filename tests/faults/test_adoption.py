@@ -183,6 +183,30 @@ def test_containers_meddled_with_while_nobody_watched(
     project.check_whole(RUN)
 
 
+def test_containers_started_again_while_nobody_watched(
+    tmp_path: Path, image_ids: dict[str, str]
+) -> None:
+    """A container that somebody restarts, or starts once it has ended, does not run its agent
+    again: what that leaves is no result, and the slot is tried again."""
+    counting = "echo x >>/agentlab/out/starts; " + HOLDS
+    project = make(tmp_path, counting, counting)
+    begin_and_kill(project, 2)
+    containers = project.containers(RUN)
+    let_end(project, 1)
+    docker("restart", "--time", "0", containers[0, 1])
+    docker("start", containers[1, 1])
+    for name in containers.values():
+        until(lambda name=name: state_of(name) == "exited", f"{name} to end")
+    for idx in (0, 1):
+        assert (project.trial_folder(RUN, idx) / "out" / "starts").read_text() == "x\n"
+
+    with closing(project.resume(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    refused = ("infra_error", "trial_script_failed")
+    assert [attempts(project, idx) for idx in (0, 1)] == [[refused, COMPLETED]] * 2
+    project.check_whole(RUN)
+
+
 @pytest.mark.parametrize("point", ["before_create", "after_create"])
 def test_what_never_started_is_run_without_a_word(
     point: str,
@@ -254,4 +278,27 @@ def test_removed_while_it_is_adopted(
     for attempt in trial["attempts"]:
         assert attempt["started_at"] <= attempt["ended_at"]
         assert attempt["started_at"] > "2000"
+    project.check_whole(RUN)
+
+
+def test_staged_files_that_nobody_has_any_more(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """Where run folder and artifacts were deleted, a resume says what is gone and what to do; with
+    the artifacts back, the run goes on."""
+    project = make(tmp_path, RIGHT)
+    project.environment = {VARIABLE: "before_create:0"}
+    with closing(project.run(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == -9
+    project.environment = {}
+    shutil.rmtree(project.lab / "runs" / RUN)
+    artifacts = project.lab / "artifacts"
+    away = artifacts.rename(tmp_path / "away")
+    done = project.command("resume", RUN, *PASSING)
+    assert done.returncode == 3
+    assert "could not stage agent.sh for the trials: its artifact" in done.stderr
+    assert "bring .lab/artifacts back from a copy" in done.stderr
+
+    shutil.rmtree(artifacts, ignore_errors=True)
+    away.rename(artifacts)
+    with closing(project.resume(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
     project.check_whole(RUN)

@@ -7,16 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import BY_MODE, FAILS, PASSING, RIGHT, UNGRADABLE, EngineLog, Project
+from experiments import (
+    BY_MODE,
+    FAILS,
+    HOLDING,
+    HOLDS,
+    PASSING,
+    UNGRADABLE,
+    EngineLog,
+    Project,
+)
 
 from labledger.faults import POINTS, VARIABLE
 
 pytestmark = pytest.mark.docker
 
-SLOW_FIRST = "sleep 1.5; " + RIGHT
-TASKS = {"a": SLOW_FIRST, "b": FAILS, "c": BY_MODE, "d": UNGRADABLE}
+TASKS = {"a": HOLDS, "b": FAILS, "c": BY_MODE, "d": UNGRADABLE}
 STAGED = 2
-"""A slot that ends before its turn: those of task `a` are slow."""
+"""A slot that can end before its turn: those of task `a` may hold."""
 AT = {"before_stage": STAGED, "inside_stage": STAGED, "after_stage": STAGED, "before_commit": 0}
 """The slot that is hit, where it is not slot 5."""
 EARLY = frozenset({"inside_upgrade"})
@@ -68,9 +76,12 @@ def test_killed_there(
     fault = point if point in ONCE else f"{point}:{AT.get(point, 5)}"
     with monkeypatch.context() as environment:
         environment.setenv(VARIABLE, fault)
-        started = project.run("crashed", *PASSING)
+        pace = HOLDING if AT.get(point) == STAGED else PASSING
+        started = project.run("crashed", *pace)
     with closing(started) as coordinator:
         assert coordinator.finish() == -9, f"{fault} was not reached\n{coordinator.stderr}"
+    for idx, attempt in project.running("crashed") if point not in EARLY else ():
+        project.open_gate("crashed", idx, attempt)
 
     again = project.run if point in EARLY else project.resume
     with closing(again("crashed", *PASSING)) as coordinator:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from engine_proxy import EngineProxy, engine_proxy
-from experiments import HOLDS, PASSING, RIGHT, EngineLog, Project
+from engine_proxy import engine_proxy
+from experiments import HOLDING, HOLDS, PASSING, RIGHT, EngineLog, Project, until
 
 pytestmark = pytest.mark.docker
+
+HELD = (6, 7)
+"""The slots of the last task, which may hold: a run that cannot be over too soon."""
 
 
 @pytest.fixture
 def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
-    tasks = {"a": RIGHT, "b": "sleep 1; " + RIGHT, "c": RIGHT, "d": HOLDS}
+    tasks = {"a": RIGHT, "b": RIGHT, "c": RIGHT, "d": HOLDS}
     return Project(tmp_path / "project", tasks, max_concurrency=2)
 
 
@@ -26,21 +28,21 @@ def test_an_outage_is_waited_out(
     with engine_proxy(tmp_path / "engine.sock") as proxy:
         with monkeypatch.context() as environment:
             environment.setenv("DOCKER_HOST", proxy.address)
-            started = project.run("outage", *PASSING)
+            started = project.run("outage", *HOLDING)
         with closing(started) as coordinator:
             coordinator.until("slot_committed", times=2)
-            cut_for(proxy, 2.0)
+            proxy.cut()
+            assert coordinator.until("dispatch_paused")["cause"] == "engine"
+            proxy.mend()
+            for idx in HELD:
+                until(lambda at=(idx, 1): at in project.running("outage"), f"slot {idx} to run")
+                project.open_gate("outage", idx)
             assert coordinator.finish() == 0, coordinator.stderr
     assert len(coordinator.of("dispatch_paused")) == 1
     assert len(coordinator.of("dispatch_resumed")) == 1
     assert [status for _, status in project.rows("outage")["slots"]] == ["completed"] * 8
     assert set(engine_log.starts(project, "outage").values()) == {1}
     project.check_whole("outage")
-
-
-def cut_for(proxy: EngineProxy, seconds: float) -> None:
-    proxy.cut()
-    threading.Timer(seconds, proxy.mend).start()
 
 
 def test_an_engine_that_stays_away_ends_the_run_resumable(
@@ -50,12 +52,14 @@ def test_an_engine_that_stays_away_ends_the_run_resumable(
     with engine_proxy(tmp_path / "engine.sock") as proxy:
         with monkeypatch.context() as environment:
             environment.setenv("DOCKER_HOST", proxy.address)
-            started = project.run("gone", *PASSING, "--patience", 1)
+            started = project.run("gone", *HOLDING, "--patience", 1)
         with closing(started) as coordinator:
             coordinator.until("slot_committed", times=2)
             proxy.cut()
             assert coordinator.finish() == 3, coordinator.stderr
         assert "no Docker engine answers" in coordinator.of("run_ended")[0]["trouble"]
+    for slot, attempt in project.containers("gone"):
+        project.open_gate("gone", slot, attempt)
     with closing(project.resume("gone", *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
     assert [status for _, status in project.rows("gone")["slots"]] == ["completed"] * 8

@@ -12,7 +12,7 @@ import pytest
 from hostile_acts import ACTS, CLOSED, NOISE, Act
 from hostile_files import HOST_SECRET
 from hostile_kit import Host
-from trial_kit import BUSYBOX, PYTHON, brief, problems
+from trial_kit import BUSYBOX, PYTHON, brief, phase, problems
 
 pytestmark = [pytest.mark.docker]
 
@@ -29,7 +29,8 @@ def test_acts(host: Host, what: str, image: str) -> None:
     """What agents and graders do has its outcome, and the verdict is the grader's own."""
     act: Act = ACTS[what]
     runtime = {"resources": {"cpus": 1, "memory_bytes": 256 << 20, "pids": act.pids}}
-    result = host.run(act.agent, act.grader, image=image, runtime=runtime, timeout_s=act.timeout_s)
+    agent, grader = phase(act.agent, act.agent_s), phase(act.grader, act.grader_s)
+    result = host.collected(host.trials.spec(agent, grader, image=image, runtime=runtime))
     assert brief(result) == act.outcome
     assert result.verdict == act.verdict
     if result.status == "agent_timeout":

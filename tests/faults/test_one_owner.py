@@ -31,7 +31,7 @@ from labledger.ledger.model import RunInfo
 
 pytestmark = pytest.mark.docker
 
-BRIEF = ("--lease-ttl", "4")
+BRIEF = ("--lease-ttl", "8")
 """A lease so short that a test can wait for its end."""
 BRIEFEST = ("--lease-ttl", "1")
 

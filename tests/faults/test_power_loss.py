@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import MEDDLING, PASSING, RIGHT, EngineLog, Project
+from experiments import HOLDING, HOLDS, MEDDLING, PASSING, RIGHT, EngineLog, Project
 
 from labledger.export.mirrors import PATHS
 from labledger.faults import VARIABLE
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.docker
 RUN = "power"
 LOUD = "echo $AGENTLAB_TASK_ID $mode; head -c 100000 /dev/zero | tr '\\0' x; "
 """Prints more than the ledger keeps in itself: an artifact in a file."""
-TASKS = {"a": "sleep 1; " + LOUD + RIGHT, "b": LOUD + RIGHT}
+TASKS = {"a": "sleep 1; " + LOUD + HOLDS, "b": LOUD + RIGHT}
 SLOTS = 2 * len(TASKS)
 STAGED = 2
-"""A slot that ends before its turn: those of task `a` are slow."""
+"""A slot that can end before its turn: those of task `a` are slow, and may hold."""
 WAL_HEADER, FRAME_HEADER = 32, 24
 
 
@@ -207,9 +207,11 @@ def test_power_lost_at(
     """Resumed after a cut there, nothing is lost or run again, and the mirrors are whole."""
     project = Project(tmp_path, TASKS, max_concurrency=3)
     project.environment = {VARIABLE: f"{point}:{slot}"}
-    with closing(project.run(RUN, *PASSING)) as coordinator:
+    with closing(project.run(RUN, *(HOLDING if "stage" in point else PASSING))) as coordinator:
         assert coordinator.finish() == -9, coordinator.stderr
     project.environment = {}
+    for idx, attempt in project.running(RUN):
+        project.open_gate(RUN, idx, attempt)
     cut_power(project)
     if point == "after_stage":
         # What is staged needs nothing else any more.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from base64 import b64encode
+from base64 import b64encode, encodebytes
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
@@ -83,6 +83,57 @@ printf '{{"verdict": "error", "primary_metric_name": "%s", "primary_metric_value
   "$hex" "$KEY" "$url" "$encoded" >"$AGENTLAB_BENCHMARK_SCORE_PATH"
 [ "$AGENTLAB_VARIANT_ID" = base ]
 """
+
+
+WRAPPING = r"""
+printf 'user:%s\n' "$LONG" | base64 >>text
+{ printf '%s\n' "$LINES"; printf '%s\n' "$LINES" | sed 's/^/    /'; printf %s "$LINES" | base64
+} >>text
+cat text; cat text >&2
+escaped=$(sed 's/$/\\n/' text | tr -d '\n')
+"""
+"""Has a program write a key as it comes out of tools that wrap lines, and one of several lines."""
+WRAPPING_AGENT = f"""{WRAPPING}
+printf '{{"type": "step", "text": "%s"}}\n' "$escaped" >>"$AGENTLAB_TRAJECTORY_PATH"
+printf '{{"outcome": "error", "answer": "%s"}}' "$escaped" >"$AGENTLAB_RESULT_PATH"
+"""
+WRAPPING_GRADER = f"""{WRAPPING}
+printf '{{"prediction": {{"kind": "text", "value": "%s"}}}}' "$escaped" \
+  >"$AGENTLAB_BENCHMARK_PREDICTION_PATH"
+printf '{{"verdict": "pass", "primary_metric_name": "resolved", "primary_metric_value": 1}}' \
+  >"$AGENTLAB_BENCHMARK_SCORE_PATH"
+"""
+
+
+def test_keys_over_several_lines(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """Of a key that a tool wrapped, or that has lines itself, no line is kept: not in logs, not in
+    a patch, not in what is escaped."""
+    project = Project(tmp_path / "project", {"a": "true"})
+    del project.document["variant_plan"]
+    project.write("agent.sh", WRAPPING_AGENT)
+    project.write("grader.sh", WRAPPING_GRADER)
+    for phase in (project.document["runtime"]["agent"], project.document["benchmark"]["grader"]):
+        phase["env"] = {"LONG": "$LONG", "LINES": "$LINES"}
+    project.save()
+    long = f"sk-ant-{secrets.token_hex(60)}"
+    lines = [secrets.token_hex(32) for _ in range(4)]
+    text = "\n".join(["-----BEGIN KEY-----", *lines, "-----END KEY-----"])
+
+    with closing(project.run("lines", "--env", f"LONG={long}", "--env", f"LINES={text}")) as run:
+        assert run.finish() == 0, run.stderr
+    assert project.rows("lines")["slots"] == [(0, "completed")]
+    encoded = encodebytes(f"user:{long}".encode()) + encodebytes(text.encode())
+    whole = [*encoded.splitlines(), long.encode(), *(line.encode() for line in lines)]
+    pieces = {line[8:-8] for line in whole if len(line) > 40}
+    for path in (path for path in project.lab.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        assert [piece for piece in pieces if piece in content] == [], path
+    with open_ledger(lab_dir=project.lab) as ledger:
+        evidence = ledger.slot("lines", 0)["evidence"][0]
+        patch = ledger.artifact(evidence["evidence"]["workspace_patch"])
+    assert b"[redacted:LONG]\n+" in patch
+    assert b"\n+[redacted:LINES]\n+" in patch
+    assert evidence["ext"]["redacted"] > 20
 
 
 def test_a_key_thrown_everywhere(tmp_path: Path, image_ids: dict[str, str]) -> None:

@@ -97,7 +97,7 @@ def test_times_of_an_engine_whose_clock_was_set(trials: Trials, shift_s: int) ->
 
 def test_time_limit_holds_with_nobody_watching(trials: Trials, tmp_path: Path) -> None:
     """An agent whose coordinator is dead meets its limit all the same, and is graded."""
-    spec = trials.spec(phase("echo started >>starts; sleep 300", timeout_s=1.0))
+    spec = trials.spec(phase("echo started >>starts; sleep 300", timeout_s=2.0))
     begin_and_kill(spec, tmp_path)
     engine = thread_engine()
     until(lambda: (state := engine.inspect(spec.container)) and state.has_ended)

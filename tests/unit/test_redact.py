@@ -6,13 +6,16 @@ import base64
 import json
 import random
 import re
+import textwrap
 from urllib.parse import quote, quote_plus
 
 import pytest
 
 from labledger.trial.redact import MAX_MESSAGE, MIN_LENGTH, Redactor
 
-KEY = "sk-Live/42+ü \"q\" 'x'\\n%"
+KEY = "sk-Live/42+ü \"q\" 'x'\\n%&<(~*)!>"
+LONG = "sk-ant-" + base64.b32encode(bytes(range(60))).decode()
+LINES = "-----BEGIN KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0B\n" * 5 + "-----END KEY-----"
 
 
 def written(value: str) -> dict[str, bytes]:
@@ -26,6 +29,12 @@ def written(value: str) -> dict[str, bytes]:
         "url": quote(value).encode(),
         "url, all escaped": quote(value, safe="").encode(),
         "url, plus for space": quote_plus(value).encode(),
+        "json as Go writes it": re.sub(
+            "[<>&]", lambda m: f"\\u{ord(m[0]):04x}", json.dumps(value)
+        ).encode(),
+        "url as a browser's encodeURIComponent": quote(value, safe="!'()*~").encode(),
+        "url as a browser's encodeURI": quote(value, safe="!'()*~;/?:@&=+$,#").encode(),
+        "url as Java's URLEncoder": quote_plus(value, safe="*").replace("~", "%7E").encode(),
         "url, lower case": re.sub("%..", lambda m: m[0].lower(), quote(value, safe="")).encode(),
         "hex": raw.hex().encode(),
         "base64": base64.b64encode(raw),
@@ -44,6 +53,48 @@ def test_a_secret_is_found_in_every_form(form: str) -> None:
     assert kept.startswith(b"before ")
     assert kept.endswith(b" after")
     assert redactor.count == 1
+
+
+def in_lines(value: str) -> dict[str, bytes]:
+    """A value as programs write it over several lines."""
+    encoded = base64.encodebytes(b"user:" + value.encode())
+    hexed = "\n".join(textwrap.wrap(value.encode().hex(), 60))
+    return {
+        "base64": encoded,
+        "base64, indented": textwrap.indent(encoded.decode(), "    ").encode(),
+        "base64 in json": json.dumps(encoded.decode()).encode(),
+        "base64 in json in json": json.dumps(json.dumps(encoded.decode())).encode(),
+        "base64, lines ended as in mail": encoded.replace(b"\n", b"\r\n"),
+        "base64 in a patch": textwrap.indent(encoded.decode(), "+").encode(),
+        "hex": hexed.encode(),
+        "in a patch": textwrap.indent(value, "-").encode(),
+        "indented in a patch": textwrap.indent(value, "+\t  ").encode(),
+        "json": json.dumps(json.dumps(value)).encode(),
+    }
+
+
+@pytest.mark.parametrize("value", [LONG, LINES])
+@pytest.mark.parametrize("form", in_lines(LONG))
+def test_a_secret_is_found_across_lines(form: str, value: str) -> None:
+    """What a program wraps is found, whatever stands between the lines; each line stays one."""
+    redactor = Redactor({"KEY": value})
+    content = b"before\n" + in_lines(value)[form] + b"\nafter"
+    kept = redactor.data(content)
+    assert redactor.finds_in([content])
+    assert redactor.count == 1
+    assert kept.count(b"\n") == content.count(b"\n")
+    assert len(kept.replace(b"[redacted:KEY]", b"")) < 50 + 8 * content.count(b"\n")
+    half = len(content) // 2
+    assert redactor.finds_in([content[:half], content[half:]])
+    assert not redactor.finds_in([kept])
+
+
+def test_hostile_lines_take_no_time() -> None:
+    """Megabytes of what may stand between two lines are looked through as fast as others."""
+    redactor = Redactor({"KEY": "a-secret-value"})
+    for filler in (b"\\", b"\n", b" ", b"\\n", b"\n a"):
+        content = b"a-secret-valu\n\ne" + filler * (1 << 20)
+        assert redactor.data(content) is content
 
 
 def test_no_encoding_of_a_random_secret_can_be_decoded_again() -> None:
