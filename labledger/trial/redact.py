@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
 from typing import Any
 from urllib.parse import quote_from_bytes
 
@@ -21,10 +22,10 @@ _URL_SAFE = ("", "/", "*", "!*'()", "!*'();/?:@&=+$,#")
 """What programs leave as it is in a URL, besides what all do."""
 
 _LINE_END = rb"(?:\r?\n|\\{1,3}(?:r\\{1,3})?n)"
-_BREAK = _LINE_END + rb"[-+ ]?[ \t]*"
-"""What may stand between two lines: their end, also escaped, at most twice, and what a patch and
-indentation put before the next.
-"""
+_BREAK = re.compile(rb"(?:" + _LINE_END + rb"[ \t]*)+")
+"""What may stand between two lines: their end, also escaped, at most twice, and indentation."""
+_PATCHED = re.compile(rb"(?:" + _LINE_END + rb"[-+]?[ \t]*)+")
+"""The same in a patch."""
 _MAY_BREAK = b"\r\n\\rn+- \t"
 """Every character that a break may have."""
 _OVERLAP = 4
@@ -80,6 +81,36 @@ def _bare(content: bytes) -> bytes:
     return content.translate(None, _MAY_BREAK)
 
 
+class _Joined:
+    """A content without its breaks, and where everything in it stood.
+
+    That takes as long as the content is, whatever it holds; a pattern that allowed for a break
+    after each letter could be made to try them all.
+    """
+
+    def __init__(self, content: bytes, breaks: re.Pattern[bytes]) -> None:
+        pieces = []
+        self._starts, self._places = array("q", [0]), array("q", [0])
+        for found in breaks.finditer(content):
+            pieces.append(content[self._places[-1] : found.start()])
+            self._starts.append(self._starts[-1] + len(pieces[-1]))
+            self._places.append(found.end())
+        pieces.append(content[self._places[-1] :])
+        self.content = b"".join(pieces)
+
+    def spans(self, value: bytes) -> Iterator[tuple[int, int]]:
+        """Where a value stood, from and to, breaks within included."""
+        at = self.content.find(value)
+        while at >= 0:
+            end = at + len(value)
+            yield self._place(at), self._place(end - 1) + 1
+            at = self.content.find(value, end)
+
+    def _place(self, offset: int) -> int:
+        line = bisect_right(self._starts, offset) - 1
+        return self._places[line] + offset - self._starts[line]
+
+
 class _Form:
     """One way to write a secret, and what takes its place."""
 
@@ -87,28 +118,33 @@ class _Form:
         self.value = value
         self.bare = _bare(value)
         self._mark = mark
-
-    @cached_property
-    def _broken(self) -> re.Pattern[bytes]:
-        unbroken = re.sub(_LINE_END + rb"[ \t]*", b"", self.value)
-        letters = (re.escape(unbroken[i : i + 1]) for i in range(len(unbroken)))
-        between = b"(?:" + _BREAK + b")?" if len(unbroken) >= MIN_WRAPPED else b""
-        return re.compile(between.join(letters))
+        unbroken = _BREAK.sub(b"", value)
+        self._unbroken = unbroken if len(unbroken) >= MIN_WRAPPED else None
 
     def is_in(self, content: bytes) -> bool:
-        return self.value in content or self._broken.search(content) is not None
+        return self.value in content or any(
+            any(self._spans(content, breaks)) for breaks in (_BREAK, _PATCHED)
+        )
 
     def replaced(self, content: bytes) -> tuple[bytes, int]:
         """The content without it, and how often it was there. No line is lost to one found
         across the ends of lines: what a patch says of lines' numbers stays right.
         """
-        exact = content.count(self.value)
+        count = content.count(self.value)
         content = content.replace(self.value, self._mark)
-        content, broken = self._broken.subn(self._marked, content)
-        return content, exact + broken
+        for breaks in (_BREAK, _PATCHED):
+            pieces, end = [], 0
+            for start, stop in self._spans(content, breaks):
+                kept = breaks.findall(content, start, stop)
+                pieces += [content[end:start], self._mark, *kept]
+                count, end = count + 1, stop
+            content = b"".join([*pieces, content[end:]])
+        return content, count
 
-    def _marked(self, match: re.Match[bytes]) -> bytes:
-        return self._mark + b"".join(re.findall(_BREAK, match[0]))
+    def _spans(self, content: bytes, breaks: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
+        if self._unbroken is None or self._unbroken not in breaks.sub(b"", content):
+            return iter(())
+        return _Joined(content, breaks).spans(self._unbroken)
 
 
 class Redactor:

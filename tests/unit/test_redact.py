@@ -93,8 +93,20 @@ def test_hostile_lines_take_no_time() -> None:
     """Megabytes of what may stand between two lines are looked through as fast as others."""
     redactor = Redactor({"KEY": "a-secret-value"})
     for filler in (b"\\", b"\n", b" ", b"\\n", b"\n a"):
-        content = b"a-secret-valu\n\ne" + filler * (1 << 20)
+        content = b"a-secret-valu\n\n# asecetvalue" + filler * (1 << 20)
         assert redactor.data(content) is content
+
+
+@pytest.mark.parametrize("between", [b"\n ", b"\n+", b"\n  \n", b"\\n\t"])
+def test_hostile_breaks_take_no_time(between: bytes) -> None:
+    """All of a long secret but its end, with a break after each letter, is looked at once."""
+    words = "a passphrase of more than ten words - and of more than fifty letters"
+    redactor = Redactor({"KEY": words})
+    letters = [words[i : i + 1].encode() for i in range(len(words))]
+    content = between.join(letters[:-1]) + b"#" + words.encode().translate(None, b"rn+- ")
+    assert redactor.data(content * 100) == content * 100
+    whole = between.join(letters)
+    assert redactor.data(whole).count(b"[redacted:KEY]") == redactor.finds_in([whole])
 
 
 def test_no_encoding_of_a_random_secret_can_be_decoded_again() -> None:
