@@ -145,6 +145,7 @@ def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
         (("--pass-at", "1,two"), "whole numbers such as 1,5"),
         (("--metric", "tokens"), "there is pass_rate"),
         (("--fail-if-worse", "2"), "a share from 0 to 1"),
+        (("--metric", "resolved", "--junit", "never.xml"), "add --lower-is-better or --higher"),
         (("base", "tread"), "did you mean 'treat'"),
     ],
 )
