@@ -135,6 +135,9 @@ def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
     assert suite.get("name") == "two:treat against one:treat"
     skipped = {case.get("name") for case in suite if case.find("skipped") is not None}
     assert skipped == {"t02", "t04"}
+    said = say("one", "--junit", tmp_path)
+    assert said.code == 2
+    assert f"could not write {tmp_path}" in said.err
 
 
 @pytest.mark.parametrize(
