@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from labledger.analysis import frames
-from labledger.analysis.query import Params, ViewInfo, statement
+from labledger.analysis.query import Params, ViewInfo, require_names, statement
 from labledger.analysis.query import query as ask
 from labledger.analysis.query import views as list_views
 from labledger.errors import InvalidInput, Problem
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 
 def open_ledger(path: str | Path | None = None, *, lab_dir: Path | None = None) -> Ledger:
-    """Open a ledger to read: the file at `path`, or the one of a lab folder.
+    """Open a ledger to read: the file or lab folder at `path`, or that of the lab folder found.
 
     Reads while runs write. Raises `LedgerMissing`, `LedgerOutdated` or `LedgerTooNew`.
     """
-    lab = Lab.find(lab_dir) if path is None else Lab(Path(path).absolute().parent)
-    return Ledger(lab, Path(path) if path is not None else lab.ledger)
+    if path is None or Path(path).is_dir():
+        lab = Lab.find(lab_dir if path is None else Path(path))
+        return Ledger(lab, lab.ledger)
+    return Ledger(Lab(Path(path).absolute().parent), Path(path))
 
 
 class Ledger:
@@ -107,11 +109,13 @@ class Ledger:
         one; so with the other methods that ask. Raises `QueryFailed`.
         """
         columns, rows = self.rows(sql, params, generation)
-        return [dict(zip(columns, row, strict=True)) for row in rows]
+        with closing(rows):
+            require_names(columns)
+            return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def rows(
         self, sql: str, params: Params = (), generation: int | None = None
-    ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+    ) -> tuple[tuple[str, ...], Generator[tuple[Any, ...]]]:
         """The columns and the rows, streamed, of one SELECT, or of the view that `sql` names.
 
         Raises `QueryFailed`.

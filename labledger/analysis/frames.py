@@ -15,7 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from labledger.analysis import extra
-from labledger.errors import InvalidInput, Problem, QueryFailed
+from labledger.analysis.query import require_names
+from labledger.errors import InvalidInput, Problem
 
 BATCH_ROWS = 50_000
 
@@ -46,7 +47,7 @@ def write_parquet(columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch:
     `ExtraMissing`, and `QueryFailed` where two columns have one name.
     """
     require_parquet()
-    _require_names(columns)
+    require_names(columns)
     stream, count = iter(rows), 0
     with TemporaryDirectory(dir=scratch, prefix=".parquet-") as folder:
         spool = _Spool(columns, Path(folder))
@@ -68,7 +69,7 @@ def frame(columns: Sequence[str], rows: Rows, engine: str) -> Any:
         message = f"found {engine!r}; expected one of {', '.join(ENGINES)}"
         raise InvalidInput("the frame", [Problem("engine", message)])
     extra.require_for(f"a frame of {engine}", ENGINES[engine], engine, "pyarrow")
-    _require_names(columns)
+    require_names(columns)
     found = list(rows)
     table = _table(columns, _wider(["null"] * len(columns), found), found)
     if engine == "polars":
@@ -122,15 +123,6 @@ class _Spool:
                 rows = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
                 self._writer.write_table(_table(self._columns, kinds, rows))
         before.unlink()
-
-
-def _require_names(columns: Sequence[str]) -> None:
-    twice = sorted({name for name in columns if columns.count(name) > 1})
-    if twice:
-        raise QueryFailed(
-            f"the query has more than one column called {', '.join(twice)}",
-            hint="give each its own name with AS",
-        )
 
 
 def _wider(kinds: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:

@@ -31,6 +31,7 @@ _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "withi
 
 _STEPS_BETWEEN_CHECKS = 10_000
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_UNBOUND = re.compile(r"supply a value for binding|number of bindings supplied")
 _UNKNOWN = re.compile(r"no such (table|column|function): (\S+)")
 
 Row = tuple[Any, ...]
@@ -87,6 +88,16 @@ def query_run(
     Those of a regrading are shown under its root's id.
     """
     return _answer(path, sql, params, partial(as_of.count_run, run_id=run_id))
+
+
+def require_names(columns: Sequence[str]) -> None:
+    """Raise `QueryFailed` where columns share a name: of a row by names, one would be lost."""
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise QueryFailed(
+            f"the query has more than one column called {', '.join(twice)}",
+            hint="give each its own name with AS",
+        )
 
 
 def _answer(
@@ -165,6 +176,11 @@ def _failed(error: Exception, known: dict[str, list[str]]) -> QueryFailed:
     if any(word in text for word in _REFUSALS):
         return QueryFailed(
             "the query was refused: it may only read", hint="ask with one SELECT statement"
+        )
+    if _UNBOUND.search(text):
+        return QueryFailed(
+            f"the query failed: {text}",
+            hint="give every :NAME in the statement its value with -p NAME=VALUE",
         )
     if "one statement at a time" in text:
         return QueryFailed("the query is more than one statement", hint="ask one SELECT at a time")

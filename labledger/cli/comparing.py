@@ -97,6 +97,10 @@ def compare(
         require_not_worse=require_not_worse,
         seed=seed,
     )
+    if junit is not None and not options.has_direction:
+        # Or half of the tasks would be failures only for having moved.
+        hint = "add --lower-is-better or --higher-is-better"
+        _refuse("--junit", f"which values of {metric} are worse is not known", hint)
     with open_ledger(lab_dir=lab_dir) as ledger:
         found = ledger.compare(*sides, options=options)
     _print(found, format, options)
@@ -141,5 +145,6 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def _refuse(option: str, message: str) -> NoReturn:
-    raise InvalidInput("the options of the comparison", [Problem(option, message)])
+def _refuse(option: str, message: str, hint: str | None = None) -> NoReturn:
+    problem = Problem(option, message, hint=hint)
+    raise InvalidInput("the options of the comparison", [problem])

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from labledger.errors import LabLedgerError
+
 if TYPE_CHECKING:
     from labledger.analysis.comparison import Compared, Comparison, TaskRow
 
@@ -23,7 +25,7 @@ _GATES = "gates"
 
 
 def write_junit(found: Comparison, path: Path) -> None:
-    """Write the report.
+    """Write the report. Raises `LabLedgerError`.
 
     A task on which B is worse is a failure; one whose pairs all fell to an error of the
     laboratory (or, left out, of the agent) is an error, and one that could not be paired is
@@ -47,8 +49,11 @@ def write_junit(found: Comparison, path: Path) -> None:
         _add_totals(suite)
     _add_totals(root)
     ET.indent(root)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
+    except OSError as error:
+        raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
 
 
 def _test_case(suite: ET.Element, compared: Compared, row: TaskRow, lower_is_better: bool) -> None:

@@ -157,7 +157,7 @@ def _otherwise(other: Sensitivity, compared: Compared, options: CompareOptions) 
         return "nothing could be paired"
     bounds = _bounds(other.difference, options, points=True)
     text = f"{_signed(other.difference, options)} ({bounds}), {_count(other.pairs, 'pair')}"
-    if compared.difference is None or compared.difference.value * other.difference.value < 0:
+    if compared.difference and compared.difference.value * other.difference.value < 0:
         text += "; this turns the direction"
     return text
 

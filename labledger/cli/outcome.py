@@ -42,10 +42,10 @@ def _print_flips(regrading: Regrading) -> None:
         out(f"  {flip.before} → {flip.after}: {flip.slots}")
 
 
-def print_next(outcome: RunOutcome) -> None:
-    """What to type next."""
+def print_next(outcome: RunOutcome, budgets: str) -> None:
+    """What to type next; `budgets` are the options with which a run goes on."""
     say("next:")
-    for command in _next(outcome):
+    for command in _next(outcome, budgets):
         say(f"  {command}")
 
 
@@ -124,10 +124,10 @@ def print_summary(summary: JsonObject) -> None:
         out(f"{unscored} committed slots have no score and are in no rate or mean")
 
 
-def _next(outcome: RunOutcome) -> list[str]:
+def _next(outcome: RunOutcome, budgets: str) -> list[str]:
     run_id = outcome.run_id
     if not outcome.complete:
-        return [f"labledger resume {run_id}", f"labledger status {run_id}"]
+        return [f"labledger resume {run_id}{budgets}", f"labledger status {run_id}"]
     if outcome.regrading is not None:
         return _next_of_regrading(run_id, outcome.regrading)
     statuses = outcome.summary["ext"]["statuses"]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labledger.analysis.query import require_names
 from labledger.cli.console import out, out_json, say, table
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Problem, QueryFailed
 from labledger.export.files import replacing
 
 if TYPE_CHECKING:
@@ -73,19 +75,22 @@ def answer(ledger: Ledger, asked: Question, form: str, path: Path | None) -> Non
         say(f"wrote {count} rows to {path}")
         return
     columns, rows = ledger.rows(asked.sql, asked.params, asked.generation)
-    if path is None:
-        print_rows(columns, rows, form)
-        return
-    with replacing(path) as handle:
-        text = TextIOWrapper(handle, "utf-8", newline="", write_through=True)
-        with redirect_stdout(text):
+    with closing(rows):
+        if path is None:
             print_rows(columns, rows, form)
-        text.detach()
+            return
+        with replacing(path) as handle:
+            text = TextIOWrapper(handle, "utf-8", newline="", write_through=True)
+            with redirect_stdout(text):
+                print_rows(columns, rows, form)
+            text.detach()
     say(f"wrote {path}")
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: str) -> None:
-    """Print the answer on stdout; all but a table is streamed."""
+    """Print the answer on stdout; all but a table is streamed. Raises `QueryFailed`."""
+    if form in ("json", "jsonl"):
+        require_names(columns)
     match form:
         case "table":
             _print_table(columns, rows)
@@ -117,7 +122,14 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _named(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip(columns, _plain(row), strict=True))
+    named = dict(zip(columns, _plain(row), strict=True))
+    for name, value in named.items():
+        if isinstance(value, float) and math.isinf(value):
+            raise QueryFailed(
+                f"the query found {value} in the column {name}, and JSON has no such number",
+                hint="ask for CSV, or cast it to text",
+            )
+    return named
 
 
 def _plain(row: Sequence[Any]) -> list[Any]:

@@ -123,11 +123,20 @@ class Running:
         if not self.json:
             print_outcome(outcome)
         if not (self.json or self.quiet):
-            print_next(outcome)
+            print_next(outcome, self._budgets(outcome))
         for miss in misses:
             say(f"gate missed: {miss}")
         code = int(outcome.exit_code)
         raise typer.Exit(code or (1 if misses else 0))
+
+    def _budgets(self, outcome: RunOutcome) -> str:
+        """The budgets of a command that goes on: without them, `resume` would have no limit."""
+        given = {"--budget-usd": self.budget_usd, "--budget-tokens": self.budget_tokens}
+        return "".join(
+            f" {option} {'LARGER' if option in (outcome.trouble or '') else f'{limit:.10g}'}"
+            for option, limit in given.items()
+            if limit is not None
+        )
 
 
 def runs_trials(command: Callable[..., None]) -> Callable[..., None]:

@@ -54,6 +54,12 @@ def run_number(connection: Connection, run_id: str) -> int:
     found = _number(connection, run_id)
     if found is not None:
         return found
+    grading = _GENERATION.fullmatch(run_id)
+    if grading is not None and grading[2] == "1" and _number(connection, grading[1]) is not None:
+        raise RunNotFound(
+            f"the ledger holds no run {run_id!r}",
+            hint=f"the first grading of {grading[1]} is that run's own: name {grading[1]}",
+        )
     known = (
         connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000")
         .scalars()

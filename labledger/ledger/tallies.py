@@ -57,7 +57,7 @@ WHERE run_no = ? AND coalesce(reason, '') NOT IN ('container_failed', 'host_erro
 _SPENT_SQL = """
 SELECT total(value), count(DISTINCT schedule_idx) FROM metric
 WHERE run_no = ? AND metric_id IN (SELECT value FROM json_each(?))
-  AND typeof(value) IN ('integer', 'real')"""
+  AND typeof(value) IN ('integer', 'real') AND value >= 0"""
 
 
 def counts(connection: Connection, run_no: int) -> list[VariantCounts]:

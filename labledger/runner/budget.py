@@ -67,11 +67,11 @@ class Budget:
 
 
 def _amounts(result: TrialResult) -> dict[str, float | None]:
-    """What an attempt spent of each kind, as far as its metrics say it."""
+    """What an attempt spent of each kind, as far as its metrics say it, which 0 or more does."""
     known = {
         metric.metric_id: metric.value
         for metric in result.metrics
-        if isinstance(metric.value, int | float)
+        if isinstance(metric.value, int | float) and metric.value >= 0
     }
     found: dict[str, float | None] = {}
     for kind, metric_ids in SPENT_METRICS.items():

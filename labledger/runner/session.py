@@ -80,7 +80,9 @@ class Session:
                 self.writer.release_lease(lease, status)
             regrading = self._regrading(run, reader, complete)
         stopped = self.options.stop.level > 0
-        outcome = RunOutcome(self.run_id, folder, complete, summary, stopped, trouble, regrading)
+        # What comes up with the last slots, such as a budget that they use up, ends nothing early.
+        early = None if complete else trouble
+        outcome = RunOutcome(self.run_id, folder, complete, summary, stopped, early, regrading)
         self.options.tell(_ended(outcome))
         return outcome
 

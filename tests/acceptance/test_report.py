@@ -328,6 +328,34 @@ def _phone_and_dark(chromium: Browser, page: Path) -> None:
     assert chromium.run("getComputedStyle(document.body).backgroundColor") != before
 
 
+_CUT_TEXTS = """[...document.querySelectorAll('svg')].flatMap((svg) => {
+  const edge = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter((text) => {
+    const box = text.getBoundingClientRect();
+    return edge.width && (box.left < edge.left - 1 || box.right > edge.right + 1);
+  }).map((text) => text.textContent);
+})"""
+
+
+def test_letters_of_charts_stay_inside_on_a_phone(path: Path, chromium: Browser) -> None:
+    """No title of an axis is cut off at the edge, however long the baseline's name is."""
+    comparison_kit.make_run(path, {"baseline-" * 6: "PFPPF", "treat": "FFPFF"})
+    page = written(path)
+    for width in (390, 1280):
+        chromium.open(page, width=width)
+        assert chromium.run("document.querySelectorAll('svg text').length") > 20
+        assert chromium.run(_CUT_TEXTS) == []
+
+
+def test_a_run_without_scores_has_no_hard_tasks(path: Path, chromium: Browser) -> None:
+    """Where nothing is scored, nothing is said to have passed."""
+    comparison_kit.make_run(path, {"base": "gg", "treat": "gi"})
+    page = written(path)
+    chromium.open(page)
+    assert "No trial has a score, so none can be called hard." in chromium.text("main")
+    assert "Every scored trial passed" not in chromium.text("main")
+
+
 def _tasks(chromium: Browser) -> list[str]:
     return [row[0] for row in chromium.rows("#heat tbody tr:not([hidden])")]
 

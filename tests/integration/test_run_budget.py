@@ -78,3 +78,32 @@ def test_the_terminal_says_what_was_spent(project: Project) -> None:
     assert (
         "3 USD spent (unknown of 2 trials) · 720 tokens spent (unknown of 2 trials)" in done.stdout
     )
+
+
+def test_less_than_nothing_is_no_spending(project: Project) -> None:
+    """A trial that says that it cost less than 0 is unknown, and leaves the others no more room."""
+    refund = PAYS.replace("0.5", "-50").replace("100", "-100")
+    project.tasks({"refund": refund + RIGHT, "a": PAYS + RIGHT, "b": PAYS + RIGHT})
+    with closing(project.run("paid", *PASSING, "--budget-usd", 1)) as coordinator:
+        assert coordinator.finish() == 3, coordinator.stderr
+    spent = coordinator.of("run_ended")[0]["summary"]["ext"]["spent"]
+    assert spent["cost_usd"]["total"] == 0.5 * spent["cost_usd"]["known"] >= 1
+    assert spent["cost_usd"]["unknown"] == 2
+    assert spent["tokens"]["total"] == 120 * spent["cost_usd"]["known"] + 20 * 2
+
+
+def test_what_to_type_next_has_a_budget(project: Project) -> None:
+    """The command that is offered is not one that spends without a limit."""
+    budgets = ("--budget-usd", 1, "--budget-tokens", 5000)
+    done = project.command("run", project.experiment, *PASSING, "--run-id", "paid", *budgets)
+    assert done.returncode == 3, done.stderr
+    offered = "labledger resume paid --budget-usd LARGER --budget-tokens 5000\n"
+    assert offered in done.stderr
+
+
+def test_a_budget_that_the_last_trials_use_up_stops_nothing(project: Project) -> None:
+    """A run that is complete was not stopped early, and asks for no more."""
+    done = project.command("run", project.experiment, *PASSING, "--budget-usd", 3)
+    assert done.returncode == 0, done.stderr
+    assert "8 of 8 slots committed" in done.stdout
+    assert "stopped early" not in done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labledger.cli import query_output
-from labledger.errors import InvalidInput
+from labledger.errors import InvalidInput, QueryFailed
 
 COLUMNS = ("task_id", "value", "blob")
 ROWS = [('ä, "b"\nc', 1.5, b"\x00\xff"), ("[bold]x[/]", None, None)]
@@ -38,6 +38,17 @@ def test_the_statement_is_given_once(tmp_path: Path) -> None:
     for sql, file in ((None, None), ("SELECT 2", path), (None, tmp_path / "absent.sql")):
         with pytest.raises(InvalidInput):
             query_output.statement(sql, file)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_what_json_cannot_hold_is_refused(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No column is lost to another of its name, and no line is printed that is not JSON."""
+    with pytest.raises(QueryFailed, match="more than one column called verdict") as caught:
+        query_output.print_rows(("verdict", "verdict"), [("pass", "fail")], form)
+    assert "AS" in str(caught.value.hint)
+    with pytest.raises(QueryFailed, match="-inf in the column cost"):
+        query_output.print_rows(("cost",), [(1.0,), (float("-inf"),)], form)
+    assert "inf" not in capsys.readouterr().out.lower()
 
 
 def test_json_lines_and_json_agree(capsys: pytest.CaptureFixture[str]) -> None:

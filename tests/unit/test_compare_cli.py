@@ -65,6 +65,15 @@ def test_the_table_says_all_that_is_to_be_known(path: Path, say: Typed) -> None:
     assert lines[-1].startswith("treat is worse than base: 77.8 points lower (95 % CI ")
 
 
+def test_where_nothing_was_paired_no_direction_is_turned(path: Path, say: Typed) -> None:
+    """What another way to count shows is told, and there is nothing that it could contradict."""
+    runs.make_run(path, {"base": "gggPP", "treat": "gggii"})
+    said = say("run-1")
+    assert "with --errors all-as-failures: -40.0 points" in said.out
+    assert "Nothing could be compared" in said.out
+    assert "turns the direction" not in said.out
+
+
 def test_json_is_the_document(path: Path, say: Typed) -> None:
     """On stdout there is JSON alone, as its schema has it, and the same every time."""
     runs.make_run(path, {"base": ["PF", "PP", "P-"], "treat": ["FF", "PF", "PP"]})
@@ -126,6 +135,9 @@ def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
     assert suite.get("name") == "two:treat against one:treat"
     skipped = {case.get("name") for case in suite if case.find("skipped") is not None}
     assert skipped == {"t02", "t04"}
+    said = say("one", "--junit", tmp_path)
+    assert said.code == 2
+    assert f"could not write {tmp_path}" in said.err
 
 
 @pytest.mark.parametrize(
@@ -136,6 +148,7 @@ def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
         (("--pass-at", "1,two"), "whole numbers such as 1,5"),
         (("--metric", "tokens"), "there is pass_rate"),
         (("--fail-if-worse", "2"), "a share from 0 to 1"),
+        (("--metric", "resolved", "--junit", "never.xml"), "add --lower-is-better or --higher"),
         (("base", "tread"), "did you mean 'treat'"),
     ],
 )

@@ -102,9 +102,16 @@ def test_what_cannot_be_a_frame_is_said(ledger: Ledger) -> None:
     """An unknown engine, and two columns of one name."""
     with pytest.raises(InvalidInput, match="pandas, polars"):
         ledger.frame("runs", engine="excel")  # type: ignore[arg-type]
-    with pytest.raises(QueryFailed, match="more than one column called a") as caught:
-        ledger.frame("SELECT 1 AS a, 2 AS a")
-    assert "AS" in str(caught.value.hint)
+    for ask in (ledger.frame, ledger.query):
+        with pytest.raises(QueryFailed, match="more than one column called a") as caught:
+            ask("SELECT 1 AS a, 2 AS a")
+        assert "AS" in str(caught.value.hint)
+
+
+def test_a_ledger_is_opened_by_its_file_or_its_folder(lab: Path) -> None:
+    """Both mean the same one, with the files beside it."""
+    with open_ledger(lab) as folder, open_ledger(lab / "ledger.sqlite") as file:
+        assert folder.query("runs") == file.query("runs") != []
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])

@@ -108,8 +108,10 @@ def test_parameters_are_bound_by_name_or_place(path: Path) -> None:
     sql = "SELECT count(*) AS n FROM trials WHERE status = "
     assert ask(path, f"{sql}:status", {"status": "completed"}) == [{"n": 4}]
     assert ask(path, f"{sql}?", ["completed"]) == [{"n": 4}]
-    with pytest.raises(QueryFailed, match="binding"):
-        ask(path, f"{sql}:status")
+    for given in ((), {"state": "completed"}):
+        with pytest.raises(QueryFailed, match="binding") as caught:
+            ask(path, f"{sql}:status", given)
+        assert "-p NAME=VALUE" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

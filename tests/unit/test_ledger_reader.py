@@ -11,7 +11,7 @@ from pathlib import Path
 import ledger_kit as kit
 import pytest
 
-from labledger.errors import LedgerError, LedgerMissing
+from labledger.errors import LedgerError, LedgerMissing, RunNotFound
 from labledger.ledger.engine import driver_risk
 from labledger.ledger.model import VariantCounts
 from labledger.ledger.reader import LedgerReader
@@ -47,6 +47,20 @@ def test_what_is_not_there_is_said(writer: LedgerWriter, reader: LedgerReader) -
         reader.artifact("0" * 64)
     with pytest.raises(LedgerError, match="not the SHA-256"):
         reader.artifact("nonsense")
+
+
+def test_a_first_grading_is_named_as_the_run_that_it_is(
+    writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """Where a run's own records are asked for, `RUN.g1` is answered with RUN."""
+    kit.begin_run(writer)
+    with pytest.raises(RunNotFound) as caught:
+        reader.run(f"{kit.RUN}.g1")
+    assert str(caught.value.hint).endswith(f"is that run's own: name {kit.RUN}")
+    for unknown in (f"{kit.RUN}.g2", "other.g1"):
+        with pytest.raises(RunNotFound) as caught:
+            reader.run(unknown)
+        assert "own" not in str(caught.value.hint)
 
 
 def test_counts_tell_statuses_and_verdicts_apart(

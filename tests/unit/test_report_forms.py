@@ -41,6 +41,21 @@ def test_markdown_holds_the_numbers(path: Path) -> None:
     assert "d" * 64 in html
 
 
+def test_markdown_says_which_p_values_are_corrected(path: Path) -> None:
+    """With several treatments the column holds p values by Holm, and is called so."""
+    letters = {"base": "P" * 8, "one": "F" * 8, "two": "PF" * 4}
+    comparison_kit.make_run(path, letters)
+    comparison_kit.make_run(path, {"base": "P" * 8, "one": "F" * 8}, "run-2")
+    with open_ledger(path) as ledger:
+        several, single = (
+            ledger.rendered_report(run, "markdown").decode() for run in ("run-1", "run-2")
+        )
+    assert "| p by Holm | pairs |" in several
+    assert "| 0.016 |" in several
+    assert "| p | pairs |" in single
+    assert "| 0.008 |" in single
+
+
 def test_markdown_keeps_hostile_names_text(path: Path) -> None:
     """A name cannot become a tag, a mention, a link, emphasis or another cell."""
     variants = (Variant(EVIL, "baseline", {}), Variant("b", "treatment", {}))

@@ -203,7 +203,7 @@ def durations(variants: Sequence[JsonObject]) -> Chart:
     ]
     x: JsonObject = {
         "type": "quantitative",
-        "title": "seconds a trial: shortest, middle half, longest",
+        "title": "seconds a trial",
         "scale": {"zero": True},
     }
     y, data, colour = _names(variants), {"values": values}, "var(--accent)"

@@ -72,7 +72,7 @@ def _drawn(layers: Sequence[JsonObject], width: str) -> str:
             "labelLimit": limit,
             "minExtent": limit if limit < 100 else 0,
         },
-        "axisX": {"tickCount": ticks},
+        "axisX": {"tickCount": ticks, "titleLimit": WIDTHS[width] - limit - 36},
         "legend": {**_CONFIG["legend"], "columns": columns},
     }
     spec: JsonObject = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from labledger.clock import parse
 from labledger.records import JsonObject
 
@@ -66,6 +68,13 @@ def moment(text: str) -> str:
 
 def level(confidence: float) -> str:
     return f"{100 * confidence:.6g} % CI"
+
+
+def p_name(comparisons: Iterable[JsonObject]) -> str:
+    """What the p values of some comparisons are called."""
+    ones = (one for document in comparisons for one in document["comparisons"])
+    corrected = any(one["test"] and one["test"]["p_holm"] is not None for one in ones)
+    return "p by Holm" if corrected else "p"
 
 
 def p_value(test: JsonObject | None) -> str:

@@ -72,7 +72,8 @@ def _differences(report: JsonObject) -> Iterator[str]:
             rows.append((title, word, *moved, figures.p_value(one["test"]), str(one["pairs"])))
     if rows:
         interval = figures.level(report["confidence"])
-        yield from _table(("compared", "decision", "difference", interval, "p", "pairs"), rows)
+        p = figures.p_name(report["comparisons"])
+        yield from _table(("compared", "decision", "difference", interval, p, "pairs"), rows)
 
 
 def _errors(report: JsonObject) -> Iterator[str]:

@@ -166,7 +166,7 @@ def _comparison(document: JsonObject) -> JsonObject:
     ones = document["comparisons"]
     return {
         "chart": _differences(document) if any(one["difference"] for one in ones) else None,
-        "corrected": any(one["test"] and one["test"]["p_holm"] is not None for one in ones),
+        "p": figures.p_name([document]),
         "rows": [_compared(one) for one in ones],
     }
 
@@ -222,6 +222,7 @@ def _tasks(report: JsonObject) -> JsonObject:
         "tasks_cut": len(rows) if len(rows) > _MOST_ROWS else 0,
         "tasks_text": sentences.tasks(report),
         "hardest": failed[:_RANKED],
+        "hardest_none": sentences.no_hard(report),
         "hardest_more": max(0, len(failed) - _RANKED),
         "flaky": [{**t, "says": flaky_cells(t, report["variants"])} for t in flaky[:_RANKED]],
         "flaky_more": max(0, len(flaky) - _RANKED),

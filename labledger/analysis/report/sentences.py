@@ -134,6 +134,12 @@ def tasks(report: JsonObject) -> str:
     )
 
 
+def no_hard(report: JsonObject) -> str:
+    if any(variant["scored"] for variant in report["variants"]):
+        return "Every scored trial passed."
+    return "No trial has a score, so none can be called hard."
+
+
 def no_flaky(report: JsonObject) -> str:
     if all(cell["scored"] < 2 for task in report["tasks"] for cell in task["cells"]):
         return "No task has two scored replications with a variant, so none can be called flaky."
