@@ -15,6 +15,7 @@ from experiments import (
     GRADER,
     HOLDING,
     HOLDS,
+    HOLDS_CAREFUL,
     RIGHT,
     UNGRADABLE,
     WRONG,
@@ -274,7 +275,7 @@ def test_what_cannot_be_regraded(project: Project, tmp_path: Path) -> None:
 
 def test_an_incomplete_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """A run is regraded when it is complete, not before."""
-    project = Project(tmp_path, {"a": RIGHT, "b": HOLDS})
+    project = Project(tmp_path, {"a": RIGHT, "b": HOLDS_CAREFUL})
     with closing(project.run("first", *HOLDING)) as coordinator:
         coordinator.until("slot_committed")
         coordinator.kill()

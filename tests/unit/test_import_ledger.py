@@ -22,7 +22,7 @@ from labledger.errors import (
     LedgerTooNew,
     RunNotFound,
 )
-from labledger.export import mirrors
+from labledger.export import chain_file, mirrors
 from labledger.faults import VARIABLE
 from labledger.ledger import migrate
 from labledger.ledger.engine import DRIVER
@@ -168,6 +168,7 @@ def test_an_imported_run_goes_on_here(here: Lab, tmp_path: Path) -> None:
     mirrors_of = here.run_folder(kit.RUN)
     with LedgerReader.open(here.ledger) as reader:
         mirrors.rebuild_all(reader, kit.RUN, mirrors_of)
+        chain_file.write_chain(reader, kit.RUN, mirrors_of / chain_file.PATH)
     (mirrors_of / "benchmark" / "summary.json").unlink()
     assert verify_lab(here, None).findings == ()
 
