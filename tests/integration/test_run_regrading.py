@@ -144,7 +144,11 @@ def test_scores_name_their_grader(project: Project) -> None:
 
 def test_no_agent_is_paid_twice(project: Project) -> None:
     """What the agents spent is the first run's; a budget has nothing to say here."""
-    outcome = regrade(project)
+    outcome = regrade(project, budget_usd=0)
+    assert outcome.complete
+    assert (outcome.budget, outcome.used_up) == ({}, ())
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        assert (ledger.run("first.g2").budget, ledger.spent("first.g2")) == ({}, {})
     assert "spent" not in outcome.summary["ext"]
     assert outcome.summary["ext"]["regrades"]["run_id"] == "first"
 

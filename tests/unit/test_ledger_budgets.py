@@ -10,10 +10,11 @@ import pytest
 
 from labledger.errors import LeaseLost, LedgerError
 from labledger.ledger.engine import DRIVER
+from labledger.ledger.model import Spent
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import RunStatus
+from labledger.records import Metric, RunStatus, SlotStatus
 
 
 def create(writer: LedgerWriter, **budget: float) -> None:
@@ -81,3 +82,20 @@ def test_it_is_no_part_of_the_runs_history(
     writer.commit_result(lease, kit.result(1))
     assert list(reader.chain_records(kit.RUN))[: len(before)] == before
     assert verify(path).is_clean
+
+
+def test_what_waits_for_its_commit_is_spent(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """Finished trials count before they are committed; those that never began do not."""
+    lease = kit.begin_run(writer, 6)
+    writer.commit_result(lease, kit.result(0))
+    writer.stage(lease, kit.result(2), final=True)
+    lost = {"status": SlotStatus.INFRA_ERROR, "reason": "container_failed", "metrics": ()}
+    writer.stage(lease, kit.result(3, **lost), final=True)
+    writer.stage(lease, kit.result(4, metrics=(Metric("tokens_in", "events", -9),)), final=True)
+    assert reader.spent(kit.RUN) == {"cost_usd": Spent(0, 0, 1), "tokens": Spent(10, 1, 0)}
+    so_far = {"cost_usd": Spent(0, 0, 3), "tokens": Spent(22, 2, 1)}
+    assert reader.spent_so_far(kit.RUN) == so_far
+    writer.commit_unexecuted(lease, 1, SlotStatus.SKIPPED_PRUNED, "pruned")
+    for idx in (2, 3, 4):
+        writer.commit_staged(lease, idx)
+    assert reader.spent(kit.RUN) == reader.spent_so_far(kit.RUN) == so_far
