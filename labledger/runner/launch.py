@@ -87,9 +87,12 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
             if not options.frozen and run.regrades is None:
                 refuse_changed(run, reader.task_digests(run_id), options)
             require_means(run_id, run.resolved["environment"], run.images, values)
-        check_limits(run.resolved, options.budget)
+        # A regrading pays no agent.
+        limits = options.budget if run.regrades is None else {}
+        check_limits(run.resolved, limits)
     with LedgerWriter.open(lab.ledger, store) as writer:
-        return Session(lab, writer, store, run_id, values, options).execute()
+        session = Session(lab, writer, store, run_id, values, options, limits)
+        return session.execute()
 
 
 def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:

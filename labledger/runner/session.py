@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +52,8 @@ class Session:
     values: Mapping[str, str]
     """Environment values from outside the experiment."""
     options: RunOptions
+    new_limits: Mapping[str, float] = field(default_factory=dict)
+    """What the run's budget is to be from here on, of the kinds that are to change."""
 
     def execute(self) -> RunOutcome:
         """Own the run, run what is left of it, and say how it stands."""
@@ -98,11 +100,9 @@ class Session:
         return outcome
 
     def _with_budget(self, reader: LedgerReader, lease: Lease) -> RunInfo:
-        """The run, once what the options say of its budget is kept. A regrading has none."""
-        run = reader.run(self.run_id)
-        if run.regrades is not None or not self.options.budget:
-            return run
-        self.writer.set_budget(lease, self.options.budget)
+        """The run, once what is new of its budget is kept."""
+        if self.new_limits:
+            self.writer.set_budget(lease, self.new_limits)
         return reader.run(self.run_id)
 
     def _regrading(self, run: RunInfo, reader: LedgerReader, complete: bool) -> Regrading | None:
