@@ -16,7 +16,7 @@ from labledger.errors import InvalidInput, Problem
 from labledger.export import chain_file, formats, mirrors, summary
 from labledger.export.files import replacing
 from labledger.ledger import flat
-from labledger.ledger.model import Grading, RunInfo, VariantCounts
+from labledger.ledger.model import Grading, RunInfo, Spent, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import RECORD_KINDS, JsonObject
 from labledger.runner.lab import Lab
@@ -76,6 +76,11 @@ class Ledger:
         start = self._reader.run(run_id).next_schedule_idx
         staged = self._reader.staged(run_id)
         return len(self._reader.last_dispatches(run_id, start).keys() | staged.keys())
+
+    def spent(self, run_id: str) -> dict[str, Spent]:
+        """What a run's trials spent so far, by kind, committed or not; nothing of a regrading."""
+        regrades = self._reader.run(run_id).regrades is not None
+        return {} if regrades else self._reader.spent_so_far(run_id)
 
     def summary(self, run_id: str) -> JsonObject:
         """The `benchmark_summary_v1` of what is committed so far."""

@@ -19,6 +19,12 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """What can name a run, its folder and its containers."""
 
 
+CONTAINER_FAILED = "container_failed"
+HOST_ERROR = "host_error"
+NOT_STARTED = frozenset({CONTAINER_FAILED, HOST_ERROR})
+"""Reasons of an `infra_error` with which nothing of a trial has run."""
+
+
 class SlotStatus(StrEnum):
     """How the execution of a slot ended. Says nothing about the quality of the answer."""
 

@@ -144,14 +144,17 @@ def fate(slot: Slot, shift: int) -> tuple[SlotStatus, str | None]:
 
 
 def result(run_id: str, slot: Slot, shift: int, **changes: Any) -> TrialResult:
-    """Every third trial says nothing of its cost, and one in two nothing of its tokens."""
+    """Every third trial says nothing of its cost, and one in two nothing of its tokens.
+
+    Some say that they cost less than 0.
+    """
     idx = slot.schedule_idx
     status, verdict = fate(slot, shift)
     ids = TrialIds.of(run_id, slot)
     score = {**kit.score(idx, verdict or "", float(idx), run_id), "ids": ids.as_json()}
     metrics = [Metric("agent_ms", "runner", 100 + idx)]
     if idx % 3:
-        metrics.append(Metric("cost_usd", "events", idx / 100))
+        metrics.append(Metric("cost_usd", "events", idx / (-100 if idx % 11 == 5 else 100)))
     if idx % 2:
         metrics += [Metric("tokens_in", "events", 10 * idx), Metric("tokens_out", "events", idx)]
     fields = {
@@ -185,6 +188,11 @@ class Told:
     trial: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     score: dict[str, Any] = field(default_factory=dict)
+
+    def spent(self, metric_id: str) -> Any:
+        """A cost or tokens; None where they are not known, as what is less than 0."""
+        said = self.metrics.get(metric_id)
+        return None if said is None or said < 0 else said
 
     @property
     def place(self) -> tuple[str, str, int]:

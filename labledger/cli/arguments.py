@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +60,17 @@ def size(option: str, given: str | None, otherwise: int) -> int:
     except (ValueError, KeyError):
         message = f"found {given!r}; expected a size such as 500m or 2g"
         raise InvalidInput("the size", [Problem(option, message)]) from None
+
+
+def limit(option: str, given: str | None) -> float | None:
+    """A budget; infinite where it is to be none. Raises `InvalidInput`."""
+    from labledger.errors import InvalidInput, Problem
+
+    try:
+        return math.inf if given == "none" else None if given is None else float(given)
+    except ValueError:
+        message = f"found {given!r}; expected a number, or none for no limit"
+        raise InvalidInput("the budget", [Problem(option, message)]) from None
 
 
 def experiment_file(given: Path) -> Path:

@@ -68,22 +68,24 @@ def _graded(run_id: str, gradings: Sequence[Grading]) -> JsonObject:
 def status(
     run_id: arguments.RunId, lab_dir: arguments.LabDir = None, json: arguments.Json = False
 ) -> None:
-    """Say how far a run is, who owns it, and what to type next."""
+    """Say how far a run is, who owns it, what it spent of its budget, and what to type next."""
     from labledger.cli.outcome import print_status
     from labledger.reading import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         run, counts = ledger.run(run_id), ledger.counts(run_id)
         begun, gradings = ledger.begun(run_id), ledger.gradings(run_id)
+        spent = ledger.spent(run_id)
     if json:
         told = {
             "begun": begun,
             "variants": [count.as_json() for count in counts],
             "gradings": [grading.as_json() for grading in gradings],
+            "spent": {kind: found.as_json() for kind, found in spent.items()},
         }
         out_json({**run.as_json(), **told})
     else:
-        print_status(run, counts, begun, gradings)
+        print_status(run, counts, begun, gradings, spent)
 
 
 def show(

@@ -8,10 +8,11 @@ from labledger import clock
 from labledger.cli.console import out, percent, say, table
 from labledger.cli.run_view import spent_texts
 from labledger.ledger.model import Spent
+from labledger.ledger.spending import OPTIONS, used_up
 from labledger.records import RunStatus, SlotStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from labledger.ledger.model import Grading, RunInfo, VariantCounts
     from labledger.records import JsonObject
@@ -23,7 +24,7 @@ def print_outcome(outcome: RunOutcome) -> None:
     out(f"run {outcome.run_id}: {ext['committed']} of {ext['scheduled']} slots committed")
     print_summary(outcome.summary)
     spent = {kind: Spent(**found) for kind, found in ext.get("spent", {}).items()}
-    if texts := spent_texts(spent):
+    if texts := spent_texts(spent, outcome.budget):
         out(" · ".join(texts))
     if outcome.regrading is not None and outcome.complete:
         _print_flips(outcome.regrading)
@@ -42,10 +43,10 @@ def _print_flips(regrading: Regrading) -> None:
         out(f"  {flip.before} → {flip.after}: {flip.slots}")
 
 
-def print_next(outcome: RunOutcome, budgets: str) -> None:
-    """What to type next; `budgets` are the options with which a run goes on."""
+def print_next(outcome: RunOutcome) -> None:
+    """What to type next."""
     say("next:")
-    for command in _next(outcome, budgets):
+    for command in _next(outcome):
         say(f"  {command}")
 
 
@@ -68,14 +69,20 @@ def _standing(grading: Grading) -> str:
 
 
 def print_status(
-    run: RunInfo, counts: Sequence[VariantCounts], begun: int, gradings: Sequence[Grading]
+    run: RunInfo,
+    counts: Sequence[VariantCounts],
+    begun: int,
+    gradings: Sequence[Grading],
+    spent: Mapping[str, Spent],
 ) -> None:
-    """How far a run is, who owns it, and what to type next."""
+    """How far a run is, who owns it, what it spent, and what to type next."""
     out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
     out(f"{run.next_schedule_idx} of {run.total_slots} slots committed; {begun} begun beyond them")
     out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
     for line in grading_lines(run.run_id, gradings):
         out(line)
+    if texts := spent_texts(spent, run.budget):
+        out(" · ".join(texts))
     if run.lease is not None:
         owner = run.lease.owner
         out(f"owned by process {owner.pid} on {owner.machine} since {run.lease.acquired_at}, ")
@@ -95,7 +102,7 @@ def print_status(
     if run.status is RunStatus.COMPLETED:
         say(f"next: labledger show {run.run_id} 0")
     else:
-        say(f"next: labledger resume {run.run_id}")
+        say(f"next: {_resume(run.run_id, used_up(run.budget, spent))}")
 
 
 def print_summary(summary: JsonObject) -> None:
@@ -124,10 +131,17 @@ def print_summary(summary: JsonObject) -> None:
         out(f"{unscored} committed slots have no score and are in no rate or mean")
 
 
-def _next(outcome: RunOutcome, budgets: str) -> list[str]:
+def _resume(run_id: str, used_up: Iterable[str]) -> str:
+    """The command that goes on with a run; of what is used up it needs more."""
+    return " ".join(
+        [f"labledger resume {run_id}", *(f"{OPTIONS[kind]} LARGER" for kind in used_up)]
+    )
+
+
+def _next(outcome: RunOutcome) -> list[str]:
     run_id = outcome.run_id
     if not outcome.complete:
-        return [f"labledger resume {run_id}{budgets}", f"labledger status {run_id}"]
+        return [_resume(run_id, outcome.used_up), f"labledger status {run_id}"]
     if outcome.regrading is not None:
         return _next_of_regrading(run_id, outcome.regrading)
     statuses = outcome.summary["ext"]["statuses"]

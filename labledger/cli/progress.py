@@ -128,7 +128,7 @@ class LiveWatcher:
             Text(f"{duration(eta)} left" if eta is not None else "", style="dim"),
         )
         parts: list[RenderableType] = [Text(view.run_id, style="bold"), head, _variants(view)]
-        if texts := spent_texts(view.spent):
+        if texts := spent_texts(view.spent, view.budget):
             parts.append(Text(" · ".join(texts), style="dim"))
         if view.note:
             parts.append(Text(view.note, style="yellow"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from labledger.cli.console import duration, percent
 from labledger.cli.event_lines import owner_line, stopping_note
 from labledger.ledger.model import Spent
+from labledger.ledger.spending import UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +34,8 @@ class RunView:
         self.verdicts: dict[str, Counter[str]] = defaultdict(Counter)
         self.note = ""
         self.spent = {"cost_usd": Spent(), "tokens": Spent()}
-        """What the trials spent that finished since this began."""
+        """What the run spent, by every coordinator that it had."""
+        self.budget: Mapping[str, float] = {}
         self._began = time.monotonic()
         self._committed_before = 0
 
@@ -43,11 +45,13 @@ class RunView:
                 self.run_id, self.total, self.note = event["run_id"], event["total"], ""
                 self.committed = self._committed_before = event["committed"]
                 self.variants, self.width = event["variants"], event["max_concurrency"]
+                self.budget = event["budget"]
+                self.spent |= {kind: Spent(**found) for kind, found in event["spent"].items()}
             case "trial_finished":
                 self.finished += 1
                 self.in_flight = max(0, self.in_flight - 1)
-                for kind in self.spent:
-                    self.spent[kind] = self.spent[kind].plus(event.get(kind))
+                for kind in self.spent.keys() & event.keys():
+                    self.spent[kind] = self.spent[kind].plus(event[kind])
             case "slot_committed":
                 self.committed = event["schedule_idx"] + 1
                 self.waiting = event["waiting"]
@@ -99,7 +103,7 @@ class RunView:
         ]
         if eta is not None:
             parts.append(f"about {duration(eta)} left")
-        return " · ".join([*parts, *spent_texts(self.spent)])
+        return " · ".join([*parts, *spent_texts(self.spent, self.budget)])
 
     def rate(self, variant: str) -> str:
         verdicts = self.verdicts[variant]
@@ -107,12 +111,13 @@ class RunView:
         return percent(verdicts["pass"] / scored if scored else None)
 
 
-def spent_texts(spent: Mapping[str, Spent]) -> list[str]:
-    """What was spent, for a person, where anything is known of it."""
-    units = {"cost_usd": "USD", "tokens": "tokens"}
+def spent_texts(spent: Mapping[str, Spent], budget: Mapping[str, float]) -> list[str]:
+    """What was spent, and of how much, for a person: where it is limited, or anything is known."""
     return [
-        f"{found.total:,.10g} {units[kind]} spent"
+        f"{found.total:,.10g} "
+        + (f"of {budget[kind]:,.10g} " if kind in budget else "")
+        + f"{UNITS[kind]} spent"
         + (f" (unknown of {found.unknown} trials)" if found.unknown else "")
         for kind, found in spent.items()
-        if found.known
+        if found.known or kind in budget
     ]

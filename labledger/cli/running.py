@@ -59,15 +59,18 @@ class Running:
         ),
     ] = None
     budget_usd: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            min=0, help="Stop dispatching when trials have cost so much (metric cost_usd)."
+            metavar="USD|none",
+            help="Stop dispatching when trials have cost so much (metric cost_usd). The run keeps "
+            "it for whoever resumes it; none lifts it.",
         ),
     ] = None
     budget_tokens: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            min=0, help="Stop dispatching at so many tokens (metrics tokens_in and tokens_out)."
+            metavar="TOKENS|none",
+            help="The same at so many tokens (metrics tokens_in and tokens_out).",
         ),
     ] = None
     keep: Annotated[
@@ -95,8 +98,8 @@ class Running:
             patience_s=self.patience,
             min_free_bytes=arguments.size("--min-free", self.min_free, MIN_FREE_BYTES),
             max_error_rate=self.max_error_rate,
-            budget_usd=self.budget_usd,
-            budget_tokens=self.budget_tokens,
+            budget_usd=arguments.limit("--budget-usd", self.budget_usd),
+            budget_tokens=arguments.limit("--budget-tokens", self.budget_tokens),
             keep=Keep(self.keep),
             lease_ttl_s=self.lease_ttl,
             **own,
@@ -123,20 +126,11 @@ class Running:
         if not self.json:
             print_outcome(outcome)
         if not (self.json or self.quiet):
-            print_next(outcome, self._budgets(outcome))
+            print_next(outcome)
         for miss in misses:
             say(f"gate missed: {miss}")
         code = int(outcome.exit_code)
         raise typer.Exit(code or (1 if misses else 0))
-
-    def _budgets(self, outcome: RunOutcome) -> str:
-        """The budgets of a command that goes on: without them, `resume` would have no limit."""
-        given = {"--budget-usd": self.budget_usd, "--budget-tokens": self.budget_tokens}
-        return "".join(
-            f" {option} {'LARGER' if option in (outcome.trouble or '') else f'{limit:.10g}'}"
-            for option, limit in given.items()
-            if limit is not None
-        )
 
 
 def runs_trials(command: Callable[..., None]) -> Callable[..., None]:

@@ -48,10 +48,10 @@ _CELLS_FROM = """\
 
 
 def _usual(metric_id: str, what: str, whose: str) -> str:
-    """A number out of the metrics of one usual name; null where there is none."""
+    """A number out of the metrics of one usual name; null where none is 0 or more."""
     return f"""(SELECT {what} FROM metric
      WHERE {whose} AND metric.metric_id = '{metric_id}'
-       AND typeof(metric.value) IN ('integer', 'real'))"""
+       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0)"""
 
 
 def _of_trial(metric_id: str) -> str:

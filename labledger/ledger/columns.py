@@ -24,7 +24,7 @@ _COMMON = {
     "completed": "committed slots with this status",
     "container": "the container's name",
     "cost_known": "trials whose cost is known; the others are not in `cost_usd`",
-    "cost_usd": "metric of this name, of the last attempt; null where unknown",
+    "cost_usd": "metric of this name, of the last attempt; null where unknown or less than 0",
     "counts": "1 where its rows are those that the other views show",
     "created_at": "when the run was created (UTC)",
     "digest": "digest of all that affects the run's results",
@@ -100,8 +100,8 @@ _COMMON = {
     "task_digest": "digest of the task as it was in that run",
     "task_id": "the task's `id`",
     "ties": "pairs that are the `same`",
-    "tokens_in": "metric of this name, of the last attempt; null where unknown",
-    "tokens_out": "metric of this name, of the last attempt; null where unknown",
+    "tokens_in": "metric of this name, of the last attempt; null where unknown or less than 0",
+    "tokens_out": "metric of this name, of the last attempt; null where unknown or less than 0",
     "trial_id": "the trial's id: run and slot, whichever generation judged it",
     "trials_ms": "milliseconds of all committed trials together, however many ran at once",
     "type": "the event's `type`, where that is text",
@@ -121,9 +121,12 @@ _OWN = {
     "run_history.ended_at": "when the run last ended or stopped (UTC); null while it goes on",
     "run_history.duration_ms": "milliseconds from the run's creation to `ended_at`, with pauses; "
     "null while it goes on",
-    "run_history.tokens_in": "sum of the trials' metric of this name; null where none is known",
-    "run_history.tokens_out": "sum of the trials' metric of this name; null where none is known",
-    "run_history.cost_usd": "sum of the trials' metric of this name; null where none is known",
+    "run_history.tokens_in": "sum of the trials' metric of this name, less than 0 left out; null "
+    "where none is known",
+    "run_history.tokens_out": "sum of the trials' metric of this name, less than 0 left out; null "
+    "where none is known",
+    "run_history.cost_usd": "sum of the trials' metric of this name, less than 0 left out; null "
+    "where none is known",
     "gradings.created_at": "when the grading was begun (UTC)",
     "gradings.ended_at": "when it last ended or stopped (UTC); null while it goes on",
     "gradings.generation": "number of the grading, from 1",

@@ -37,6 +37,8 @@ class NewRun:
     """Image id by image reference."""
     variants: tuple[Variant, ...]
     labledger_version: str
+    budget: Mapping[str, float] = field(default_factory=dict)
+    """What it may spend, by kind of `SPENT_METRICS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ class RunInfo:
     """None when nobody owns the run."""
     claim: Claim | None
     """Who wants to take the run over, or last wanted to: see `Claim.expires_at`."""
+    budget: Mapping[str, float]
+    """What it may spend, by kind: `cost_usd`, `tokens`; no limit of a kind that is not here."""
     run_no: int
 
     def as_json(self) -> JsonObject:
@@ -166,6 +170,7 @@ class RunInfo:
             "source_path": self.source_path,
             "owner": owner,
             "wanted_by": asker,
+            "budget": dict(self.budget),
         }
 
     @property

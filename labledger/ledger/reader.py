@@ -12,7 +12,16 @@ from sqlalchemy import Connection, Engine
 
 from labledger.canonical import sha256_hex
 from labledger.errors import LedgerError, SlotNotFound
-from labledger.ledger import chain_records, flat, gradings, migrate, runs, stream, tallies
+from labledger.ledger import (
+    chain_records,
+    flat,
+    gradings,
+    migrate,
+    runs,
+    spending,
+    stream,
+    tallies,
+)
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.lookup import graded_number, ledger_id, run_number
 from labledger.ledger.model import (
@@ -234,7 +243,12 @@ class LedgerReader:
     def spent(self, run_id: str) -> dict[str, Spent]:
         """What the committed trials spent, as far as they say it: `cost_usd` and `tokens`."""
         with self._of_run(run_id) as (connection, run_no):
-            return tallies.spent(connection, run_no)
+            return spending.committed(connection, run_no)
+
+    def spent_so_far(self, run_id: str) -> dict[str, Spent]:
+        """The same, with the trials that are finished and wait for their commits."""
+        with self._of_run(run_id) as (connection, run_no):
+            return spending.so_far(connection, run_no)
 
     def first_score(self, run_id: str) -> JsonObject | None:
         """The first committed score record, which names the benchmark and the evaluator."""

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from labledger import canonical
 from labledger.errors import LedgerError, RunExists
-from labledger.ledger import statements
+from labledger.ledger import budgets, statements
 from labledger.ledger.chain import Genesis
 from labledger.ledger.model import NewRun
 from labledger.records import JsonObject, Slot
@@ -48,6 +48,7 @@ def register(
     total = _insert_slots(connection, run_no, slots, variants, task_numbers, genesis)
     connection.exec_driver_sql(statements.INSERT_SCHEDULE, (run_no, total, genesis.hexdigest()))
     connection.exec_driver_sql(statements.INSERT_PROGRESS, (run_no, now))
+    budgets.keep(connection, run_no, run.budget)
 
 
 def _column(value: str | JsonObject) -> str:

@@ -17,7 +17,8 @@ SELECT run.run_no, run.run_id, run.experiment_id, run.name, run.created_at, run.
   schedule.total_slots, schedule.genesis_digest, progress.next_schedule_idx, progress.epoch,
   progress.status, progress.updated_at, progress.ended_at, lease.epoch, lease.host, lease.pid,
   lease.process_token, lease.acquired_at, lease.renewed_at, lease.expires_at,
-  claim.host, claim.pid, claim.process_token, claim.claimed_at, claim.expires_at
+  claim.host, claim.pid, claim.process_token, claim.claimed_at, claim.expires_at,
+  (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no)
 FROM run
 JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress AS progress ON progress.run_no = run.run_no
@@ -53,7 +54,7 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
     lease = None
     if lease_epoch is not None:
         lease = LeaseInfo(run_id, lease_epoch, Owner(host, pid, token), *times)
-    asker, asker_pid, asker_token, *claim_times = row[25:]
+    asker, asker_pid, asker_token, *claim_times = row[25:30]
     claim = Claim(Owner(asker, asker_pid, asker_token), *claim_times) if asker else None
     return RunInfo(
         run_id=run_id,
@@ -76,5 +77,6 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
         ended_at=ended_at,
         lease=lease,
         claim=claim,
+        budget=json.loads(row[30]),
         run_no=run_no,
     )

@@ -37,6 +37,11 @@ INSERT_SLOT_COMMIT = _insert_columns(
 INSERT_ARTIFACT = (
     "INSERT INTO artifact (sha256, size, content) VALUES (?, ?, ?) ON CONFLICT (sha256) DO NOTHING"
 )
+UPSERT_BUDGET = (
+    "INSERT INTO budget (run_no, kind, amount) VALUES (?, ?, ?) "
+    "ON CONFLICT (run_no, kind) DO UPDATE SET amount = excluded.amount"
+)
+DELETE_BUDGET = "DELETE FROM budget WHERE run_no = ? AND kind = ?"
 INSERT_DISPATCH = _insert_columns(
     "dispatch",
     "run_no",

@@ -252,6 +252,23 @@ claim = Table(
     **_STRICT,
 )
 
+budget = Table(
+    "budget",
+    metadata,
+    _integer("run_no"),
+    _text("kind"),
+    Column("amount", REAL, nullable=False),
+    _key("budget", "run_no", "kind"),
+    _refers("budget", "run", "run_no"),
+    _check("budget", "kind", "kind IN ('cost_usd', 'tokens')"),
+    _check("budget", "amount", "amount >= 0"),
+    **_CLUSTERED,
+)
+"""What a run may spend; of a kind without a row, whatever it takes.
+
+It is somebody's will and may change, no result: it is in no digest, and no import brings it.
+"""
+
 dispatch = Table(
     "dispatch",
     metadata,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 from sqlalchemy import Connection
 
-from labledger.ledger.model import SPENT_METRICS, PrimaryMetric, Spent, VariantCounts
+from labledger.ledger.model import PrimaryMetric, VariantCounts
 from labledger.ledger.runs import variants
 
 _COUNTS_SQL = """
@@ -51,14 +50,6 @@ JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
 WHERE score.run_no = ? AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'"""
 
-_RAN_SQL = """
-SELECT count(*) FROM attempt
-WHERE run_no = ? AND coalesce(reason, '') NOT IN ('container_failed', 'host_error')"""
-_SPENT_SQL = """
-SELECT total(value), count(DISTINCT schedule_idx) FROM metric
-WHERE run_no = ? AND metric_id IN (SELECT value FROM json_each(?))
-  AND typeof(value) IN ('integer', 'real') AND value >= 0"""
-
 
 def counts(connection: Connection, run_no: int) -> list[VariantCounts]:
     """How far each variant is, in the order of the experiment."""
@@ -88,15 +79,3 @@ def primary_metrics(connection: Connection, run_no: int) -> dict[str, PrimaryMet
         if len(named) == 1
         for name, found in named.items()
     }
-
-
-def spent(connection: Connection, run_no: int) -> dict[str, Spent]:
-    """What the committed trials of a run spent, by kind. Of earlier attempts it is not known."""
-    ran = connection.exec_driver_sql(_RAN_SQL, (run_no,)).scalar_one()
-    found = {}
-    for kind, metric_ids in SPENT_METRICS.items():
-        total, known = connection.exec_driver_sql(
-            _SPENT_SQL, (run_no, json.dumps(metric_ids))
-        ).one()
-        found[kind] = Spent(total, known, ran - known)
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +12,17 @@ from sqlalchemy import Connection, Engine
 
 from labledger import canonical, clock, faults
 from labledger.errors import LedgerError
-from labledger.ledger import chain, leases, lines, migrate, place, registration, rows, statements
+from labledger.ledger import (
+    budgets,
+    chain,
+    leases,
+    lines,
+    migrate,
+    place,
+    registration,
+    rows,
+    statements,
+)
 from labledger.ledger.engine import empty_log, shrink_log, translated, writable_engine
 from labledger.ledger.importing import ImportWriter
 from labledger.ledger.lookup import ledger_id
@@ -94,6 +104,15 @@ class LedgerWriter(ImportWriter):
         """Keep a new run, `interrupted` until a lease is taken. Raises `RunExists`."""
         with self._transaction(f"create run {run.run_id}") as connection:
             registration.register(connection, run, tasks, slots, self._now())
+
+    def set_budget(self, lease: Lease, limits: Mapping[str, float]) -> None:
+        """Replace what the run may spend of these kinds; `math.inf` lifts a limit.
+
+        Raises `LeaseLost`.
+        """
+        with self._transaction(f"keep the budget of run {lease.run_id}") as connection:
+            leases.check(connection, lease)
+            budgets.keep(connection, lease.run_no, limits)
 
     # -- trials that go on
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
 from labledger.ledger.model import RunInfo
-from labledger.records import JsonObject, TrialResult
+from labledger.records import NOT_STARTED, JsonObject, TrialResult
 from labledger.runner.bookkeeping import Bookkeeper
 from labledger.runner.events import Listener, event
 from labledger.runner.executors import LocalTrials
@@ -27,7 +27,6 @@ from labledger.trial.gate import NotStarted
 from labledger.trial.grading import DISK_FULL
 from labledger.trial.regrading import is_carried_over
 from labledger.trial.uncollected import Uncollected
-from labledger.trial.worker import NOT_STARTED
 
 _POLL_S = 0.25
 _STOPPED = "a second Ctrl-C ended its container; its agent had begun"

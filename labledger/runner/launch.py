@@ -26,7 +26,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RUN_ID, RunStatus
 from labledger.runner import environment
-from labledger.runner.budget import require_measured
+from labledger.runner.budget import check_limits
 from labledger.runner.events import event
 from labledger.runner.lab import Lab
 from labledger.runner.options import RunOptions, RunOutcome
@@ -56,7 +56,7 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     run_id = options.run_id or new_run_id(experiment.document["experiment"]["id"])
     _require_run_id(run_id)
     values = environment.gather(options.env, options.env_files)
-    require_measured(experiment.document, options.budget)
+    check_limits(experiment.document, options.budget)
     found = preflight(experiment, lab, values, pull=True, min_free_bytes=options.min_free_bytes)
     for check in found.checks:
         if check.warning:
@@ -69,7 +69,7 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     experiment.freeze(store)
     with LedgerWriter.open(lab.ledger, store) as writer:
         writer.create_run(
-            _new_run(run_id, experiment, found.images),
+            _new_run(run_id, experiment, found.images, options.budget),
             ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
             experiment.slots(),
         )
@@ -87,9 +87,12 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
             if not options.frozen and run.regrades is None:
                 refuse_changed(run, reader.task_digests(run_id), options)
             require_means(run_id, run.resolved["environment"], run.images, values)
-            require_measured(run.resolved, options.budget)
+        # A regrading pays no agent.
+        limits = options.budget if run.regrades is None else {}
+        check_limits(run.resolved, limits)
     with LedgerWriter.open(lab.ledger, store) as writer:
-        return Session(lab, writer, store, run_id, values, options).execute()
+        session = Session(lab, writer, store, run_id, values, options, limits)
+        return session.execute()
 
 
 def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
@@ -158,7 +161,12 @@ def _require_run_id(run_id: str) -> None:
         raise InvalidInput("the run's id", [problem])
 
 
-def _new_run(run_id: str, experiment: ResolvedExperiment, images: Mapping[str, str]) -> NewRun:
+def _new_run(
+    run_id: str,
+    experiment: ResolvedExperiment,
+    images: Mapping[str, str],
+    budget: Mapping[str, float],
+) -> NewRun:
     about = experiment.document["experiment"]
     return NewRun(
         run_id=run_id,
@@ -174,4 +182,5 @@ def _new_run(run_id: str, experiment: ResolvedExperiment, images: Mapping[str, s
             for v in experiment.document["variants"]
         ),
         labledger_version=__version__,
+        budget=budget,
     )

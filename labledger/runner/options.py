@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -44,7 +45,8 @@ class RunOptions:
     max_error_rate: float | None = None
     """The largest share of slots that may end as setup_error, grade_error or infra_error."""
     budget_usd: float | None = None
-    """What may be spent before the run stops, resumable, by the metric `cost_usd`."""
+    """What may be spent before the run stops, resumable, by the metric `cost_usd`. The run keeps
+    it: None leaves a resumed run's as it is, `math.inf` lifts it."""
     budget_tokens: float | None = None
     """The same, by the metrics `tokens_in` and `tokens_out`."""
     keep: Keep = Keep.NONE
@@ -99,6 +101,10 @@ class RunOutcome:
     """What ended it before its time, where nobody asked for that."""
     regrading: Regrading | None = None
     """None of a run that is no regrading."""
+    budget: Mapping[str, float] = field(default_factory=dict)
+    """What the run may spend, by kind (`cost_usd`, `tokens`): its limits, whoever resumes it."""
+    used_up: tuple[str, ...] = ()
+    """The kinds of which nothing is left."""
 
     @property
     def infra_errors(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +52,8 @@ class Session:
     values: Mapping[str, str]
     """Environment values from outside the experiment."""
     options: RunOptions
+    new_limits: Mapping[str, float] = field(default_factory=dict)
+    """What the run's budget is to be from here on, of the kinds that are to change."""
 
     def execute(self) -> RunOutcome:
         """Own the run, run what is left of it, and say how it stands."""
@@ -60,12 +62,13 @@ class Session:
             lease = stack.enter_context(owned(self.writer, self.run_id, self.options))
             reader = stack.enter_context(LedgerReader.open(self.lab.ledger))
             stack.enter_context(on_signals(self.options.stop))
-            run = reader.run(self.run_id)
+            run = self._with_budget(reader, lease)
+            budget = Budget.of(run, reader, self.options.tell)
             self._prepare_folder(run)
             fence = partial(self.writer.while_owned, lease)
             mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.mend(reader, self.run_id)
-            trouble = self._run_the_rest(run, reader, mirrors, lease)
+            trouble = self._run_the_rest(run, reader, mirrors, lease, budget)
             with self._excused(trouble):
                 mirrors.sync()
             summary = build_summary(reader, self.run_id)
@@ -82,9 +85,25 @@ class Session:
         stopped = self.options.stop.level > 0
         # What comes up with the last slots, such as a budget that they use up, ends nothing early.
         early = None if complete else trouble
-        outcome = RunOutcome(self.run_id, folder, complete, summary, stopped, early, regrading)
+        outcome = RunOutcome(
+            run_id=self.run_id,
+            folder=folder,
+            complete=complete,
+            summary=summary,
+            stopped=stopped,
+            trouble=early,
+            regrading=regrading,
+            budget=budget.limits,
+            used_up=budget.used_up(),
+        )
         self.options.tell(_ended(outcome))
         return outcome
+
+    def _with_budget(self, reader: LedgerReader, lease: Lease) -> RunInfo:
+        """The run, once what is new of its budget is kept."""
+        if self.new_limits:
+            self.writer.set_budget(lease, self.new_limits)
+        return reader.run(self.run_id)
 
     def _regrading(self, run: RunInfo, reader: LedgerReader, complete: bool) -> Regrading | None:
         """Of a regrading: what it changed, when it is complete."""
@@ -113,13 +132,18 @@ class Session:
         stage_dependencies(run.resolved, self.store, folder / "deps")
 
     def _run_the_rest(
-        self, run: RunInfo, reader: LedgerReader, mirrors: MirrorWriter, lease: Lease
+        self,
+        run: RunInfo,
+        reader: LedgerReader,
+        mirrors: MirrorWriter,
+        lease: Lease,
+        budget: Budget,
     ) -> str | None:
         """Run every slot that is not committed. Returns what ended it early, if anything did."""
         folder = self.lab.run_folder(self.run_id)
         left = leftovers(reader, run)
         width = self.options.max_concurrency or run.resolved["design"]["max_concurrency"]
-        self.options.tell(_started(run, folder, left, width))
+        self.options.tell(_started(run, folder, left, width, budget))
         engine_info = self._engine_info()
         room = self._room(engine_info)
         if run.next_schedule_idx > 0 or left:
@@ -140,7 +164,7 @@ class Session:
                 mend_mirrors=lambda: mirrors.mend(reader, run.run_id),
                 pruning=self._pruning(run, reader),
                 error_rate=self._error_rate(run),
-                budget=self._budget(run, reader, left),
+                budget=budget,
                 staged={idx: known.attempt for idx, known in left.items() if known.staged},
                 disk=holds.disk,
                 next_idx=run.next_schedule_idx,
@@ -172,15 +196,6 @@ class Session:
         design = run.resolved["design"] | ({"prune": None} if run.regrades else {})
         return Pruning(design, reader.consecutive_failures(run.run_id))
 
-    def _budget(self, run: RunInfo, reader: LedgerReader, left: Mapping[int, Leftover]) -> Budget:
-        """The budget, with what is committed and what is staged counted already."""
-        spent = reader.spent(run.run_id)
-        budget = Budget(self.options.budget, spent, self.options.tell, bool(run.regrades))
-        for idx, known in left.items():
-            if known.staged and (result := reader.staged_result(run.run_id, idx)) is not None:
-                budget.note(result)
-        return budget
-
     def _engine_info(self) -> JsonObject:
         """What the engine says of itself; nothing where it is gone."""
         try:
@@ -210,7 +225,9 @@ class Session:
         }
 
 
-def _started(run: RunInfo, folder: Path, left: Mapping[int, Leftover], width: int) -> JsonObject:
+def _started(
+    run: RunInfo, folder: Path, left: Mapping[int, Leftover], width: int, budget: Budget
+) -> JsonObject:
     return event(
         "run_started",
         run_id=run.run_id,
@@ -220,6 +237,8 @@ def _started(run: RunInfo, folder: Path, left: Mapping[int, Leftover], width: in
         staged=sum(known.staged for known in left.values()),
         begun=sum(known.may_exist and not known.staged for known in left.values()),
         max_concurrency=width,
+        budget=dict(budget.limits),
+        spent={kind: spent.as_json() for kind, spent in budget.spent.items()},
         variants=[variant.variant_id for variant in run.variants],
     )
 

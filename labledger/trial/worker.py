@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labledger import clock, faults
 from labledger.errors import EngineUnavailable, NoRoom
-from labledger.records import TrialResult
+from labledger.records import CONTAINER_FAILED, HOST_ERROR, TrialResult
 from labledger.trial import contract, disks, inputs, regrading, starting, traces, trust
 from labledger.trial.adoption import adopt, go_on, has_output
 from labledger.trial.collect import collect, infra_error
@@ -30,11 +30,6 @@ from labledger.trial.gate import Abandoned, NotStarted, StartGate, thread_gate
 from labledger.trial.isolation import sweep_config
 from labledger.trial.stored import EvidenceIncomplete
 from labledger.trial.uncollected import uncollected
-
-CONTAINER_FAILED = "container_failed"
-HOST_ERROR = "host_error"
-NOT_STARTED = frozenset({CONTAINER_FAILED, HOST_ERROR})
-"""Reasons of an `infra_error` with which nothing of a trial has run."""
 
 
 def run_trial(spec: TrialSpec) -> TrialResult:

@@ -1,12 +1,16 @@
-"""`--budget-usd` and `--budget-tokens`: a run stops there, and goes on with a larger one."""
+"""`--budget-usd` and `--budget-tokens`: a run keeps them, stops there, and goes on with more."""
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from experiments import PASSING, RIGHT, Project
+
+from labledger.api import open_ledger
+from labledger.ledger.model import Spent
 
 pytestmark = pytest.mark.docker
 
@@ -52,10 +56,10 @@ def test_a_budget_stops_the_run_and_a_larger_one_goes_on(project: Project) -> No
 
 
 def test_what_was_spent_before_counts(project: Project) -> None:
-    """Resumed with a budget that is spent already, a run dispatches nothing."""
+    """Resumed with its budget spent already, a run dispatches nothing."""
     with closing(project.run("paid", *PASSING, "--budget-tokens", 120)) as coordinator:
         assert coordinator.finish() == 3, coordinator.stderr
-    with closing(project.resume("paid", *PASSING, "--budget-tokens", 120)) as coordinator:
+    with closing(project.resume("paid", *PASSING)) as coordinator:
         assert coordinator.finish() == 3, coordinator.stderr
     assert not coordinator.of("slot_dispatched")
     assert "tokens are spent" in coordinator.of("run_ended")[0]["trouble"]
@@ -92,13 +96,18 @@ def test_less_than_nothing_is_no_spending(project: Project) -> None:
     assert spent["tokens"]["total"] == 120 * spent["cost_usd"]["known"] + 20 * 2
 
 
-def test_what_to_type_next_has_a_budget(project: Project) -> None:
-    """The command that is offered is not one that spends without a limit."""
+def test_what_to_type_next_asks_for_more_of_what_is_spent(project: Project) -> None:
+    """The command that is offered names the budget that is used up; the run keeps the other."""
     budgets = ("--budget-usd", 1, "--budget-tokens", 5000)
     done = project.command("run", project.experiment, *PASSING, "--run-id", "paid", *budgets)
     assert done.returncode == 3, done.stderr
-    offered = "labledger resume paid --budget-usd LARGER --budget-tokens 5000\n"
-    assert offered in done.stderr
+    assert "labledger resume paid --budget-usd LARGER\n" in done.stderr
+    assert " of 1 USD spent" in done.stdout
+    assert " of 5,000 tokens spent" in done.stdout
+    status = project.command("status", "paid")
+    assert status.stderr == "next: labledger resume paid --budget-usd LARGER\n"
+    assert " of 1 USD spent" in status.stdout
+    assert " of 5,000 tokens spent" in status.stdout
 
 
 def test_a_budget_that_the_last_trials_use_up_stops_nothing(project: Project) -> None:
@@ -107,3 +116,53 @@ def test_a_budget_that_the_last_trials_use_up_stops_nothing(project: Project) ->
     assert done.returncode == 0, done.stderr
     assert "8 of 8 slots committed" in done.stdout
     assert "stopped early" not in done.stderr
+
+
+def test_a_killed_run_keeps_its_budget(project: Project) -> None:
+    """`kill -9`, and a plain `resume` stops where the run that was killed would have."""
+    budgets = ("--budget-usd", 1.5, "--budget-tokens", 5000)
+    with closing(project.run("paid", *PASSING, *budgets)) as killed:
+        killed.until("slot_committed")
+        killed.kill()
+    with closing(project.resume("paid", *PASSING)) as resumed:
+        assert resumed.finish() == 3, resumed.stderr
+    started, ended = resumed.of("run_started")[0], resumed.of("run_ended")[0]
+    assert started["budget"] == {"cost_usd": 1.5, "tokens": 5000}
+    assert started["spent"]["cost_usd"]["total"] >= 0.5
+    assert "--budget-usd is 1.5" in ended["trouble"]
+    assert 3 <= ended["summary"]["ext"]["committed"] < 8
+    spent = ended["summary"]["ext"]["spent"]
+    told = project.json("status", "paid", "--json")
+    assert (told["budget"], told["spent"]) == (started["budget"], spent)
+    project.check_run("paid")
+
+
+def test_a_budget_is_replaced_and_lifted(project: Project) -> None:
+    """A resume with a budget replaces that one alone, by more or less; `none` lifts it."""
+    stopped = project.start("paid", budget_usd=0.5, budget_tokens=5000)
+    assert (stopped.budget, stopped.used_up) == ({"cost_usd": 0.5, "tokens": 5000}, ("cost_usd",))
+    stopped = project.go_on("paid", budget_usd=100, budget_tokens=1)
+    assert (stopped.budget, stopped.used_up) == ({"cost_usd": 100, "tokens": 1}, ("tokens",))
+    with closing(project.resume("paid", *PASSING, "--budget-tokens", "none")) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    with open_ledger(lab_dir=project.lab) as ledger:
+        assert ledger.run("paid").budget == {"cost_usd": 100}
+        assert ledger.spent("paid")["cost_usd"] == Spent(3.0, 6, 2)
+    project.check_whole("paid")
+
+
+def test_infinity_is_no_budget(project: Project) -> None:
+    """The library's word for `none`, which asks for no metric either."""
+    project.document["metrics"] = []
+    project.save()
+    outcome = project.start("free", budget_usd=math.inf)
+    assert (outcome.complete, outcome.budget) == (True, {})
+
+
+@pytest.mark.parametrize("given", ["-1", "nan", "much"])
+def test_what_is_no_amount_is_refused(project: Project, given: str) -> None:
+    """Nothing is begun with a budget that cannot be kept."""
+    done = project.command("run", project.experiment, *PASSING, f"--budget-tokens={given}")
+    assert done.returncode == 2
+    assert "--budget-tokens: found " in done.stderr
+    assert not project.lab.exists()

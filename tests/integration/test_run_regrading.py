@@ -145,7 +145,16 @@ def test_scores_name_their_grader(project: Project) -> None:
 
 def test_no_agent_is_paid_twice(project: Project) -> None:
     """What the agents spent is the first run's; a budget has nothing to say here."""
-    outcome = regrade(project)
+    told: list[dict[str, Any]] = []
+    outcome = regrade(project, budget_usd=0, tell=told.append)
+    [started] = [event for event in told if event["event"] == "run_started"]
+    assert outcome.complete
+    assert (started["budget"], started["spent"]) == ({}, {})
+    assert (outcome.budget, outcome.used_up) == ({}, ())
+    given = labledger.RunOptions(lab_dir=project.lab, budget_usd=0)
+    assert labledger.resume("first.g2", given).budget == {}
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        assert (ledger.run("first.g2").budget, ledger.spent("first.g2")) == ({}, {})
     assert "spent" not in outcome.summary["ext"]
     assert outcome.summary["ext"]["regrades"]["run_id"] == "first"
 

@@ -14,10 +14,11 @@ from labledger.errors import LedgerOutdated
 from labledger.ledger import migrate, objects
 from labledger.ledger.engine import DRIVER
 from labledger.ledger.model import LeaseInfo, Owner
+from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.records import RunStatus, SlotStatus
 
-NEWER = {"alembic_version", "claim", "slot_outcome", "grading", "counted"}
+NEWER = {"alembic_version", "claim", "slot_outcome", "grading", "counted", "budget"}
 """Tables that revision 0001 lacks, and Alembic's own."""
 
 ASKER = Owner("there", 99, "boot-2")
@@ -80,7 +81,7 @@ def test_its_run_goes_on(old: Path) -> None:
         writer.release_lease(lease, RunStatus.COMPLETED)
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
 def test_its_slots_are_in_the_views_as_if_written_today(tmp_path: Path, revision: str) -> None:
     """Every view of an upgraded ledger has the rows that it has in one that never was older."""
     path = answers_kit.make_ledger(tmp_path)
@@ -95,3 +96,17 @@ def test_its_slots_are_in_the_views_as_if_written_today(tmp_path: Path, revision
     assert migrate.upgrade(path).before == revision
     assert rows() == before
     assert verify(path).is_clean
+
+
+@pytest.mark.parametrize("revision", migrate.REVISIONS[:-1])
+def test_its_run_has_no_budget_and_can_get_one(tmp_path: Path, revision: str) -> None:
+    """A run from before budgets were kept has no limit, until it is given one."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        writer.create_run(kit.new_run(), kit.tasks(2), kit.slots(4))
+    kit.make_older(path, revision)
+    assert migrate.upgrade(path).before == revision
+    with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
+        assert reader.run(kit.RUN).budget == {}
+        writer.set_budget(writer.acquire_lease(kit.RUN, kit.OWNER, 30), {"tokens": 7})
+        assert reader.run(kit.RUN).budget == {"tokens": 7}

@@ -14,6 +14,7 @@ from labledger.cli import progress
 from labledger.cli.console import duration, percent
 from labledger.cli.event_lines import notable_line, started_line
 from labledger.cli.run_view import RunView
+from labledger.ledger.model import Spent
 from labledger.runner.events import event
 
 STARTED = event(
@@ -25,6 +26,8 @@ STARTED = event(
     staged=0,
     begun=0,
     max_concurrency=4,
+    budget={},
+    spent={},
     variants=["base", "treat"],
 )
 
@@ -88,6 +91,27 @@ def test_the_line_says_where_the_run_stands() -> None:
     line = view.line()
     assert line.startswith("2/10 committed · 3 running · 1 waiting to commit · base – · treat –")
     assert "left" in line
+
+
+def test_the_line_says_what_the_run_spent_of_its_budget() -> None:
+    """What earlier coordinators spent counts; a trial that never began adds nothing, not even ?."""
+    spent = {
+        "cost_usd": {"total": 2.5, "known": 5, "unknown": 0},
+        "tokens": {"total": 0, "known": 0, "unknown": 5},
+    }
+    view = view_of({**STARTED, "budget": {"cost_usd": 20, "tokens": 1e6}, "spent": spent})
+    assert view.line().endswith(
+        "2.5 of 20 USD spent · 0 of 1,000,000 tokens spent (unknown of 5 trials)"
+    )
+    view.take(finished(cost_usd=0.25, tokens=None))
+    view.take(finished("infra_error", reason="container_failed"))
+    assert view.spent == {"cost_usd": Spent(2.75, 6, 0), "tokens": Spent(0, 0, 6)}
+
+
+def test_what_was_spent_is_told_without_a_budget_too() -> None:
+    """Where nothing is known and nothing limited, nothing is said."""
+    view = view_of(STARTED, finished(cost_usd=0.25, tokens=None))
+    assert view.line().endswith(" · 0.25 USD spent")
 
 
 def test_failures_are_told_as_they_happen(capsys: pytest.CaptureFixture[str]) -> None:

@@ -152,18 +152,20 @@ def test_a_run_that_is_further_here_stays(here: Lab, tmp_path: Path) -> None:
 
 
 def test_an_imported_run_goes_on_here(here: Lab, tmp_path: Path) -> None:
-    """It is interrupted, owned by nobody, and its next commits follow the chain."""
+    """Interrupted, owned by nobody and without a budget, it follows the chain from there."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     with kit.open_writer(there / "ledger.sqlite") as writer:
         lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
         writer.stage(lease, kit.result(3), final=True)
+        writer.set_budget(lease, {"cost_usd": 2})
         writer.release_lease(lease, RunStatus.INTERRUPTED)
     [found] = import_runs(here, there)
     assert found.left_staged == 1
     with LedgerReader.open(here.ledger) as reader:
         run = reader.run(kit.RUN)
         assert (run.status, run.lease, reader.staged(kit.RUN)) == (RunStatus.INTERRUPTED, None, {})
+        assert run.budget == {}
     go_on(here.root, kit.RUN, 4)
     mirrors_of = here.run_folder(kit.RUN)
     with LedgerReader.open(here.ledger) as reader:

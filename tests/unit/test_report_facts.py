@@ -65,12 +65,16 @@ def test_an_interval_knows_its_replications(path: Path) -> None:
 
 
 def test_the_unknown_is_not_zero(path: Path) -> None:
-    """A metric that few trials report is summed over those; text is no number; no end, no time."""
+    """A metric that few trials report is summed over those; text is no number; no end, no time.
+
+    A cost of less than 0 is none.
+    """
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
         costs = {
             0: (Metric("cost_usd", "events", 0.25),),
             1: (Metric("cost_usd", "events", "a lot"),),
+            2: (Metric("cost_usd", "events", -50),),
         }
         for idx in range(3):
             writer.commit_result(lease, kit.result(idx, metrics=costs.get(idx, ())))

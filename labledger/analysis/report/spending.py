@@ -1,6 +1,6 @@
 """What a run took: time by phase, and the metrics that trials reported, tokens and cost among them.
 
-What nobody reported is unknown, never 0.
+What nobody reported is unknown, never 0, and so are costs and tokens of less than 0.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from labledger import clock
 from labledger.analysis.report.questions import Trial
 from labledger.ledger.model import RunInfo
+from labledger.ledger.tables import USUAL_METRICS
 from labledger.records import JsonObject, RunStatus
 
 
@@ -69,6 +70,8 @@ def metrics(
     ran = Counter(trial.variant_id for trial in trials if trial.attempt is not None)
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for metric_id, variant_id, value in found:
+        if value < 0 and metric_id in USUAL_METRICS:
+            continue
         values[metric_id][variant_id].append(value)
     return [
         {

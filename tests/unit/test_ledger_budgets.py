@@ -1,0 +1,101 @@
+"""A run's budget in the ledger: kept with the run, set by its owner, no part of its history."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import ledger_kit as kit
+import pytest
+
+from labledger.errors import LeaseLost, LedgerError
+from labledger.ledger.engine import DRIVER
+from labledger.ledger.model import Spent
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verify import verify
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import Metric, RunStatus, SlotStatus
+
+
+def create(writer: LedgerWriter, **budget: float) -> None:
+    writer.create_run(kit.new_run(budget=budget), kit.tasks(2), kit.slots(4))
+
+
+def test_a_run_is_created_with_its_budget(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """What a run may spend is there as soon as the run is, and only for that run."""
+    create(writer, cost_usd=2.5, tokens=5e6)
+    writer.create_run(kit.new_run("run-2"), kit.tasks(2), kit.slots(4))
+    assert reader.run(kit.RUN).budget == {"cost_usd": 2.5, "tokens": 5_000_000}
+    assert [run.budget for run in reader.runs()] == [{}, reader.run(kit.RUN).budget]
+    assert reader.run(kit.RUN).as_json()["budget"] == {"cost_usd": 2.5, "tokens": 5_000_000}
+
+
+def test_its_owner_replaces_it(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """A limit may become larger or smaller, be added or lifted; a kind not named stays."""
+    create(writer, cost_usd=2)
+    lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+    for given, holds in (
+        ({"cost_usd": 3.0}, {"cost_usd": 3}),
+        ({"cost_usd": 1.0, "tokens": 0.0}, {"cost_usd": 1, "tokens": 0}),
+        ({"cost_usd": math.inf}, {"tokens": 0}),
+        ({"cost_usd": math.inf}, {"tokens": 0}),
+    ):
+        writer.set_budget(lease, given)
+        assert reader.run(kit.RUN).budget == holds
+
+
+def test_nobody_else_replaces_it(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """A coordinator that lost the run changes nothing of its budget."""
+    create(writer, cost_usd=2)
+    lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+    writer.release_lease(lease, RunStatus.INTERRUPTED)
+    writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+    with pytest.raises(LeaseLost):
+        writer.set_budget(lease, {"cost_usd": 100})
+    assert reader.run(kit.RUN).budget == {"cost_usd": 2}
+
+
+@pytest.mark.parametrize("limits", [{"cost_usd": -1.0}, {"euros": 1.0}])
+def test_what_is_no_budget_is_refused(
+    writer: LedgerWriter, reader: LedgerReader, limits: dict[str, float]
+) -> None:
+    """Less than nothing, and a kind that nobody counts, leave all as it was."""
+    create(writer, tokens=1)
+    lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+    with pytest.raises(LedgerError):
+        writer.set_budget(lease, {"tokens": 2, **limits})
+    assert reader.run(kit.RUN).budget == {"tokens": 1}
+
+
+def test_it_is_no_part_of_the_runs_history(
+    writer: LedgerWriter, reader: LedgerReader, path: Path
+) -> None:
+    """With another budget, or none, the run has the same digests, goes on and verifies."""
+    create(writer, tokens=0)
+    before = list(reader.chain_records(kit.RUN))
+    lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+    writer.set_budget(lease, {"tokens": 1})
+    writer.commit_result(lease, kit.result(0))
+    raw = DRIVER.connect(str(path), isolation_level=None)
+    assert raw.execute("DELETE FROM budget").rowcount == 1
+    raw.close()
+    writer.commit_result(lease, kit.result(1))
+    assert list(reader.chain_records(kit.RUN))[: len(before)] == before
+    assert verify(path).is_clean
+
+
+def test_what_waits_for_its_commit_is_spent(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """Finished trials count before they are committed; those that never began do not."""
+    lease = kit.begin_run(writer, 6)
+    writer.commit_result(lease, kit.result(0))
+    writer.stage(lease, kit.result(2), final=True)
+    lost = {"status": SlotStatus.INFRA_ERROR, "reason": "container_failed", "metrics": ()}
+    writer.stage(lease, kit.result(3, **lost), final=True)
+    writer.stage(lease, kit.result(4, metrics=(Metric("tokens_in", "events", -9),)), final=True)
+    assert reader.spent(kit.RUN) == {"cost_usd": Spent(0, 0, 1), "tokens": Spent(10, 1, 0)}
+    so_far = {"cost_usd": Spent(0, 0, 3), "tokens": Spent(22, 2, 1)}
+    assert reader.spent_so_far(kit.RUN) == so_far
+    writer.commit_unexecuted(lease, 1, SlotStatus.SKIPPED_PRUNED, "pruned")
+    for idx in (2, 3, 4):
+        writer.commit_staged(lease, idx)
+    assert reader.spent(kit.RUN) == reader.spent_so_far(kit.RUN) == so_far
