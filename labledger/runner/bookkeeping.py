@@ -108,6 +108,10 @@ class Bookkeeper:
         """Why no more should be dispatched, by what has been kept so far."""
         return self.error_rate.trouble() or self.budget.trouble()
 
+    @property
+    def is_spent(self) -> bool:
+        return bool(self.budget.used_up())
+
     def skip(self, schedule_idx: int, reason: str) -> None:
         """Have a slot committed as not run, when its turn comes."""
         self._skipped[schedule_idx] = reason

@@ -79,7 +79,8 @@ class Coordinator:
 
     def _dispatch(self) -> bool:
         """Fill the executor. True while there is something to come."""
-        wanted = 0 if self._stopping else self.trials.capacity - len(self._running)
+        fills = not self._stopping or self._only_collects
+        wanted = self.trials.capacity - len(self._running) if fills else 0
         specs: list[TrialSpec] = []
         while len(specs) < self.holds.allowance(wanted):
             spec = self._next_spec()
@@ -98,9 +99,18 @@ class Coordinator:
 
     def _next_spec(self) -> TrialSpec | None:
         """What to dispatch next: slots begun before new ones, unless the engine refuses those."""
+        if self._only_collects:
+            return self._next_paid()
         if self.holds.refusals.lasts:
             return self._next_fresh() or self.queue.next_last()
         return self.queue.next_again() or self._next_fresh() or self.queue.next_last()
+
+    def _next_paid(self) -> TrialSpec | None:
+        """The next trial whose container an earlier coordinator started."""
+        while (spec := self.queue.next_again() or self._next_fresh()) is not None:
+            if spec.may_exist and _has_started(spec):
+                return spec
+        return None
 
     def _next_fresh(self) -> TrialSpec | None:
         """The next slot that needs a trial; staged and pruned slots need none."""
@@ -110,6 +120,8 @@ class Coordinator:
                 self._exhausted = True
                 return None
             if slot.schedule_idx < self.books.next_idx or slot.schedule_idx in self.books.staged:
+                continue
+            if self._only_collects and not self.queue.was_begun(slot):
                 continue
             if (why := self.queue.never_ran(slot)) is not None:
                 self.books.skip(slot.schedule_idx, why)
@@ -125,6 +137,11 @@ class Coordinator:
     @property
     def _stopping(self) -> bool:
         return self.stop.level > 0 or self.trouble is not None
+
+    @property
+    def _only_collects(self) -> bool:
+        """True where nothing is started for want of budget: what has been is paid for."""
+        return self.stop.level == 0 and self.trouble is not None and self.books.is_spent
 
     def _heed_stop(self) -> None:
         if self._stopping:
@@ -241,6 +258,14 @@ class Coordinator:
         if message not in self._warned:
             self._warned.add(message)
             self.tell(event("warning", message=message, **about))
+
+
+def _has_started(spec: TrialSpec) -> bool:
+    try:
+        state = thread_engine().inspect(spec.container)
+    except LabLedgerError:
+        return False
+    return state is not None and state.has_started
 
 
 def _key(spec: TrialSpec) -> tuple[int, int]:

@@ -79,6 +79,11 @@ class SlotQueue:
         """Of a regrading: why there is nothing to judge, where its slot was never run."""
         return None if self._earlier is None else self._earlier.why_none(slot.schedule_idx)
 
+    def was_begun(self, slot: Slot) -> bool:
+        """True where an earlier coordinator may have created its container."""
+        left = self._left.get(slot.schedule_idx)
+        return left is not None and left.may_exist
+
     def spec(self, slot: Slot) -> TrialSpec:
         """What a worker needs for a slot, with the attempt to go on with."""
         left = self._left.get(slot.schedule_idx, Leftover(1, staged=False, may_exist=False))

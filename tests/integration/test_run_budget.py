@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from experiments import PASSING, RIGHT, Project
+from experiments import HOLDING, HOLDS, PASSING, RIGHT, EngineLog, Project, until
 
 from labledger.api import open_ledger
 from labledger.ledger.model import Spent
@@ -135,6 +135,31 @@ def test_a_killed_run_keeps_its_budget(project: Project) -> None:
     told = project.json("status", "paid", "--json")
     assert (told["budget"], told["spent"]) == (started["budget"], spent)
     project.check_run("paid")
+
+
+def test_what_is_paid_for_is_collected(project: Project, engine_log: EngineLog) -> None:
+    """Resumed with its budget spent, a run starts nothing, and keeps what trials finished that
+    the coordinator before it had started."""
+    project.tasks({"a": PAYS + RIGHT, "b": PAYS + HOLDS, "c": PAYS + HOLDS})
+    with closing(project.run("paid", *HOLDING, "-n", 2)) as killed:
+        killed.until("slot_committed", times=2)
+        project.await_agents("paid", 2)
+        killed.kill()
+    held = project.running("paid")
+    for slot, attempt in held:
+        project.open_gate("paid", slot, attempt)
+    with closing(project.resume("paid", *PASSING, "--budget-usd", 0.5)) as resumed:
+        assert resumed.finish() == 3, resumed.stderr
+    collected = {(told["schedule_idx"], told["attempt"]) for told in resumed.of("trial_finished")}
+    assert collected >= set(held)
+    assert "USD are spent" in resumed.of("run_ended")[0]["trouble"]
+    paid = {(0, 1), (1, 1), *held}
+    until(lambda: set(engine_log.so_far(project, "paid")) >= paid, "the log of the starts")
+    assert set(engine_log.so_far(project, "paid")) == paid
+    with closing(project.resume("paid", *PASSING, "--budget-usd", "none")) as resumed:
+        assert resumed.finish() == 0, resumed.stderr
+    assert set(engine_log.starts(project, "paid").values()) == {1}
+    project.check_whole("paid")
 
 
 def test_a_budget_is_replaced_and_lifted(project: Project) -> None:
