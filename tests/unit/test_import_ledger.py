@@ -42,7 +42,8 @@ def there(tmp_path: Path) -> Path:
     path = kit.make_ledger(tmp_path / "there")
     with kit.open_writer(path) as writer:
         frozen = writer._store.put_bytes(FROZEN)
-        resolved = {**kit.new_run().resolved, "files": [{"sha256": frozen}]}
+        file = {"name": "run.sh", "sha256": frozen, "size": len(FROZEN), "executable": False}
+        resolved = {**kit.new_run().resolved, "files": {"agent": [file]}}
         writer.create_run(kit.new_run(resolved=resolved), kit.tasks(3), kit.slots(6))
         lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
         writer.commit_result(lease, kit.result(0))
