@@ -106,10 +106,23 @@ def require(path: Path) -> None:
     except OSError as error:
         raise LedgerError(f"could not open the ledger: {error.strerror} ({path})") from error
     if size == 0 and log_size(path) == 0:
-        raise LedgerMissing(
-            f"the ledger at {path} is empty: its creation was interrupted",
-            hint="`labledger run` creates it anew",
+        raise emptied(path)
+
+
+def emptied(path: Path) -> LedgerError:
+    """What to say of a ledger with nothing in it: it is yet to be made, or was lost."""
+    runs = path.parent / "runs"
+    if any(runs.glob("*/resolved.json")):
+        return LedgerError(
+            f"the ledger at {path} is empty, and {runs} holds runs: its content was lost",
+            hint="put a copy in its place (`labledger db backup` makes them); without one, "
+            f"`labledger import {runs}/RUN_ID --without-artifacts --lab-dir NEW_LAB` brings what "
+            "the mirrors of a run hold into a new lab",
         )
+    return LedgerMissing(
+        f"the ledger at {path} is empty: its creation was interrupted",
+        hint="`labledger run` creates it anew",
+    )
 
 
 @contextmanager

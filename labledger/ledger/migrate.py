@@ -18,6 +18,7 @@ from labledger.ledger import objects, place
 from labledger.ledger.engine import (
     APPLICATION_ID,
     DRIVER,
+    emptied,
     readonly_engine,
     require,
     translated,
@@ -70,10 +71,7 @@ def check_revision(connection: Connection, path: Path) -> None:
     """`check_current` on an open connection."""
     found = _revision(connection, path)
     if found is None:
-        raise LedgerMissing(
-            f"the ledger at {path} is empty: its creation was interrupted",
-            hint="`labledger run` creates it anew",
-        )
+        raise emptied(path)
     _refuse_newer(found, path)
     if found != HEAD:
         raise LedgerOutdated(
