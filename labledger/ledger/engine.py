@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
-from labledger.errors import LedgerError, LedgerFull, LedgerMissing
+from labledger.errors import LedgerError, LedgerFull, LedgerMissing, NotALedger
 
 APPLICATION_ID = 0x4C4C4447
 """SQLite's `application_id` of a ledger: `LLDG`."""
@@ -210,6 +210,7 @@ _HINTS = (
 
 def _in_our_words(what: str, path: Path, error: DBAPIError) -> LedgerError:
     cause = str(error.orig)
-    kind = LedgerFull if "full" in cause else LedgerError
+    kinds = {"full": LedgerFull, "not a database": NotALedger}
+    kind = next((kind for word, kind in kinds.items() if word in cause), LedgerError)
     hint = next((hint for word, hint in _HINTS if word in cause), None)
     return kind(f"could not {what}: {cause} ({path})", hint=hint)

@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from labledger import clock, faults, resources
-from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
+from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
 from labledger.ledger import objects, place
 from labledger.ledger.engine import (
     APPLICATION_ID,
@@ -170,7 +170,7 @@ def _revision(connection: Connection, path: Path) -> str | None:
         return None
     kind = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
     if kind != APPLICATION_ID or "alembic_version" not in names:
-        raise LedgerError(
+        raise NotALedger(
             f"{path} is a SQLite database, but not a ledger of labledger",
             hint="choose another folder with --lab-dir",
         )
