@@ -115,6 +115,10 @@ class LedgerMissing(LedgerError):
     exit_code = Exit.INVALID
 
 
+class NotALedger(LedgerError):
+    """The file is no ledger of labledger."""
+
+
 class LedgerOutdated(LedgerError):
     """The ledger was written by an older labledger; `labledger db upgrade` brings it up to date."""
 

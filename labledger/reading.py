@@ -220,7 +220,7 @@ class Ledger:
             chain_file.write_chain(self._reader, run_id, folder / chain_file.PATH)
             files.append(folder / chain_file.PATH)
             return [*files, summary.write_summary(folder, self.summary(run_id))]
-        relative = _mirror_path(what)
+        relative = _mirror_path(what, "all")
         path = out or self._lab.run_folder(run_id) / relative
         with replacing(path) as handle:
             self.export_to(run_id, what, handle)
@@ -231,7 +231,7 @@ class Ledger:
         if what == "all":
             formats.check_format(form)
             return formats.write_tables(self._reader, run_id, form, out or folder)
-        _check_table(what, form)
+        _check_table(what, form, "all")
         path = out or folder / f"{what}.{form}"
         formats.write_table(self._reader, run_id, what, form, path)
         return [path]
@@ -259,17 +259,20 @@ class Ledger:
             mirrors.rebuild(self._reader, run_id, what, stream)
 
 
-def _mirror_path(what: str) -> Path:
+def _mirror_path(what: str, *also: str) -> Path:
+    """The mirror of a kind of record. `also` is what else could have been asked for."""
     known = {**mirrors.PATHS, "summary": summary.PATH, "chain": chain_file.PATH}
     if what not in known:
-        raise InvalidInput("the export", [_not_one_of("--what", what, known)])
+        raise InvalidInput("the export", [_not_one_of("--what", what, [*known, *also])])
     return known[what]
 
 
-def _check_table(what: str, form: str) -> None:
+def _check_table(what: str, form: str, *also: str) -> None:
     formats.check_format(form)
     if what not in flat.TABLES:
-        raise InvalidInput("the export", [_not_one_of(f"--what as {form}", what, flat.TABLES)])
+        raise InvalidInput(
+            "the export", [_not_one_of(f"--what as {form}", what, [*flat.TABLES, *also])]
+        )
 
 
 def _not_one_of(where: str, found: str, known: Iterable[str]) -> Problem:

@@ -29,6 +29,18 @@ class ArtifactStore:
     def has(self, sha256: str) -> bool:
         return self.path(sha256).is_file()
 
+    def problem(self, sha256: str, size: int) -> str | None:
+        """How a file is not what its name says, as the rest of a sentence; None where it is."""
+        try:
+            with self.path(sha256).open("rb") as handle:
+                found = hashlib.file_digest(handle, "sha256").hexdigest()
+                whole = handle.tell() == size
+        except FileNotFoundError:
+            return f"is missing from the store {self.root}"
+        except OSError as error:
+            return f"cannot be read from the store: {error.strerror}"
+        return None if found == sha256 and whole else "was changed in the store"
+
     def put_bytes(self, content: bytes) -> str:
         """Keep `content`, durably, and return its SHA-256 in hex."""
         sha256 = sha256_hex(content)

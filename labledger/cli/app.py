@@ -17,6 +17,7 @@ from labledger.cli import (
     reporting,
 )
 from labledger.cli.console import say, say_error, silence
+from labledger.cli.system_errors import in_words
 from labledger.errors import Exit, LabLedgerError
 
 app = typer.Typer(
@@ -76,8 +77,9 @@ def _exit_code() -> int:
         say_error(error)
         return int(error.exit_code)
     except OSError as error:
-        say(f"labledger: {error}")
-        return int(Exit.INCOMPLETE)
+        failure = in_words(error)
+        say_error(failure)
+        return int(failure.exit_code)
     except KeyboardInterrupt:
         say("labledger: interrupted")
         return int(Exit.INTERRUPTED)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,8 +18,13 @@ if TYPE_CHECKING:
 
 
 def out(text: str = "") -> None:
-    """A line of the result itself."""
-    sys.stdout.write(text + "\n")
+    """A line of the result itself. A terminal that has been closed needs none."""
+    try:
+        sys.stdout.write(text + "\n")
+    except OSError as error:
+        if not _is_closed_terminal(sys.stdout, error):
+            raise
+        silence(sys.stdout)
 
 
 def out_json(value: Any) -> None:
@@ -31,11 +38,32 @@ def say(text: str = "") -> None:
 
 def tell(stream: TextIO, text: str) -> None:
     """Write a line at once. A stream that cannot be written any more is silenced for good."""
-    try:
-        stream.write(text + "\n")
-        stream.flush()
-    except OSError:
-        silence(stream)
+    lasting = Lasting(stream)
+    lasting.write(text + "\n")
+    lasting.flush()
+
+
+class Lasting:
+    """A stream that is silenced for good when it cannot be written any more."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            silence(self._stream)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            silence(self._stream)
 
 
 def silence(stream: TextIO) -> None:
@@ -43,6 +71,11 @@ def silence(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+def _is_closed_terminal(stream: TextIO, error: OSError) -> bool:
+    is_device = stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
+    return error.errno == errno.EIO and is_device
 
 
 def say_error(error: LabLedgerError) -> None:
@@ -54,7 +87,8 @@ def say_error(error: LabLedgerError) -> None:
 def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    file = cast("TextIO", Lasting(sys.stderr)) if stderr else None
+    return Console(file=file, highlight=False, soft_wrap=True)
 
 
 def table(

@@ -36,7 +36,8 @@ def verify(
 ) -> None:
     """Find committed rows that were changed.
 
-    Every row is checked against the chain of digests, and every mirror against the ledger.
+    Every row is checked against the chain of digests, the files that a run was started with
+    against theirs, and every mirror against the ledger.
     """
     from labledger.runner.lab import Lab
     from labledger.runner.verification import verify_lab

@@ -37,7 +37,8 @@ def statement(sql: str | None, file: Path | None) -> str:
     try:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput("the query", [Problem(str(file), str(error))]) from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput("the query", [Problem(str(file), reason)]) from None
 
 
 def parse_params(words: list[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,11 +18,14 @@ from labledger.store import Fence, make_folder, sync_directory
 def replacing(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path`, within `fence`, when the block ends well.
 
-    Raises `LabLedgerError` where that fails; `path` is then as it was.
+    It is closed to other users in a lab folder; elsewhere it has the mode of the file that it
+    replaces, or that of any new file. Raises `LabLedgerError` where that fails; `path` is then as
+    it was.
     """
+    name = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         make_folder(path.parent)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor = _create(name, path)
     except OSError as error:
         raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
     try:
@@ -31,13 +34,31 @@ def replacing(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]:
             handle.flush()
             os.fsync(handle.fileno())
         with fence():
-            Path(name).replace(path)
+            name.replace(path)
         sync_directory(path.parent)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
         raise
+
+
+def _create(name: Path, path: Path) -> int:
+    """Open a new file that is to replace `path`, with the mode it is to have."""
+    private = _in_lab(path)
+    replaced = path.stat().st_mode & 0o777 if path.is_file() and not private else None
+    # The kernel takes the umask off: reading it would mean setting it, for every thread.
+    mode = 0o600 if private or replaced is not None else 0o666
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    if replaced is not None:
+        os.fchmod(descriptor, replaced)
+    return descriptor
+
+
+def _in_lab(path: Path) -> bool:
+    """True below a folder that holds a ledger."""
+    folder = path.parent.resolve()
+    return any(os.access(above / "ledger.sqlite", os.F_OK) for above in (folder, *folder.parents))
 
 
 @dataclass(frozen=True, slots=True)

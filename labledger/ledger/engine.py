@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool, QueuePool
 
-from labledger.errors import LedgerError, LedgerFull, LedgerMissing
+from labledger.errors import LedgerError, LedgerFull, LedgerMissing, NotALedger
 
 APPLICATION_ID = 0x4C4C4447
 """SQLite's `application_id` of a ledger: `LLDG`."""
@@ -106,10 +106,23 @@ def require(path: Path) -> None:
     except OSError as error:
         raise LedgerError(f"could not open the ledger: {error.strerror} ({path})") from error
     if size == 0 and log_size(path) == 0:
-        raise LedgerMissing(
-            f"the ledger at {path} is empty: its creation was interrupted",
-            hint="`labledger run` creates it anew",
+        raise emptied(path)
+
+
+def emptied(path: Path) -> LedgerError:
+    """What to say of a ledger with nothing in it: it is yet to be made, or was lost."""
+    runs = path.parent / "runs"
+    if any(runs.glob("*/resolved.json")):
+        return LedgerError(
+            f"the ledger at {path} is empty, and {runs} holds runs: its content was lost",
+            hint="put a copy in its place (`labledger db backup` makes them); without one, "
+            f"`labledger import {runs}/RUN_ID --without-artifacts --lab-dir NEW_LAB` brings what "
+            "the mirrors of a run hold into a new lab",
         )
+    return LedgerMissing(
+        f"the ledger at {path} is empty: its creation was interrupted",
+        hint="`labledger run` creates it anew",
+    )
 
 
 @contextmanager
@@ -197,6 +210,7 @@ _HINTS = (
 
 def _in_our_words(what: str, path: Path, error: DBAPIError) -> LedgerError:
     cause = str(error.orig)
-    kind = LedgerFull if "full" in cause else LedgerError
+    kinds = {"full": LedgerFull, "not a database": NotALedger}
+    kind = next((kind for word, kind in kinds.items() if word in cause), LedgerError)
     hint = next((hint for word, hint in _HINTS if word in cause), None)
     return kind(f"could not {what}: {cause} ({path})", hint=hint)

@@ -13,11 +13,12 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from labledger import clock, faults, resources
-from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
+from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
 from labledger.ledger import objects, place
 from labledger.ledger.engine import (
     APPLICATION_ID,
     DRIVER,
+    emptied,
     readonly_engine,
     require,
     translated,
@@ -70,10 +71,7 @@ def check_revision(connection: Connection, path: Path) -> None:
     """`check_current` on an open connection."""
     found = _revision(connection, path)
     if found is None:
-        raise LedgerMissing(
-            f"the ledger at {path} is empty: its creation was interrupted",
-            hint="`labledger run` creates it anew",
-        )
+        raise emptied(path)
     _refuse_newer(found, path)
     if found != HEAD:
         raise LedgerOutdated(
@@ -172,7 +170,7 @@ def _revision(connection: Connection, path: Path) -> str | None:
         return None
     kind = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
     if kind != APPLICATION_ID or "alembic_version" not in names:
-        raise LedgerError(
+        raise NotALedger(
             f"{path} is a SQLite database, but not a ledger of labledger",
             hint="choose another folder with --lab-dir",
         )

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import StatementError
 
 from labledger import clock
-from labledger.errors import LeaseHeld, LedgerError
+from labledger.errors import LeaseHeld, LedgerError, LedgerMissing, NotALedger
 from labledger.ledger import gradings, leases, migrate, soundness
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.gradings import Regrades
@@ -110,7 +110,7 @@ def opened(path: Path, store: Path, scratch: Path) -> Iterator[Source]:
     Raises `LedgerMissing`, `LedgerTooNew`, and `LedgerError` for what is no ledger.
     """
     _refuse_irregular(path)
-    found = migrate.current(path)
+    found = _revision(path)
     place = path
     if found in migrate.REVISIONS and found != migrate.HEAD:
         place = migrate.backup(path, scratch / "upgraded.sqlite")
@@ -123,6 +123,15 @@ def opened(path: Path, store: Path, scratch: Path) -> Iterator[Source]:
             yield Source(path, connection, SourceStore(store))
     finally:
         engine.dispose()
+
+
+def _revision(path: Path) -> str | None:
+    """The source's revision. What is said of a lab's own ledger is no help with a source."""
+    try:
+        return migrate.current(path)
+    except (LedgerMissing, NotALedger) as error:
+        hint = "name a ledger file, a lab folder, or a run's folder"
+        raise LedgerMissing(error.message, hint=hint) from error
 
 
 def _refuse_irregular(path: Path) -> None:

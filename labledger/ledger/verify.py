@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from labledger import canonical
-from labledger.ledger import chain, copies, gradings, migrate, objects, statements, stream
+from labledger.ledger import chain, copies, frozen, gradings, migrate, objects, statements, stream
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.lookup import run_number
 from labledger.ledger.stream import Commit
@@ -42,6 +41,7 @@ _LEFT_STAGED_SQL = (
     "ON slot_commit.run_no = staged_result.run_no "
     "AND slot_commit.schedule_idx = staged_result.schedule_idx WHERE staged_result.run_no = ?"
 )
+_RUNS_SQL = "SELECT run_no, run_id FROM run"
 _ARTIFACT_SQL = "SELECT content, size FROM artifact WHERE sha256 = ?"
 
 
@@ -67,7 +67,7 @@ class Verification:
     slots: int
     """Commits whose digests were recomputed."""
     artifacts: int
-    """Artifacts whose content was read."""
+    """Artifacts of evidence whose content was read."""
     findings: tuple[Finding, ...]
 
     @property
@@ -80,6 +80,8 @@ def verify(
 ) -> Verification:
     """Check one run, or all runs and all artifacts, against their digests.
 
+    So too the files and workspaces that a run was started with.
+
     Reads one state of the ledger in flat memory. What cannot be seen: the loss of a run's newest
     commits together with its progress, as an older copy of the ledger would show; the mirrors and
     the summary's `chain_head` tell. Raises `RunNotFound` and what `migrate.check_current` raises.
@@ -89,13 +91,19 @@ def verify(
         with translated("verify the ledger", path), engine.connect() as connection:
             migrate.check_revision(connection, path)
             store = store or ArtifactStore(path.parent / "artifacts")
-            found = verify_snapshot(connection, store, None if run_id is None else [run_id])
+            chosen = None if run_id is None else [run_id]
+            found = verify_snapshot(connection, store, chosen)
+            unfit = tuple(
+                Finding(name, None, message)
+                for run_no, name in _runs(connection, chosen)
+                for message in frozen.problems(connection, store, run_no)
+            )
             lost = tuple(
                 Finding(name, None, f"it regrades {root_id}, which the ledger does not hold")
                 for name, root_id in gradings.without_root(connection)
                 if run_id in (None, name)
             )
-            return replace(found, findings=found.findings + lost)
+            return replace(found, findings=found.findings + unfit + lost)
     finally:
         engine.dispose()
 
@@ -117,6 +125,13 @@ def verify_snapshot(
     return _Checker(connection, store, also).check(run_ids)
 
 
+def _runs(connection: Connection, run_ids: Sequence[str] | None) -> list[tuple[int, str]]:
+    """Number and id of these runs, or of all."""
+    if run_ids is None:
+        return [(row[0], row[1]) for row in connection.exec_driver_sql(_RUNS_SQL)]
+    return [(run_number(connection, run_id), run_id) for run_id in run_ids]
+
+
 class _Checker:
     """One pass over a snapshot of the ledger."""
 
@@ -128,10 +143,7 @@ class _Checker:
         self._artifacts = 0
 
     def check(self, run_ids: Sequence[str] | None) -> Verification:
-        if run_ids is None:
-            runs = [(row[0], row[1]) for row in self._rows("SELECT run_no, run_id FROM run")]
-        else:
-            runs = [(run_number(self._connection, run_id), run_id) for run_id in run_ids]
+        runs = _runs(self._connection, run_ids)
         findings = list(self._file())
         for run_no, name in runs:
             findings += [Finding(name, idx, message) for idx, message in self._run(run_no, name)]
@@ -241,15 +253,7 @@ class _Checker:
         content, size = row
         if content is not None:
             return None if canonical.sha256_hex(content) == sha256 else "was changed"
-        try:
-            with store.path(sha256).open("rb") as handle:
-                found = hashlib.file_digest(handle, "sha256").hexdigest()
-                whole = handle.tell() == size
-        except FileNotFoundError:
-            return f"is missing from the store {store.root}"
-        except OSError as error:
-            return f"cannot be read from the store: {error.strerror}"
-        return None if found == sha256 and whole else "was changed in the store"
+        return store.problem(sha256, size)
 
     def _rows(self, sql: str, *params: Any) -> Iterator[Any]:
         return iter(self._connection.exec_driver_sql(sql, params))

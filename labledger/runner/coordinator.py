@@ -168,6 +168,8 @@ class Coordinator:
             time.sleep(_POLL_S)
         for spec, text in self.trials.noted():
             self._tell_note(spec, text)
+        for spec in self.trials.paused():
+            self._warn_of_pause(spec)
         for future in sorted(done, key=lambda f: self._running[f].slot.schedule_idx):
             self._take(future, self._running.pop(future))
         self.books.commit_ready()
@@ -252,6 +254,14 @@ class Coordinator:
         idx, attempt = _key(spec)
         message = f"slot {idx}, attempt {attempt}, is run again: {reason}"
         self._warn(message, schedule_idx=idx, attempt=attempt, reason=reason)
+
+    def _warn_of_pause(self, spec: TrialSpec) -> None:
+        idx, attempt = _key(spec)
+        message = (
+            f"slot {idx}, attempt {attempt}: its container is paused and holds its place until "
+            f"its deadline; `docker unpause {spec.container}` lets it go on"
+        )
+        self._warn(message, schedule_idx=idx, attempt=attempt)
 
     def _warn(self, message: str, **about: object) -> None:
         """Tell of something wrong, once."""

@@ -34,7 +34,8 @@ def read_env_file(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput("the environment file", [Problem(str(path), str(error))]) from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput("the environment file", [Problem(str(path), reason)]) from None
     for number, line in enumerate(lines, 1):
         text = line.strip().removeprefix("export ").strip()
         if not text or text.startswith("#"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from labledger.records import TrialResult
 from labledger.runner.keeping import put_away
@@ -13,6 +15,8 @@ from labledger.trial.traces import tell_notes_to
 from labledger.trial.worker import discard_trial, run_trial, withdraw_trial
 
 MAX_AHEAD = 4
+
+_T = TypeVar("_T")
 
 
 class LocalTrials:
@@ -53,12 +57,11 @@ class LocalTrials:
 
     def noted(self) -> list[tuple[TrialSpec, str]]:
         """Trials that are begun anew, and why, since this was last asked."""
-        found = []
-        try:
-            while True:
-                found.append(self._noted.get_nowait())
-        except Empty:
-            return found
+        return list(_taken(self._noted))
+
+    def paused(self) -> list[TrialSpec]:
+        """Trials whose containers were found to be paused since this was last asked."""
+        return list(_taken(self._gate.paused))
 
     def close_gate(self) -> None:
         """Let no further trial start; those that run go on."""
@@ -83,6 +86,15 @@ class LocalTrials:
         self._gate.close()
         self._trials.shutdown(wait=True)
         self._discards.shutdown(wait=True)
+
+
+def _taken(queue: SimpleQueue[_T]) -> Iterator[_T]:
+    """What waits in a queue."""
+    try:
+        while True:
+            yield queue.get_nowait()
+    except Empty:
+        return
 
 
 def _discard(spec: TrialSpec, keep_folder: bool) -> None:

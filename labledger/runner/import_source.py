@@ -33,8 +33,8 @@ class Place:
 def locate(given: Path) -> Place:
     """The source that a word of the command line means. Raises `InvalidInput` where it is none.
 
-    A run's folder means that run of the ledger two folders above; where there is none, its
-    mirrors.
+    A run's folder means that run of the ledger two folders above; where there is none, or it was
+    emptied, its mirrors.
     """
     if given.is_file():
         return Place(given, given.parent / "artifacts", given.parent)
@@ -42,7 +42,7 @@ def locate(given: Path) -> Place:
         if (lab / "ledger.sqlite").exists():
             return Place(lab / "ledger.sqlite", lab / "artifacts", given)
     lab = given.absolute().parent.parent
-    if (given / "resolved.json").is_file() and (lab / "ledger.sqlite").is_file():
+    if (given / "resolved.json").is_file() and _has_content(lab / "ledger.sqlite"):
         return Place(lab / "ledger.sqlite", lab / "artifacts", given, (given.absolute().name,))
     if (given / chain_file.PATH).exists():
         return Place(None, _artifacts_beside(given), given)
@@ -52,6 +52,10 @@ def locate(given: Path) -> Place:
         raise InvalidInput("the import", [Problem(str(given), message, hint=hint)])
     expected = "a ledger file, a lab folder, or a run's folder"
     raise InvalidInput("the import", [Problem(str(given), f"found none of these: {expected}")])
+
+
+def _has_content(file: Path) -> bool:
+    return file.is_file() and file.stat().st_size > 0
 
 
 @contextmanager

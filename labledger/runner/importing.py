@@ -90,7 +90,7 @@ def _choose(opened: Source, run_ids: Sequence[str]) -> list[str]:
     there = opened.run_ids()
     for run_id in run_ids:
         if run_id not in there:
-            listed = ", ".join(there[-_SHOWN:]) or "none"
+            listed = ", ".join(there[: -_SHOWN - 1 : -1]) or "none"
             raise RunNotFound(
                 f"{opened.path} holds no run {run_id!r}", hint=f"its newest runs: {listed}"
             )

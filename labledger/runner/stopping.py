@@ -12,7 +12,7 @@ from types import FrameType
 class StopRequest:
     """How urgently the run is asked to stop: 0 not at all, 1 after running trials, 2 now.
 
-    Pressing it does nothing but count, so that a signal handler may, in the middle of anything.
+    Asking does nothing but count, so that a signal handler may, in the middle of anything.
     """
 
     def __init__(self) -> None:
@@ -21,10 +21,17 @@ class StopRequest:
     def press(self) -> None:
         self.level = min(self.level + 1, 2)
 
+    def hang_up(self) -> None:
+        """A terminal that closes is a first request, however often it says so."""
+        self.level = max(self.level, 1)
+
 
 @contextmanager
 def on_signals(stop: StopRequest) -> Iterator[None]:
-    """While this lasts, Ctrl-C and TERM press `stop`. Outside the main thread, it does nothing."""
+    """While this lasts, Ctrl-C and TERM press `stop`, and a HUP that is not ignored hangs up.
+
+    Outside the main thread, it does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -32,7 +39,12 @@ def on_signals(stop: StopRequest) -> Iterator[None]:
     def press(_number: int, _frame: FrameType | None) -> None:
         stop.press()
 
+    def hang_up(_number: int, _frame: FrameType | None) -> None:
+        stop.hang_up()
+
     before = {number: signal.signal(number, press) for number in (signal.SIGINT, signal.SIGTERM)}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As `nohup` leaves it.
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 from labledger.errors import LabLedgerError
 from labledger.trial.container import Engine
@@ -42,6 +43,8 @@ class StartGate:
         self._engine_work = threading.BoundedSemaphore(MAX_STARTING)
         self._free = width
         self._waiting: list[int] = []
+        self.paused: SimpleQueue[TrialSpec] = SimpleQueue()
+        """Trials whose containers somebody has paused, each again as long as it is."""
         self._closed = False
         self._abandoned = False
         self._open_until = math.inf
@@ -99,6 +102,8 @@ class StartGate:
             if state is not None and state.has_ended:
                 status = state.exit_status
                 break
+            if state is not None and state.status == "paused":
+                self.paused.put(spec)
         self.require_open()
         return status
 

@@ -7,26 +7,31 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
 import termios
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from experiments import (
     FAILS,
+    HOLDS,
     HOLDS_CAREFUL,
     PATIENCE_S,
     RIGHT,
+    EngineLog,
     Project,
     command_env,
     command_line,
     until,
 )
+
+from labledger.errors import LedgerError
 
 pytestmark = pytest.mark.docker
 
@@ -51,17 +56,19 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_own_the_terminal,
         )
         os.close(slave)
         self._shown = b""
+        self._hung_up = False
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
     def _read(self) -> None:
         try:
-            while data := os.read(self._master, 1 << 16):
-                self._shown += data
+            while not self._hung_up:
+                if select.select([self._master], [], [], 0.1)[0]:
+                    self._shown += os.read(self._master, 1 << 16)
         except OSError:
             return
 
@@ -76,6 +83,16 @@ class Terminal:
     def press(self, keys: bytes) -> None:
         os.write(self._master, keys)
 
+    def hang_up(self) -> None:
+        """Close the terminal: the kernel sends HUP, and nothing can be written to it any more."""
+        self._hung_up = True
+        self._reader.join()
+        os.close(self._master)
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def finish(self) -> int:
         code = self._process.wait(PATIENCE_S)
         self._reader.join()
@@ -85,7 +102,14 @@ class Terminal:
         self._process.kill()
         self._process.wait()
         self._reader.join()
-        os.close(self._master)
+        if not self._hung_up:
+            os.close(self._master)
+
+
+def _own_the_terminal() -> None:
+    """Have its keys and its end as signals, whatever is ignored where the tests run."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def test_a_terminal_shows_the_run_live(project: Project) -> None:
@@ -104,6 +128,41 @@ def test_a_terminal_shows_the_run_live(project: Project) -> None:
     assert lines[2][:4] == ["base", "3", "3", "2"]
     assert "not completed: 2 agent_error" in end
     assert "labledger show live 0" in end
+
+
+@pytest.mark.parametrize("options", [(), ("--quiet",), ("--json",)])
+def test_a_terminal_that_closes(
+    tmp_path: Path, engine_log: EngineLog, options: tuple[str, ...]
+) -> None:
+    """Running trials finish and are committed as after a Ctrl-C, though nobody can be told."""
+    project = Project(tmp_path, {"a": HOLDS, "b": HOLDS}, max_concurrency=1)
+    words = ("run", project.experiment, "--run-id", "closed", "--env", "PACE=holding", *options)
+    with closing(Terminal(project, *words)) as terminal:
+        until(lambda: _running(project, "closed"), "a trial to hold")
+        terminal.hang_up()
+
+        def ended() -> bool:
+            for slot in _running(project, "closed"):
+                with suppress(FileNotFoundError):
+                    project.open_gate("closed", slot)
+            return terminal.has_ended
+
+        until(ended, "the end of the run")
+        assert terminal.finish() == 130
+    assert project.json("runs", "--json")[0]["status"] == "interrupted"
+    assert sum(engine_log.starts(project, "closed").values()) in (1, 2)
+    project.output("resume", "closed")
+    project.check_whole("closed")
+    assert [status for _, status in project.rows("closed")["slots"]] == ["completed"] * 4
+    assert engine_log.starts(project, "closed") == {(idx, 1): 1 for idx in range(4)}
+
+
+def _running(project: Project, run_id: str) -> list[int]:
+    """The slots whose containers run; none while there is no ledger yet."""
+    try:
+        return [slot for slot, _ in project.running(run_id)]
+    except LedgerError:
+        return []
 
 
 def test_ctrl_c_on_a_terminal(project: Project) -> None:

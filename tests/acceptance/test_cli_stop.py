@@ -1,4 +1,4 @@
-"""Ctrl-C and TERM, by real signals to a real process."""
+"""Ctrl-C, TERM and HUP, by real signals to a real process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Stopped:
     """Their slots: the first ones, but for the order in which their containers were ready."""
 
 
-@pytest.fixture(params=["SIGINT", "SIGTERM"])
+@pytest.fixture(params=["SIGINT", "SIGTERM", "SIGHUP"])
 def stopped(request: pytest.FixtureRequest, project: Project) -> Iterator[Stopped]:
     run_id = f"{request.node.originalname}-{request.param}".replace("test_the_", "")
     with closing(project.run(run_id, *HOLDING)) as coordinator:
@@ -58,6 +58,14 @@ def stopped(request: pytest.FixtureRequest, project: Project) -> Iterator[Stoppe
         coordinator.signal(getattr(signal, request.param))
         assert coordinator.until("stopping")["level"] == 1
         yield Stopped(run_id, coordinator, running)
+
+
+@pytest.fixture(autouse=True)
+def _no_inherited_ignore() -> Iterator[None]:
+    """Tests may run under `nohup`, which they would hand down; a handler is not handed down."""
+    before = signal.signal(signal.SIGHUP, lambda *_: None)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def status(project: Project, run_id: str) -> tuple[str, int]:
@@ -75,6 +83,7 @@ def test_the_first_lets_running_trials_finish(
 ) -> None:
     """Nothing more starts, what runs is kept, and resuming runs the rest and only that."""
     run_id, coordinator, running = stopped.run_id, stopped.coordinator, stopped.running
+    coordinator.signal(signal.SIGHUP)  # A terminal that closes says so more than once.
     for idx in running:
         project.open_gate(run_id, idx)
     assert coordinator.finish() == 130

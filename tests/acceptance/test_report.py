@@ -269,6 +269,16 @@ def many(path: Path) -> None:
     comparison_kit.make_run(path, letters)
 
 
+def test_one_task_is_no_tasks(path: Path, chromium: Browser) -> None:
+    """The map of a single task counts it as one."""
+    comparison_kit.make_run(path, {"base": ["P"], "treat": ["F"]})
+    page = written(path)
+    chromium.open(page)
+    assert chromium.text("#heat-count") == "1 of 1 task"
+    assert "1 task, the hardest first" in page.read_text("utf-8")
+    assert "1 tasks" not in page.read_text("utf-8")
+
+
 def test_500_tasks_stay_readable(path: Path, chromium: Browser) -> None:
     """The map is filtered, ordered and walked by keyboard; pages of trials; phone and dark."""
     many(path)

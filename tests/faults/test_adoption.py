@@ -260,6 +260,26 @@ def test_meddled_with_under_a_live_coordinator(
     project.check_whole(RUN)
 
 
+def test_paused_under_a_live_coordinator(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """A container that somebody paused is told of, once, with what lets it go on."""
+    project = make(tmp_path, HOLDS)
+    with closing(project.run(RUN, *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        until(lambda: project.running(RUN), "the agent to run")
+        name = project.containers(RUN)[0, 1]
+        docker("pause", name)
+        try:
+            warning = coordinator.until("warning")
+        finally:
+            docker("unpause", name)
+        assert (warning["schedule_idx"], warning["attempt"]) == (0, 1)
+        assert f"`docker unpause {name}`" in warning["message"]
+        project.open_gate(RUN, 0)
+        assert coordinator.finish() == 0
+    assert len(coordinator.of("warning")) == 1
+    assert attempts(project, 0) == [COMPLETED]
+
+
 def test_removed_while_it_is_adopted(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:

@@ -57,6 +57,15 @@ design: {schedule: random}
 """
 
 
+def test_an_id_that_is_too_long_says_the_limit(folder: Folder) -> None:
+    """64 characters are allowed, and the message says so."""
+    folder.data["baseline"]["variant_id"] = "v" * 64
+    folder.resolve()
+    folder.data["baseline"]["variant_id"] = "v" * 65
+    [problem] = folder.problems()
+    assert "expected an id of at most 64 letters" in problem.message
+
+
 def test_every_problem_is_said_at_once_with_its_line(folder: Folder) -> None:
     """Problems of schema and sense are shown together, in line order, each with field and line."""
     found = [(problem.line, problem.field) for problem in folder.problems(BROKEN)]

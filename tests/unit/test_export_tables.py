@@ -182,6 +182,11 @@ def test_what_cannot_be_written_is_named(ledger: Ledger, tmp_path: Path) -> None
     ):
         with pytest.raises(InvalidInput, match=words):
             ledger.export(kit.RUN, what, out, format=form)
+    for form in ("jsonl", "csv"):
+        with pytest.raises(InvalidInput, match=r"events.*, all$"):
+            ledger.export(kit.RUN, "nope", out, format=form)
+        with pytest.raises(InvalidInput, match=r"found 'all'; .*[^l]$"):
+            ledger.export_to(kit.RUN, "all", io.BytesIO(), format=form)
     with pytest.raises(RunNotFound):
         ledger.export("run-7", "scores", out, format="csv")
     assert not out.exists()

@@ -15,6 +15,7 @@ from experiments import command_env, command_line
 from import_kit import begin, go_on, rows
 
 from labledger.errors import (
+    Exit,
     InvalidInput,
     LabLedgerError,
     LeaseHeld,
@@ -42,7 +43,8 @@ def there(tmp_path: Path) -> Path:
     path = kit.make_ledger(tmp_path / "there")
     with kit.open_writer(path) as writer:
         frozen = writer._store.put_bytes(FROZEN)
-        resolved = {**kit.new_run().resolved, "files": [{"sha256": frozen}]}
+        file = {"name": "run.sh", "sha256": frozen, "size": len(FROZEN), "executable": False}
+        resolved = {**kit.new_run().resolved, "files": {"agent": [file]}}
         writer.create_run(kit.new_run(resolved=resolved), kit.tasks(3), kit.slots(6))
         lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
         writer.commit_result(lease, kit.result(0))
@@ -178,8 +180,9 @@ def test_an_imported_run_goes_on_here(here: Lab, tmp_path: Path) -> None:
 def test_only_the_named_runs_are_brought(there: Path, here: Lab) -> None:
     """`--run` chooses; a name that is not there is refused before anything is written."""
     begin(there, "theirs", 1)
-    with pytest.raises(RunNotFound, match="no run 'their'"):
+    with pytest.raises(RunNotFound, match="no run 'their'") as refused:
         import_runs(here, there, ["theirs", "their"])
+    assert refused.value.hint == f"its newest runs: theirs, {kit.RUN}"
     assert not here.root.exists()
     assert standings(import_runs(here, there, ["theirs"])) == [("theirs", Standing.NEW)]
 
@@ -406,9 +409,12 @@ def test_what_is_no_ledger_is_refused(
     """A plain message, and nothing is written."""
     kit.open_writer(there / "ledger.sqlite").close()
     damage(there / "ledger.sqlite")
-    with pytest.raises(LedgerError, match=words):
+    with pytest.raises(LedgerError, match=words) as refused:
         import_runs(here, there)
     assert not here.root.exists()
+    if damage in (garbage, foreign):
+        assert refused.value.exit_code == Exit.INVALID
+        assert refused.value.hint == "name a ledger file, a lab folder, or a run's folder"
 
 
 def test_what_is_not_there_is_refused(here: Lab, tmp_path: Path) -> None:

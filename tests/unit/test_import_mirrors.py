@@ -14,9 +14,10 @@ from import_kit import begin, rows
 
 from labledger import schema
 from labledger.api import open_ledger
-from labledger.errors import InvalidInput, LabLedgerError, LedgerError
+from labledger.errors import InvalidInput, LabLedgerError, LedgerError, LedgerMissing
 from labledger.export import mirrors
 from labledger.export.chain_file import PATH as CHAIN
+from labledger.ledger import migrate
 from labledger.ledger.histories import Standing
 from labledger.records import Artifact, Metric, RunStatus, SlotStatus
 from labledger.runner.importing import import_runs
@@ -83,6 +84,25 @@ def test_artifacts_beside_the_mirrors_are_taken(folder: Path, there: Path, here:
     [found] = import_runs(here, folder, without_artifacts=True)
     assert found.missing_artifacts == 3
     assert [path.read_bytes() for path in here.artifacts.glob("sha256/*/*")] == [b"large"]
+
+
+def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: Lab) -> None:
+    """With runs beside it, an empty ledger says what to do, and that works."""
+    ledger, run_folder = there / "ledger.sqlite", Lab(there).run_folder(kit.RUN)
+    with open_ledger(ledger) as opened:
+        opened.export(kit.RUN)
+    before = without_artifacts(there)
+    ledger.write_bytes(b"")
+    with pytest.raises(LedgerMissing, match="its creation was interrupted"):
+        migrate.check_current(ledger)
+    (run_folder / "resolved.json").write_text("{}")
+    for attempt in (migrate.check_current, migrate.upgrade, open_ledger):
+        with pytest.raises(LedgerError, match=r"is empty, and .*/runs holds runs") as refused:
+            attempt(ledger)
+        assert "labledger import" in str(refused.value.hint)
+    assert ledger.stat().st_size == 0
+    import_runs(here, run_folder, without_artifacts=True)
+    assert without_artifacts(here.root) == before
 
 
 def test_without_their_artifacts_mirrors_are_refused(folder: Path, there: Path, here: Lab) -> None:

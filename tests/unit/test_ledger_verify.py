@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import ledger_kit as kit
 import pytest
 
+from labledger.canonical import sha256_hex
 from labledger.errors import RunNotFound
 from labledger.ledger.engine import DRIVER
 from labledger.ledger.verify import Finding, verify
 from labledger.records import Artifact, RunStatus, SlotStatus
+from labledger.store import ArtifactStore
 
 
 @pytest.fixture
@@ -197,3 +200,50 @@ def test_one_run_is_verified_alone(path: Path) -> None:
     assert verify(path, kit.RUN).findings
     with pytest.raises(RunNotFound):
         verify(path, "run-3")
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Path:
+    """Two runs of one experiment, whose agent has a file, and two of whose tasks a workspace."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        file = {"name": "agent.sh", "sha256": writer._store.put_bytes(b"exit 0"), "size": 6}
+        workspace = {"tar": writer._store.put_bytes(b"a tar"), "size": 5}
+        resolved = {**kit.new_run().resolved, "files": {"setup": [], "agent": [file]}}
+        rows = list(kit.tasks(3))
+        for _, _, row in rows[1:]:
+            row |= {"workspace": workspace}
+        for run_id in (kit.RUN, "other"):
+            writer.create_run(kit.new_run(run_id, resolved=resolved), rows, kit.slots(6))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [(b"exit 0", "agent file agent.sh"), (b"a tar", "workspace of task t1 and 1 more")],
+)
+def test_what_a_run_was_started_with_is_looked_at(frozen: Path, content: bytes, what: str) -> None:
+    """A staged file or workspace that is gone or another is named, of every run that needs it."""
+    assert verify(frozen).is_clean
+    store = ArtifactStore(frozen.parent / "artifacts")
+    sha256 = sha256_hex(content)
+    store.path(sha256).write_bytes(content.upper())
+    message = f"{what}: artifact {sha256} was changed in the store"
+    assert set(verify(frozen).findings) == {
+        Finding(run_id, None, message) for run_id in (kit.RUN, "other")
+    }
+    store.path(sha256).unlink()
+    message = f"{what}: artifact {sha256} is missing from the store {store.root}"
+    assert verify(frozen, "other").findings == (Finding("other", None, message),)
+
+
+def test_no_file_outside_of_the_store_is_read(tmp_path: Path) -> None:
+    """A resolved experiment that names no digest is a finding, and nothing is opened for it."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        file = {"name": "agent.sh", "sha256": "../../../pipe", "size": 6}
+        os.mkfifo(tmp_path / "pipe")
+        resolved = {**kit.new_run().resolved, "files": {"agent": [file]}}
+        writer.create_run(kit.new_run(resolved=resolved), kit.tasks(1), kit.slots(2))
+    [finding] = verify(path).findings
+    assert "cannot be told from its resolved experiment" in finding.message

@@ -34,6 +34,34 @@ def test_signals_press_and_are_given_back(number: int) -> None:
     assert signal.getsignal(number) is before
 
 
+def test_hanging_up_is_one_request() -> None:
+    """A closing terminal, which may say so several times, never asks for a second press."""
+    stop = StopRequest()
+    before = signal.getsignal(signal.SIGHUP)
+    with on_signals(stop):
+        for number in (signal.SIGHUP, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+            assert stop.level == 1
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.level == 2
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.level == 2
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
+def test_hanging_up_stays_ignored() -> None:
+    """Under `nohup` a run goes on when the terminal closes."""
+    stop = StopRequest()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with on_signals(stop):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.level == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_other_threads_leave_signals_alone() -> None:
     """A run in a thread of somebody's program takes none of its signals."""
     before = signal.getsignal(signal.SIGINT)

@@ -8,6 +8,7 @@ from typing import Any
 
 from labledger.analysis.report import trouble
 from labledger.analysis.report.drawing import Chart, draw
+from labledger.analysis.report.figures import counted
 from labledger.records import JsonObject
 
 PASS, SOME, FAIL = "all passed", "some passed", "none passed"
@@ -158,7 +159,7 @@ def heat(tasks: Sequence[JsonObject], variants: Sequence[JsonObject]) -> Chart:
         "field": "start",
         "type": "quantitative",
         "scale": {"domain": [0, len(tasks)], "nice": False},
-        "title": f"{len(tasks):,} tasks, the hardest first",
+        "title": f"{counted(len(tasks), 'task')}, the hardest first",
         "axis": {"labels": False, "grid": False},
     }
     cells = {

@@ -88,7 +88,7 @@
       shown += row.hidden ? 0 : 1;
     }
     heat.tBodies[0].append(...rows.sort(ORDERS[$("#heat-order").value]));
-    $("#heat-count").textContent = `${number(shown)} of ${number(rows.length)} tasks`;
+    $("#heat-count").textContent = `${number(shown)} of ${number(rows.length)} task${rows.length === 1 ? "" : "s"}`;
     rove($("tbody tr:not([hidden]) a", heat));
   }
   let current = null;

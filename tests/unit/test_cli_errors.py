@@ -1,0 +1,54 @@
+"""What the command line says of failures that nothing below it has put in words."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+from pathlib import Path
+
+import pytest
+from experiments import command_env, command_line
+from import_kit import begin
+
+from labledger.cli.system_errors import in_words
+
+
+def labledger(folder: Path, *words: object) -> tuple[int, str]:
+    """A command's exit code and what it said on stderr."""
+    done = subprocess.run(
+        command_line(*words), cwd=folder, env=command_env(), capture_output=True, text=True
+    )
+    return done.returncode, done.stderr
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    """The command, the path, the reason in words, the file in the way, and what to do."""
+    begin(tmp_path / "there", "theirs", 1)
+    begin(tmp_path / ".lab", "ours", 1)
+    runs = tmp_path / ".lab" / "runs"
+    runs.write_text("")
+    code, said = labledger(tmp_path, "import", tmp_path / "there")
+    assert code == 3
+    assert "Errno" not in said
+    assert f"could not go on with `labledger import` at {runs}/theirs: Not a directory" in said
+    assert f"{runs} is a file where a folder is needed; move it away, and try again" in said
+
+
+@pytest.mark.parametrize("words", [("query", "--file"), ("run", ".", "--env-file")])
+def test_a_named_file_that_is_not_there(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Its name and the reason, without the numbers of the operating system."""
+    begin(tmp_path / ".lab", "ours", 1)
+    labledger(tmp_path, "init", "experiment")
+    code, said = labledger(tmp_path / "experiment", *words, "absent")
+    assert code == 2
+    assert said.endswith("  absent: No such file or directory\n")
+
+
+@pytest.mark.parametrize("number", [*errno.errorcode, None])
+def test_every_error_has_words(number: int | None) -> None:
+    """With a path or without, known or not, there is a reason and a hint."""
+    for error in (OSError(number, "Reason", "/path"), OSError(number, "Reason"), OSError("Reason")):
+        found = in_words(error)
+        assert "Errno" not in found.message
+        assert found.message.endswith("Reason")
+        assert found.hint

@@ -1,0 +1,55 @@
+"""Whose eyes a file is for that a command writes: in the lab the user's own, elsewhere as usual."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import ledger_kit as kit
+import pytest
+
+from labledger.api import Ledger, open_ledger
+
+MASK = 0o027
+
+
+@pytest.fixture
+def ledger(path: Path) -> Iterator[Ledger]:
+    """A lab with a run, under a umask that leaves other users nothing."""
+    with kit.open_writer(path) as writer:
+        writer.commit_result(kit.begin_run(writer, 1), kit.result(0))
+    before = os.umask(MASK)
+    with open_ledger(path) as opened:
+        yield opened
+    os.umask(before)
+
+
+def modes(folder: Path) -> set[int]:
+    return {file.stat().st_mode & 0o777 for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_elsewhere_a_file_is_as_any_other(ledger: Ledger, tmp_path: Path, form: str) -> None:
+    """A new file has the mode that the umask leaves; one that is replaced keeps its own."""
+    folder = tmp_path / "elsewhere"
+    files = ledger.export(kit.RUN, "all", folder, format=form)
+    assert modes(folder) == {0o666 & ~MASK}
+    for kept in (0o644, 0o600):
+        for file in files:
+            file.chmod(kept)
+        ledger.export(kit.RUN, "all", folder, format=form)
+        assert modes(folder) == {kept}
+
+
+def test_in_the_lab_files_are_private(ledger: Ledger, path: Path) -> None:
+    """Mirrors and tables of a run are the user's own, also by way of a link to the lab."""
+    lab = path.parent
+    for form in ("jsonl", "csv"):
+        for file in ledger.export(kit.RUN, format=form):
+            file.chmod(0o644)
+        ledger.export(kit.RUN, format=form)
+    link = lab.parent / "link"
+    link.symlink_to(lab / "runs")
+    ledger.export(kit.RUN, "scores", link / "scores.jsonl")
+    assert modes(lab / "runs") == {0o600}
