@@ -161,8 +161,11 @@ def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
 
 def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
     gate = thread_gate()
-    traces.mark_unstarted(spec.folder)
-    remove_folder(spec)
+    if spec.may_exist or spec.folder.exists():
+        # Just before: where this process was suspended since, they may be another coordinator's.
+        gate.require_open()
+        traces.mark_unstarted(spec.folder)
+        remove_folder(spec)
     inputs.prepare(spec, gate.require_open)
     faults.reached("before_create", spec.slot.schedule_idx)
     gate.require_open()

@@ -37,16 +37,19 @@ def test_signals_press_and_are_given_back(number: int) -> None:
 def test_hanging_up_is_one_request() -> None:
     """A closing terminal, which may say so several times, never asks for a second press."""
     stop = StopRequest()
-    before = signal.getsignal(signal.SIGHUP)
-    with on_signals(stop):
-        for number in (signal.SIGHUP, signal.SIGHUP):
-            os.kill(os.getpid(), number)
-            assert stop.level == 1
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.level == 2
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert stop.level == 2
-    assert signal.getsignal(signal.SIGHUP) is before
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with on_signals(stop):
+            for number in (signal.SIGHUP, signal.SIGHUP):
+                os.kill(os.getpid(), number)
+                assert stop.level == 1
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.level == 2
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.level == 2
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_hanging_up_stays_ignored() -> None:
