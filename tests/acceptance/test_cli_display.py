@@ -170,7 +170,7 @@ def test_ctrl_c_on_a_terminal(project: Project) -> None:
     words = ("run", project.experiment, "--run-id", "key", "--env", "PACE=holding")
     words += ("--task", "c", "--variant", "base")
     with closing(Terminal(project, *words)) as terminal:
-        project.await_agents("key", 1) if project.lab.exists() else None
+        until(lambda: _running(project, "key"), "a trial to hold")
         terminal.press(b"\x03")
         terminal.await_text("stopping: running trials finish and are committed; Ctrl-C again")
         terminal.press(b"\x03")
