@@ -121,9 +121,15 @@ def test_a_budget_that_the_last_trials_use_up_stops_nothing(project: Project) ->
 def test_a_killed_run_keeps_its_budget(project: Project) -> None:
     """`kill -9`, and a plain `resume` stops where the run that was killed would have."""
     budgets = ("--budget-usd", 1.5, "--budget-tokens", 5000)
-    with closing(project.run("paid", *PASSING, *budgets)) as killed:
-        killed.until("slot_committed")
+    project.tasks(dict.fromkeys("abcd", PAYS + HOLDS))
+    with closing(project.run("paid", *HOLDING, *budgets)) as killed:
+        killed.until("slot_dispatched")
+        first = project.await_agents("paid", 1)
+        project.open_gate("paid", *first)
+        killed.until("trial_finished")
+        second = project.await_agents("paid", 1)
         killed.kill()
+    project.open_gate("paid", *second)
     with closing(project.resume("paid", *PASSING)) as resumed:
         assert resumed.finish() == 3, resumed.stderr
     started, ended = resumed.of("run_started")[0], resumed.of("run_ended")[0]
