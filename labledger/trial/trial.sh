@@ -202,20 +202,29 @@ await_command() {
     status=$?
 }
 
-# True when another process is in a state that is none of $1.
+# True when process $1, which look_at has just read, keeps output: it is one of $keepers or its `cat`.
+keeps_output() {
+    case " $keepers " in *" $1 "* | *" $parent "*) return 0 ;; esac
+    return 1
+}
+
+# True when another process, which keeps no output, is in a state that is none of $1.
 others_are_not() {
     for pid in /proc/[0-9]*; do
-        [ "$pid" = /proc/1 ] && continue
-        look_at "${pid#/proc/}"
-        case $1 in *"$state"*) ;; *) return 0 ;; esac
+        pid=${pid#/proc/}
+        [ "$pid" = 1 ] && continue
+        look_at "$pid"
+        case $1 in *"$state"*) continue ;; esac
+        keeps_output "$pid" || return 0
     done
     return 1
 }
 
-# Kills every process but this one and the two that keep the output: they meet its end then. All are
+# Kills every process but this one and those that keep the output: they meet its end then. All are
 # stopped first, so that none can fork away: what has stopped or died is forking nothing, and what it
 # has forked can be seen, to be killed or continued. One that waits in the kernel, as at a vfork, may
-# never stop; it is waited for at most a second.
+# never stop; it is waited for at most a second. Those that keep the output are not waited for: they
+# fork nothing that must die, and one whose `cat` was stopped before its exec cannot stop itself.
 kill_all_but_keepers() {
     read_clock
     gives_up=$((now + 100))
@@ -225,14 +234,9 @@ kill_all_but_keepers() {
     done
     for pid in /proc/[0-9]*; do
         pid=${pid#/proc/}
+        [ "$pid" = 1 ] && continue
         look_at "$pid"
-        case " 1 $keepers " in
-            *" $pid "*) continue ;;
-        esac
-        case " $keepers " in
-            *" $parent "*) ;;
-            *) kill -KILL "$pid" ;;
-        esac
+        keeps_output "$pid" || kill -KILL "$pid"
     done
     kill -CONT -1
 }
@@ -308,6 +312,7 @@ run_phase() {
 "
     kill_all_but_keepers 2>/dev/null
     wait
+    keepers=none
     kill_all 2>/dev/null
     reopen "$OUT" "$STATE" "$WORKSPACE"
     # At once: when the trial ends, there may be room again.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 from trial_kit import (
@@ -17,6 +18,10 @@ from trial_kit import (
     problems,
     scores,
 )
+
+from labledger import resources
+from labledger.runner.preflight import PROBE_LABEL
+from labledger.trial.container import thread_engine
 
 pytestmark = [pytest.mark.docker]
 
@@ -231,6 +236,55 @@ def test_process_that_keeps_running_away(trials: Trials, image: str) -> None:
         assert brief(result) == ("completed", None, 0)
         assert trials.content(result, "agent_stdout") == b"said\n"
         assert b"./away" not in trials.content(result, "workspace_patch").partition(b"b/seen")[2]
+
+
+VFORKS = """
+import ctypes, os, signal
+CLONE = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+CLONE_VFORK = 0x4000
+pid = ctypes.CDLL(None).syscall(CLONE, CLONE_VFORK | signal.SIGCHLD, 0, 0, 0, 0)
+if pid == 0:
+    with open("/tmp/child", "w") as file:
+        print(os.getpid(), file=file)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    os._exit(0)
+os._exit(os.waitpid(pid, 0)[1])
+"""
+"""A process that waits as in vfork, until its child, which stops first, ends or executes."""
+
+
+def test_keeper_that_waits_for_a_stopped_child_is_not_waited_for(
+    image_ids: dict[str, str],
+) -> None:
+    """A phase's end does not wait for a process that keeps output and cannot stop itself.
+
+    The clock of `trial.sh` stands still here: a wait that only time can end would never end.
+    """
+    functions, main, _ = resources.trial_script().read_text("utf-8").partition("\nif [ -e ")
+    assert main
+    script = f"""set -- 1 1 1 0 1024 0 none '' 1\n{functions}
+        exec 2>/dev/null
+        read_clock() {{ now=0; }}
+        python3 -c {shlex.quote(VFORKS)} & keepers=$!
+        sleep 300 & other=$!
+        until read -r child 2>/dev/null </tmp/child && look_at "$child" && [ "$state" = T ]; do
+            sleep 0.01
+        done
+        look_at "$keepers"; echo "the keeper's state is $state"
+        kill_all_but_keepers
+        wait "$other"; echo "the other process ended with $?"
+        wait "$keepers"; echo "the keeper ended with $?"
+    """
+    labels = {PROBE_LABEL: "1"}
+    status, output = thread_engine().run_probe(image_ids[PYTHON], script, labels)
+    assert (status, output.splitlines()) == (
+        0,
+        [
+            "the keeper's state is D",
+            "the other process ended with 137",
+            "the keeper ended with 0",
+        ],
+    )
 
 
 def test_own_pipes_and_logs_are_renewed(trials: Trials, image: str) -> None:
