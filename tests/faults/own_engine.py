@@ -1,19 +1,40 @@
-"""A Docker engine that belongs to a test: it can be stopped, restarted and starved of disk."""
+"""A Docker engine that belongs to a test: it can be stopped, restarted and starved of disk.
+
+It runs in network, mount and process namespaces of its own, so that nothing it does to links,
+addresses, rules or mounts reaches the machine's engine: a second `dockerd` in the same network
+deletes or takes over the first one's bridge. When the test's process dies, however it dies, the
+engine and all its containers die with it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from trial_kit import BUSYBOX
 
 PATIENCE_S = 30
+CGROUPS = Path("/sys/fs/cgroup")
+CGROUP_PREFIX = f"labledger-test-engine-{Path('/proc/self/ns/pid').stat().st_ino}-"
+"""A process id means a process of one namespace only."""
+_count = itertools.count()
+
+IN_NAMESPACES = (
+    *("setpriv", "--pdeathsig", "KILL", "--"),
+    *("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
+)
+"""Begins a command that runs apart from the machine's network and mounts, and ends with us."""
+_ENTER = 'mount -t tmpfs -o mode=755 tmpfs /run && exec docker-init -- "$@"'
+"""containerd puts its shims' sockets in /run, whatever folders it is given."""
 
 
 class OwnEngine:
@@ -21,6 +42,7 @@ class OwnEngine:
 
     def __init__(self, folder: Path, sockets: Path, root: Path) -> None:
         self.address = f"unix://{sockets / 'engine.sock'}"
+        self.cgroup = f"{CGROUP_PREFIX}{os.getpid()}-{next(_count)}"
         self._folder = folder
         self._sockets = sockets
         self._root = root
@@ -31,20 +53,34 @@ class OwnEngine:
         words = ["dockerd", "--host", self.address, "--data-root", self._root]
         words += ["--exec-root", self._sockets / "exec", "--pidfile", folder / "pid"]
         words += ["--bridge", "none", "--iptables=false", "--ip-masq=false"]
+        words += [
+            "--exec-opt",
+            "native.cgroupdriver=cgroupfs",
+            "--cgroup-parent",
+            f"/{self.cgroup}",
+        ]
         words += ["--shutdown-timeout", "1"]
+        # After a kill the file names a process of namespaces that are gone.
+        (folder / "pid").unlink(missing_ok=True)
+        command = [*IN_NAMESPACES, "sh", "-c", _ENTER, "sh", *map(str, words)]
         with (folder / "dockerd.log").open("ab") as log:
-            self._process = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE_S
         while self.docker("version", check=False).returncode != 0:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self._process.poll() is not None:
                 pytest.fail(f"dockerd did not answer: {(folder / 'dockerd.log').read_text()}")
             time.sleep(0.05)
 
     def stop(self) -> None:
         """End the engine, as its service would be; its containers end with it."""
         if self._process is not None:
-            self._process.terminate()
-            self._process.wait(PATIENCE_S)
+            for pid in _children(self._process.pid):
+                os.kill(pid, signal.SIGTERM)
+            try:
+                self._process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(PATIENCE_S)
             self._process = None
 
     def docker(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
@@ -58,26 +94,45 @@ class OwnEngine:
         subprocess.run(command, input=saved.stdout, stdout=subprocess.DEVNULL, check=True)
 
     def clear(self) -> None:
-        """Leave no process, mount or folder of it behind."""
+        """Leave no process, control group or folder of it behind; mounts go with its namespace."""
         if self._process is not None:
-            names = self.docker("ps", "-aq", check=False).stdout.decode().split()
-            if names:
-                self.docker("rm", "-f", *names, check=False)
-        self.stop()
-        for place in self._mounts():
-            subprocess.run(["umount", "--lazy", place], check=False)
+            self._process.kill()
+            self._process.wait(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while _remove_cgroups(lambda name: name == self.cgroup) and time.monotonic() < deadline:
+            time.sleep(0.05)
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def _mounts(self) -> list[str]:
-        """What it has left mounted, the innermost first."""
-        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        return [place for place in reversed(mounts) if place.startswith(f"{self._root}/")]
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def remove_left_cgroups() -> None:
+    """Remove the control groups of engines whose test was killed."""
+    _remove_cgroups(lambda name: not Path("/proc", _owner(name)).exists())
+
+
+def _owner(cgroup: str) -> str:
+    return cgroup.removeprefix(CGROUP_PREFIX).partition("-")[0]
+
+
+def _remove_cgroups(is_meant: Callable[[str], bool]) -> bool:
+    """Remove control groups, in whichever hierarchies; return whether any was still in use."""
+    parents = [*CGROUPS.glob(f"{CGROUP_PREFIX}*"), *CGROUPS.glob(f"*/{CGROUP_PREFIX}*")]
+    parents = [parent for parent in parents if is_meant(parent.name)]
+    for parent in parents:
+        for folder, _, _ in os.walk(parent, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
+    return any(parent.exists() for parent in parents)
 
 
 @contextlib.contextmanager
 def own_engine(folder: Path, root: Path | None = None) -> Iterator[OwnEngine]:
     """An engine that runs with folders below `folder`; its storage is at `root`. Needs root."""
     folder.mkdir(exist_ok=True)
+    remove_left_cgroups()
     # A socket's path may only be short.
     with tempfile.TemporaryDirectory(prefix="engine-") as sockets:
         made = OwnEngine(folder, Path(sockets), root or folder / "root")

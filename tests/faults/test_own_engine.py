@@ -1,0 +1,178 @@
+"""Engines that tests and scripts start leave the machine's own engine alone.
+
+What is tested runs in a stand-in for the machine: namespaces with a bridge `docker0`, as another
+engine has it. Nothing else changes anything there, and no fault reaches the machine itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_engine import CGROUP_PREFIX, CGROUPS, IN_NAMESPACES, own_engine, remove_left_cgroups
+from trial_kit import BUSYBOX
+
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("as_root")]
+
+FAULTS = Path(__file__).parent
+ENGINE_SCRIPT = FAULTS.parent.parent / "scripts" / "engine"
+BRIDGE = """
+set -e
+echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
+ip link set lo up
+ip link add docker0 type bridge
+ip address add 192.0.2.1/24 dev docker0
+ip link set docker0 up
+iptables -N DOCKER
+iptables -A FORWARD -o docker0 -j DOCKER
+iptables -t nat -A POSTROUTING -s 192.0.2.0/24 ! -o docker0 -j MASQUERADE
+"""
+HOLDS = ("run", "--detach", "--stop-signal", "KILL", "--network", "none", BUSYBOX, "sleep", "60")
+
+
+def in_stand_in(function: Callable[..., Any], *words: object) -> Any:
+    """Call a function of this module in a stand-in for the machine; return its result."""
+    code = (
+        f"import json, sys; import {__name__} as it; "
+        f"print(json.dumps(it.{function.__name__}(*sys.argv[1:])))"
+    )
+    places = os.pathsep.join([str(FAULTS), str(FAULTS.parent)])
+    command = [*IN_NAMESPACES, "sh", "-c", f'{{ {BRIDGE} }} >&2; exec "$@"', "sh"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", code, *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": places},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def machine_state() -> dict[str, list[str]]:
+    """Return links, addresses, routes, firewall rules, mounts and what lies in /run."""
+    commands = {
+        "links": "ip -o link",
+        "addresses": "ip -o address",
+        "routes": "ip route show table all",
+        "rules": "for table in filter nat mangle raw; do iptables -t $table -S; done",
+        "mounts": "cut -d' ' -f4- /proc/self/mountinfo",
+        "run": "ls -A /run",
+    }
+    return {
+        name: subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        for name, command in commands.items()
+    }
+
+
+def cgroups(wanted: Callable[[str], bool]) -> list[str]:
+    """Return the names of those control groups, in any hierarchy."""
+    there = {name for _, folders, _ in os.walk(CGROUPS) for name in folders}
+    return sorted(filter(wanted, there))
+
+
+def use_own_engine(folder: str) -> dict[str, Any]:
+    before = machine_state()
+    with own_engine(Path(folder)) as engine:
+        engine.docker(*HOLDS)
+        engine.stop()
+        engine.start()
+        held = engine.docker("ps", "-aq", "--no-trunc").stdout.decode().strip()
+        engine.docker("start", held)
+        names = sorted([held, engine.cgroup])
+        during = cgroups(names.__contains__)
+    return {
+        "before": before,
+        "after": machine_state(),
+        "expected_cgroups": names,
+        "cgroups_during": during,
+        "cgroups_after": cgroups(names.__contains__),
+    }
+
+
+def test_an_engine_of_a_test_changes_nothing_of_the_machine(
+    tmp_path: Path, image_ids: dict[str, str]
+) -> None:
+    """Started, used, restarted and ended, it leaves network, mounts and groups as they were."""
+    seen = in_stand_in(use_own_engine, tmp_path)
+    assert any("docker0" in link for link in seen["before"]["links"])
+    assert any("docker0" in rule for rule in seen["before"]["rules"])
+    assert seen["after"] == seen["before"]
+    assert seen["cgroups_during"] == seen["expected_cgroups"]
+    assert seen["cgroups_after"] == []
+
+
+def hold_a_container(folder: str) -> None:
+    """Leave an engine with a running container as a killed test does."""
+    with own_engine(Path(folder)) as engine:
+        engine.docker(*HOLDS)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def other_processes() -> list[str]:
+    """Return the commands of all live processes but the first."""
+    lines = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.name != "1"]
+    return sorted(filter(None, (path.read_text().replace("\0", " ").strip() for path in lines)))
+
+
+def outlive_a_killed_test(folder: str) -> list[str]:
+    code = f"import {__name__} as it; it.hold_a_container({folder!r})"
+    killed = subprocess.run([sys.executable, "-c", code], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 20
+    while other_processes() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    remove_left_cgroups()
+    return other_processes() + cgroups(lambda name: name.startswith(CGROUP_PREFIX))
+
+
+def test_an_engine_of_a_killed_test_ends_with_it(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """Neither `dockerd` nor a container outlives a test that was killed; the next tidies up."""
+    assert in_stand_in(outlive_a_killed_test, tmp_path) == []
+
+
+def start_engine(folder: str, had_bridge: str) -> dict[str, Any]:
+    """Run `scripts/engine` where `dockerd` cannot make a bridge, for want of iptables."""
+    for place in ("/run", "/var/lib/docker"):
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
+    tools = Path(folder) / "bin"
+    tools.mkdir()
+    (tools / "iptables").symlink_to("/bin/false")
+    if not had_bridge:
+        subprocess.run(["ip", "link", "delete", "docker0"], check=True)
+    environment = os.environ | {"XDG_STATE_HOME": folder, "PATH": f"{tools}:{os.environ['PATH']}"}
+    environment.pop("DOCKER_HOST", None)
+    done = subprocess.run([ENGINE_SCRIPT], capture_output=True, text=True, env=environment)
+    return {
+        "status": done.returncode,
+        "stdout": done.stdout,
+        "stderr": done.stderr,
+        "has_bridge": "docker0:" in Path("/proc/net/dev").read_text(),
+    }
+
+
+def test_the_engine_script_keeps_a_bridge_that_was_there(tmp_path: Path) -> None:
+    """Where `dockerd` does not start and a bridge is there, the script refuses to go without."""
+    seen = in_stand_in(start_engine, tmp_path, "bridge")
+    assert seen["status"] == 1
+    assert seen["has_bridge"]
+    assert "would delete it" in seen["stderr"]
+    assert "ip link delete docker0" in seen["stderr"]
+
+
+def test_the_engine_script_does_without_a_bridge_where_none_was(tmp_path: Path) -> None:
+    """Where a bridge cannot be made, the engine is started without one."""
+    seen = in_stand_in(start_engine, tmp_path, "")
+    assert seen["status"] == 0, seen["stderr"]
+    assert "--bridge=none" in seen["stdout"]
+    assert not seen["has_bridge"]
