@@ -9,11 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import inspect
-
-from labledger import resources
 from labledger.ledger import migrate, objects
 from labledger.ledger.engine import APPLICATION_ID, DRIVER, writable_engine
 from labledger.ledger.model import Lease, NewRun, Owner, Variant
@@ -229,20 +224,19 @@ def make_older(path: Path, revision: str) -> None:
     """Put in a ledger's place one of an earlier revision, as Alembic made it, with its rows."""
     older = path.with_name("older.sqlite")
     older.touch(0o600)
-    config = Config()
-    config.set_main_option("script_location", str(resources.migrations()))
     engine = writable_engine(older, foreign_keys=False)
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-        tables = set(inspect(connection).get_table_names()) - {"alembic_version"}
+    with engine.connect() as connection, connection.begin():
+        migrate.run_alembic(connection, revision)
+        names = connection.exec_driver_sql("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        tables = {name for name in names.scalars() if not name.startswith("sqlite_")}
+        tables.remove("alembic_version")
     raw = DRIVER.connect(str(older), isolation_level=None)
     raw.execute(f"ATTACH DATABASE '{path}' AS newer")
     for table in tables:
         columns = ", ".join(row[1] for row in raw.execute(f"PRAGMA table_info({table})"))
         raw.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM newer.{table}")
     raw.close()
-    with engine.begin() as connection:
+    with engine.connect() as connection, connection.begin():
         for name, view in objects.VIEWS.items():
             connection.exec_driver_sql(f"CREATE VIEW {name} AS {view.sql}")
         for sql in objects.TRIGGERS.values():

@@ -11,12 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
-
 from labledger.errors import InvalidInput, Problem, QueryFailed
 from labledger.ledger import as_of, migrate, objects
 from labledger.ledger.columns import meaning
+from labledger.ledger.connection import Connection
 from labledger.ledger.engine import DRIVER, readonly_engine, translated
 
 _READING = {
@@ -132,13 +130,13 @@ def _rows(path: Path, sql: str, params: Params, prepare: Prepare) -> Generator[R
         _restrict(connection, stack)
         try:
             given = dict(params) if isinstance(params, Mapping) else tuple(params)
-            result = connection.connection.cursor()
+            result = connection.driver.cursor()
             result.execute(sql, given)
             if result.description is None:
                 raise QueryFailed("the query is empty", hint="ask with one SELECT statement")
             yield tuple(column[0] for column in result.description)
             yield from iter(result.fetchone, None)
-        except (DBAPIError, DRIVER.Error, DRIVER.Warning, ValueError, OverflowError) as error:
+        except (DRIVER.Error, DRIVER.Warning, ValueError, OverflowError) as error:
             if "interrupted" in str(error):
                 raise KeyboardInterrupt from None
             raise _failed(error, known) from error
@@ -146,7 +144,7 @@ def _rows(path: Path, sql: str, params: Params, prepare: Prepare) -> Generator[R
 
 def _restrict(connection: Connection, stack: ExitStack) -> None:
     """Until `stack` ends, only reading is possible, and waiting signals are heeded."""
-    driver: Any = connection.connection.driver_connection
+    driver: Any = connection.driver
     driver.execute("PRAGMA query_only = ON")
     # Older SQLites set these table functions up at first use, which the authorizer would refuse.
     driver.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").fetchall()
@@ -172,7 +170,7 @@ def _names(connection: Connection) -> dict[str, list[str]]:
 
 
 def _failed(error: Exception, known: dict[str, list[str]]) -> QueryFailed:
-    text = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+    text = str(error)
     if any(word in text for word in _REFUSALS):
         return QueryFailed(
             "the query was refused: it may only read", hint="ask with one SELECT statement"

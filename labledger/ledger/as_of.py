@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection
-
 from labledger.ledger import objects
+from labledger.ledger.connection import Connection
 
 _TABLE = """
 CREATE TEMP TABLE counted (root_no INTEGER PRIMARY KEY, run_no INTEGER NOT NULL UNIQUE) STRICT"""
@@ -44,7 +43,7 @@ def count_run(connection: Connection, run_id: str) -> None:
 
 
 def _count(connection: Connection, rows: str, value: int | str) -> None:
-    driver: Any = connection.connection.driver_connection
+    driver: Any = connection.driver
     driver.execute(_TABLE)
     driver.execute(rows, (value,))
     for name, view in objects.VIEWS.items():

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from sqlalchemy import Connection
-
 from labledger.ledger import statements
+from labledger.ledger.connection import Connection
 
 
 def keep(connection: Connection, run_no: int, limits: Mapping[str, float]) -> None:

@@ -9,9 +9,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Connection
-
 from labledger.ledger import statements
+from labledger.ledger.connection import Connection
 from labledger.records import JsonObject
 
 SCHEMA = "chain_record_v1"

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection
-
 from labledger import clock
 from labledger.errors import LeaseHeld
 from labledger.ledger import statements
+from labledger.ledger.connection import Connection
 from labledger.ledger.model import Claim, Owner
 
 

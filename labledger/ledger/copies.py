@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection
-
 from labledger.ledger import rows
+from labledger.ledger.connection import Connection
 from labledger.records import JsonObject
 
 _OUTCOMES_SQL = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +12,8 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool, QueuePool
-
 from labledger.errors import LedgerError, LedgerFull, LedgerMissing, NotALedger
+from labledger.ledger.connection import Connection, Engine
 
 APPLICATION_ID = 0x4C4C4447
 """SQLite's `application_id` of a ledger: `LLDG`."""
@@ -70,9 +68,7 @@ def driver_risk(version: tuple[int, ...] | None = None) -> str | None:
 
 def writable_engine(path: Path, *, foreign_keys: bool = True) -> Engine:
     """An engine whose transactions take the write lock at once. Creates no file."""
-    engine = _engine(path, "mode=rw", foreign_keys=foreign_keys, pragmas=_WRITER_PRAGMAS)
-    event.listen(engine, "begin", _begin_immediate)
-    return engine
+    return _engine(path, "mode=rw", foreign_keys=foreign_keys, pragmas=_WRITER_PRAGMAS)
 
 
 def readonly_engine(path: Path) -> Engine:
@@ -85,13 +81,12 @@ def readonly_engine(path: Path) -> Engine:
     try:
         with engine.connect() as connection:
             connection.exec_driver_sql("SELECT 1 FROM sqlite_schema LIMIT 1")
-    except DBAPIError as error:
+    except DRIVER.Error as error:
         engine.dispose()
         if log_size(path) == 0 and not os.access(path.parent, os.W_OK):
             engine = _engine(path, "immutable=1")
         else:
             raise _in_our_words("open the ledger", path, error) from error
-    event.listen(engine, "begin", _begin_deferred)
     return engine
 
 
@@ -130,7 +125,7 @@ def translated(what: str, path: Path) -> Iterator[None]:
     """The one boundary where a failure of the driver while trying to `what` is a `LedgerError`."""
     try:
         yield
-    except DBAPIError as error:
+    except DRIVER.Error as error:
         raise _in_our_words(what, path, error) from error
 
 
@@ -150,14 +145,19 @@ def _engine(
         )
         for pragma in (*_PRAGMAS, *pragmas):
             connection.execute(pragma)
+        connection.create_function("regexp", 2, _matches, deterministic=True)
         if not reading:
             connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
         if not foreign_keys:
             connection.execute("PRAGMA foreign_keys = OFF")
         return connection
 
-    pool = QueuePool if reading else NullPool
-    return create_engine("sqlite://", module=DRIVER, creator=connect, poolclass=pool)
+    return Engine(connect, writes=not reading)
+
+
+def _matches(pattern: str, value: str | None) -> bool | None:
+    """SQL's `value REGEXP pattern`, which SQLite leaves to its users."""
+    return None if value is None else re.search(pattern, value) is not None
 
 
 def log_size(path: Path) -> int:
@@ -174,7 +174,7 @@ def empty_log(connection: Connection) -> bool:
     Readers that come one after another, so that there is always one, are waited out; one that
     stays is not.
     """
-    driver: Any = connection.connection.driver_connection
+    driver: Any = connection.driver
     try:
         driver.execute(f"PRAGMA busy_timeout = {round(_READERS_WAIT_S * 1000)}")
         busy, *_ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -189,14 +189,6 @@ def shrink_log(connection: Connection, path: Path) -> bool:
     return log_size(path) <= LOG_LIMIT_BYTES or empty_log(connection)
 
 
-def _begin_immediate(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _begin_deferred(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
-
-
 _HINTS = (
     ("full", "free some space, then `labledger resume`"),
     ("locked", "another process has been writing for long; try again"),
@@ -208,8 +200,8 @@ _HINTS = (
 )
 
 
-def _in_our_words(what: str, path: Path, error: DBAPIError) -> LedgerError:
-    cause = str(error.orig)
+def _in_our_words(what: str, path: Path, error: Exception) -> LedgerError:
+    cause = str(error)
     kinds = {"full": LedgerFull, "not a database": NotALedger}
     kind = next((kind for word, kind in kinds.items() if word in cause), LedgerError)
     hint = next((hint for word, hint in _HINTS if word in cause), None)

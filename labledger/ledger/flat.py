@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection
+from labledger.ledger.connection import Connection
 
 FORMAT = "labledger_table_v1"
 """Names the columns and types below; another set of them has another name."""

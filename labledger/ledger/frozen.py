@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from sqlalchemy import Connection
-
+from labledger.ledger.connection import Connection
 from labledger.store import ArtifactStore
 
 _RESOLVED_SQL = "SELECT resolved FROM run WHERE run_no = ?"

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sqlalchemy import Connection
-
+from labledger.ledger.connection import Connection
 from labledger.ledger.model import Grading
 
 _GRADINGS_SQL = """

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection
-
 from labledger.ledger import statements
+from labledger.ledger.connection import Connection
 from labledger.ledger.lookup import run_number
 
 

@@ -13,11 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
-
 from labledger import faults
 from labledger.errors import LedgerError
 from labledger.ledger import histories, leases, rebuilding, rows, statements
+from labledger.ledger.connection import Connection
 from labledger.ledger.histories import History, Standing
 from labledger.ledger.lookup import run_number
 from labledger.ledger.model import Owner

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection
-
 from labledger import clock
 from labledger.errors import LeaseHeld, LeaseLost, LedgerError
 from labledger.ledger import claims, statements
+from labledger.ledger.connection import Connection
 from labledger.ledger.model import Lease, LeaseInfo, Owner, Renewal
 from labledger.records import RunStatus
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 
-from sqlalchemy import Connection
-
 from labledger.errors import RunNotFound
+from labledger.ledger.connection import Connection
 
 _GENERATION = re.compile(r"(.+)\.g([1-9][0-9]{0,8})")
 

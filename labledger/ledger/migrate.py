@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-from sqlalchemy import Connection
+from typing import Any
 
 from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
 from labledger.ledger import objects, place
+from labledger.ledger.connection import Connection
 from labledger.ledger.engine import (
     APPLICATION_ID,
     DRIVER,
@@ -137,16 +137,10 @@ def _prepare(connection: Connection, path: Path) -> tuple[str | None, Path | Non
 
 
 def _migrate(connection: Connection, path: Path, before: str | None) -> None:
-    from alembic import command
-    from alembic.config import Config
-
     if _revision(connection, path) != before:
         raise LedgerError(f"the ledger at {path} changed while it was being upgraded; try again")
     objects.drop_all(connection)
-    config = Config()
-    config.set_main_option("script_location", str(resources.migrations()).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    run_alembic(connection)
     faults.reached("inside_upgrade")
     if before is None:
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -162,6 +156,46 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
             "nothing was changed",
             hint="`labledger verify` says what is damaged",
         )
+
+
+def run_alembic(connection: Connection, revision: str = "head") -> None:
+    """Bring the tables up to a revision, inside the caller's transaction."""
+    from alembic import command
+    from alembic.config import Config
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import DBAPIError
+    from sqlalchemy.pool import NullPool
+
+    config = Config()
+    config.set_main_option("script_location", str(resources.migrations()).replace("%", "%%"))
+    engine = create_engine(
+        "sqlite://", module=DRIVER, creator=lambda: _Lent(connection.driver), poolclass=NullPool
+    )
+    try:
+        with engine.connect() as lent:
+            config.attributes["connection"] = lent
+            command.upgrade(config, revision)
+    except DBAPIError as error:
+        raise error.orig or error from error
+
+
+class _Lent:
+    """A driver's connection for somebody who must not end the transaction that it is in."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    def commit(self) -> None:
+        """Leave that to the owner."""
+
+    def rollback(self) -> None:
+        """Leave that to the owner, who hears of the failure."""
+
+    def close(self) -> None:
+        """Leave that to the owner."""
 
 
 def _revision(connection: Connection, path: Path) -> str | None:
@@ -219,7 +253,7 @@ def _copy(connection: Connection, target: Path) -> None:
     try:
         copy = DRIVER.connect(str(target), isolation_level=None)
         try:
-            connection.connection.driver_connection.backup(copy)  # type: ignore[union-attr]
+            connection.driver.backup(copy)
             verdict = copy.execute("PRAGMA integrity_check").fetchone()[0]
             copy.execute("PRAGMA journal_mode = DELETE")
         finally:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection
-
 from labledger.ledger import counting
 from labledger.ledger.answers import ANSWERS
+from labledger.ledger.connection import Connection
 from labledger.ledger.views import RAW, View
 
 VIEWS: dict[str, View] = {**RAW, **ANSWERS}

@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from sqlalchemy import Connection
-
 from labledger.ledger import claims, leases
+from labledger.ledger.connection import Connection
 from labledger.ledger.lookup import run_number
 from labledger.ledger.model import Lease, LeaseInfo, Owner, Renewal
 from labledger.records import RunStatus

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine
-
 from labledger.canonical import sha256_hex
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.ledger import (
@@ -22,6 +20,7 @@ from labledger.ledger import (
     stream,
     tallies,
 )
+from labledger.ledger.connection import Connection, Engine
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.lookup import graded_number, ledger_id, run_number
 from labledger.ledger.model import (

@@ -13,8 +13,6 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sqlalchemy import Connection
-
 from labledger import canonical
 from labledger.errors import LedgerError, MalformedJson
 from labledger.ledger import rows, statements
@@ -25,6 +23,7 @@ from labledger.ledger.chain_records import (
     SCHEMA,
     SLOT_COLUMNS,
 )
+from labledger.ledger.connection import Connection
 from labledger.records import JsonObject
 
 _RUN_NO = 1

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TypeVar
 
-from sqlalchemy import Connection
-
 from labledger import canonical
 from labledger.errors import LedgerError, RunExists
 from labledger.ledger import budgets, statements
 from labledger.ledger.chain import Genesis
+from labledger.ledger.connection import Connection
 from labledger.ledger.model import NewRun
 from labledger.records import JsonObject, Slot
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection
-
+from labledger.ledger.connection import Connection
 from labledger.ledger.model import Claim, LeaseInfo, Owner, RunInfo, Variant
 from labledger.records import RunStatus
 

@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection
-
 from labledger import canonical, schema
 from labledger.errors import LedgerError, MalformedJson, SchemaInvalid
+from labledger.ledger.connection import Connection
 from labledger.ledger.lookup import run_number
 from labledger.ledger.stream import Commit
 from labledger.records import RUN_ID, JsonObject

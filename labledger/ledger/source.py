@@ -11,13 +11,11 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import StatementError
-
 from labledger import clock
 from labledger.errors import LeaseHeld, LedgerError, LedgerMissing, NotALedger
 from labledger.ledger import gradings, leases, migrate, soundness
-from labledger.ledger.engine import readonly_engine, translated
+from labledger.ledger.connection import Connection
+from labledger.ledger.engine import DRIVER, readonly_engine, translated
 from labledger.ledger.gradings import Regrades
 from labledger.ledger.lookup import run_number
 from labledger.ledger.model import Owner
@@ -32,7 +30,7 @@ _UNREADABLE = (
     AttributeError,
     LookupError,
     RecursionError,
-    StatementError,
+    DRIVER.Error,
     TypeError,
     ValueError,
 )

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from sqlalchemy import Connection
-
+from labledger.ledger.connection import Connection
 from labledger.ledger.model import SPENT_METRICS, Spent
 from labledger.records import NOT_STARTED, TrialResult
 

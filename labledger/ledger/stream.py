@@ -8,10 +8,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection
-
 from labledger.ledger import lines as record_lines
 from labledger.ledger import rows
+from labledger.ledger.connection import Connection
 from labledger.records import (
     RECORD_KINDS,
     Slot,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from sqlalchemy import Connection
-
+from labledger.ledger.connection import Connection
 from labledger.ledger.model import PrimaryMetric, VariantCounts
 from labledger.ledger.runs import variants
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
-
 from labledger import canonical
 from labledger.ledger import chain, copies, frozen, gradings, migrate, objects, statements, stream
+from labledger.ledger.connection import Connection
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.lookup import run_number
 from labledger.ledger.stream import Commit

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine
-
 from labledger import canonical, clock, faults
 from labledger.errors import LedgerError
 from labledger.ledger import (
@@ -23,6 +21,7 @@ from labledger.ledger import (
     rows,
     statements,
 )
+from labledger.ledger.connection import Connection, Engine
 from labledger.ledger.engine import empty_log, shrink_log, translated, writable_engine
 from labledger.ledger.importing import ImportWriter
 from labledger.ledger.lookup import ledger_id

@@ -7,12 +7,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection
-
 from labledger import clock
 from labledger.errors import LedgerError, LedgerMissing, RunNotFound
 from labledger.export import chain_file, mirrors, summary
 from labledger.ledger import gradings, histories, migrate
+from labledger.ledger.connection import Connection
 from labledger.ledger.engine import readonly_engine, translated
 from labledger.ledger.histories import History, Standing
 from labledger.ledger.importing import references, refuse_busy

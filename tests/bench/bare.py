@@ -28,14 +28,14 @@ class BareWriter:
 
     def __init__(self, path: Path) -> None:
         self._engine = writable_engine(path)
-        self._pooled = self._engine.raw_connection()
-        self._driver: Any = self._pooled.driver_connection
+        self._connection = self._engine.connect()
+        self._driver: Any = self._connection.driver
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pooled.close()
+        self._connection.close()
         self._engine.dispose()
 
     def value(self, sql: str) -> Any:

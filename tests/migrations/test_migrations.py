@@ -20,12 +20,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, inspect
+from sqlalchemy import Engine, create_engine, inspect
+from sqlalchemy.pool import NullPool
 
 from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
 from labledger.ledger import migrate, objects
-from labledger.ledger.engine import DRIVER, writable_engine
+from labledger.ledger.engine import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.tables import metadata
 from labledger.ledger.verify import verify
@@ -46,6 +47,13 @@ def run_sql(path: Path, *statements: str) -> None:
     for statement in statements:
         raw.execute(statement)
     raw.close()
+
+
+def sqlalchemy_engine(path: Path) -> Engine:
+    """What reads a database's tables as SQLAlchemy and Alembic see them."""
+    return create_engine(
+        "sqlite://", module=DRIVER, creator=lambda: DRIVER.connect(str(path)), poolclass=NullPool
+    )
 
 
 def describe(engine: Engine) -> dict[str, Any]:
@@ -86,7 +94,7 @@ def test_a_migrated_ledger_is_what_the_metadata_says(path: Path, tmp_path: Path)
     """Columns, types, nullability, constraints by name, indexes and STRICT are the same."""
     declared = tmp_path / "declared.sqlite"
     declared.touch()
-    engines = [writable_engine(path), writable_engine(declared)]
+    engines = [sqlalchemy_engine(path), sqlalchemy_engine(declared)]
     with engines[1].begin() as connection:
         metadata.create_all(connection)
     migrated, expected = (describe(engine) for engine in engines)
@@ -102,7 +110,7 @@ def test_a_migrated_ledger_is_what_the_metadata_says(path: Path, tmp_path: Path)
 
 def test_every_table_is_strict_and_every_constraint_named(path: Path) -> None:
     """No table takes a value of another type, and no constraint is anonymous."""
-    engine = writable_engine(path)
+    engine = sqlalchemy_engine(path)
     for name, table in describe(engine).items():
         assert table["options"][1] == 1, name
         for kind in ("key", "foreign", "unique", "checks"):
@@ -136,7 +144,7 @@ def test_a_new_ledger_is_private_and_has_an_id(path: Path) -> None:
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         for file in path.parent.iterdir():
             assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
-        driver = writer._connection.connection.driver_connection
+        driver = writer._connection.driver
         assert driver.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
         assert driver.execute("PRAGMA synchronous").fetchone()[0] == 2
         assert driver.execute("PRAGMA foreign_keys").fetchone()[0] == 1

@@ -15,7 +15,6 @@ from labledger.ledger.verify import verify
 KILLED_WRITER = """
 import os, signal, sys
 from pathlib import Path
-from sqlalchemy import event
 sys.path.insert(0, sys.argv[3])
 import ledger_kit as kit
 
@@ -24,16 +23,11 @@ with kit.open_writer(Path(sys.argv[1])) as writer:
     writer.commit_result(lease, kit.result(0))
     writer.stage(lease, kit.result(1), final=True)
 
-    def before_statement(_conn, _cursor, statement, *_):
+    def before_statement(statement):
         if statement.startswith(sys.argv[2]):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def before_commit(_conn):
-        if sys.argv[2] == "COMMIT":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    event.listen(writer._engine, "before_cursor_execute", before_statement)
-    event.listen(writer._engine, "commit", before_commit)
+    writer._connection.driver.set_trace_callback(before_statement)
     writer.commit_staged(lease, 1)
 """
 

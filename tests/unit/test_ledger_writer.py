@@ -172,7 +172,7 @@ def test_a_full_disk_is_a_ledger_error_and_leaves_nothing(
 ) -> None:
     """When SQLite cannot grow the file, the commit fails whole, says so, and can be repeated."""
     lease = kit.begin_run(writer)
-    driver = writer._connection.connection.driver_connection
+    driver = writer._connection.driver
     pages = driver.execute("PRAGMA page_count").fetchone()[0]
     driver.execute(f"PRAGMA max_page_count = {pages}")
     large = Artifact.inline(b"x" * 1_000_000)

@@ -68,16 +68,20 @@ def renamed(_source: Any, target: Any) -> list[object]:
 
 def watch_commits() -> None:
     """Write down, before each COMMIT, which artifacts lie in files by the word of the ledger."""
-    from sqlalchemy import Engine, event
+    from labledger.ledger.connection import Connection
 
-    @event.listens_for(Engine, "commit")
-    def _before(connection: Any) -> None:
+    commit = Connection.commit
+
+    def watched_commit(connection: Connection) -> None:
         names = connection.exec_driver_sql("SELECT name FROM sqlite_schema").scalars().all()
         if "artifact" in names:
             found = connection.exec_driver_sql(
                 "SELECT lower(hex(sha256)) FROM artifact WHERE content IS NULL"
             )
             journal("commit", list(found.scalars()))
+        commit(connection)
+
+    Connection.commit = watched_commit  # type: ignore[method-assign]
 
 
 def copy_at_points(folder: Path) -> None:

@@ -1,0 +1,107 @@
+"""Connections: transactions that are whole, states that are kept and released, rows by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labledger.ledger.connection import Engine
+from labledger.ledger.engine import DRIVER, readonly_engine, writable_engine
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "some.sqlite"
+    raw = DRIVER.connect(str(path), isolation_level=None)
+    raw.execute("PRAGMA journal_mode = WAL")
+    raw.execute("CREATE TABLE parent (n INTEGER PRIMARY KEY, word TEXT)")
+    raw.execute(
+        "CREATE TABLE child (n INTEGER REFERENCES parent (n) DEFERRABLE INITIALLY DEFERRED)"
+    )
+    raw.executemany("INSERT INTO parent VALUES (?, ?)", [(1, "one"), (2, "two")])
+    raw.close()
+    return path
+
+
+@pytest.fixture
+def reading(path: Path) -> Iterator[Engine]:
+    engine = readonly_engine(path)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def writing(path: Path) -> Iterator[Engine]:
+    engine = writable_engine(path)
+    yield engine
+    engine.dispose()
+
+
+WORDS = "SELECT n, word FROM parent ORDER BY n"
+
+
+def test_rows_have_names_and_are_tuples(reading: Engine) -> None:
+    """A row is the tuple of its values, and tells each by its column's name, and no other."""
+    with reading.connect() as connection:
+        row = connection.exec_driver_sql(WORDS).first()
+        assert row == (1, "one")
+        assert (row.n, row.word, row._asdict()) == (1, "one", {"n": 1, "word": "one"})
+        with pytest.raises(AttributeError, match="'letters'"):
+            _ = row.letters
+        assert connection.exec_driver_sql(WORDS).scalars().all() == [1, 2]
+        assert connection.exec_driver_sql(f"{WORDS} LIMIT 0").first() is None
+        for sql, what in (("LIMIT 0", "no row"), ("", "more than one")):
+            with pytest.raises(LookupError, match=what):
+                connection.exec_driver_sql(f"{WORDS} {sql}").one()
+
+
+def test_a_failed_transaction_leaves_nothing(writing: Engine, reading: Engine) -> None:
+    """Neither an error inside a transaction nor one of its commit keeps any of it, or its lock."""
+    with writing.connect() as connection:
+        with pytest.raises(DRIVER.IntegrityError, match="UNIQUE"), connection.begin():
+            connection.exec_driver_sql("INSERT INTO parent VALUES (?, ?)", [(3, ""), (1, "")])
+        with pytest.raises(DRIVER.IntegrityError, match="FOREIGN KEY"), connection.begin():
+            connection.exec_driver_sql("INSERT INTO child VALUES (?)", (4,))
+        with connection.begin():
+            rows = connection.exec_driver_sql(WORDS)
+            assert next(iter(rows)) == (1, "one")
+            connection.exec_driver_sql("INSERT INTO child VALUES (?)", [(1,), (2,)])
+    with reading.connect() as connection:
+        assert len(connection.exec_driver_sql(WORDS).all()) == 2
+        assert connection.exec_driver_sql("SELECT count(*) FROM child").scalar_one() == 2
+
+
+def test_a_reader_keeps_to_one_state_until_it_is_closed(writing: Engine, reading: Engine) -> None:
+    """Rows that were not fetched do not keep an old state once their connection is closed."""
+    connection = reading.connect()
+    rows = iter(connection.exec_driver_sql(WORDS))
+    assert next(rows) == (1, "one")
+    with writing.connect() as writer:
+        with writer.begin():
+            writer.exec_driver_sql("INSERT INTO parent VALUES (3, 'three')")
+        assert connection.exec_driver_sql("SELECT count(*) FROM parent").scalar() == 2
+        connection.close()
+        busy, *_ = writer.driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        assert busy == 0
+    with reading.connect() as again:
+        assert again.driver is connection.driver
+        assert again.exec_driver_sql("SELECT count(*) FROM parent").scalar() == 3
+
+
+def test_a_disposed_engine_keeps_no_file_open(reading: Engine) -> None:
+    """What is in use when its engine is disposed of is closed after its use."""
+    connection = reading.connect()
+    reading.dispose()
+    assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+    connection.close()
+    with pytest.raises(DRIVER.ProgrammingError, match="closed"):
+        connection.driver.execute("SELECT 1")
+
+
+def test_regular_expressions_can_be_asked(reading: Engine) -> None:
+    """SQL's REGEXP is Python's search; of NULL it says nothing."""
+    with reading.connect() as connection:
+        sql = "SELECT 'slot 12' REGEXP '[0-9]+$', 'slot' REGEXP '[0-9]', NULL REGEXP 'x'"
+        assert connection.exec_driver_sql(sql).one() == (1, 0, None)
