@@ -33,12 +33,10 @@ HEAVY = (
 )
 
 HELP = """\
-import runpy, sys
+import atexit, runpy, sys
 sys.argv = ["labledger", "--help"]
-try:
-    runpy.run_module("labledger", run_name="__main__")
-except SystemExit:
-    pass
+atexit.register(lambda: print("loaded:", *sorted(sys.modules)))
+runpy.run_module("labledger", run_name="__main__")
 """
 
 
@@ -75,6 +73,42 @@ def test_answers_from_a_ledger_need_nothing_that_runs_trials(tmp_path: Path) -> 
     loaded = set(done.stdout.partition("loaded:")[2].split())
     assert loaded & set(HEAVY) == set()
     assert not any(name.startswith("labledger.trial") for name in loaded)
+
+
+LEAVES = """\
+import atexit, sys, threading, time
+from labledger.cli.leaving import leave
+{}
+sys.stdout.write("said ")
+atexit.register(sys.stdout.write, "and done")
+leave(3)
+"""
+
+
+@pytest.mark.parametrize(
+    "also",
+    [
+        "",
+        "threading.Thread(target=lambda: time.sleep(0.2) or sys.stdout.write('by all ')).start()",
+        "sys.stderr = None",
+    ],
+    ids=["alone", "with a thread", "without stderr"],
+)
+def test_leaving_loses_nothing(also: str) -> None:
+    """What is buffered is written, exit handlers run, threads end, and the exit code is right."""
+    done = python("-c", LEAVES.format(also))
+    expected = "said by all and done" if "Thread" in also else "said and done"
+    assert (done.returncode, done.stdout, done.stderr) == (3, expected, "")
+
+
+def test_the_command_does_not_take_the_interpreter_apart() -> None:
+    """At its end nothing is finalized: that takes longer than most commands do."""
+    kept = "import os, runpy, sys\nclass Kept:\n    def __del__(self, write=os.write):\n"
+    kept += "        write(1, b'finalized')\nkept = Kept()\n"
+    ends = "sys.argv = ['labledger', '--version']\n"
+    ends += "runpy.run_module('labledger', run_name='__main__')"
+    assert python("-c", kept).stdout == "finalized"
+    assert python("-c", kept + ends).stdout == f"labledger {__version__}\n"
 
 
 def test_the_front_door_hands_out_functions() -> None:
