@@ -13,7 +13,7 @@ from typing import Any
 
 from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
-from labledger.ledger import objects, place
+from labledger.ledger import made_tables, objects, place
 from labledger.ledger.connection import Connection
 from labledger.ledger.engine import (
     APPLICATION_ID,
@@ -140,7 +140,11 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
     if _revision(connection, path) != before:
         raise LedgerError(f"the ledger at {path} changed while it was being upgraded; try again")
     objects.drop_all(connection)
-    run_alembic(connection)
+    if before is not None:
+        run_alembic(connection)
+    elif not made_tables.make(connection):
+        run_alembic(connection)
+        made_tables.keep(connection)
     faults.reached("inside_upgrade")
     if before is None:
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")

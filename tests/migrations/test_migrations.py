@@ -150,6 +150,68 @@ def test_a_new_ledger_is_private_and_has_an_id(path: Path) -> None:
         assert driver.execute("PRAGMA foreign_keys").fetchone()[0] == 1
 
 
+def dump(path: Path) -> list[object]:
+    """All that a ledger holds, without what is each ledger's own."""
+    raw = DRIVER.connect(str(path))
+    objects = raw.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall()
+    tables = [name for kind, name, _ in objects if kind == "table" and name != "ledger_meta"]
+    rows = [raw.execute(f"SELECT * FROM {name}").fetchall() for name in tables]
+    raw.close()
+    return [*objects, *rows]
+
+
+def test_a_ledger_made_without_alembic_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables that Alembic made once are made again to the letter, without Alembic."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    by_alembic, recalled = tmp_path / "1.sqlite", tmp_path / "2.sqlite"
+    migrate.upgrade(by_alembic)
+    with monkeypatch.context() as patched:
+        patched.setattr(migrate, "run_alembic", None)
+        migrate.upgrade(recalled)
+    assert dump(recalled) == dump(by_alembic)
+    assert migrate.current(recalled) == migrate.HEAD
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut off", "changed", "of other migrations"])
+def test_only_what_is_kept_whole_makes_a_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """Where what Alembic made is not there as it was written, Alembic makes the tables."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    migrate.upgrade(tmp_path / "first.sqlite")
+    [kept] = (tmp_path / "cache" / "labledger").iterdir()
+    content = kept.read_bytes()
+    if damage == "gone":
+        kept.unlink()
+    elif damage == "cut off":
+        kept.write_bytes(content[:-100])
+    elif damage == "changed":
+        kept.write_bytes(content.replace(b"STRICT", b"      ", 1))
+    else:
+        scripts = Path(shutil.copytree(resources.migrations(), tmp_path / "migrations"))
+        with (scripts / "env.py").open("a") as file:
+            file.write("# Another.\n")
+        monkeypatch.setattr(resources, "migrations", lambda: scripts)
+    ran = []
+    by_alembic = migrate.run_alembic
+    monkeypatch.setattr(migrate, "run_alembic", lambda given: ran.append(by_alembic(given)))
+    migrate.upgrade(tmp_path / "second.sqlite")
+    assert len(ran) == 1
+    assert dump(tmp_path / "second.sqlite") == dump(tmp_path / "first.sqlite")
+
+
+def test_a_ledger_is_made_where_nothing_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache folder that cannot be made hinders nothing."""
+    (tmp_path / "cache").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("first.sqlite", "second.sqlite"):
+        assert migrate.upgrade(tmp_path / name).before is None
+
+
 def test_upgrading_a_current_ledger_does_nothing(path: Path) -> None:
     """A second upgrade changes no byte and makes no backup."""
     before = path.read_bytes()
