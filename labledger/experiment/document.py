@@ -72,7 +72,10 @@ def base(data: JsonObject) -> JsonObject:
 def _runtime(authored: JsonObject) -> JsonObject:
     runtime = RUNTIME | {key: authored[key] for key in RUNTIME.keys() & authored.keys()}
     resources = RESOURCES | authored.get("resources", {})
+    # Only where it is authored: experiments without it keep their digests.
+    oci = {"oci": authored["oci"]} if "oci" in authored else {}
     return runtime | {
+        **oci,
         "user": _user(runtime["user"]),
         "agent_user": _user(authored["agent"].get("user")),
         "max_log_bytes": int(runtime["max_log_bytes"]),

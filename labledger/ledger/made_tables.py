@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from labledger import canonical, resources
+from labledger import canonical, resources, user_cache
 from labledger.ledger.connection import Connection
-from labledger.records import JsonObject
-from labledger.store import make_folder, write_atomically
 
 _LIBRARIES = ("alembic", "sqlalchemy")
 _TABLES_SQL = "SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY rowid"
@@ -30,56 +27,27 @@ def make(connection: Connection) -> bool:
 
     Returns False, and changes nothing, where it is not known how.
     """
-    path = _path()
-    kept = _read(path) if path is not None else None
-    if kept is None:
+    content = user_cache.read(_name())
+    if content is None:
         return False
-    for statement in kept["statements"]:
+    made = json.loads(content)
+    for statement in made["statements"]:
         connection.exec_driver_sql(statement)
-    connection.exec_driver_sql(_SET_REVISION_SQL, (kept["revision"],))
+    connection.exec_driver_sql(_SET_REVISION_SQL, (made["revision"],))
     return True
 
 
 def keep(connection: Connection) -> None:
-    """Keep the statements that made the tables which Alembic has just made, if there is room."""
-    path = _path()
-    if path is None:
-        return
+    """Keep the statements that made the tables which Alembic has just made."""
     made = {
         "revision": connection.exec_driver_sql(_REVISION_SQL).scalar_one(),
         "statements": connection.exec_driver_sql(_TABLES_SQL).scalars().all(),
     }
-    content = json.dumps(made).encode()
-    try:
-        make_folder(path.parent)
-        write_atomically(path, canonical.sha256_hex(content).encode() + b"\n" + content)
-    except OSError:
-        return  # The next ledger takes as long as this one.
+    user_cache.keep(_name(), json.dumps(made).encode())
 
 
-def _read(path: Path) -> JsonObject | None:
-    """What `keep` has written; None where it is not there, not whole, or somebody else's."""
-    try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_uid != os.geteuid():
-                return None
-            digest, _, content = file.read().partition(b"\n")
-    except OSError:
-        return None
-    if digest.decode("ascii", "replace") != canonical.sha256_hex(content):
-        return None
-    kept: JsonObject = json.loads(content)
-    return kept
-
-
-def _path() -> Path | None:
-    """Where the statements are kept; None where this user has no folder for such things."""
-    try:
-        folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:
-        return None
-    key = canonical.sha256_hex(json.dumps(list(_what_makes_tables())).encode())
-    return Path(folder) / "labledger" / f"tables-{key[:32]}"
+def _name() -> str:
+    return f"tables-{canonical.digest(list(_what_makes_tables()))}"
 
 
 def _what_makes_tables() -> Iterator[tuple[str, str]]:

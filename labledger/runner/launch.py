@@ -24,13 +24,13 @@ from labledger.ledger import migrate
 from labledger.ledger.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import RUN_ID, RunStatus
+from labledger.records import RUN_ID, JsonObject, RunStatus
 from labledger.runner import environment
 from labledger.runner.budget import check_limits
 from labledger.runner.events import event
 from labledger.runner.lab import Lab
 from labledger.runner.options import RunOptions, RunOutcome
-from labledger.runner.preflight import Preflight, preflight
+from labledger.runner.preflight import Preflight, check_oci_runtime, preflight
 from labledger.runner.session import Session
 from labledger.store import ArtifactStore
 from labledger.trial.container import thread_engine
@@ -57,7 +57,14 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     _require_run_id(run_id)
     values = environment.gather(options.env, options.env_files)
     check_limits(experiment.document, options.budget)
-    found = preflight(experiment, lab, values, pull=True, min_free_bytes=options.min_free_bytes)
+    found = preflight(
+        experiment,
+        lab,
+        values,
+        pull=True,
+        min_free_bytes=options.min_free_bytes,
+        use_memory=True,
+    )
     for check in found.checks:
         if check.warning:
             options.tell(event("warning", message=f"{check.detail} ({check.hint})"))
@@ -86,7 +93,7 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
         if run.status is not RunStatus.COMPLETED:
             if not options.frozen and run.regrades is None:
                 refuse_changed(run, reader.task_digests(run_id), options)
-            require_means(run_id, run.resolved["environment"], run.images, values)
+            require_means(run_id, run.resolved, run.resolved["environment"], run.images, values)
         # A regrading pays no agent.
         limits = options.budget if run.regrades is None else {}
         check_limits(run.resolved, limits)
@@ -117,9 +124,16 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
 
 
 def require_means(
-    run_id: str, names: Iterable[str], images: Mapping[str, str], values: Mapping[str, str]
+    run_id: str,
+    document: JsonObject,
+    names: Iterable[str],
+    images: Mapping[str, str],
+    values: Mapping[str, str],
 ) -> None:
-    """Raise `InvalidInput` where a value is not there, and `PreflightFailed` for an image."""
+    """Raise `InvalidInput` where a value is not there, and `PreflightFailed` for an image.
+
+    The latter too where the engine does not know the OCI runtime that the document names.
+    """
     problems = [
         Problem("environment", f"${name} is not set", hint=f"give it with --env {name}=…")
         for name in environment.missing(names, values)
@@ -131,6 +145,9 @@ def require_means(
         if engine.image_id(image) is None:
             hint = "the run cannot go on with another image: bring this one back"
             problems.append(Problem("image", f"{ref} ({image}) is no longer here", hint=hint))
+    if "oci" in document["runtime"]:
+        checks = check_oci_runtime(engine.info(), document)
+        problems += [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
     if problems:
         raise PreflightFailed(problems)
 

@@ -22,13 +22,12 @@ from labledger.experiment.resolve import ResolvedExperiment
 from labledger.ledger import migrate, place
 from labledger.records import JsonObject
 from labledger.runner.checks import Check, check_room
+from labledger.runner.image_probes import ImageProbes
 from labledger.runner.lab import Lab
 from labledger.runner.room import Room
 from labledger.trial import contract, starting
 from labledger.trial.container import Engine
 from labledger.trial.redact import MIN_LENGTH
-
-PROBE_LABEL = "org.labledger.probe"
 
 _NEEDED_TOOLS = ("cat", "chmod", "mkfifo", "rm", "sleep")
 """What `trial.sh` itself runs besides the shell."""
@@ -60,8 +59,12 @@ def preflight(
     *,
     pull: bool,
     min_free_bytes: int,
+    use_memory: bool = False,
 ) -> Preflight:
-    """Check all that a run of `experiment` needs. With `pull`, missing images are pulled."""
+    """Check all that a run of `experiment` needs. With `pull`, missing images are pulled.
+
+    With `use_memory`, images that had what was asked of them before are not asked again.
+    """
     checks = [
         *_check_experiment(experiment),
         *_check_environment(experiment, environment),
@@ -78,9 +81,13 @@ def preflight(
         checks.append(Check("docker", f"engine {info['ServerVersion']} answers"))
         checks.append(check_room(Room.of(lab.standing, info, min_free_bytes)))
         checks += [_check_image(engine, ref, images, pull=pull) for ref in experiment.images]
-        for ref, image in images.items():
-            checks.extend(_look_into(engine, ref, image, experiment.document))
-            checks.extend(_check_agent_user(engine, ref, image, experiment.document))
+        oci_runtime = check_oci_runtime(info, experiment.document)
+        checks += oci_runtime
+        if all(check.ok for check in oci_runtime):
+            probes = ImageProbes.of(engine, info, experiment.document, use_memory=use_memory)
+            for ref, image in images.items():
+                checks.extend(_look_into(probes, ref, image, experiment.document))
+                checks.extend(_check_agent_user(probes, ref, image, experiment.document))
     except EngineUnavailable as error:
         checks.append(Check("docker", error.message, ok=False, hint=error.hint))
     finally:
@@ -165,12 +172,32 @@ def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool
     return Check("image", f"{ref} is not here and no registry offers it", ok=False, hint=hint)
 
 
-def check_grader(engine: Engine, ref: str, image: str, grader: JsonObject) -> list[Check]:
+def check_oci_runtime(info: JsonObject, document: JsonObject) -> list[Check]:
+    """Check that the engine knows the OCI runtime that a resolved document names, if any."""
+    name = document["runtime"].get("oci")
+    if name is None:
+        return []
+    known = sorted(info.get("Runtimes") or {})
+    if name in known:
+        return [Check("oci runtime", f"the engine runs containers with {name}")]
+    return [
+        Check(
+            "oci runtime",
+            f"runtime.oci: the engine knows no OCI runtime {name!r}; it has {', '.join(known)}",
+            ok=False,
+            hint=f"install {name}, name its path under `runtimes` in the engine's daemon.json and "
+            "reload the engine (SIGHUP to dockerd), or choose one that it has",
+            exit_code=Exit.INVALID,
+        )
+    ]
+
+
+def check_grader(probes: ImageProbes, ref: str, image: str, grader: JsonObject) -> list[Check]:
     """Ask a container of an image for what a grader needs (a resolved document's section)."""
-    return list(_look_into(engine, ref, image, {"variants": [], "grader": grader}))
+    return list(_look_into(probes, ref, image, {"variants": [], "grader": grader}))
 
 
-def _look_into(engine: Engine, ref: str, image: str, document: JsonObject) -> Iterator[Check]:
+def _look_into(probes: ImageProbes, ref: str, image: str, document: JsonObject) -> Iterator[Check]:
     """Ask a container of the image for the shell and for every phase's command."""
     commands = _commands(document)
     wanted = sorted({*_NEEDED_TOOLS, *commands})
@@ -178,9 +205,7 @@ def _look_into(engine: Engine, ref: str, image: str, document: JsonObject) -> It
         f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in wanted
     )
     try:
-        status, output = starting.patiently(
-            lambda: engine.run_probe(image, f"{script}; true", {PROBE_LABEL: "1"})
-        )
+        status, output = starting.patiently(lambda: probes.ask(image, f"{script}; true"))
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
@@ -207,7 +232,7 @@ def _look_into(engine: Engine, ref: str, image: str, document: JsonObject) -> It
 
 
 def _check_agent_user(
-    engine: Engine, ref: str, image: str, document: JsonObject
+    probes: ImageProbes, ref: str, image: str, document: JsonObject
 ) -> Iterator[Check]:
     """Ask a container of the image to become the agent's user, as `trial.sh` will."""
     user = document["runtime"].get("agent_user")
@@ -216,7 +241,7 @@ def _check_agent_user(
     script = f"set -- become {shlex.quote(user)}\n{resources.trial_script().read_text('utf-8')}"
     as_whom = document["runtime"]["user"]
     try:
-        status, output = engine.run_probe(image, script, {PROBE_LABEL: "1"}, as_whom)
+        status, output = probes.ask(image, script, as_whom)
     except EngineUnavailable:
         raise
     except LabLedgerError as error:

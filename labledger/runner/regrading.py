@@ -16,6 +16,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import RUN_ID
 from labledger.runner import environment
 from labledger.runner.checks import check_room
+from labledger.runner.image_probes import ImageProbes
 from labledger.runner.lab import Lab
 from labledger.runner.launch import require_means
 from labledger.runner.options import RunOptions, RunOutcome
@@ -107,11 +108,13 @@ def _check(
     lab: Lab, root: RunInfo, new: NewGrader, values: Mapping[str, str], options: RunOptions
 ) -> None:
     """Raise where something that a regrading needs is not there. Changes nothing."""
-    require_means(root.run_id, new.environment, root.images, values)
+    require_means(root.run_id, root.resolved, new.environment, root.images, values)
     engine = thread_engine()
-    checks = [check_room(Room.of(lab.root, engine.info(), options.min_free_bytes))]
+    info = engine.info()
+    checks = [check_room(Room.of(lab.root, info, options.min_free_bytes))]
+    probes = ImageProbes.of(engine, info, root.resolved)
     for ref, image in root.images.items():
-        checks += check_grader(engine, ref, image, new.section)
+        checks += check_grader(probes, ref, image, new.section)
     problems = [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
     if problems:
         raise PreflightFailed(problems)

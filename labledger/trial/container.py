@@ -254,7 +254,12 @@ class Engine:
         return [(entry["Names"][0].lstrip("/"), entry["Labels"]) for entry in found]
 
     def run_probe(
-        self, image: str, script: str, labels: dict[str, str], user: str | None = None
+        self,
+        image: str,
+        script: str,
+        labels: dict[str, str],
+        user: str | None = None,
+        oci_runtime: str | None = None,
     ) -> tuple[int, str]:
         """Run a short shell script in a fresh container without network; status and output."""
         name = f"labledger-probe-{secrets.token_hex(8)}"
@@ -266,6 +271,8 @@ class Engine:
             "NetworkDisabled": True,
             "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "json-file"}},
         }
+        if oci_runtime is not None:
+            config["HostConfig"]["Runtime"] = oci_runtime
         try:
             self.create(name, config)
             self.start(name)

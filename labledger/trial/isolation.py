@@ -102,4 +102,5 @@ def _host_config(spec: TrialSpec) -> JsonObject:
         "Tmpfs": sealing.tmpfs(spec) | ({"/tmp": ""} if runtime["root_read_only"] else {}),  # noqa: S108
         "LogConfig": {"Type": "none"},
         "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+        **({"Runtime": runtime["oci"]} if "oci" in runtime else {}),
     }

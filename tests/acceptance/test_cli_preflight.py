@@ -240,3 +240,17 @@ def test_a_wrong_run_id(project: Project) -> None:
     """A run's id names a folder and containers, and cannot lead out of the lab."""
     said = refused(project, 2, "--run-id", "../elsewhere")
     assert "--run-id: found '../elsewhere'; expected letters, digits" in said
+
+
+def test_an_oci_runtime_that_the_engine_does_not_know(project: Project) -> None:
+    """It is named beside those that there are, before anything exists; one of those is taken."""
+    project.document["runtime"]["oci"] = "no-such-runtime"
+    project.save()
+    said = refused(project, 2)
+    assert "the engine knows no OCI runtime 'no-such-runtime'; it has " in said
+    assert "io.containerd.runc.v2" in said
+    assert "daemon.json" in said
+    project.document["runtime"]["oci"] = "io.containerd.runc.v2"
+    project.save()
+    checked = project.output("preflight", project.experiment)
+    assert "the engine runs containers with io.containerd.runc.v2" in checked

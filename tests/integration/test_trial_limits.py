@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from trial_kit import BUSYBOX, GRADES, PYTHON, RUNTIME, Trials, brief, phase, python
 
+from labledger.trial.container import thread_engine
 from labledger.trial.isolation import CAPABILITIES
 from labledger.trial.worker import run_trial
 
@@ -28,6 +29,16 @@ def resources(**changes: Any) -> dict[str, Any]:
 def status(content: bytes) -> dict[str, str]:
     lines = (line.partition(":") for line in content.decode().splitlines())
     return {name: value.strip() for name, _, value in lines}
+
+
+@pytest.mark.parametrize("oci", [None, "io.containerd.runc.v2"])
+def test_oci_runtime(trials: Trials, oci: str | None) -> None:
+    """The engine's own runtime runs a trial, or the one that the experiment names."""
+    result = trials.run(runtime={} if oci is None else {"oci": oci})
+    assert brief(result) == ("completed", None, 0)
+    command = ["docker", "inspect", "--format", "{{.HostConfig.Runtime}}", result.container]
+    used = subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+    assert used == (oci or thread_engine().info()["DefaultRuntime"])
 
 
 def test_rights_by_default(trials: Trials) -> None:

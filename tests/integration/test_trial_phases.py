@@ -20,7 +20,7 @@ from trial_kit import (
 )
 
 from labledger import resources
-from labledger.runner.preflight import PROBE_LABEL
+from labledger.runner.image_probes import PROBE_LABEL
 from labledger.trial.container import thread_engine
 
 pytestmark = [pytest.mark.docker]

@@ -260,6 +260,10 @@ CHANGES: list[tuple[Callable[[Folder], object], list[str]]] = [
         lambda f: f.data["baseline"]["bindings"].update(extra={}),
         ["variants.reference.bindings.extra was not there and is {}"],
     ),
+    (
+        lambda f: f.data["runtime"].update(oci="crun"),
+        ['runtime.oci was not there and is "crun"'],
+    ),
     (lambda f: f.data.update(variant_plan=[]), ["the variant 'empty' was removed"]),
     (
         lambda f: f.data["variant_plan"].insert(0, {"variant_id": "late"}),
