@@ -118,28 +118,21 @@ class LedgerWriter(ImportWriter):
     def journal_dispatch(self, lease: Lease, dispatches: Sequence[Dispatch]) -> None:
         """Note that these containers are about to be created. Raises `LeaseLost`.
 
-        One attempt is dispatched once in an epoch.
+        One attempt is dispatched once in an epoch. `stage` and the commits take dispatches too:
+        they are journaled in the same transaction, or not at all.
         """
         with self._transaction(f"journal a dispatch of run {lease.run_id}") as connection:
             leases.check(connection, lease)
-            _insert_many(
-                connection,
-                statements.INSERT_DISPATCH,
-                [
-                    (
-                        lease.run_no,
-                        dispatch.schedule_idx,
-                        dispatch.attempt,
-                        lease.epoch,
-                        dispatch.container,
-                        dispatch.host,
-                        dispatch.dispatched_at,
-                    )
-                    for dispatch in dispatches
-                ],
-            )
+            _insert_dispatches(connection, lease, dispatches)
 
-    def stage(self, lease: Lease, result: TrialResult, *, final: bool) -> None:
+    def stage(
+        self,
+        lease: Lease,
+        result: TrialResult,
+        *,
+        final: bool,
+        dispatches: Sequence[Dispatch] = (),
+    ) -> None:
         """Keep a result, with its artifacts, until its slot's turn to be committed.
 
         `final` is False where another attempt follows. Raises `LeaseLost`.
@@ -154,18 +147,21 @@ class LedgerWriter(ImportWriter):
                 statements.INSERT_STAGED,
                 (lease.run_no, idx, result.attempt, int(final), payload, self._now()),
             )
+            _insert_dispatches(connection, lease, dispatches)
             faults.reached("inside_stage", idx)
 
     # -- commits
 
-    def commit_result(self, lease: Lease, result: TrialResult) -> SlotRecords:
+    def commit_result(
+        self, lease: Lease, result: TrialResult, dispatches: Sequence[Dispatch] = ()
+    ) -> SlotRecords:
         """Publish a slot with its last attempt's result, and earlier attempts that were staged.
 
         Raises `LeaseLost` where another process owns the run, and `LedgerError` where it is not
         the slot's turn; then nothing is written.
         """
         idx = result.schedule_idx
-        with self._commit(lease, idx) as (connection, ids, previous):
+        with self._commit(lease, idx, dispatches) as (connection, ids, previous):
             staged = self._staged(connection, lease, idx)
             if any(found.attempt >= result.attempt for found in staged):
                 raise LedgerError(
@@ -178,9 +174,11 @@ class LedgerWriter(ImportWriter):
                 connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, idx))
             return records
 
-    def commit_staged(self, lease: Lease, schedule_idx: int) -> SlotRecords:
+    def commit_staged(
+        self, lease: Lease, schedule_idx: int, dispatches: Sequence[Dispatch] = ()
+    ) -> SlotRecords:
         """Publish a slot whose final result is staged. Raises as `commit_result` does."""
-        with self._commit(lease, schedule_idx) as (connection, ids, previous):
+        with self._commit(lease, schedule_idx, dispatches) as (connection, ids, previous):
             staged = self._staged(connection, lease, schedule_idx)
             if not staged or not staged[-1].final:
                 raise LedgerError(
@@ -191,12 +189,17 @@ class LedgerWriter(ImportWriter):
             return records
 
     def commit_unexecuted(
-        self, lease: Lease, schedule_idx: int, status: SlotStatus, reason: str
+        self,
+        lease: Lease,
+        schedule_idx: int,
+        status: SlotStatus,
+        reason: str,
+        dispatches: Sequence[Dispatch] = (),
     ) -> SlotRecords:
         """Publish that a slot was not run (`UNEXECUTED`), and why. Raises as `commit_result`."""
         if status not in UNEXECUTED:
             raise ValueError(f"{status} needs a trial")
-        with self._commit(lease, schedule_idx) as (connection, ids, previous):
+        with self._commit(lease, schedule_idx, dispatches) as (connection, ids, previous):
             if self._staged(connection, lease, schedule_idx):
                 raise LedgerError(
                     f"slot {schedule_idx} of run {lease.run_id} was run; it cannot be {status}"
@@ -206,7 +209,9 @@ class LedgerWriter(ImportWriter):
             return records
 
     @contextmanager
-    def _commit(self, lease: Lease, idx: int) -> Iterator[tuple[Connection, TrialIds, str]]:
+    def _commit(
+        self, lease: Lease, idx: int, dispatches: Sequence[Dispatch]
+    ) -> Iterator[tuple[Connection, TrialIds, str]]:
         """A transaction that moves the run past slot `idx`, or fails before anything is written.
 
         Gives the connection, who the slot is, and the chain's digest before it.
@@ -227,6 +232,7 @@ class LedgerWriter(ImportWriter):
             variant_id, task_id, repl_idx, previous = found
             slot = Slot(idx, variant_id, task_id, repl_idx)
             yield connection, TrialIds.of(lease.run_id, slot), previous
+            _insert_dispatches(connection, lease, dispatches)
             faults.reached("inside_commit", idx)
 
     def _publish(
@@ -306,6 +312,27 @@ class LedgerWriter(ImportWriter):
 
 def _results(staged: Sequence[Any]) -> list[TrialResult]:
     return [TrialResult.from_json(json.loads(row.payload)) for row in staged]
+
+
+def _insert_dispatches(
+    connection: Connection, lease: Lease, dispatches: Sequence[Dispatch]
+) -> None:
+    _insert_many(
+        connection,
+        statements.INSERT_DISPATCH,
+        [
+            (
+                lease.run_no,
+                dispatch.schedule_idx,
+                dispatch.attempt,
+                lease.epoch,
+                dispatch.container,
+                dispatch.host,
+                dispatch.dispatched_at,
+            )
+            for dispatch in dispatches
+        ],
+    )
 
 
 def _insert_many(connection: Connection, statement: str, found: Sequence[tuple[Any, ...]]) -> None:

@@ -23,6 +23,14 @@ from labledger.trial import disks, traces
 from labledger.trial.contract import TrialSpec
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What became of a slot, as far as it matters to what is dispatched next."""
+
+    variant_id: str
+    status: SlotStatus
+
+
 @dataclass(slots=True)
 class Bookkeeper:
     """The coordinator's hand in the ledger. Owns the writer.
@@ -39,56 +47,81 @@ class Bookkeeper:
     pruning: Pruning
     error_rate: ErrorRate
     budget: Budget
-    staged: dict[int, int]
-    """Attempt of each final result that is staged, by `schedule_idx`."""
+    staged: dict[int, Ending | None]
+    """What each final result that is staged comes to, by `schedule_idx`; None where an earlier
+    coordinator staged it."""
     disk: Hold
     next_idx: int
     """The slot to commit next: all before it are committed."""
     heartbeat: Heartbeat
     tell: Listener
     _skipped: dict[int, str] = field(default_factory=dict)
+    _unwritten: set[tuple[int, int]] = field(default_factory=set)
+    """Slot and attempt of results that are counted, and not written yet."""
+    _noted_idx: int = -1
+    """The last slot whose ending is counted."""
     _behind: bool = False
     """True when the mirrors lack something that is committed."""
 
+    def note(self, result: TrialResult, *, final: bool) -> None:
+        """Count a result before it is written, so that what is dispatched with it heeds it.
+
+        It is counted once, however often writing it fails.
+        """
+        key = result.schedule_idx, result.attempt
+        if key not in self._unwritten:
+            self._unwritten.add(key)
+            self.budget.note(result)
+        if final and result.schedule_idx == self.next_idx:
+            self._note_ending(Ending(result.ids.variant_id, result.status))
+
+    def note_next(self) -> bool:
+        """Count the slot to commit next before it is committed; False where too little is known."""
+        ending = self.staged.get(self.next_idx)
+        if ending is not None:
+            self._note_ending(ending)
+        return ending is not None or self.next_idx in self._skipped
+
+    def _note_ending(self, ending: Ending) -> None:
+        if self._noted_idx < self.next_idx:
+            self._noted_idx = self.next_idx
+            self.pruning.note(ending.variant_id, ending.status)
+            self.error_rate.note(ending.status)
+
     def journal(self, specs: Sequence[TrialSpec]) -> bool:
         """Note durably that these containers may exist from now on; False where that fails."""
-        for spec in specs:
-            if not spec.may_exist:
-                traces.mark_unstarted(spec.folder)
-        now, host = clock.utc_now(), platform.node()
-        dispatches = [
-            Dispatch(s.slot.schedule_idx, s.attempt, s.container, host, now) for s in specs
-        ]
         with self._room_needed():
-            if dispatches:
-                self.writer.journal_dispatch(self.lease, dispatches)
+            if specs:
+                self.writer.journal_dispatch(self.lease, _dispatches(specs))
             return True
         return False
 
-    def keep(self, result: TrialResult, *, final: bool) -> bool:
+    def keep(self, result: TrialResult, specs: Sequence[TrialSpec] = (), *, final: bool) -> bool:
         """Make a result durable: published where it is its turn, staged otherwise.
 
-        False where that could not be done. `final` is False where another attempt follows.
+        The dispatch of `specs` is journaled in the same transaction. False where that could not be
+        done. `final` is False where another attempt follows.
         """
         idx = result.schedule_idx
         with self._room_needed():
             if final and idx == self.next_idx:
                 faults.reached("before_commit", idx)
-                records = self.writer.commit_result(self.lease, result)
-                self._tell_finished(result, will_retry=False)
+                records = self.writer.commit_result(self.lease, result, _dispatches(specs))
+                self._written(result, will_retry=False)
                 self._published(records)
                 return True
             faults.reached("before_stage", idx)
-            self.writer.stage(self.lease, result, final=final)
+            self.writer.stage(self.lease, result, final=final, dispatches=_dispatches(specs))
             faults.reached("after_stage", idx)
-            self._tell_finished(result, will_retry=not final)
+            self._written(result, will_retry=not final)
             if final:
-                self.staged[idx] = result.attempt
+                self.staged[idx] = Ending(result.ids.variant_id, result.status)
             return True
         return False
 
-    def _tell_finished(self, result: TrialResult, *, will_retry: bool) -> None:
-        self.budget.note(result)
+    def _written(self, result: TrialResult, *, will_retry: bool) -> None:
+        self.note(result, final=not will_retry)
+        self._unwritten.discard((result.schedule_idx, result.attempt))
         self.tell(
             event(
                 "trial_finished",
@@ -115,33 +148,42 @@ class Bookkeeper:
     def skip(self, schedule_idx: int, reason: str) -> None:
         """Have a slot committed as not run, when its turn comes."""
         self._skipped[schedule_idx] = reason
-        self.commit_ready()
+
+    @property
+    def is_ready(self) -> bool:
+        """True while the turn of a slot has come that can be committed."""
+        return self.next_idx in self.staged or self.next_idx in self._skipped
 
     def commit_ready(self) -> None:
         """Commit every slot whose turn has come."""
-        with self._room_needed():
-            while self.next_idx in self.staged or self.next_idx in self._skipped:
-                self._commit_next()
+        while self.is_ready and self.commit_next():
+            pass
 
-    def _commit_next(self) -> None:
+    def commit_next(self, specs: Sequence[TrialSpec] = ()) -> bool:
+        """Commit the slot whose turn has come, and journal the dispatch of `specs` with it.
+
+        False where that could not be done.
+        """
         idx = self.next_idx
-        if idx in self.staged:
-            records = self.writer.commit_staged(self.lease, idx)
-            del self.staged[idx]
-        else:
-            reason = self._skipped[idx]
-            status = SlotStatus.SKIPPED_PRUNED
-            records = self.writer.commit_unexecuted(self.lease, idx, status, reason)
-            del self._skipped[idx]
-        self._published(records)
+        with self._room_needed():
+            dispatches = _dispatches(specs)
+            if idx in self.staged:
+                records = self.writer.commit_staged(self.lease, idx, dispatches)
+                del self.staged[idx]
+            else:
+                reason, status = self._skipped[idx], SlotStatus.SKIPPED_PRUNED
+                records = self.writer.commit_unexecuted(self.lease, idx, status, reason, dispatches)
+                del self._skipped[idx]
+            self._published(records)
+            return True
+        return False
 
     def _published(self, records: SlotRecords) -> None:
         faults.reached("after_commit", records.schedule_idx)
+        self._note_ending(Ending(records.variant_id, records.status))
         self.next_idx = records.schedule_idx + 1
         self.renew()
         self._mirror(records)
-        self.pruning.note(records.variant_id, records.status)
-        self.error_rate.note(records.status)
         self.tell(
             event(
                 "slot_committed",
@@ -188,3 +230,12 @@ class Bookkeeper:
         except LedgerFull as error:
             disks.note_full(place)
             self.disk.begin(error.message)
+
+
+def _dispatches(specs: Sequence[TrialSpec]) -> list[Dispatch]:
+    """What is to be journaled of these trials, once each new one is marked as not started."""
+    for spec in specs:
+        if not spec.may_exist:
+            traces.mark_unstarted(spec.folder)
+    now, host = clock.utc_now(), platform.node()
+    return [Dispatch(s.slot.schedule_idx, s.attempt, s.container, host, now) for s in specs]

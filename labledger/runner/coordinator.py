@@ -1,5 +1,8 @@
 """The coordinator: dispatches slots in order, and commits each in its turn, one transaction each.
 
+It does one thing at a time, and fills the places that are free each time: what is dispatched next
+is journaled in the transaction of the result that made room for it.
+
 It may die at any line. What it had dispatched goes on without it, and the next coordinator finds
 every trial again: committed, staged, or in its container.
 """
@@ -7,17 +10,21 @@ every trial again: committed, staged, or in its container.
 from __future__ import annotations
 
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
 
 from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
 from labledger.ledger.model import RunInfo
 from labledger.records import NOT_STARTED, JsonObject, TrialResult
 from labledger.runner.bookkeeping import Bookkeeper
 from labledger.runner.events import Listener, event
-from labledger.runner.executors import LocalTrials
+from labledger.runner.executors import LocalTrials, taken
 from labledger.runner.holds import REFUSALS, Holds
 from labledger.runner.keeping import Keep
+from labledger.runner.running import RunningTrials
 from labledger.runner.slots import SlotQueue
 from labledger.runner.stopping import StopRequest
 from labledger.trial.collect import CONTAINER_KILLED
@@ -29,6 +36,9 @@ from labledger.trial.regrading import is_carried_over
 from labledger.trial.uncollected import Uncollected
 
 _POLL_S = 0.25
+_MOST_AT_ONCE = 256
+"""How many trials are journaled in one transaction, so that the first need not wait for the last.
+"""
 _STOPPED = "a second Ctrl-C ended its container; its agent had begun"
 
 
@@ -48,14 +58,16 @@ class Coordinator:
     tell: Listener
     trouble: str | None = None
     """Why nothing more is dispatched, where that was not asked for."""
-    _running: dict[Future[TrialResult], TrialSpec] = field(default_factory=dict)
-    _discards: set[Future[None]] = field(default_factory=set)
+    _running: RunningTrials = field(default_factory=RunningTrials)
+    _discarded: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
+    """Removals that have ended; each tells of its end itself."""
     _lost: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of trials without a result yet; they are journalled already."""
     _exhausted: bool = False
     _heeded: int = 0
     """The level of the stop request that was told of."""
     _warned: set[str] = field(default_factory=set)
+    _ticked: float = 0.0
 
     def execute(self) -> bool:
         """Run until every slot is committed or the run is stopped. True when all are committed."""
@@ -63,9 +75,8 @@ class Coordinator:
             self.books.renew()
             self.books.commit_ready()
             self.trouble = self.books.trouble()
-            while self._dispatch() or self._running:
-                self._heed_stop()
-                self._collect()
+            while self._advance():
+                pass
         except BaseException:
             # The containers are left to whoever goes on with the run.
             self.trials.abandon()
@@ -75,27 +86,71 @@ class Coordinator:
         self._reap_discards()
         return self.books.next_idx == self.run.total_slots
 
+    def _advance(self) -> bool:
+        """Take one result, commit one slot, fill the places; or wait. False at the run's end."""
+        self._heed_stop()
+        advanced = self._take_next()
+        advanced = self._commit_next() or advanced
+        self._look_around()
+        advanced = self._dispatch() or advanced
+        if advanced:
+            if time.monotonic() - self._ticked > _POLL_S:
+                self._tick()
+            return True
+        if not self._running and (self._stopping or not self.holds.last):
+            return False
+        self._kill_if_asked()
+        self._tick()
+        self._running.wait(_POLL_S)
+        return True
+
     # -- dispatching
 
     def _dispatch(self) -> bool:
-        """Fill the executor. True while there is something to come."""
-        fills = not self._stopping or self._only_collects
-        wanted = self.trials.capacity - len(self._running) if fills else 0
-        specs: list[TrialSpec] = []
-        while len(specs) < self.holds.allowance(wanted):
-            spec = self._next_spec()
-            if spec is None:
-                break
-            specs.append(spec)
-        if not self.books.journal([spec for spec in specs if _key(spec) not in self._lost]):
+        """Fill the places that are still free.
+
+        True where something was dispatched, or can be committed now.
+        """
+        was_ready = self.books.is_ready
+        specs = self._choose()
+        if not specs:
+            return self.books.is_ready and not was_ready
+        return self._dispatch_with(self.books.journal, specs)
+
+    def _dispatch_with(
+        self, write: Callable[[list[TrialSpec]], bool], specs: list[TrialSpec]
+    ) -> bool:
+        """Have `write` journal these trials, with what else it writes, and start them then.
+
+        False where nothing was written; they are dispatched another time.
+        """
+        if not write([spec for spec in specs if _key(spec) not in self._lost]):
             for spec in specs:
                 self.queue.again(spec)
-            specs = []
+            return False
+        if self._stopping and not self._only_collects:
+            # Asked for meanwhile: they are journaled, and whoever resumes the run starts them.
+            return True
         self.holds.dispatched(len(specs))
         for spec in specs:
-            self._running[self.trials.submit(spec)] = spec
+            self._running.add(self.trials.submit(spec), spec)
             self.tell(event("slot_dispatched", **_about(spec)))
-        return bool(specs) or (self.holds.last and not self._stopping)
+        return True
+
+    def _choose(self) -> list[TrialSpec]:
+        """What to dispatch next, no more than there are places for."""
+        self.trouble = self.trouble or self.books.trouble()
+        fills = not self._stopping or self._only_collects
+        wanted = self.trials.capacity - len(self._running) if fills else 0
+        allowed = min(self.holds.allowance(wanted), _MOST_AT_ONCE)
+        specs: list[TrialSpec] = []
+        while len(specs) < allowed and (spec := self._next_spec()) is not None:
+            specs.append(spec)
+        return specs
+
+    def _choose_beside(self) -> list[TrialSpec]:
+        """The same, beside a result that is about to be written, where that takes no time."""
+        return [] if self._only_collects else self._choose()
 
     def _next_spec(self) -> TrialSpec | None:
         """What to dispatch next: slots begun before new ones, unless the engine refuses those."""
@@ -113,7 +168,10 @@ class Coordinator:
         return None
 
     def _next_fresh(self) -> TrialSpec | None:
-        """The next slot that needs a trial; staged and pruned slots need none."""
+        """The next slot that needs a trial; staged and pruned slots need none.
+
+        None also as soon as one that needs none can be committed: that comes first.
+        """
         while not self._exhausted:
             slot = self.queue.next_slot()
             if slot is None:
@@ -123,15 +181,16 @@ class Coordinator:
                 continue
             if self._only_collects and not self.queue.was_begun(slot):
                 continue
-            if (why := self.queue.never_ran(slot)) is not None:
-                self.books.skip(slot.schedule_idx, why)
-                continue
-            spec = self.queue.spec(slot)
-            pruning = self.books.pruning
-            if pruning.is_pruned(slot.variant_id) and not spec.may_exist:
-                self.books.skip(slot.schedule_idx, pruning.reason(slot.variant_id))
-                continue
-            return spec
+            spec, why = None, self.queue.never_ran(slot)
+            if why is None:
+                spec = self.queue.spec(slot)
+                if self.books.pruning.is_pruned(slot.variant_id) and not spec.may_exist:
+                    why = self.books.pruning.reason(slot.variant_id)
+            if why is None:
+                return spec
+            self.books.skip(slot.schedule_idx, why)
+            if self.books.is_ready:
+                return None
         return None
 
     @property
@@ -149,34 +208,50 @@ class Coordinator:
         while self._heeded < self.stop.level:
             self._heeded += 1
             self.tell(event("stopping", level=self._heeded))
-        if self._heeded > 1 and self.trials.may_start:
-            # Every time anew: a trial may have passed the gate just before it was closed.
-            for spec in self._running.values():
-                try:
-                    thread_engine().kill(spec.container)
-                except LabLedgerError as error:
-                    self._warn(error.message)
+            self._kill_if_asked()
+
+    def _kill_if_asked(self) -> None:
+        """End every container, at the second Ctrl-C and ever again while nothing else happens.
+
+        A trial may have passed the gate just before it was closed.
+        """
+        if self._heeded < 2 or not self.trials.may_start:
+            return
+        for spec in self._running:
+            try:
+                thread_engine().kill(spec.container)
+            except LabLedgerError as error:
+                self._warn(error.message)
 
     # -- collecting
 
-    def _collect(self) -> None:
-        """Wait a moment for trials to end, make each result durable, and commit what can be."""
-        if self._running:
-            done, _ = wait(self._running, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-        else:
-            done = set()
-            time.sleep(_POLL_S)
+    def _take_next(self) -> bool:
+        """Make the result of a trial that has ended durable. False where none has."""
+        ended = self._running.take()
+        if ended is not None:
+            self._take(*ended)
+        return ended is not None
+
+    def _commit_next(self) -> bool:
+        """Commit the next slot where its turn has come. False where that is not so, or failed."""
+        if not self.books.is_ready:
+            return False
+        specs = self._choose_beside() if self.books.note_next() else []
+        return self._dispatch_with(self.books.commit_next, specs)
+
+    def _look_around(self) -> None:
+        """What is looked after however much else there is to do."""
         for spec, text in self.trials.noted():
             self._tell_note(spec, text)
         for spec in self.trials.paused():
             self._warn_of_pause(spec)
-        for future in sorted(done, key=lambda f: self._running[f].slot.schedule_idx):
-            self._take(future, self._running.pop(future))
-        self.books.commit_ready()
         self._reap_discards()
         self.books.renew()
         self.holds.started(self.trials.last_good)
-        self.trouble = self.trouble or self.books.trouble() or self.holds.look()
+        self.trouble = self.trouble or self.holds.look()
+
+    def _tick(self) -> None:
+        self._ticked = time.monotonic()
         self.tell(event("tick", running=len(self._running), waiting=len(self.books.staged)))
 
     def _take(self, future: Future[TrialResult], spec: TrialSpec) -> None:
@@ -201,7 +276,7 @@ class Coordinator:
             self._keep(result, spec)
             return
         if self.stop.level > 1 and result.reason == CONTAINER_KILLED:
-            self._discards.add(self.trials.withdraw(spec, _STOPPED))
+            self._watch_discard(self.trials.withdraw(spec, _STOPPED))
             return
         if result.reason == DISK_FULL:
             self.holds.disk.begin(result.message or "")
@@ -225,7 +300,10 @@ class Coordinator:
             self._tell_note(spec, text)
         again = result.status in retry["retry_on"] and result.attempt < retry["max_attempts"]
         again = again and not is_carried_over(spec)
-        if not self.books.keep(result, final=not again):
+        self.books.note(result, final=not again)
+        # A retry goes before what is new, and can follow only when this attempt is durable.
+        specs = [] if again else self._choose_beside()
+        if not self._dispatch_with(partial(self.books.keep, result, final=not again), specs):
             # Its container is there still, to be collected again.
             self._look_again(spec)
             return False
@@ -239,12 +317,14 @@ class Coordinator:
     # -- removing
 
     def _discard(self, spec: TrialSpec, *, keep_folder: bool) -> None:
-        self._discards.add(self.trials.discard(spec, keep_folder=keep_folder))
+        self._watch_discard(self.trials.discard(spec, keep_folder=keep_folder))
+
+    def _watch_discard(self, future: Future[None]) -> None:
+        future.add_done_callback(self._discarded.put)
 
     def _reap_discards(self) -> None:
         """Tell of removals that failed; the sweep at the run's end tries again."""
-        for future in [future for future in self._discards if future.done()]:
-            self._discards.discard(future)
+        for future in taken(self._discarded):
             error = future.exception()
             if error is not None:
                 self._warn(f"a trial was not cleaned up yet: {error}")

@@ -57,11 +57,11 @@ class LocalTrials:
 
     def noted(self) -> list[tuple[TrialSpec, str]]:
         """Trials that are begun anew, and why, since this was last asked."""
-        return list(_taken(self._noted))
+        return list(taken(self._noted))
 
     def paused(self) -> list[TrialSpec]:
         """Trials whose containers were found to be paused since this was last asked."""
-        return list(_taken(self._gate.paused))
+        return list(taken(self._gate.paused))
 
     def close_gate(self) -> None:
         """Let no further trial start; those that run go on."""
@@ -88,7 +88,7 @@ class LocalTrials:
         self._discards.shutdown(wait=True)
 
 
-def _taken(queue: SimpleQueue[_T]) -> Iterator[_T]:
+def taken(queue: SimpleQueue[_T]) -> Iterator[_T]:
     """What waits in a queue."""
     try:
         while True:

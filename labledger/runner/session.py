@@ -165,7 +165,7 @@ class Session:
                 pruning=self._pruning(run, reader),
                 error_rate=self._error_rate(run),
                 budget=budget,
-                staged={idx: known.attempt for idx, known in left.items() if known.staged},
+                staged={idx: None for idx, known in left.items() if known.staged},
                 disk=holds.disk,
                 next_idx=run.next_schedule_idx,
                 heartbeat=Heartbeat(self.writer, lease, trials, self.options.tell),

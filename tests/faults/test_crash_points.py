@@ -36,8 +36,15 @@ ONCE = EARLY | {"writing_summary"}
 IN_TWO_PARTS = ("before_unseal", "after_unseal", "grader_running")
 """Points that only trials pass whose graders come when the agent has ended."""
 CASES = [
-    *((point, point in IN_TWO_PARTS) for point in POINTS if point not in ELSEWHERE),
-    ("agent_running", True),
+    *(
+        (point, AT.get(point, 5), point in IN_TWO_PARTS)
+        for point in POINTS
+        if point not in ELSEWHERE
+    ),
+    ("agent_running", 5, True),
+    # The transaction that commits slot 0 journals the dispatch of another one.
+    ("inside_commit", 0, False),
+    ("after_commit", 0, False),
 ]
 
 
@@ -62,9 +69,10 @@ def uninterrupted(
     return found
 
 
-@pytest.mark.parametrize(("point", "sealed"), CASES)
+@pytest.mark.parametrize(("point", "idx", "sealed"), CASES)
 def test_killed_there(
     point: str,
+    idx: int,
     sealed: bool,
     tmp_path: Path,
     uninterrupted: dict[bool, dict[str, list[Any]]],
@@ -73,15 +81,15 @@ def test_killed_there(
 ) -> None:
     """No row is lost or doubled, no agent is started twice, nothing is left over."""
     project = new_project(tmp_path, sealed=sealed)
-    fault = point if point in ONCE else f"{point}:{AT.get(point, 5)}"
+    fault = point if point in ONCE else f"{point}:{idx}"
     with monkeypatch.context() as environment:
         environment.setenv(VARIABLE, fault)
         pace = HOLDING if AT.get(point) == STAGED else PASSING
         started = project.run("crashed", *pace)
     with closing(started) as coordinator:
         assert coordinator.finish() == -9, f"{fault} was not reached\n{coordinator.stderr}"
-    for idx, attempt in project.running("crashed") if point not in EARLY else ():
-        project.open_gate("crashed", idx, attempt)
+    for slot, attempt in project.running("crashed") if point not in EARLY else ():
+        project.open_gate("crashed", slot, attempt)
 
     again = project.run if point in EARLY else project.resume
     with closing(again("crashed", *PASSING)) as coordinator:
@@ -89,7 +97,7 @@ def test_killed_there(
     assert project.rows("crashed") == uninterrupted[sealed]
     starts = engine_log.starts(project, "crashed")
     parts = 2 if sealed else 1
-    assert starts == {(idx, 1): parts for idx in range(len(uninterrupted[sealed]["slots"]))}
+    assert starts == {(slot, 1): parts for slot in range(len(uninterrupted[sealed]["slots"]))}
     project.check_whole("crashed")
 
 

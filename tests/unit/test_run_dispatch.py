@@ -1,0 +1,316 @@
+"""The coordinator's loop over a real ledger: only the trials' containers are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import ledger_kit as kit
+import pytest
+
+from labledger.errors import LeaseLost
+from labledger.export.mirrors import MirrorWriter
+from labledger.ledger.model import SPENT_METRICS, Lease, Spent
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verify import verify
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import JsonObject, Metric, SlotStatus, TrialResult
+from labledger.runner.bookkeeping import Bookkeeper
+from labledger.runner.budget import Budget
+from labledger.runner.coordinator import Coordinator
+from labledger.runner.error_rate import ErrorRate
+from labledger.runner.executors import LocalTrials
+from labledger.runner.holds import Holds
+from labledger.runner.keeping import Keep
+from labledger.runner.lease import this_process
+from labledger.runner.ownership import Heartbeat
+from labledger.runner.pruning import Pruning
+from labledger.runner.slots import SlotQueue
+from labledger.runner.stopping import StopRequest
+from labledger.trial.contract import TrialPlan, TrialSpec
+
+SLOTS = 24
+WIDTH = 4
+CAPACITY = 2 * WIDTH
+
+
+class Trials(LocalTrials):
+    """Trials without containers, each of which ends when a test says so."""
+
+    def __init__(self, width: int, reader: LedgerReader) -> None:
+        super().__init__(width)
+        self.reader = reader
+        self.submitted: list[tuple[int, int]] = []
+        self.going: dict[int, tuple[int, Future[TrialResult]]] = {}
+        """Attempt and future of each trial that has not ended, by slot."""
+
+    def submit(self, spec: TrialSpec) -> Future[TrialResult]:
+        idx = spec.slot.schedule_idx
+        journaled = self.reader.last_dispatches(kit.RUN)[idx]
+        assert journaled.attempt == spec.attempt, "it was not journaled before"
+        self.submitted.append((idx, spec.attempt))
+        future: Future[TrialResult] = Future()
+        self.going[idx] = spec.attempt, future
+        return future
+
+    def discard(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def end(self, idx: int, **changes: Any) -> None:
+        attempt, future = self.going.pop(idx)
+        future.set_result(kit.result(idx, attempt=attempt, **changes))
+
+    def end_all(self, but: int | None = None) -> None:
+        for idx in [idx for idx in self.going if idx != but]:
+            self.end(idx)
+
+
+class Run:
+    """A run of `SLOTS` slots, its coordinator, and all that it told."""
+
+    def __init__(self, writer: LedgerWriter, reader: LedgerReader, lab: Path, width: int) -> None:
+        self.lease: Lease = kit.begin_run(writer, SLOTS)
+        self.writer, self.told = writer, list[JsonObject]()
+        self.when_idle: Callable[[], None] = self.end_all
+        self.trials = Trials(width, reader)
+        run = reader.run(kit.RUN)
+        self.mirrors = MirrorWriter(lab / "runs" / kit.RUN)
+        self.mirrors.mend(reader, kit.RUN)
+        self.stop = StopRequest()
+        holds = Holds(self.tell, 3600.0, lambda: None)
+        self.books = Bookkeeper(
+            lease=self.lease,
+            writer=writer,
+            mirrors=self.mirrors,
+            mend_mirrors=lambda: self.mirrors.mend(reader, kit.RUN),
+            pruning=Pruning({"prune": {"max_consecutive_failures": 2}}, {}),
+            error_rate=ErrorRate(None),
+            budget=Budget({}, dict.fromkeys(SPENT_METRICS, Spent(0, 0, 0)), self.tell),
+            staged={},
+            disk=holds.disk,
+            next_idx=0,
+            heartbeat=Heartbeat(writer, self.lease, self.trials, self.tell),
+            tell=self.tell,
+        )
+        plan = _plan(lab / "runs" / kit.RUN, reader.ledger_id)
+        self.coordinator = Coordinator(
+            run=run,
+            books=self.books,
+            queue=SlotQueue(reader, run, {"base": plan, "treat": plan}, {}),
+            trials=self.trials,
+            retry={"max_attempts": 2, "retry_on": ["infra_error"]},
+            holds=holds,
+            keep=Keep.NONE,
+            stop=self.stop,
+            tell=self.tell,
+        )
+
+    def tell(self, event: JsonObject) -> None:
+        self.told.append(event)
+        if event["event"] == "tick":
+            self.when_idle()
+
+    def end_all(self) -> None:
+        self.trials.end_all()
+
+    def names(self, *kinds: str) -> list[tuple[str, int]]:
+        """The events of these kinds, each with its slot."""
+        return [(e["event"], e["schedule_idx"]) for e in self.told if e["event"] in kinds]
+
+    def dispatched(self) -> list[int]:
+        return [idx for _, idx in self.names("slot_dispatched")]
+
+
+def _plan(run_dir: Path, ledger_id: str) -> TrialPlan:
+    return TrialPlan(
+        ledger_id=ledger_id,
+        run_dir=run_dir,
+        store_root=run_dir,
+        bindings={},
+        phases={},
+        runtime={},
+        benchmark={},
+        metrics=(),
+        images={},
+        environment={},
+        grader={},
+    )
+
+
+@pytest.fixture
+def width() -> int:
+    return WIDTH
+
+
+@pytest.fixture
+def run(writer: LedgerWriter, reader: LedgerReader, path: Path, width: int) -> Iterator[Run]:
+    made = Run(writer, reader, path.parent, width)
+    yield made
+    made.mirrors.close()
+
+
+def transactions(writer: LedgerWriter) -> list[str]:
+    """Grows with each transaction that is committed: each is one sync of the log."""
+    found: list[str] = []
+
+    def note(statement: str) -> None:
+        if statement == "COMMIT":
+            found.append(statement)
+
+    writer._connection.driver.set_trace_callback(note)
+    return found
+
+
+def test_a_run_in_order_costs_one_transaction_a_slot(run: Run, path: Path) -> None:
+    """What is dispatched next is journaled with the commit that made room for it."""
+    counted = transactions(run.writer)
+    assert run.coordinator.execute()
+    beginning = 2  # The first heartbeat, and the first dispatch.
+    assert len(counted) <= SLOTS + beginning
+    assert run.dispatched() == list(range(SLOTS))
+    assert verify(path).is_clean
+
+
+def test_a_slot_that_must_wait_for_its_turn_costs_one_more(run: Run) -> None:
+    """Behind a slow slot everything is staged first, and its dispatches go with that."""
+
+    def end_the_first_last() -> None:
+        run.trials.end_all(but=0 if len(run.trials.going) > 1 else None)
+
+    run.when_idle = end_the_first_last
+    counted = transactions(run.writer)
+    assert run.coordinator.execute()
+    assert len(counted) <= 2 * SLOTS - 1 + 2
+    assert len(run.trials.submitted) == SLOTS
+
+
+def test_places_are_filled_between_commits(run: Run) -> None:
+    """Where all that run end at once, the first places are filled before the last is committed."""
+    assert run.coordinator.execute()
+    found = run.names("slot_committed", "slot_dispatched")[CAPACITY:]
+    assert found[:4] == [
+        ("slot_committed", 0),
+        ("slot_dispatched", CAPACITY),
+        ("slot_committed", 1),
+        ("slot_dispatched", CAPACITY + 1),
+    ]
+
+
+def test_what_waited_for_its_turn_does_not_hold_dispatch_up(run: Run) -> None:
+    """A row of staged slots whose turn has come is committed beside what ends meanwhile."""
+    ended: list[int] = []
+
+    def end_the_first_last() -> None:
+        if len(run.trials.going) == 1 or len(run.trials.submitted) == SLOTS - 4:
+            ended.append(run.books.next_idx)
+            run.trials.end_all()
+        else:
+            run.trials.end_all(but=0)
+
+    run.when_idle = end_the_first_last
+    assert run.coordinator.execute()
+    found = run.names("slot_committed", "slot_dispatched")
+    last_dispatch = max(n for n, (kind, _) in enumerate(found) if kind == "slot_dispatched")
+    committed_after = [idx for kind, idx in found[last_dispatch:] if kind == "slot_committed"]
+    assert len(committed_after) > WIDTH
+
+
+def test_a_commit_that_fails_dispatches_nothing(run: Run, path: Path) -> None:
+    """Where the ledger is full, nothing runs that it does not know of, and all runs later."""
+    raw: Any = run.writer._connection.driver
+    (pages,) = raw.execute("PRAGMA page_count").fetchone()
+
+    def fill_and_empty() -> None:
+        was_full = any(event["event"] == "dispatch_paused" for event in run.told)
+        limit = 2**30 if was_full else pages
+        raw.execute(f"PRAGMA max_page_count = {limit}")
+        run.end_all()
+
+    run.when_idle = fill_and_empty
+    assert run.coordinator.execute()
+    found = [event["event"] for event in run.told]
+    held = found[found.index("dispatch_paused") : found.index("dispatch_resumed")]
+    assert "slot_dispatched" not in held
+    assert "slot_committed" in found[: found.index("dispatch_paused")], "it was full too early"
+    assert {idx for idx, _ in run.trials.submitted} == set(range(SLOTS))
+    assert verify(path).is_clean
+
+
+def test_who_lost_the_run_dispatches_nothing(run: Run, path: Path, reader: LedgerReader) -> None:
+    """The commit of a result fails with its lease, and so does what it would have dispatched."""
+
+    def lose() -> None:
+        with kit.open_writer(path) as other:
+            other.acquire_lease(kit.RUN, this_process(), 30, is_dead=lambda _: True)
+        run.end_all()
+
+    run.when_idle = lose
+    with pytest.raises(LeaseLost):
+        run.coordinator.execute()
+    assert len(run.trials.submitted) == CAPACITY
+    assert set(reader.last_dispatches(kit.RUN)) == set(range(CAPACITY))
+
+
+@pytest.mark.parametrize("width", [1])
+def test_a_result_that_uses_the_budget_up_dispatches_nothing(run: Run) -> None:
+    """What a trial spent counts before what is dispatched with its commit is chosen."""
+    run.books.budget.limits = {"cost_usd": 1.0}
+
+    def spend() -> None:
+        idx = min(run.trials.going)
+        run.trials.end(idx, metrics=(Metric("cost_usd", "result", 0.6),))
+
+    run.when_idle = spend
+    assert not run.coordinator.execute()
+    assert "1.2 USD are spent" in str(run.coordinator.trouble)
+    assert run.dispatched() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("width", [1])
+def test_a_result_that_gives_a_variant_up_dispatches_none_of_it(run: Run) -> None:
+    """A failure counts before what is dispatched with its commit is chosen."""
+
+    def fail_treated() -> None:
+        idx = min(run.trials.going)
+        status = SlotStatus.AGENT_ERROR if idx % 2 else SlotStatus.COMPLETED
+        run.trials.end(idx, status=status)
+
+    run.when_idle = fail_treated
+    assert run.coordinator.execute()
+    assert [idx for idx in run.dispatched() if idx % 2] == [1, 3]
+
+
+@pytest.mark.parametrize("width", [1])
+def test_after_a_stop_nothing_is_started(run: Run, reader: LedgerReader) -> None:
+    """What was journaled with the very commit at which a person asked for a stop is left."""
+    tell = run.tell
+
+    def press(event: JsonObject) -> None:
+        tell(event)
+        if event["event"] == "slot_committed":
+            run.stop.press()
+
+    run.books.tell = press
+    assert not run.coordinator.execute()
+    assert run.dispatched() == [0, 1]
+    assert set(reader.last_dispatches(kit.RUN)) == {0, 1, 2}
+
+
+def test_a_retry_goes_before_what_is_new(run: Run) -> None:
+    """An attempt that is to be made again is the next to be dispatched."""
+    failed: list[int] = []
+
+    def fail_once() -> None:
+        if not failed:
+            failed.append(2)
+            run.trials.end(2, status=SlotStatus.INFRA_ERROR, reason="container_killed")
+        run.end_all()
+
+    run.when_idle = fail_once
+    assert run.coordinator.execute()
+    retried = run.trials.submitted.index((2, 2))
+    assert run.trials.submitted.index((2, 1)) < retried <= CAPACITY + 3
