@@ -1,0 +1,31 @@
+"""How Sphinx builds this documentation. `scripts/docs` calls it; nothing here needs a network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from generate import write_all
+
+import labledger
+
+project = "labledger"
+author = "the labledger authors"
+version = release = labledger.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+exclude_patterns = ["reference/generated"]
+nitpicky = False  # Type annotations name classes that have no page of their own.
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+
+html_theme = "furo"
+html_title = "labledger"
+html_copy_source = False
+html_show_copyright = False
+
+write_all(Path(__file__).parent)

@@ -1,0 +1,181 @@
+"""The documentation against the program: its commands, queries, views, words and links are real."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from labledger import open_ledger
+from labledger.cli.app import app
+from labledger.ledger.migrate import upgrade
+from labledger.reading import Ledger
+from labledger.records import GradeReason, SlotStatus, Verdict
+
+PROJECT = Path(__file__).parents[2]
+DOCS = PROJECT / "docs"
+PAGES = sorted(
+    path
+    for path in [*PROJECT.glob("*.md"), *DOCS.rglob("*.md"), *PROJECT.glob("examples/**/*.md")]
+    if path.name != "CHANGELOG.md"
+    and "generated" not in path.parts
+    and (path.parent.name != "contributing" or path.name == "index.md")
+)
+
+_OPERATORS = {"&&", "||", "|", ";"}
+_BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`(labledger [^`]*)`")
+_LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def commands_in(page: Path) -> Iterator[list[str]]:
+    """The words of every `labledger` command in the page's blocks of shell."""
+    for kind, block in _BLOCK.findall(page.read_text("utf-8")):
+        for line in whole_lines(block):
+            prompt = "$ " if kind == "console" else ""
+            if line.startswith(f"{prompt}labledger "):
+                words = shlex.split(line.removeprefix(prompt), comments=True)[1:]
+                yield list(takewhile(lambda word: word not in _OPERATORS, words))
+
+
+def whole_lines(block: str) -> Iterator[str]:
+    """The lines of a block; one with an open quotation goes on in the next."""
+    line = ""
+    for part in block.splitlines():
+        line = f"{line} {part}" if line else part
+        if line.count('"') % 2 == 0:
+            yield line
+            line = ""
+
+
+def find_command(words: list[str]) -> tuple[Any, list[str]]:
+    """The command that some words name, and the words after its name."""
+    command: Any = typer.main.get_command(app)
+    rest = list(words)
+    while hasattr(command, "commands") and rest:
+        assert rest[0] in command.commands, f"there is no command {' '.join(words)!r}"
+        command = command.commands[rest.pop(0)]
+    return command, rest
+
+
+def option_names(command: Any) -> set[str]:
+    return {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+
+
+def in_pages(pages: list[Path]) -> Any:
+    return pytest.mark.parametrize("page", pages, ids=lambda p: str(p.relative_to(PROJECT)))
+
+
+@in_pages([page for page in PAGES if any(commands_in(page))])
+def test_documented_command_lines_parse(page: Path) -> None:
+    """Every `labledger` line in a block of shell is accepted by the command line as it is."""
+    for words in commands_in(page):
+        if words[0].startswith("--"):
+            assert words[0] in {"--install-completion", "--help", "--version"}
+            continue
+        command, rest = find_command(words)
+        try:
+            command.make_context(" ".join(words), rest)
+        except Exception as error:
+            pytest.fail(f"labledger {shlex.join(words)}: {getattr(error, 'message', error)}")
+
+
+@in_pages([page for page in PAGES if _SPAN.search(page.read_text("utf-8"))])
+def test_commands_named_in_sentences_exist(page: Path) -> None:
+    """A command in a sentence exists, and so does each option that is named with it."""
+    for span in _SPAN.findall(page.read_text("utf-8")):
+        words = span.split()[1:]
+        if not re.fullmatch(r"[a-z]+", words[0]):
+            continue
+        command, rest = find_command(words)
+        for option in (word.partition("=")[0] for word in rest if word.startswith("-")):
+            assert option in option_names(command) | {"--help", "-"}, span
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    """An empty ledger of the present revision."""
+    path = tmp_path_factory.mktemp("lab") / "ledger.sqlite"
+    upgrade(path)
+    with open_ledger(path) as opened:
+        yield opened
+
+
+@in_pages([page for page in PAGES if any(words[0] == "query" for words in commands_in(page))])
+def test_documented_queries_are_answered(page: Path, ledger: Ledger) -> None:
+    """Every documented query names views and columns that exist."""
+    for words in commands_in(page):
+        if words[0] == "query" and len(words) > 1 and not words[1].startswith("-"):
+            ledger.query(words[1], {"m": "tokens_in"} if ":m" in words[1] else ())
+
+
+def test_every_command_is_documented() -> None:
+    """Each command has a help text, each of its options too, and a page that a person wrote."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        from generate import command_reference, commands
+    finally:
+        sys.path.remove(str(DOCS))
+    reference = "\n".join(command_reference())
+    written = "\n".join(page.read_text("utf-8") for page in DOCS.rglob("*.md"))
+    for name, command in commands():
+        assert f"\n## labledger {name}\n" in f"\n{reference}"
+        assert (command.help or "").strip(), f"labledger {name} has no help"
+        assert f"labledger {name}" in written, f"no page shows labledger {name}"
+        for param in command.params:
+            assert getattr(param, "help", ""), f"labledger {name}: {param.name} has no help"
+
+
+def test_every_view_is_documented(ledger: Ledger) -> None:
+    """The generated page has each view, and what each of its columns means."""
+    sys.path.insert(0, str(DOCS))
+    try:
+        from generate import view_reference
+    finally:
+        sys.path.remove(str(DOCS))
+    page = "\n".join(view_reference())
+    for view in ledger.views():
+        assert f"\n## {view.name}\n" in page
+        for column in view.columns:
+            assert f"| `{column}` |" in page
+        assert all(view.meanings)
+
+
+@pytest.mark.parametrize("word", [*SlotStatus, *Verdict, *GradeReason], ids=str)
+def test_every_outcome_is_documented(word: str) -> None:
+    """Each status, verdict and reason of a grade_error is explained."""
+    page = DOCS / "reference/outcomes.md"
+    assert f"`{word}`" in page.read_text("utf-8"), f"explain `{word}` in docs/reference/outcomes.md"
+
+
+def test_every_run_event_is_documented() -> None:
+    """Each kind of event that the code makes is on the page of run events."""
+    page = (DOCS / "reference/run-events.md").read_text("utf-8")
+    kinds = set()
+    for path in (PROJECT / "labledger").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="event" | "run_event"),
+                    args=[ast.Constant(value=str(kind)), *_],
+                ):
+                    kinds.add(kind)
+    assert len(kinds) > 5
+    missing = sorted(kind for kind in kinds if f"`{kind}`" not in page)
+    assert not missing, f"explain {missing} in docs/reference/run-events.md"
+
+
+@in_pages(PAGES)
+def test_links_lead_to_files(page: Path) -> None:
+    """Each relative link of a page leads to a file of the project."""
+    for target in _LINK.findall(re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)):
+        if "://" not in target and not target.startswith("mailto:"):
+            assert (page.parent / target).exists(), target
