@@ -1,0 +1,49 @@
+"""constraints.txt: a version for everything that pyproject.toml asks for, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = Path(__file__).parents[2]
+
+
+def requirements() -> list[Requirement]:
+    """What the package, its extras and its build ask for."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
+    extras = project["project"]["optional-dependencies"].values()
+    asked = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
+    parsed = map(Requirement, [*asked, *(text for extra in extras for text in extra)])
+    return [one for one in parsed if one.name != "labledger"]
+
+
+def locked() -> dict[str, str]:
+    """The version of each distribution in constraints.txt."""
+    lines = (PROJECT / "constraints.txt").read_text("utf-8").splitlines()
+    pins = [line.split("==") for line in lines if not line.startswith("#")]
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+@pytest.mark.parametrize("requirement", requirements(), ids=str)
+def test_every_requirement_has_a_locked_version_in_its_range(requirement: Requirement) -> None:
+    """What is installed on a fresh machine is known, and fits what the package says it needs."""
+    version = locked()[canonicalize_name(requirement.name)]
+    assert requirement.specifier.contains(version), "run scripts/lock"
+
+
+def test_lock_names_versions_alone() -> None:
+    """No line names a registry, a file or a range, so that the file serves every machine."""
+    for line in (PROJECT / "constraints.txt").read_text("utf-8").splitlines():
+        assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line), line
+
+
+@pytest.mark.parametrize("name", ["test", "demo"])
+def test_scripts_install_locked_versions(name: str) -> None:
+    """The scripts make their environment with scripts/venv, which installs with the lock."""
+    assert "scripts/venv" in (PROJECT / "scripts" / name).read_text("utf-8")
+    assert "--constraint constraints.txt" in (PROJECT / "scripts/venv").read_text("utf-8")
