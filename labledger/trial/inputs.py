@@ -1,7 +1,11 @@
-"""The trial folder on the host before its container starts: inputs, phase scripts, workspace."""
+"""The trial folder on the host before its container starts: inputs, phase scripts, workspace.
+
+What all trials of a run share, its staged files and `trial.sh`, lies beside the folders, once.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import tempfile
@@ -29,6 +33,7 @@ def prepare(spec: TrialSpec, ready: Callable[[], None] = lambda: None) -> None:
     """
     incoming = spec.plan.run_dir / INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
+    _share_trial_script(spec.plan.deps_dir, incoming)
     made = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
     try:
         made.chmod(0o755)
@@ -58,11 +63,36 @@ def _fill(folder: Path, spec: TrialSpec) -> None:
         (folder / "sealed").chmod(0o755)
     if spec.plan.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
-    write(inside / "trial.sh", resources.trial_script().read_text("utf-8"))
     if spec.earlier is None:
         workspace_seed(spec).fill(folder / "workspace")
     else:
         restoring.restore(spec, spec.earlier, folder)
+
+
+def trial_script_name() -> str:
+    """What `trial.sh` is called among a run's staged files: one name for one content.
+
+    A run that another version of labledger goes on with has that one's beside its first.
+    """
+    return f"trial-{canonical.sha256_hex(resources.trial_script().read_bytes())[:16]}.sh"
+
+
+def _share_trial_script(deps: Path, incoming: Path) -> None:
+    """Put `trial.sh` where all containers of a run find it, read-only, if it is not there.
+
+    It is whole and durable when it has its name, and any user of a container can read it.
+    """
+    script = deps / trial_script_name()
+    if script.exists():
+        return
+    descriptor, name = tempfile.mkstemp(dir=incoming, prefix=f"{script.name}.")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(resources.trial_script().read_bytes())
+        file.flush()
+        os.fchmod(descriptor, 0o644)
+        os.fsync(descriptor)
+    Path(name).replace(script)
+    sync_directory(deps)
 
 
 def _is_there_from_the_beginning(spec: TrialSpec, phase: str) -> bool:

@@ -6,7 +6,7 @@ import math
 import os
 
 from labledger.records import JsonObject
-from labledger.trial import contract, sealing
+from labledger.trial import contract, inputs, sealing
 from labledger.trial.contract import TrialSpec
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
@@ -27,7 +27,7 @@ def container_config(spec: TrialSpec) -> JsonObject:
     config: JsonObject = {
         "Image": spec.image_id,
         "Hostname": "trial",
-        "Entrypoint": ["sh", f"{contract.IN}/trial.sh"],
+        "Entrypoint": ["sh", f"{contract.DEPS}/{inputs.trial_script_name()}"],
         "Cmd": _trial_arguments(spec),
         "Env": [f"{k}={v}" for k, v in (spec.container_env() | carried).items()],
         "WorkingDir": contract.WORKSPACE,

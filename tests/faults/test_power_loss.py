@@ -111,10 +111,24 @@ def test_files_of_the_phases_are_durable_before_their_folder_is(watched: Watched
             disk.take(kind, *about)
     else:
         raise AssertionError("deps was never put in its place")
-    files = [path for path in deps.rglob("*") if path.is_file()]
+    files = [path for path in deps.glob("*/**/*") if path.is_file()]
     assert {path.name for path in files} == {"agent.sh", "grader.sh"}
     for path in (*files, *(path.parent for path in files)):
         assert path.stat().st_ino in disk.synced, path
+
+
+def test_the_trial_script_is_durable_before_it_has_its_name(watched: Watched) -> None:
+    """Every later trial of the run, and every later coordinator, takes it as it finds it."""
+    [script] = (watched.project.lab / "runs" / RUN / "deps").glob("trial-*.sh")
+    disk = Disk()
+    for kind, *about in watched.journal:
+        if kind == "replace" and about[0] == str(script):
+            break
+        if kind != "commit":
+            disk.take(kind, *about)
+    else:
+        raise AssertionError("trial.sh was never put in its place")
+    assert script.stat().st_ino in disk.synced
 
 
 def test_mirrors_are_durable_before_the_run_is_complete(watched: Watched) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,7 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     spec = made.spec(task={"timeout_s": 0.001}, environment={"B": "two", "A": "one"})
     config = container_config(spec)
-    assert config["Entrypoint"] == ["sh", "/agentlab/in/trial.sh"]
+    assert config["Entrypoint"] == ["sh", f"/agentlab/deps/{inputs.trial_script_name()}"]
     assert config["Cmd"] == ["1", "1", "3000", "1", str(1 << 20), "1", "none", "", "32"]
     assert {"AGENTLAB_ENV_0=one", "AGENTLAB_ENV_1=two"} <= set(config["Env"])
     assert "User" not in config
@@ -145,11 +146,35 @@ def test_folder_before_the_start(made: Trials) -> None:
     assert (inside / "bindings.json").read_text("utf-8") == '{"a":"ü","b":1}\n'
     assert json.loads((inside / "task.json").read_bytes()) == spec.task
     assert sorted(path.name for path in inside.iterdir()) == [
-        *("agent.sh", "bindings.json", "grader.sh", "policy.json", "task.json", "trial.sh")
+        *("agent.sh", "bindings.json", "grader.sh", "policy.json", "task.json")
     ]
     for name in ("out", "state", "workspace"):
         assert (spec.folder / name).stat().st_mode & 0o777 == 0o777
     assert not any(b"secret-value" in path.read_bytes() for path in inside.iterdir())
+
+
+def test_one_trial_script_for_a_run(made: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All trials of a run share one `trial.sh`; another version's lies beside it."""
+    spec = made.spec()
+    inputs.prepare(spec)
+    [script] = spec.plan.deps_dir.iterdir()
+    assert script.read_bytes() == resources.trial_script().read_bytes()
+    assert script.stat().st_mode & 0o777 == 0o644
+    inode = script.stat().st_ino
+    inputs.prepare(replace(spec, attempt=2))
+    assert [(path, path.stat().st_ino) for path in spec.plan.deps_dir.iterdir()] == [
+        (script, inode)
+    ]
+    newer = made.root / "newer.sh"
+    newer.write_text("exit 70\n", "utf-8")
+    monkeypatch.setattr(resources, "trial_script", lambda: newer)
+    inputs.prepare(replace(spec, attempt=3))
+    assert script.stat().st_ino == inode
+    assert {path.read_bytes() for path in spec.plan.deps_dir.iterdir()} == {
+        script.read_bytes(),
+        newer.read_bytes(),
+    }
+    assert list((spec.plan.run_dir / inputs.INCOMING).iterdir()) == []
 
 
 def test_staged_files(tmp_path: Path) -> None:
