@@ -14,12 +14,12 @@ PROJECT = Path(__file__).parents[2]
 Measure = Callable[..., Iterator[Row]]
 
 SECTIONS: dict[str, tuple[str, Measure]] = {
-    "trials": ("A real run beside a plain loop of its commands", trials.measure),
+    "trials": ("Whole commands beside a plain loop of their trials", trials.measure),
     "commits": (
         "Slot commits: 5 metrics, 10 events, a prediction, a score, evidence, 8 artifacts",
         commits.measure,
     ),
-    "help": ("The command line's start", startup.measure),
+    "help": ("Short commands, as whole processes", startup.measure),
     "memory": ("The coordinator's memory, with made-up trials", coordinator.memory),
     "export": ("Exporting the events of a run, beside the bare driver", exchange.exports),
     "import": ("Importing a run of another ledger", exchange.imports),

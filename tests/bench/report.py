@@ -33,6 +33,9 @@ class Row:
     met: bool | None = None
     """None where the design sets no goal."""
 
+    def with_goal(self, goal: str, met: bool) -> Row:
+        return replace(self, goal=goal, met=met)
+
     def without_goal(self) -> Row:
         return replace(self, goal="", met=None)
 
