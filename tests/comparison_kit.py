@@ -37,9 +37,13 @@ def make_run(
     *,
     numbers: Mapping[str, Sequence[Sequence[float]]] | None = None,
     digests: Mapping[str, str] | None = None,
+    payloads: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> None:
-    """A run of tasks t00, t01, …; `numbers` are values of the metric `tokens`, like the letters."""
+    """A run of tasks t00, t01, …; `numbers` are values of the metric `tokens`, like the letters.
+
+    `payloads` are what the tasks hold, by their ids.
+    """
     count = max(map(len, variants.values()))
     named = [f"t{n:02d}" for n in range(count)]
     roles = ["baseline", *["treatment"] * (len(variants) - 1)]
@@ -48,7 +52,14 @@ def make_run(
         variants=tuple(Variant(v, r, {}) for v, r in zip(variants, roles, strict=True)),
         **changes,
     )
-    tasks = [(name, (digests or {}).get(name, f"digest of {name}"), {"id": name}) for name in named]
+    tasks = [
+        (
+            name,
+            (digests or {}).get(name, f"digest of {name}"),
+            {"id": name} | ({"task": payloads[name]} if payloads else {}),
+        )
+        for name in named
+    ]
     cells = [
         (name, task, repl, letter)
         for task in range(count)

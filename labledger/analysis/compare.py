@@ -1,37 +1,45 @@
-"""Two sides compared: paired, estimated, tested, decided, with what was left out and why."""
+"""Sides compared: brought together by task, estimated, tested, decided, with what was left out."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from labledger.analysis import estimates, extra, paired_tests, rates, sides
+from labledger.analysis import estimates, extra, paired_means, rates, sides
 from labledger.analysis.comparison import (
     Compared,
     Comparison,
     LeftOutCount,
     Sensitivity,
     SideGrading,
+    Significance,
     TaskRow,
 )
 from labledger.analysis.decision import decide, judge_gates
+from labledger.analysis.estimates import Figures
 from labledger.analysis.pairs import (
-    Cell,
-    Pair,
     Paired,
-    Place,
     Side,
+    Trials,
     pair,
-    read_cells,
+    read_clusters,
+    read_trials,
     require_metric,
 )
-from labledger.analysis.question import CompareOptions, Errors
+from labledger.analysis.question import CompareOptions, Errors, Estimand
 from labledger.analysis.run_differences import warnings
+from labledger.errors import InvalidInput, Problem
 from labledger.ledger.model import Graded
 from labledger.ledger.reader import LedgerReader
 
-Cells = Mapping[Place, Cell]
+_NAMED = 3
+"""How many tasks without a cluster a message names."""
+
+_SKEWED = (
+    "the tasks' differences are skewed, and so few tasks do not make up for it: the interval may "
+    "miss the mean of tasks like these more often than its confidence says"
+)
 
 
 def compare(reader: LedgerReader, words: Sequence[str], options: CompareOptions) -> Comparison:
@@ -39,24 +47,104 @@ def compare(reader: LedgerReader, words: Sequence[str], options: CompareOptions)
 
     Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`.
     """
+    return compare_family(reader, [words], options)[0]
+
+
+def compare_family(
+    reader: LedgerReader, asked: Sequence[Sequence[str]], options: CompareOptions
+) -> list[Comparison]:
+    """Answer several questions as one family: they share the correction for how many they are.
+
+    Each is the words of a `labledger compare`. Raises as `compare` does.
+    """
     options.check()
     extra.require()
-    asked = sides.resolve(reader, words)
+    found = [_read(reader, sides.resolve(reader, words), options) for words in asked]
+    family = sum(bool(one.paired.task_ids) for question in found for one in question.pairs)
+    return [_answer(question, options, family) for question in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Two:
+    """Two sides and what each has of which task."""
+
+    a: Side
+    b: Side
+    trials: tuple[Trials, Trials]
+    paired: Paired
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What one `labledger compare` asks, with all that the ledger has about it."""
+
+    runs: Mapping[str, Graded]
+    pairs: tuple[_Two, ...]
+    cluster: str | None
+    """The field whose values are the sample; None for tasks."""
+    clusters: Mapping[str, str | None]
+    """The cluster of each task."""
+
+    def figures(self, paired: Paired, options: CompareOptions, family: int) -> Figures:
+        clusters = None
+        if self.cluster is not None:
+            clusters = [str(self.clusters[task_id]) for task_id in paired.task_ids]
+        return Figures.of(paired, clusters, options, family)
+
+
+def _read(
+    reader: LedgerReader, asked: Sequence[tuple[Side, Side]], options: CompareOptions
+) -> _Question:
     wanted = {side for two in asked for side in two}
-    runs = {side.run_id: reader.graded(side.run_id) for side in wanted}
+    runs = {side.run_id: reader.graded(side.run_id) for side in sorted(wanted)}
     holders = {name: graded.run.run_id for name, graded in runs.items()}
-    cells = read_cells(reader.path, wanted, holders, options.metric)
-    if not options.is_rate:
-        require_metric(reader.path, cells, holders, options.metric)
-    found = [
-        _told(
-            _compared(a, b, pair(cells[a], cells[b], options), options, len(asked)),
-            tuple(_sensitivities(cells[a], cells[b], options)),
-            (runs[a.run_id], runs[b.run_id]),
-        )
-        for a, b in asked
-    ]
-    decided = [replace(one, decision=decide(one, options)) for one in _corrected(found)]
+    metric = None if options.is_rate else options.metric
+    found = read_trials(reader.path, wanted, holders, metric)
+    if metric is not None:
+        require_metric(reader.path, found, holders, metric)
+    pairs = tuple(
+        _Two(a, b, (found[a], found[b]), pair(found[a], found[b], options)) for a, b in asked
+    )
+    field = _cluster_field(runs, options)
+    clusters = {} if field is None else read_clusters(reader.path, holders, field)
+    if field is not None:
+        _require_clusters(pairs, clusters, field)
+    return _Question(runs, pairs, field, clusters)
+
+
+def _cluster_field(runs: Mapping[str, Graded], options: CompareOptions) -> str | None:
+    """The field that the options name, or all runs alike; None for tasks as given."""
+    if options.estimand is Estimand.SUITE:
+        return None
+    named = _named_clusters(runs)
+    return options.cluster or (next(iter(named)) if len(named) == 1 else None)
+
+
+def _named_clusters(runs: Mapping[str, Graded]) -> set[str | None]:
+    return {(graded.run.resolved.get("dataset") or {}).get("cluster") for graded in runs.values()}
+
+
+def _require_clusters(
+    pairs: Sequence[_Two], clusters: Mapping[str, str | None], field: str
+) -> None:
+    compared = {task_id for two in pairs for trials in two.trials for task_id in trials}
+    lacking = sorted(task_id for task_id in compared if clusters[task_id] is None)
+    if lacking:
+        more = f" and {len(lacking) - _NAMED:,} more" if len(lacking) > _NAMED else ""
+        message = f"no text or number at {field} in task {', '.join(lacking[:_NAMED])}{more}"
+        hint = "name a field that every task has, such as task.repo or /task/repo"
+        raise InvalidInput("the clusters of tasks", [Problem("--cluster", message, hint=hint)])
+
+
+def _answer(question: _Question, options: CompareOptions, family: int) -> Comparison:
+    decided = []
+    for two in question.pairs:
+        found = _compared(two, question.figures(two.paired, options, family), family)
+        runs = question.runs[two.a.run_id], question.runs[two.b.run_id]
+        told = _told(found, runs, tuple(_sensitivities(question, two, options, family)))
+        if question.cluster is None and options.estimand is Estimand.TASKS:
+            told = replace(told, warnings=(*told.warnings, *_cluster_warnings(question.runs)))
+        decided.append(replace(told, decision=decide(told, options, family)))
     return Comparison(
         metric=options.metric,
         lower_is_better=False if options.is_rate else options.lower_is_better,
@@ -64,12 +152,56 @@ def compare(reader: LedgerReader, words: Sequence[str], options: CompareOptions)
         errors=options.errors.value,
         seed=options.seed,
         comparisons=tuple(decided),
-        gates=tuple(judge_gates(decided, options)),
+        gates=tuple(judge_gates(decided, options, family)),
+        estimand=options.estimand.value,
+        cluster=question.cluster,
+        family=max(1, family),
+    )
+
+
+def _cluster_warnings(runs: Mapping[str, Graded]) -> Iterator[str]:
+    if len(_named_clusters(runs)) > 1:
+        yield (
+            "the runs' experiments name different clusters of tasks, so that each task was taken "
+            "as independent of the others; --cluster names one for both"
+        )
+
+
+def _compared(two: _Two, figures: Figures, family: int) -> Compared:
+    """One of `family` comparisons, from its tasks' trials alone."""
+    paired, options = two.paired, figures.options
+    found = estimates.inference(figures)
+    test = None
+    if found is not None:
+        adjusted = min(1.0, found.p * family) if family > 1 else None
+        test = Significance(found.test, found.p, adjusted)
+    skewed = (
+        not options.is_rate
+        and options.estimand is Estimand.TASKS
+        and paired_means.is_skewed(figures.differences)
+    )
+    return Compared(
+        a=estimates.side_report(two.a, paired.a, figures),
+        b=estimates.side_report(two.b, paired.b, figures),
+        tasks=len(paired.task_ids),
+        pairs=paired.pairs,
+        replications=max(
+            (min(len(a), len(b)) for a, b in zip(paired.a, paired.b, strict=True)), default=0
+        ),
+        counts=estimates.counts(figures),
+        difference=found.estimate if found else estimates.difference(figures),
+        test=test,
+        effect=estimates.effect(figures) if paired.task_ids else None,
+        detectable=estimates.detectable(figures) if paired.task_ids else None,
+        left_out=_left_out(paired),
+        by_task=tuple(_task_rows(paired)),
+        clusters=None if figures.clusters is None else len(set(figures.clusters)),
+        warnings=(_SKEWED,) if skewed else (),
     )
 
 
 def _told(
-    compared: Compared, sensitivity: tuple[Sensitivity, ...], runs: tuple[Graded, Graded]
+    compared: Compared, runs: tuple[Graded, Graded], sensitivity: tuple[Sensitivity, ...]
 ) -> Compared:
     """With what else is to be known: other ways to count, the graders, and what differs."""
     a, b = (SideGrading.of(graded) for graded in runs)
@@ -79,47 +211,8 @@ def _told(
         b=replace(compared.b, grading=b),
         same_trials=compared.a.variant_id == compared.b.variant_id and a.run_id == b.run_id,
         sensitivity=sensitivity,
-        warnings=warnings(*runs),
+        warnings=(*warnings(*runs), *compared.warnings),
     )
-
-
-def _compared(a: Side, b: Side, paired: Paired, options: CompareOptions, family: int) -> Compared:
-    """One of `family` comparisons, from its pairs alone."""
-    grouped = _by_task(paired)
-    tasks = list(grouped.values())
-    return Compared(
-        a=estimates.side_report(a, [[p.a for p in pairs] for pairs in tasks], options),
-        b=estimates.side_report(b, [[p.b for p in pairs] for pairs in tasks], options),
-        tasks=len(tasks),
-        pairs=len(paired.pairs),
-        replications=max(map(len, tasks), default=0),
-        counts=estimates.counts(tasks) if options.is_rate else None,
-        difference=estimates.difference(tasks, options),
-        test=estimates.significance(tasks, options) if tasks else None,
-        effect=estimates.effect(tasks, options) if tasks else None,
-        detectable=estimates.detectable(tasks, options, family) if tasks else None,
-        left_out=_left_out(paired),
-        by_task=tuple(_task_rows(paired, grouped)),
-    )
-
-
-def _corrected(found: list[Compared]) -> list[Compared]:
-    """With p values corrected for their number, where there are several."""
-    tests = [one.test for one in found if one.test is not None]
-    if len(tests) < 2:
-        return found
-    corrected = iter(paired_tests.holm([test.p for test in tests]))
-    return [
-        one if one.test is None else replace(one, test=replace(one.test, p_holm=next(corrected)))
-        for one in found
-    ]
-
-
-def _by_task(paired: Paired) -> dict[str, list[Pair]]:
-    grouped: dict[str, list[Pair]] = {}
-    for found in paired.pairs:
-        grouped.setdefault(found.place.task_id, []).append(found)
-    return grouped
 
 
 def _left_out(paired: Paired) -> tuple[LeftOutCount, ...]:
@@ -129,28 +222,35 @@ def _left_out(paired: Paired) -> tuple[LeftOutCount, ...]:
     return tuple(LeftOutCount(side, reason, count) for (side, reason), count in ranked)
 
 
-def _sensitivities(a: Cells, b: Cells, options: CompareOptions) -> Iterator[Sensitivity]:
+def _sensitivities(
+    question: _Question, two: _Two, options: CompareOptions, family: int
+) -> Iterator[Sensitivity]:
     """The same pass rates with errors counted in the other ways."""
     if not options.is_rate:
         return
     for errors in Errors:
         if errors is not options.errors:
             other = replace(options, errors=errors)
-            paired = pair(a, b, other)
-            found = estimates.difference(list(_by_task(paired).values()), other)
-            yield Sensitivity(errors.value, len(paired.pairs), found)
+            paired = pair(*two.trials, other)
+            found = estimates.difference(question.figures(paired, other, family))
+            yield Sensitivity(errors.value, paired.pairs, found)
 
 
-def _task_rows(paired: Paired, grouped: Mapping[str, list[Pair]]) -> Iterator[TaskRow]:
+def _task_rows(paired: Paired) -> Iterator[TaskRow]:
     reasons: dict[str, dict[str, None]] = {}
     for left in paired.left_out:
-        reasons.setdefault(left.place.task_id, {})[f"{left.side}: {left.reason}"] = None
-    for task_id in sorted(grouped.keys() | reasons.keys()):
-        pairs = grouped.get(task_id, [])
-        yield TaskRow(
-            task_id,
-            len(pairs),
-            rates.mean([p.a for p in pairs]) if pairs else None,
-            rates.mean([p.b for p in pairs]) if pairs else None,
-            tuple(reasons.get(task_id, ())),
-        )
+        reasons.setdefault(left.task_id, {})[f"{left.side}: {left.reason}"] = None
+    means = zip(rates.task_means(paired.a), rates.task_means(paired.b), strict=True)
+    sizes = (min(len(a), len(b)) for a, b in zip(paired.a, paired.b, strict=True))
+    rows = {
+        task_id: TaskRow(task_id, pairs, a, b, tuple(reasons.pop(task_id, ())))
+        for task_id, (a, b), pairs in zip(paired.task_ids, means, sizes, strict=True)
+    }
+    if not reasons:
+        yield from rows.values()
+        return
+    rows |= {
+        task_id: TaskRow(task_id, 0, None, None, tuple(told)) for task_id, told in reasons.items()
+    }
+    for task_id in sorted(rows):
+        yield rows[task_id]

@@ -18,6 +18,13 @@ SAME_TRIALS = "the same on both sides; only how they were graded differs"
 """What to say of two gradings of one run."""
 
 
+EFFECTS = {
+    "odds_ratio": "odds ratio of the pairs that differ",
+    "d_z": "standardized difference (d_z)",
+}
+"""What an `Effect` is called."""
+
+
 @dataclass(frozen=True, slots=True)
 class SideGrading:
     """Who judged the trials of a side."""
@@ -48,6 +55,8 @@ class SideReport:
     pass_at: tuple[PassAt, ...] = ()
     grading: SideGrading | None = None
     """Always there once the comparison is made."""
+    trials: int = 0
+    """The trials that count, of the tasks compared."""
 
     @property
     def side(self) -> Side:
@@ -56,7 +65,7 @@ class SideReport:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Pairs by who passed."""
+    """Tasks by who passed, where each was tried once on each side."""
 
     both: int
     only_a: int
@@ -66,16 +75,19 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Significance:
-    """A test that there is no difference."""
+    """A test that there is no difference; the difference's interval is its inversion."""
 
     name: str
     p: float
-    p_holm: float | None
-    """Corrected for the number of comparisons; None where there is one."""
+    p_adjusted: float | None = None
+    """Corrected by Bonferroni's method for the number of comparisons; None where there is one."""
+    p_holm: None = None
+    """Always None. Earlier versions corrected by Holm's method, which has no intervals that agree
+    with it (Strassburger and Bretz 2008, Statistics in Medicine 27:4914–4927)."""
 
     @property
     def p_decisive(self) -> float:
-        return self.p if self.p_holm is None else self.p_holm
+        return self.p if self.p_adjusted is None else self.p_adjusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,7 @@ class Effect:
 
     name: str
     value: float | None
+    """None where it is not a number: all pairs that differ go one way, or nothing varies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +158,16 @@ class Compared:
     tasks: int
     """Tasks with at least one pair."""
     pairs: int
+    """Of each task as many as the side with fewer trials has."""
     replications: int
     """Pairs of the task that has most."""
     counts: Counts | None
     """None for metrics."""
     difference: Estimate | None
-    """None where nothing is paired; so are `test` and `effect` and `detectable`."""
+    """None where nothing is paired; so are `test` and `effect` and `detectable`. Its interval is
+    that of all comparisons of the family together."""
     test: Significance | None
+    """None also for a suite that was tried once, which tells nothing of luck."""
     effect: Effect | None
     detectable: Detectable | None
     left_out: tuple[LeftOutCount, ...]
@@ -160,16 +176,16 @@ class Compared:
     """Whether both sides are gradings of one run's trials: then the graders alone differ."""
     sensitivity: tuple[Sensitivity, ...] = ()
     warnings: tuple[str, ...] = ()
+    clusters: int | None = None
+    """How many clusters the tasks are in, where clusters are the sample."""
     decision: Decision = Decision("nothing_paired", "")
-    """Made once every comparison of the family is there, for Holm's correction."""
+    """Made once every comparison of the family is there, for the correction."""
 
     @property
     def labels(self) -> tuple[str, str]:
-        """What to call A and B: as short as tells them apart."""
+        """What to call A and B: the variants of one run, else RUN:VARIANT."""
         if self.a.run_id == self.b.run_id:
             return self.a.variant_id, self.b.variant_id
-        if self.a.variant_id == self.b.variant_id:
-            return self.a.run_id, self.b.run_id
         return str(self.a.side), str(self.b.side)
 
 
@@ -194,6 +210,12 @@ class Comparison:
     seed: int
     comparisons: tuple[Compared, ...]
     gates: tuple[GateResult, ...]
+    estimand: str
+    """`tasks` or `suite`; see `Estimand`."""
+    cluster: str | None
+    """The field of the tasks' rows whose values were taken as the sample; None for tasks."""
+    family: int
+    """For how many comparisons intervals, p values and gates are corrected."""
 
     @property
     def is_rate(self) -> bool:
@@ -215,3 +237,16 @@ def _plain(value: JsonObject) -> JsonObject:
         return [lists(item) for item in inner] if isinstance(inner, tuple | list) else inner
 
     return {key: lists(item) for key, item in value.items()}
+
+
+def effect_value(effect: Effect) -> str:
+    """An effect as a person reads it."""
+    if effect.value is not None:
+        return f"{effect.value:.4g}"
+    return "none, for no pair goes the other way" if effect.name == "odds_ratio" else "none"
+
+
+def left_out(slots: int, side: str, reason: str, a: str, b: str) -> str:
+    """Slots that no trial was taken of, such as ``2 trials of treat (infra_error)``."""
+    whose = {"a": f"of {a}", "b": f"of {b}", "both": "of each"}[side]
+    return f"{slots:,} {'trial' if slots == 1 else 'trials'} {whose} ({reason})"

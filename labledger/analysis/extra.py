@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from labledger.errors import ExtraMissing
 
-_NEEDED = ("numpy", "scipy", "statsmodels")
+_NEEDED = ("numpy", "scipy")
 
 
 def require() -> None:

@@ -1,9 +1,14 @@
-"""The trials of two sides, paired by task and replication, and what cannot be paired."""
+"""The trials of two sides, task by task, and what is left out of a comparison, and why.
+
+A task is compared where both sides have a trial of it that counts. Its replications are not paired
+one by one: number 1 of A has nothing in common with number 1 of B but its number, so that a side
+that lost one of its trials keeps the others.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -11,30 +16,39 @@ from typing import NamedTuple
 from labledger.analysis.query import query
 from labledger.analysis.question import CompareOptions, Errors
 from labledger.errors import InvalidInput, Problem
+from labledger.experiment.clusters import cluster_of
 from labledger.records import SlotStatus, Verdict
 
-_CELLS_SQL = """
-SELECT
-    asked.key, run_variant.variant_id, run_task.task_id, slot.repl_idx,
-    run_task.digest, slot_commit.status, score.verdict,
-    CASE WHEN score.primary_metric_name = :metric THEN score.primary_metric_value ELSE (
-        SELECT metric.value FROM metric
-        WHERE metric.run_no = slot.run_no AND metric.schedule_idx = slot.schedule_idx
-          AND metric.metric_id = :metric AND typeof(metric.value) IN ('integer', 'real')
-          AND NOT (metric.source = 'score' AND slot_commit.status = 'grade_error')
-        ORDER BY metric.row_seq LIMIT 1
-    ) END AS number
+_TASKS_SQL = """
+SELECT asked.key, run_task.task_idx, run_task.task_id, run_task.digest
+FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN run_task ON run_task.run_no = run.run_no"""
+_CLUSTERS_SQL = """
+SELECT DISTINCT run_task.task_id, run_task.digest, task_payload.body
+FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN run_task ON run_task.run_no = run.run_no
+JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest"""
+_TRIALS_SQL = """
+SELECT asked.key, run_variant.variant_id, slot.task_idx, slot.repl_idx,
+    slot_outcome.status, slot_outcome.verdict, {number}
 FROM json_each(:runs) AS asked
 CROSS JOIN run ON run.run_id = asked.value
 JOIN slot ON slot.run_no = run.run_no
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-LEFT JOIN slot_commit
-  ON slot_commit.run_no = slot.run_no AND slot_commit.schedule_idx = slot.schedule_idx
-LEFT JOIN score
-  ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
-  AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'"""
+LEFT JOIN slot_outcome
+  ON slot_outcome.run_no = slot.run_no AND slot_outcome.variant_idx = slot.variant_idx
+  AND slot_outcome.task_idx = slot.task_idx AND slot_outcome.repl_idx = slot.repl_idx"""
+_NUMBER = """
+    CASE WHEN slot_outcome.metric_name = :metric THEN slot_outcome.metric_value ELSE (
+        SELECT metric.value FROM metric
+        WHERE metric.run_no = slot.run_no AND metric.schedule_idx = slot.schedule_idx
+          AND metric.metric_id = :metric AND typeof(metric.value) IN ('integer', 'real')
+          AND NOT (metric.source = 'score' AND slot_outcome.status = 'grade_error')
+        ORDER BY metric.row_seq LIMIT 1
+    ) END"""
 _NAMES_SQL = """
 SELECT DISTINCT metric.metric_id FROM json_each(:runs) AS asked
 CROSS JOIN run ON run.run_id = asked.value
@@ -51,6 +65,8 @@ _LARGEST = 1e290
 _NEVER_RUN = {SlotStatus.CANCELLED.value, SlotStatus.SKIPPED_PRUNED.value}
 _NOT_THE_AGENT = {SlotStatus.INFRA_ERROR.value, SlotStatus.SETUP_ERROR.value}
 _BY_THE_AGENT = {SlotStatus.AGENT_ERROR.value, SlotStatus.AGENT_TIMEOUT.value, "verdict_error"}
+_TASK_CHANGED = "task_changed"
+_NOT_SCHEDULED = "not_scheduled"
 
 
 class Side(NamedTuple):
@@ -64,34 +80,29 @@ class Side(NamedTuple):
         return f"{self.run_id}:{self.variant_id}"
 
 
-class Place(NamedTuple):
-    """What is paired: the same replication of the same task."""
-
-    task_id: str
-    repl_idx: int
-
-
-class Cell(NamedTuple):
+class Trial(NamedTuple):
     """What the ledger holds of a slot, as far as a comparison asks."""
 
-    digest: str
-    """Of the task."""
+    repl_idx: int
     status: str | None
     """None where the slot is not committed."""
     verdict: str | None
     """None also where the grader failed: such a score is kept, not counted."""
     number: float | None
-    """The metric's value."""
+    """The metric's value; None for pass rates."""
 
 
-class Pair(NamedTuple):
-    place: Place
-    a: float
-    b: float
+class TaskTrials(NamedTuple):
+    """The slots of one task on one side, by replication."""
+
+    digest: str
+    """Of the task."""
+    trials: list[Trial]
 
 
 class LeftOut(NamedTuple):
-    place: Place
+    task_id: str
+    repl_idx: int
     side: str
     """`a`, `b` or `both`: where the reason lies."""
     reason: str
@@ -99,90 +110,157 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """All places of two sides, ordered by task and replication."""
+    """The tasks that both sides have trials of, ordered by id, and what was left out."""
 
-    pairs: tuple[Pair, ...]
+    task_ids: tuple[str, ...]
+    a: tuple[Sequence[float], ...]
+    """The values of each task's trials that count; none is empty."""
+    b: tuple[Sequence[float], ...]
     left_out: tuple[LeftOut, ...]
 
+    @property
+    def pairs(self) -> int:
+        """How many pairs of trials there are: of each task as many as its shorter side has."""
+        return sum(min(len(a), len(b)) for a, b in zip(self.a, self.b, strict=True))
 
-Cells = Mapping[Side, Mapping[Place, Cell]]
 
+Trials = Mapping[str, TaskTrials]
+"""One side: the slots of each task."""
 
 Holders = Mapping[str, str]
 """The run that holds the rows, by what sides call it."""
 
 
-def read_cells(path: Path, sides: Collection[Side], holders: Holders, metric: str) -> Cells:
-    """Every slot of some sides, read in one pass and from one state of the ledger."""
-    found: dict[Side, dict[Place, Cell]] = {side: {} for side in sides}
-    _, rows = query(path, _CELLS_SQL, {"metric": metric, "runs": json.dumps(dict(holders))})
-    for run_id, variant_id, task_id, repl_idx, digest, status, verdict, number in rows:
-        cells = found.get(Side(run_id, variant_id))
-        if cells is not None:
-            value = None if number is None else float(number)
-            cells[Place(task_id, repl_idx)] = Cell(digest, status, verdict, value)
-    return found
+def read_trials(
+    path: Path, sides: Collection[Side], holders: Holders, metric: str | None
+) -> dict[Side, Trials]:
+    """Every slot of some sides; `metric` is None for pass rates."""
+    runs = json.dumps(dict(holders))
+    tasks: dict[tuple[str, int], tuple[str, str]] = {}
+    _, rows = query(path, _TASKS_SQL, {"runs": runs})
+    for key, task_idx, task_id, digest in rows:
+        tasks[key, task_idx] = task_id, digest
+    found: dict[Side, dict[str, TaskTrials]] = {side: {} for side in sides}
+    sql = _TRIALS_SQL.format(number="NULL" if metric is None else _NUMBER)
+    _, rows = query(path, sql, {"runs": runs} | ({} if metric is None else {"metric": metric}))
+    same: dict[Trial, Trial] = {}  # Most trials of a pass rate are like many others.
+    for key, variant_id, task_idx, repl_idx, status, verdict, number in rows:
+        of_side = found.get(Side(key, variant_id))
+        if of_side is None:
+            continue
+        trial = Trial(repl_idx, status, verdict, None if number is None else float(number))
+        if metric is None:
+            trial = same.setdefault(trial, trial)
+        task_id, digest = tasks[key, task_idx]
+        of_task = of_side.get(task_id)
+        if of_task is None:
+            of_side[task_id] = of_task = TaskTrials(digest, [])
+        of_task.trials.append(trial)
+    return dict(found)
 
 
-def require_metric(path: Path, cells: Cells, holders: Holders, metric: str) -> None:
+def read_clusters(path: Path, holders: Holders, field: str) -> dict[str, str | None]:
+    """The cluster of each task, by task id; None where the task's row has no such field."""
+    _, rows = query(path, _CLUSTERS_SQL, {"runs": json.dumps(dict(holders))})
+    return {task_id: cluster_of(json.loads(payload), field) for task_id, _, payload in rows}
+
+
+def require_metric(path: Path, found: Mapping[Side, Trials], holders: Holders, metric: str) -> None:
     """Raise `InvalidInput`, naming what there is, where no slot has a number called `metric`."""
-    if any(cell.number is not None for places in cells.values() for cell in places.values()):
-        return
+    for of_side in found.values():
+        for of_task in of_side.values():
+            if any(trial.number is not None for trial in of_task.trials):
+                return
     _, rows = query(path, _NAMES_SQL, {"runs": json.dumps(dict(holders))})
     names = ["pass_rate", *(name for (name,) in rows)]
     message = f"no trial compared has a number called {metric!r}; there is {', '.join(names)}"
     raise InvalidInput("the metric to compare", [Problem("--metric", message)])
 
 
-def pair(a: Mapping[Place, Cell], b: Mapping[Place, Cell], options: CompareOptions) -> Paired:
-    """Pair two sides. A pair that lacks a value on either side is left out, with the reason."""
-    pairs, left_out = [], []
-    for place in sorted(a.keys() | b.keys()):
-        one, other = a.get(place), b.get(place)
+class _Values:
+    """What the trials of a comparison count for; equal trials of a rate are judged once."""
+
+    def __init__(self, options: CompareOptions) -> None:
+        self._options = options
+        self._known: dict[tuple[str | None, str | None], float | str] = {}
+
+    def of(self, trial: Trial) -> float | str:
+        """A trial's number, or why it has none."""
+        key = trial.status, trial.verdict
+        found = self._known.get(key)
+        if found is None or not self._options.is_rate:
+            found = self._known[key] = _value(trial, self._options)
+        return found
+
+
+def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
+    """Bring two sides together by task.
+
+    A task is left out where its digest differs or a side has no trial that counts; in a task that
+    is compared, single trials are left out. Each reason is told with the slot it is about.
+    """
+    values = _Values(options)
+    ids, of_a, of_b, left_out = [], [], [], list[LeftOut]()
+    for task_id in sorted(a.keys() | b.keys()):
+        one, other = a.get(task_id), b.get(task_id)
         if one and other and one.digest != other.digest:
-            left_out.append(LeftOut(place, "both", "task_changed"))
+            repls = {trial.repl_idx for side in (one, other) for trial in side.trials}
+            left_out += [LeftOut(task_id, repl, "both", _TASK_CHANGED) for repl in sorted(repls)]
             continue
-        values = [_value(cell, options) for cell in (one, other)]
-        reasons = [value if isinstance(value, str) else None for value in values]
-        match values:
-            case [float() as first, float() as second]:
-                pairs.append(Pair(place, first, second))
-            case _:
-                left_out.append(_left_out(place, *reasons))
-    return Paired(tuple(pairs), tuple(left_out))
+        found_a = [values.of(trial) for trial in one.trials] if one else []
+        found_b = [values.of(trial) for trial in other.trials] if other else []
+        numbers_a = [value for value in found_a if not isinstance(value, str)]
+        numbers_b = [value for value in found_b if not isinstance(value, str)]
+        if numbers_a and numbers_b:
+            ids.append(task_id)
+            of_a.append(tuple(numbers_a))
+            of_b.append(tuple(numbers_b))
+            if len(numbers_a) == len(found_a) == len(found_b) == len(numbers_b):
+                continue
+        left_out += _reasons(task_id, _by_repl(one, found_a), _by_repl(other, found_b))
+    return Paired(tuple(ids), tuple(of_a), tuple(of_b), tuple(left_out))
 
 
-def _left_out(place: Place, a: str | None, b: str | None) -> LeftOut:
-    if a and b:
-        return LeftOut(place, "both", a if a == b else f"{a}, {b}")
-    return LeftOut(place, "a" if a else "b", a or b or "")
+def _by_repl(of_task: TaskTrials | None, values: Sequence[float | str]) -> dict[int, float | str]:
+    trials = of_task.trials if of_task else ()
+    return {trial.repl_idx: value for trial, value in zip(trials, values, strict=True)}
 
 
-def _value(cell: Cell | None, options: CompareOptions) -> float | str:
-    """A slot's number, or why it has none."""
-    if cell is None:
-        return "not_scheduled"
-    if cell.status is None:
+def _reasons(
+    task_id: str, a: Mapping[int, float | str], b: Mapping[int, float | str]
+) -> Iterator[LeftOut]:
+    for repl in sorted(a.keys() | b.keys()):
+        one, other = a.get(repl, _NOT_SCHEDULED), b.get(repl, _NOT_SCHEDULED)
+        if isinstance(one, str) and isinstance(other, str):
+            yield LeftOut(task_id, repl, "both", one if one == other else f"{one}, {other}")
+        elif isinstance(one, str):
+            yield LeftOut(task_id, repl, "a", one)
+        elif isinstance(other, str):
+            yield LeftOut(task_id, repl, "b", other)
+
+
+def _value(trial: Trial, options: CompareOptions) -> float | str:
+    if trial.status is None:
         return "not_committed"
-    if cell.status in _NEVER_RUN:
-        return cell.status
-    return _passed(cell, options.errors) if options.is_rate else _number(cell)
+    if trial.status in _NEVER_RUN:
+        return trial.status
+    return _passed(trial, options.errors) if options.is_rate else _number(trial)
 
 
-def _passed(cell: Cell, errors: Errors) -> float | str:
-    if cell.verdict not in (None, Verdict.ERROR.value):
-        return float(cell.verdict == Verdict.PASS.value)
-    reason = "verdict_error" if cell.verdict else str(cell.status)
+def _passed(trial: Trial, errors: Errors) -> float | str:
+    if trial.verdict not in (None, Verdict.ERROR.value):
+        return float(trial.verdict == Verdict.PASS.value)
+    reason = "verdict_error" if trial.verdict else str(trial.status)
     counted = errors is Errors.ALL_AS_FAILURES or (
         errors is Errors.AS_FAILURES and reason in _BY_THE_AGENT
     )
     return 0.0 if counted else reason
 
 
-def _number(cell: Cell) -> float | str:
+def _number(trial: Trial) -> float | str:
     """A metric counts whatever the verdict, but not of a trial that the laboratory spoilt."""
-    if cell.status in _NOT_THE_AGENT:
-        return str(cell.status)
-    if cell.number is None:
+    if trial.status in _NOT_THE_AGENT:
+        return str(trial.status)
+    if trial.number is None:
         return "no_value"
-    return cell.number if abs(cell.number) <= _LARGEST else "number_too_large"
+    return trial.number if abs(trial.number) <= _LARGEST else "number_too_large"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 from labledger.errors import InvalidInput, Problem
 
@@ -25,6 +26,32 @@ class Errors(StrEnum):
     """Whatever was run and not passed is a failure, whosever fault it was."""
 
 
+class Estimand(StrEnum):
+    """What a comparison is about: whose difference it estimates, and what its sample is."""
+
+    TASKS = "tasks"
+    """Tasks like these, of which those compared are a sample: would B do better on the next ones?
+    Replications of a task add what they tell about it, and do not count as tasks."""
+    SUITE = "suite"
+    """This very suite of tasks; their replications are the sample: is B better on these, or was it
+    luck? The usual question of a regression test. It needs replications."""
+
+    @classmethod
+    def named(cls, word: str) -> Self:
+        """The one of that name. Raises `InvalidInput`."""
+        try:
+            return cls(word)
+        except ValueError:
+            message = f"found {word!r}; expected one of {', '.join(cls)}"
+            problem = Problem("--estimand", message)
+            raise InvalidInput("the options of the comparison", [problem]) from None
+
+    @property
+    def words(self) -> str:
+        """How a sentence names it."""
+        return "tasks like these" if self is Estimand.TASKS else "this suite"
+
+
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
     """How to compare."""
@@ -34,7 +61,12 @@ class CompareOptions:
     lower_is_better: bool | None = None
     """None: a pass rate is better when higher, and of a metric nobody knows."""
     confidence: float = 0.95
-    """Of intervals; a difference is shown when its p value is below 1 less this."""
+    """Of all intervals of differences together; a difference is shown when its p value, corrected
+    for the number of comparisons, is below 1 less this, that is, its interval leaves out 0."""
+    estimand: Estimand = Estimand.TASKS
+    cluster: str | None = None
+    """The field of a task's row by which tasks belong together, such as ``task.repo``; None for
+    that of the experiment (`dataset.cluster`), if it has one."""
     errors: Errors = Errors.AS_FAILURES
     pass_at: tuple[int, ...] = ()
     """The k of pass@k and pass^k; by default the number of replications, where there are more."""
@@ -43,7 +75,7 @@ class CompareOptions:
     require_not_worse: float | None = None
     """A gate that opens only where B is shown to be worse by less than this, or not at all."""
     seed: int = 0
-    """Of what is drawn at random."""
+    """Without effect, as nothing is drawn at random; earlier versions drew."""
 
     @property
     def is_rate(self) -> bool:

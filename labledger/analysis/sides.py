@@ -6,17 +6,18 @@ import difflib
 from collections.abc import Sequence
 
 from labledger.analysis.pairs import Side
-from labledger.errors import InvalidInput, Problem
+from labledger.errors import InvalidInput, Problem, RunNotFound
 from labledger.ledger.model import Graded
 from labledger.ledger.reader import LedgerReader
 
-_USAGE = "RUN, RUN A B, or two sides, each RUN or RUN:VARIANT"
+_USAGE = "RUN, RUN VARIANT, RUN A B, or two sides, each RUN or RUN:VARIANT"
 
 
 def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side]]:
     """The pairs of sides (A, B) that the words name.
 
     - ``RUN``: every treatment (B) against the baseline (A)
+    - ``RUN B``: one of its variants (B) against its baseline (A)
     - ``RUN A B``: two variants of a run
     - two sides, each ``RUN`` or ``RUN:VARIANT``: a variant named once is meant in both; where none
       is, the variants of the same name, or the only ones
@@ -31,7 +32,7 @@ def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side
             graded = reader.graded(word)
             return [_different(graded, a, graded, b)]
         case [a, b]:
-            return _two_sides(reader, a, b)
+            return _of_one_run(reader, a, b) or _two_sides(reader, a, b)
         case _:
             found = " ".join(words) or "nothing"
             raise _refused(f"found {found}; expected {_USAGE}")
@@ -48,6 +49,34 @@ def _treatments(graded: Graded) -> list[tuple[Side, Side]]:
             "name two sides, such as RUN:VARIANT RUN:VARIANT",
         )
     return [(Side(graded.name, baselines[0]), Side(graded.name, name)) for name in treatments]
+
+
+def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Side, Side]]:
+    """The baseline of a run against one of its variants; nothing where two runs are meant.
+
+    Raises `InvalidInput` where no run and no variant, but nearly a variant, is named.
+    """
+    if ":" in name or ":" in variant:
+        return []
+    try:
+        reader.graded(variant)
+    except RunNotFound:
+        graded = reader.graded(name)
+    else:
+        return []
+    known = [one.variant_id for one in graded.run.variants]
+    if variant not in known:
+        if difflib.get_close_matches(variant, known, n=1):
+            _side(graded, variant)
+        return []
+    baselines = [one.variant_id for one in graded.run.variants if one.role == "baseline"]
+    if len(baselines) == 1 and baselines != [variant]:
+        return [(Side(name, baselines[0]), Side(name, variant))]
+    others = ", ".join(one for one in known if one != variant)
+    raise _refused(
+        f"{variant!r} is a variant of run {name}, and what to compare it with is not said",
+        f"name two variants, such as {name} {variant} OTHER; its others: {others}",
+    )
 
 
 def _two_sides(reader: LedgerReader, a: str, b: str) -> list[tuple[Side, Side]]:

@@ -26,7 +26,8 @@ def compare(
         list[str],
         typer.Argument(
             metavar="SIDES",
-            help="RUN: its baseline against every treatment. RUN A B: two of its variants. Or two "
+            help="RUN: its baseline against every treatment. RUN B: its baseline against its "
+            "variant B. RUN A B: two of its variants. Or two "
             "sides, each RUN or RUN:VARIANT. Of a run that was graded again, RUN.g1 is its first "
             "grading, RUN.g2 the second; RUN is what counts.",
             show_default=False,
@@ -42,7 +43,24 @@ def compare(
             "--lower-is-better/--higher-is-better", help="Which values of --metric are better."
         ),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Of intervals and decisions.")] = 0.95,
+    estimand: Annotated[
+        str,
+        typer.Option(
+            help="tasks: tasks like these, of which those compared are a sample; suite: these very "
+            "tasks, whose replications are the sample."
+        ),
+    ] = "tasks",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="The field of a task's row by which tasks belong together, such as task.repo; "
+            "without it the experiment's dataset.cluster.",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="Of all intervals of differences together, and of decisions.")
+    ] = 0.95,
     errors: Annotated[
         str,
         typer.Option(
@@ -73,15 +91,17 @@ def compare(
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a JUnit report, a test a task.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of what is drawn at random.")] = 0,
+    seed: Annotated[
+        int, typer.Option(hidden=True, help="Without effect: nothing is drawn at random.")
+    ] = 0,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Compare variants or runs, paired by task and replication.
+    """Compare variants or runs on the same tasks.
 
-    With intervals that know the pairing and the replications, what was left out and why, and the
+    With intervals that know tasks, replications and clusters, what was left out and why, and the
     smallest difference that so many tasks could have shown. Differences are B less A.
     """
-    from labledger.analysis.question import CompareOptions
+    from labledger.analysis.question import CompareOptions, Estimand
     from labledger.cli.console import say
     from labledger.reading import open_ledger
 
@@ -91,6 +111,8 @@ def compare(
         metric=metric,
         lower_is_better=lower_is_better,
         confidence=confidence,
+        estimand=Estimand.named(estimand),
+        cluster=cluster,
         errors=_errors(errors),
         pass_at=_numbers(pass_at),
         fail_if_worse=fail_if_worse,

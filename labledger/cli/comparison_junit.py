@@ -27,7 +27,7 @@ _GATES = "gates"
 def write_junit(found: Comparison, path: Path) -> None:
     """Write the report. Raises `LabLedgerError`.
 
-    A task on which B is worse is a failure; one whose pairs all fell to an error of the
+    A task on which B is worse is a failure; one of which a side lost all trials to an error of the
     laboratory (or, left out, of the agent) is an error, and one that could not be paired is
     skipped. Each gate is a test case too.
     """
@@ -64,7 +64,7 @@ def _test_case(suite: ET.Element, compared: Compared, row: TaskRow, lower_is_bet
         ET.SubElement(case, "skipped" if unpaired else "error", message=reasons)
     elif row.a != row.b and (row.b > row.a) is lower_is_better:
         a, b = compared.labels
-        message = f"{a} {row.a:.6g}, {b} {row.b:.6g}, over {row.pairs} paired"
+        message = f"{a} {row.a:.6g}, {b} {row.b:.6g}, of the trials that count"
         ET.SubElement(case, "failure", message=message)
     if row.pairs and reasons:
         ET.SubElement(case, "system-out").text = f"left out: {reasons}"

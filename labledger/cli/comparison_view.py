@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from labledger.analysis.comparison import SAME_TRIALS
-from labledger.analysis.decision import amount, p_value
+from labledger.analysis.comparison import EFFECTS, SAME_TRIALS, effect_value, left_out
+from labledger.analysis.decision import amount, corrected_for, p_value, supposed
 from labledger.analysis.run_differences import grader_name
 from labledger.cli.console import cell, out, percent, table
 
@@ -26,9 +26,9 @@ def print_comparison(found: Comparison, options: CompareOptions) -> None:
     for number, compared in enumerate(found.comparisons):
         if number:
             out()
-        out(_title(compared))
+        out(_title(compared, options))
         columns = ("", *compared.labels, "difference")
-        table(columns, _figures(compared, options), right=columns[1:])
+        table(columns, _figures(compared, found, options), right=columns[1:])
         for name, text in _facts(compared, found, options):
             out(f"{name}: {text}")
         out(compared.decision.text)
@@ -41,11 +41,11 @@ def print_markdown(found: Comparison, options: CompareOptions) -> None:
     for number, compared in enumerate(found.comparisons):
         if number:
             out()
-        out(f"### {_escaped(_title(compared))}\n")
+        out(f"### {_escaped(_title(compared, options))}\n")
         out(f"**{_escaped(compared.decision.text)}**\n")
         out(_markdown_row(("", *compared.labels, "difference")))
         out("| --- | ---: | ---: | ---: |")
-        for row in _figures(compared, options):
+        for row in _figures(compared, found, options):
             out(_markdown_row(row))
         out()
         for name, text in _facts(compared, found, options):
@@ -57,24 +57,25 @@ def print_markdown(found: Comparison, options: CompareOptions) -> None:
         out(f"- gate {word}: `{gate.option}`: {_escaped(gate.text)}")
 
 
-def _title(compared: Compared) -> str:
+def _title(compared: Compared, options: CompareOptions) -> str:
     a, b = compared.labels
-    of = ""
-    if compared.a.run_id == compared.b.run_id:
-        of = f" in {compared.a.run_id}"
-    elif compared.a.variant_id == compared.b.variant_id:
-        of = f", variant {compared.a.variant_id}"
-    return (
-        f"{b} against {a}{of}: {_count(compared.pairs, 'pair')}, {_count(compared.tasks, 'task')}"
-    )
+    of = f" in {compared.a.run_id}" if compared.a.run_id == compared.b.run_id else ""
+    sample = [_count(compared.tasks, "task")]
+    if compared.clusters is not None:
+        sample.append(_count(compared.clusters, "cluster"))
+    if compared.replications > 1:
+        sample.append(f"{compared.a.trials:,} and {compared.b.trials:,} trials")
+    return f"{b} against {a}{of}, on {options.estimand.words}: {', '.join(sample)}"
 
 
-def _figures(compared: Compared, options: CompareOptions) -> Iterator[Row]:
+def _figures(compared: Compared, found: Comparison, options: CompareOptions) -> Iterator[Row]:
     name = "pass rate" if options.is_rate else options.metric
     a, b = compared.a.mean, compared.b.mean
     moved = _signed(compared.difference, options)
     yield name, _number(a, options), _number(b, options), moved
     level = f"{100 * options.confidence:.6g} % CI"
+    # Those of the sides are their own; that of the difference is for all comparisons together.
+    level += f" (difference: of {found.family} comparisons)" if found.family > 1 else ""
     bounds = _bounds(compared.difference, options, points=True)
     yield level, _bounds(a, options), _bounds(b, options), bounds
     yield from _pass_at(compared, options)
@@ -98,23 +99,19 @@ def _facts(
     if compared.counts is not None:
         c = compared.counts
         passed = f"{c.both} by both, {c.only_a} only by {a}, {c.only_b} only by {b}"
-        yield "pairs passed", f"{passed}, {c.neither} by neither"
+        yield "tasks passed", f"{passed}, {c.neither} by neither"
     if compared.test is not None:
-        yield compared.test.name, p_value(compared.test)
+        yield compared.test.name, f"{p_value(compared.test)}{corrected_for(found.family)}"
     if compared.effect is not None:
-        yield _EFFECTS[compared.effect.name], cell(compared.effect.value)
+        yield EFFECTS[compared.effect.name], effect_value(compared.effect)
     if compared.detectable is not None and compared.detectable.difference is not None:
         power = f"with {compared.detectable.power:.0%} power"
         least = amount(compared.detectable.difference, options)
-        yield "smallest difference that could be shown", f"{least}, {power}{_supposed(compared)}"
+        condition = supposed(compared, options)
+        yield "smallest difference that could be shown", f"{least}, {power}{condition}"
     if compared.left_out:
-        yield (
-            "left out",
-            ", ".join(
-                f"{_count(left.pairs, 'pair')} ({_where(left.side, a, b)}{left.reason})"
-                for left in compared.left_out
-            ),
-        )
+        told = (left_out(left.pairs, left.side, left.reason, a, b) for left in compared.left_out)
+        yield "left out", ", ".join(told)
     for other in compared.sensitivity:
         if _differs(other, compared):
             yield f"with --errors {other.errors}", _otherwise(other, compared, options)
@@ -134,20 +131,6 @@ def _gradings(compared: Compared) -> Iterator[tuple[str, str]]:
             yield f"scores of {name}", f"{which}, by {grader_name(grading.grader_digest)}"
 
 
-_EFFECTS = {
-    "odds_ratio": "odds ratio of the pairs that differ",
-    "d_z": "standardized difference (d_z)",
-}
-
-
-def _supposed(compared: Compared) -> str:
-    found = compared.detectable
-    if found is None or found.discordant is None:
-        return ""
-    seen = "" if found.assumed else " as here"
-    return f", if {percent(found.discordant)} of pairs differ{seen}"
-
-
 def _differs(other: Sensitivity, compared: Compared) -> bool:
     return other.pairs != compared.pairs or other.difference != compared.difference
 
@@ -156,7 +139,9 @@ def _otherwise(other: Sensitivity, compared: Compared, options: CompareOptions) 
     if other.difference is None:
         return "nothing could be paired"
     bounds = _bounds(other.difference, options, points=True)
-    text = f"{_signed(other.difference, options)} ({bounds}), {_count(other.pairs, 'pair')}"
+    text = (
+        f"{_signed(other.difference, options)} ({bounds}), {_count(other.pairs, 'pair')} of trials"
+    )
     if compared.difference and compared.difference.value * other.difference.value < 0:
         text += "; this turns the direction"
     return text
@@ -197,7 +182,8 @@ def _number(found: Estimate | None, options: CompareOptions) -> str:
 def _signed(found: Estimate | None, options: CompareOptions) -> str:
     if found is None:
         return "–"
-    return f"{100 * found.value:+.1f} points" if options.is_rate else f"{found.value:+.6g}"
+    sign = "-" if found.value < 0 else "+"
+    return f"{sign}{amount(found.value, options)}"
 
 
 def _bounds(found: Estimate | None, options: CompareOptions, *, points: bool = False) -> str:
@@ -211,10 +197,6 @@ def _bounds(found: Estimate | None, options: CompareOptions, *, points: bool = F
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def _where(side: str, a: str, b: str) -> str:
-    return {"a": f"{a}: ", "b": f"{b}: ", "both": "both: "}[side]
 
 
 # -- Markdown

@@ -51,6 +51,13 @@ def report(
         typer.Option(metavar="SIZE", help="About how large the page may be; 10m where not given."),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Of intervals and decisions.")] = 0.95,
+    estimand: Annotated[
+        str,
+        typer.Option(
+            help="What comparisons are about. tasks: tasks like these; suite: these very tasks, "
+            "whose replications are the sample."
+        ),
+    ] = "tasks",
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Report a run: one file that works offline.
@@ -59,6 +66,7 @@ def report(
     and where all of it comes from. An unfinished run is reported as such. Of a run that was graded
     again, RUN.g1, RUN.g2, … are its gradings; RUN is what counts.
     """
+    from labledger.analysis.question import Estimand
     from labledger.analysis.report.options import MIB, Logs, ReportOptions
     from labledger.cli.console import say
     from labledger.reading import open_ledger
@@ -69,6 +77,7 @@ def report(
     options = ReportOptions(
         compare=tuple(compare or ()),
         confidence=confidence,
+        estimand=Estimand.named(estimand),
         logs=Logs(logs),
         max_bytes=arguments.size("--max-size", max_size, 10 * MIB),
     )

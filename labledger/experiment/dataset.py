@@ -15,6 +15,7 @@ from typing import IO, cast
 
 from labledger import canonical, schema
 from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Problem
+from labledger.experiment.clusters import cluster_of
 from labledger.experiment.findings import Refused
 from labledger.experiment.task_row import frozen_row, is_plainly_valid, workspace_source
 from labledger.experiment.workspaces import Packed, Source, check_inline
@@ -105,14 +106,17 @@ class Dataset:
                 raise _changed(source.path, "its content is not what was checked")
 
 
-def read_tasks(path: Path, selection: Selection, *, default_image: str | None) -> Dataset:
+def read_tasks(
+    path: Path, selection: Selection, *, default_image: str | None, cluster: str | None = None
+) -> Dataset:
     """Read and check the tasks of `path`: strict JSON, schema `task_v1`, unique ids, workspaces.
 
     Blank lines and a byte order mark at the front are skipped. Nothing is written. Without a
-    `default_image` every selected task must name an image. Raises `InvalidInput` with every
+    `default_image` every selected task must name an image, and with the field `cluster` every one
+    must have it. Raises `InvalidInput` with every
     problem up to `MAX_PROBLEMS`, each with its line.
     """
-    reader = _Reader(path, selection, default_image)
+    reader = _Reader(path, selection, default_image, cluster)
     try:
         reader.read()
     except (OSError, EOFError, zlib.error) as error:
@@ -135,6 +139,7 @@ class _Reader:
     path: Path
     selection: Selection
     default_image: str | None
+    cluster: str | None
     tasks: list[TaskRef] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     workspaces: dict[Source, Packed] = field(default_factory=dict)
@@ -194,6 +199,10 @@ class _Reader:
             self._add(number, refused.message, "workspace", refused.hint)
             return
         frozen = frozen_row(row, self.path.parent, self.workspaces)
+        if self.cluster is not None and cluster_of(frozen, self.cluster) is None:
+            message = f"the task has no text or number at {self.cluster}, the dataset's cluster"
+            hint = "name a field that every task has, such as task.repo or /task/repo"
+            self._add(number, message, hint=hint)
         image = row.get("image")
         self.tasks.append(
             TaskRef(

@@ -56,17 +56,24 @@ def base(data: JsonObject) -> JsonObject:
             "description": experiment.get("description", ""),
             "tags": experiment.get("tags", []),
         },
-        "dataset": {
-            "path": data["dataset"]["path"],
-            "suite_id": data["dataset"].get("suite_id", benchmark["name"]),
-            "split_id": split_id,
-            "limit": data["dataset"].get("limit"),
-        },
+        "dataset": _dataset(data["dataset"], benchmark["name"], split_id),
         "runtime": _runtime(data["runtime"]),
         "benchmark": _benchmark(benchmark, split_id),
         "metrics": [_metric(metric) for metric in data.get("metrics", [])],
         "design": _design(data.get("design", {})),
     }
+
+
+def _dataset(authored: JsonObject, suite_id: str, split_id: str) -> JsonObject:
+    dataset = {
+        "path": authored["path"],
+        "suite_id": authored.get("suite_id", suite_id),
+        "split_id": split_id,
+        "limit": authored.get("limit"),
+    }
+    if "cluster" in authored:
+        dataset["cluster"] = authored["cluster"]
+    return dataset
 
 
 def _runtime(authored: JsonObject) -> JsonObject:
@@ -226,7 +233,8 @@ def result_part(document: JsonObject) -> JsonObject:
     """What of a resolved document can change a result.
 
     Left out: how many trials run at once, what the experiment is called, where its tasks were
-    read from and how they were chosen (the dataset's digest says which they are), the names of
+    read from, how they were chosen (the dataset's digest says which they are) and which of them
+    belong together (`cluster`, which only comparisons use), the names of
     the environment, which the phases hold, and which run a regrading regrades: its grader is in it
     as any other's.
     """

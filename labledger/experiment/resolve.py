@@ -171,7 +171,12 @@ def resolve(authored: Authored, overrides: Overrides | None = None) -> ResolvedE
     require_executable(authored, commands, files)
     selection = Selection(document["dataset"]["limit"], overrides.tasks, overrides.limit)
     path = authored.folder / document["dataset"]["path"]
-    dataset = read_tasks(path, selection, default_image=document["runtime"]["image"])
+    dataset = read_tasks(
+        path,
+        selection,
+        default_image=document["runtime"]["image"],
+        cluster=document["dataset"].get("cluster"),
+    )
     document["dataset"] |= {
         "tasks": len(dataset.tasks),
         "digest": dataset.digest,

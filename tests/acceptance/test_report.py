@@ -113,7 +113,7 @@ def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
         assert found.high is not None
         assert row[3] == f"{100 * found.value:+.1f} points"
         assert row[4] == f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
-        assert row[6] == str(one.pairs)
+        assert row[6] == str(one.tasks)
     texts = chromium.run("[...document.querySelectorAll('.decision')].map((d) => d.innerText)")
     assert all(
         one.decision.text in text for one, text in zip(compared.comparisons, texts, strict=True)

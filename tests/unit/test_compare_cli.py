@@ -50,19 +50,21 @@ def test_the_table_says_all_that_is_to_be_known(path: Path, say: Typed) -> None:
     said = say("run-1")
     assert said.code == 0, said.err
     lines = said.out.splitlines()
-    assert lines[0] == "treat against base in run-1: 9 pairs, 9 tasks"
+    assert lines[0] == "treat against base in run-1, on tasks like these: 9 tasks"
     rate = next(line for line in lines if line.startswith("pass rate"))
     assert rate.split() == ["pass", "rate", "100.0%", "22.2%", "-77.8", "points"]
     for words in (
-        "McNemar's exact test: p = 0.016",
+        "score test: p = 0.013",
+        "odds ratio of the pairs that differ: none, for no pair goes the other way",
         "smallest difference that could be shown: ",
-        "left out: 1 pair (treat: infra_error), 1 pair (both: grade_error)",
+        "left out: 1 trial of treat (infra_error), 1 trial of each (grade_error)",
         "with --errors all-as-failures: -72.7 points",
         "worse on 7 tasks: t00, t01, t02, t03, t04, t05, t06",
     ):
         assert words in said.out
     assert "--errors left-out" not in said.out  # It would not change a thing.
-    assert lines[-1].startswith("treat is worse than base: 77.8 points lower (95 % CI ")
+    said_so = "treat is worse than base on tasks like these: 77.8 points lower (95 % CI "
+    assert lines[-1].startswith(said_so)
 
 
 def test_where_nothing_was_paired_no_direction_is_turned(path: Path, say: Typed) -> None:
@@ -95,7 +97,7 @@ def test_markdown_is_a_table(path: Path, say: Typed) -> None:
     assert len(rows) == 4
     assert {row.count("|") for row in rows} == {5}
     assert rows[0] == "|  | a\\_b | treat | difference |"
-    assert lines[0] == "### treat against a\\_b in run-1: 3 pairs, 3 tasks"
+    assert lines[0] == "### treat against a\\_b in run-1, on tasks like these: 3 tasks"
     assert any(line.startswith("**No difference was shown") for line in lines)
     assert any(line.startswith("- gate missed: `--require-not-worse`") for line in lines)
 
@@ -105,7 +107,10 @@ def test_a_missed_gate_is_exit_code_1(path: Path, say: Typed) -> None:
     runs.make_run(path, LOST)
     said = say("run-1", "--fail-if-worse", "0.02")
     assert said.code == 1
-    assert "gate missed: --fail-if-worse 0.02: treat is shown to be worse by more" in said.err
+    assert (
+        "gate missed: --fail-if-worse 0.02: treat is shown to be worse than base by more"
+        in said.err
+    )
     said = say("run-1", "treat", "base", "--fail-if-worse", "0.02", "--require-not-worse", "0.02")
     assert said.code == 0
     assert said.out.count("gate passed: --") == 2

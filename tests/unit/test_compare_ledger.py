@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import comparison_kit as runs
+import numpy as np
 import pytest
 
 from labledger import schema
-from labledger.analysis import estimates, paired_tests
-from labledger.analysis.comparison import Compared, Comparison, Detectable, SideReport, Significance
-from labledger.analysis.decision import decide
-from labledger.analysis.question import CompareOptions, Errors
+from labledger.analysis import estimates, paired_means, paired_rates
+from labledger.analysis.comparison import Compared, Comparison, SideReport, Significance
+from labledger.analysis.decision import amount, decide, judge_gates
+from labledger.analysis.estimates import Figures
+from labledger.analysis.pairs import Paired
+from labledger.analysis.question import CompareOptions, Errors, Estimand
 from labledger.analysis.rates import Estimate
 from labledger.api import open_ledger
 from labledger.errors import InvalidInput, RunNotFound
@@ -42,19 +45,23 @@ def left_out(found: Compared) -> dict[tuple[str, str], int]:
 
 
 def test_a_run_compares_its_baseline_with_every_treatment(path: Path) -> None:
-    """With several treatments, p values are corrected by Holm's method."""
+    """With several treatments, p values and intervals are corrected for how many they are."""
     runs.make_run(path, {**BASE_BETTER, "other": "FFPPPPPPPPPP", "same": "PPPPPPPPPPPF"})
-    found = compare(path, "run-1").comparisons
+    document = compare(path, "run-1")
+    found = document.comparisons
+    assert document.family == 3
     assert [c.labels for c in found] == [("base", "treat"), ("base", "other"), ("base", "same")]
     p_values = [c.test.p for c in found if c.test]
-    assert p_values == [
-        pytest.approx(paired_tests.mcnemar(g, n)) for g, n in ((0, 7), (1, 2), (0, 0))
-    ]
-    corrected = [c.test.p_holm for c in found if c.test]
-    assert corrected == pytest.approx(paired_tests.holm(p_values))
+    scores = [7 / math.sqrt(7 * 12 / 11), 1 / math.sqrt(3 * 12 / 11), 0]
+    assert p_values == [pytest.approx(math.erfc(z / math.sqrt(2))) for z in scores]
+    corrected = [c.test.p_adjusted for c in found if c.test]
+    assert corrected == pytest.approx([min(1, 3 * p) for p in p_values])
+    low, high = paired_rates.tango_interval(0, 7 * 11 / 12, 11, 1 - 0.05 / 3)
+    assert found[0].difference == Estimate(pytest.approx(-7 / 12), low, high)
+    assert "corrected for 3 comparisons" in found[0].decision.text
     alone = only(path, "run-1", "base", "treat")
     assert alone.test is not None
-    assert alone.test.p_holm is None
+    assert alone.test.p_adjusted is None
     # What one of three comparisons can show is more than what one alone can.
     assert found[0].detectable is not None
     assert alone.detectable is not None
@@ -73,7 +80,8 @@ def test_two_runs_compare_variants_of_the_same_name(path: Path) -> None:
         ("one:treat", "two:treat"),
     ]
     assert [c.difference.value for c in found if c.difference] == pytest.approx([-1 / 3, 1])
-    assert only(path, "one:treat", "two").labels == ("one", "two")
+    # Runs share variant names: the variant is named all the same.
+    assert only(path, "one:treat", "two").labels == ("one:treat", "two:treat")
     assert only(path, "one:gone", "two:treat").labels == ("one:gone", "two:treat")
     assert only(path, "three", "four").labels == ("three:solo", "four:alone")
     assert only(path, "one:base", "one:treat") == only(path, "one", "base", "treat")
@@ -195,11 +203,13 @@ def test_a_difference_is_shown(path: Path) -> None:
     """Seven of twelve tasks lost: worse, by as much as the tables say."""
     runs.make_run(path, BASE_BETTER)
     found = only(path, "run-1")
-    low, high = paired_tests.tango_interval(0, 7, 12, 0.95)
+    low, high = paired_rates.tango_interval(0, 7 * 11 / 12, 11, 0.95)
     assert found.difference == Estimate(pytest.approx(-7 / 12), low, high)
-    assert found.test == Significance(estimates.MCNEMAR, pytest.approx(2 / 2**7), None)
+    p = math.erfc(math.sqrt(7 * 11 / 12 / 2))
+    assert found.test == Significance(paired_rates.SCORE, pytest.approx(p))
     assert found.decision.verdict == "worse"
-    expected = f"treat is worse than base: 58.3 points lower (95 % CI {100 * low:.1f} to"
+    where = "on tasks like these: 58.3 points lower"
+    expected = f"treat is worse than base {where} (95 % CI {100 * low:.1f} to"
     assert found.decision.text.startswith(expected)
     assert [row.task_id for row in found.by_task if row.a != row.b] == [f"t0{n}" for n in range(7)]
 
@@ -212,6 +222,9 @@ def test_no_difference_says_what_could_have_been_seen(path: Path) -> None:
     assert found.detectable is not None
     least = f"smaller than about {100 * (found.detectable.difference or 0):.1f} points"
     assert f"With 12 tasks, a difference {least} would have been missed" in found.decision.text
+    assert f"of the time, if {100 * (found.detectable.discordant or 0):.1f}% of pairs differ" in (
+        found.decision.text
+    )
     runs.make_run(path, {"base": "PPP", "treat": "FFF"}, "small")
     assert "no difference could have been shown" in only(path, "small").decision.text
 
@@ -236,12 +249,15 @@ def test_replications_are_clustered_in_their_tasks(path: Path) -> None:
     runs.make_run(path, {"base": ["PPP"] * 5 + ["PPF"], "treat": ["FFF"] * 4 + ["PPP", "PPF"]})
     found = only(path, "run-1")
     assert (found.tasks, found.pairs, found.replications) == (6, 18, 3)
+    assert found.counts is None  # Trials of one task are not pairs of their own.
+    runs.make_run(path, {"base": "PPPPPP", "treat": "FFFFPP"}, "single")
+    single = only(path, "single")
     assert found.test is not None
-    assert found.test.name == estimates.SIGN_FLIP
-    assert found.test.p == pytest.approx(2 / 2**4)  # Four tasks differ, all one way.
-    single = paired_tests.tango_interval(0, 4, 6, 0.95)
+    assert found.test.p > 0.05  # Of eighteen tasks it would be 0.0006.
     assert found.difference is not None
-    assert (found.difference.low, found.difference.high) == pytest.approx(single)
+    assert single.difference is not None
+    assert found.difference.low == pytest.approx(single.difference.low, abs=0.04)
+    assert found.difference.high == pytest.approx(single.difference.high, abs=0.04)
     assert [(p.k, p.tasks) for p in found.b.pass_at] == [(3, 6)]
     assert found.b.pass_at[0].any is not None
     assert found.b.pass_at[0].any.value == pytest.approx(2 / 6)
@@ -268,7 +284,8 @@ def test_any_numeric_metric(path: Path) -> None:
     found = only(path, "run-1", metric="tokens")
     assert left_out(found) == {("both", "infra_error"): 1}
     differences = [t[0] - b[0] for b, t in zip(base[:8], treat[:8], strict=True)]
-    assert found.difference == paired_tests.mean_difference(differences, 0.95, 0)
+    zeros, groups = [(0.0,)] * 8, [(d,) for d in differences]
+    assert found.difference == paired_means.of_tasks(zeros, groups, 0.95).estimate
     assert found.effect is not None
     mean = math.fsum(differences) / 8
     deviation = math.sqrt(sum((d - mean) ** 2 for d in differences) / 7)
@@ -323,45 +340,135 @@ def test_swapping_the_sides_negates_the_difference(path: Path) -> None:
         assert one.detectable.difference == pytest.approx(other.detectable.difference)
 
 
-def test_the_same_seed_gives_the_same_document(path: Path) -> None:
-    """Random draws are fixed; another seed draws others."""
-    numbers = {"base": [[float(n * n % 17)] for n in range(20)], "treat": [[8.5]] * 20}
-    runs.make_run(path, {"base": "P" * 20, "treat": "P" * 20}, numbers=numbers)
-    one, again, other = (
-        compare(path, "run-1", metric="tokens", seed=seed).as_json() for seed in (1, 1, 2)
-    )
-    assert one == again
-    assert {**one, "seed": 2} != other
+def test_nothing_is_drawn_at_random(path: Path) -> None:
+    """The same trials give the same document, whatever the seed that earlier versions took."""
+    numbers = {"base": [[float(n * n % 17)] for n in range(40)], "treat": [[8.6]] * 40}
+    runs.make_run(path, {"base": "P" * 40, "treat": "P" * 40}, numbers=numbers)
+    one, other = (compare(path, "run-1", metric="tokens", seed=seed).as_json() for seed in (1, 2))
+    assert {**one, "seed": 2} == other
 
 
-@pytest.mark.parametrize(
-    ("low", "p", "verdict", "words"),
-    [
-        (0.01, 0.01, "better", "b is better than a: 20.0 points higher"),
-        (0.01, 0.07, "not_shown", "leaves out 0 but the test is not sure enough"),
-        (-0.01, 0.01, "not_shown", "the interval holds 0"),
-        (-0.01, 0.07, "not_shown", "With 30 tasks"),
-    ],
-)
-def test_interval_and_test_must_agree(low: float, p: float, verdict: str, words: str) -> None:
-    """Where one says yes and the other no, nothing is shown, and that is said."""
-    found = Compared(
-        a=SideReport("r", "a", None),
-        b=SideReport("r", "b", None),
-        tasks=30,
-        pairs=30,
-        replications=1,
-        counts=None,
-        difference=Estimate(0.2, low, 0.4),
-        test=Significance("a test", 0.001, p),
-        effect=None,
-        detectable=Detectable(0.3, 0.8, 0.2, assumed=False),
-        left_out=(),
-        by_task=(),
-    )
-    decision = decide(found, CompareOptions())
-    assert decision.verdict == verdict
-    assert words in decision.text
+# -- one estimand, one story
+
+
+def test_this_suite_or_tasks_like_these(path: Path) -> None:
+    """Three of twenty tasks fell: shown for the suite, not for tasks like these; both are named."""
+    a, b = ["P" * 20] * 20, ["F" * 20] * 3 + ["P" * 20] * 17
+    runs.make_run(path, {"base": a, "treat": b})
+    tasks = compare(path, "run-1", require_not_worse=0.05)
+    suite = compare(path, "run-1", estimand=Estimand.SUITE, require_not_worse=0.05)
+    assert (tasks.estimand, suite.estimand) == ("tasks", "suite")
+    for found, verdict, words in (
+        (tasks, "not_shown", "on tasks like these"),
+        (suite, "worse", "on this suite"),
+    ):
+        assert found.comparisons[0].decision.verdict == verdict
+        assert words in found.comparisons[0].decision.text
+        assert words in found.gates[0].text
+        assert "base" in found.gates[0].text
+
+
+def test_a_suite_that_was_tried_once_has_no_answer(path: Path) -> None:
+    """There is no sample of replications: it is said, and no gate is passed."""
+    runs.make_run(path, BASE_BETTER)
+    found = compare(path, "run-1", estimand=Estimand.SUITE, fail_if_worse=0.1)
+    (one,) = found.comparisons
+    assert (one.test, one.decision.verdict) == (None, "not_shown")
+    assert one.difference == Estimate(pytest.approx(-7 / 12), None, None)
+    assert "each task was tried once on each side" in one.decision.text
+    assert [gate.passed for gate in found.gates] == [False]
+    assert "has no replications" in found.gates[0].text
+
+
+def test_tasks_of_one_cluster_count_once(path: Path) -> None:
+    """The resolved experiment names the field; an option names another one, or one for all runs."""
+    letters = {"base": "P" * 12 + "F" * 8, "treat": "F" * 12 + "P" * 8}
+    payloads = {f"t{n:02d}": {"repo": str(n // 4), "name": n} for n in range(20)}
+    clustered = {"dataset": {"cluster": "task.repo"}}
+    runs.make_run(path, letters, payloads=payloads, resolved=clustered)
+    runs.make_run(path, letters, "plain", payloads=payloads)
+    found = compare(path, "run-1")
+    assert (found.cluster, found.comparisons[0].clusters) == ("task.repo", 5)
+    assert "With 20 tasks in 5 clusters" in found.comparisons[0].decision.text
+    plain = compare(path, "plain")
+    assert (plain.cluster, plain.comparisons[0].clusters) == (None, None)
+    asked = compare(path, "plain", cluster="/task/repo").comparisons[0]
+    assert asked.difference == found.comparisons[0].difference
+    assert asked.difference != plain.comparisons[0].difference
+    assert only(path, "plain", cluster="task.name").clusters == 20
+    both = compare(path, "plain:treat", "run-1:base")
+    assert both.cluster is None
+    assert any("different clusters" in told for told in both.comparisons[0].warnings)
+    assert compare(path, "run-1", estimand=Estimand.SUITE).cluster is None
+    with pytest.raises(InvalidInput, match=r"no text or number at task\.owner in task t00"):
+        compare(path, "plain", cluster="task.owner")
+
+
+def test_replications_need_not_pair(path: Path) -> None:
+    """Each side has a trial that counts, of another number: the task is compared all the same."""
+    runs.make_run(path, {"base": ["Pi"] * 8, "treat": ["iF"] * 8})
+    found = only(path, "run-1")
+    assert (found.tasks, found.pairs, found.decision.verdict) == (8, 8, "worse")
+    assert (found.a.trials, found.b.trials) == (8, 8)
+    assert left_out(found) == {("a", "infra_error"): 8, ("b", "infra_error"): 8}
+
+
+def test_all_figures_are_of_the_same_trials_with_the_same_weights(path: Path) -> None:
+    """Three tasks with ten trials and twelve with one: difference, sides and odds ratio agree."""
+    heavy, light = ["F" * 10] * 3, ["P"] * 12
+    runs.make_run(path, {"base": ["P" * 10] * 3 + ["F"] * 12, "treat": heavy + light})
+    found = only(path, "run-1")
+    assert found.difference is not None
+    assert found.a.mean is not None
+    assert found.b.mean is not None
+    assert found.difference.value == pytest.approx(12 / 15 - 3 / 15)
+    assert (found.a.mean.value, found.b.mean.value) == pytest.approx((3 / 15, 12 / 15))
+    assert found.effect is not None
+    assert found.effect.value == pytest.approx(12 / 3)
+
+
+def test_an_odds_ratio_is_as_infinite_one_way_as_the_other(path: Path) -> None:
+    """25 against none is no number, whichever side has them."""
+    runs.make_run(path, {"base": "P" * 25, "treat": "F" * 25})
+    for sides in (("base", "treat"), ("treat", "base")):
+        found = only(path, "run-1", *sides)
+        assert found.effect is not None
+        assert found.effect.value is None
+
+
+def test_a_constant_shift_is_shown(path: Path) -> None:
+    """By exactly 2 in all fifty tasks: higher, and the interval is that point."""
+    numbers = {"base": [[float(n)] for n in range(50)], "treat": [[n + 2.0] for n in range(50)]}
+    runs.make_run(path, {"base": "P" * 50, "treat": "P" * 50}, numbers=numbers)
+    found = only(path, "run-1", metric="tokens")
+    assert found.decision.verdict == "higher"
+    assert found.difference == Estimate(2.0, 2.0, 2.0)
+
+
+def test_a_skewed_metric_is_warned_of(path: Path) -> None:
+    """One task of twelve that makes up the mean: the interval is told to be of little worth."""
+    numbers = {"base": [[0.0]] * 12, "treat": [[1.0 + n % 3] for n in range(11)] + [[400.0]]}
+    runs.make_run(path, {"base": "P" * 12, "treat": "P" * 12}, numbers=numbers)
+    assert any("skewed" in told for told in only(path, "run-1", metric="tokens").warnings)
+
+
+def test_a_difference_that_is_shown_is_never_said_to_be_nothing() -> None:
+    """Less than a twentieth of a point keeps its digits; none at all is 0.0."""
+    said = [amount(value, CompareOptions()) for value in (0.0003, -0.0003, 0.0, 0.123)]
+    assert said == ["0.03 points", "0.03 points", "0.0 points", "12.3 points"]
+
+
+def test_a_run_and_a_variant(path: Path) -> None:
+    """The baseline against it; the baseline itself lacks another, and near misses are named."""
+    runs.make_run(path, {"base": "PPF", "treat": "PFF", "other": "FFF"})
+    assert only(path, "run-1", "treat").labels == ("base", "treat")
+    assert only(path, "run-1", "other") == only(path, "run-1", "base", "other")
+    with pytest.raises(InvalidInput, match="name two variants, such as run-1 base OTHER"):
+        compare(path, "run-1", "base")
+    with pytest.raises(InvalidInput, match="did you mean 'treat'"):
+        compare(path, "run-1", "tread")
+    with pytest.raises(RunNotFound, match="nothing-like-it"):
+        compare(path, "run-1", "nothing-like-it")
 
 
 # -- gates
@@ -417,3 +524,48 @@ def test_options_that_make_no_sense_are_refused(option: dict[str, Any], words: s
     """Before anything is read."""
     with pytest.raises(InvalidInput, match=words):
         CompareOptions(**option).check()
+
+
+def test_gates_seldom_fail_by_chance_however_many_treatments() -> None:
+    """With twenty treatments that do not differ, a gate is missed once in forty runs at most."""
+    chance = np.random.default_rng(40)
+    for family in (1, 20):
+        options = CompareOptions(fail_if_worse=0.0)
+        alarms = 0
+        for _ in range(200):
+            rate = chance.random(40)
+            base = (chance.random(40) < rate).astype(float)
+            compared = [
+                of_values(base, (chance.random(40) < rate).astype(float), family)
+                for _ in range(family)
+            ]
+            gates = list(judge_gates(compared, options, family))
+            alarms += not all(gate.passed for gate in gates)
+            # A gate never stands beside a decision that says otherwise.
+            for gate, one in zip(gates, compared, strict=True):
+                verdict = decide(one, options, family).verdict
+                assert gate.passed == (verdict != "worse")
+        assert alarms / 200 <= 0.05
+
+
+def of_values(a: Any, b: Any, family: int) -> Compared:
+    """One of `family` comparisons of tasks that were tried once."""
+    groups = [tuple((float(value),) for value in values) for values in (a, b)]
+    paired = Paired(tuple(map(str, range(len(a)))), groups[0], groups[1], ())
+    figures = Figures.of(paired, None, CompareOptions(), family)
+    found = estimates.inference(figures)
+    assert found is not None
+    return Compared(
+        a=SideReport("r", "a", None),
+        b=SideReport("r", "b", None),
+        tasks=len(a),
+        pairs=len(a),
+        replications=1,
+        counts=None,
+        difference=found.estimate,
+        test=Significance(found.test, found.p, min(1.0, found.p * family)),
+        effect=None,
+        detectable=None,
+        left_out=(),
+        by_task=(),
+    )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from scipy import optimize, stats
 from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
+from statsmodels.stats.power import TTestPower
 
-from labledger.analysis import paired_tests, power, rates
+from labledger.analysis import paired_means, paired_rates, power, rates
 
 ALL = 0.95
 
@@ -33,20 +35,62 @@ def test_paired_proportions_as_published(
 ) -> None:
     """Interval and exact test of well-known paired tables."""
     digits = max(len(f"{bound}") - len(f"{bound:.0f}") - 1 for bound in bounds)
-    found = paired_tests.tango_interval(first, second, pairs, ALL)
+    found = paired_rates.tango_interval(first, second, pairs, ALL)
     assert found == pytest.approx(bounds, abs=0.6 * 10**-digits)
-    exact = paired_tests.mcnemar(first, second)
-    reference = reference_mcnemar([[0, first], [second, 0]], exact=True)
-    assert exact == pytest.approx(float(reference.pvalue))
-    if p is not None:
-        assert exact == pytest.approx(p, abs=1e-4)
+    # The p value is that of McNemar's statistic, with the variance times n / (n - 1).
+    reference = reference_mcnemar([[0, first], [second, 0]], exact=False, correction=False)
+    z = math.sqrt(float(reference.statistic) * (pairs - 1) / pairs)
+    assert of_pairs(first, second, pairs).p == pytest.approx(2 * stats.norm.sf(z))
+
+
+def of_pairs(gained: int, lost: int, size: int, confidence: float = ALL) -> rates.Inference:
+    """The comparison of `size` tasks, each tried once."""
+    a = [(0.0,)] * gained + [(1.0,)] * (size - gained)
+    b = [(1.0,)] * gained + [(0.0,)] * lost + [(1.0,)] * (size - gained - lost)
+    return paired_rates.of_tasks(a, b, confidence)
+
+
+def leaves_out_zero(found: rates.Inference) -> bool:
+    low, high = found.estimate.low, found.estimate.high
+    return low is not None and high is not None and not low <= 0 <= high
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.9975])
+def test_interval_and_test_of_rates_cannot_disagree(confidence: float) -> None:
+    """Over every outcome of twelve pairs, and over replicated and clustered tasks."""
+    for gained, lost in itertools.product(range(13), repeat=2):
+        if gained + lost <= 12:
+            found = of_pairs(gained, lost, 12, confidence)
+            assert leaves_out_zero(found) == (found.p < 1 - confidence)
+    chance = np.random.default_rng(12)
+    for _ in range(60):
+        a = (chance.random((9, 3)) < 0.4).astype(float).tolist()
+        b = (chance.random((9, 3)) < 0.8).astype(float).tolist()
+        for clusters in (None, list("aaabbcdef")):
+            found = paired_rates.of_tasks(a, b, confidence, clusters)
+            assert leaves_out_zero(found) == (found.p < 1 - confidence)
+        found = paired_rates.of_suite(a, b, confidence)
+        assert leaves_out_zero(found) == (found.p < 1 - confidence)
+
+
+@pytest.mark.parametrize("size", [10, 17, 40])
+@pytest.mark.parametrize("family", [1, 4, 20])
+def test_the_error_of_one_replication_is_at_most_as_asked(size: int, family: int) -> None:
+    """Enumerated over all outcomes, whatever the share of pairs that differ, up to 60 %."""
+    level = 0.05 / family
+    outcomes = [(g, n) for g in range(size + 1) for n in range(size + 1 - g)]
+    rejected = np.array([of_pairs(g, n, size).p < level for g, n in outcomes])
+    table = np.array([(g, n, size - g - n) for g, n in outcomes])
+    for share in np.linspace(0.02, 0.6, 15):
+        chances = stats.multinomial.pmf(table, size, (share / 2, share / 2, 1 - share))
+        assert chances[rejected].sum() <= level
 
 
 def test_the_bounds_are_where_the_score_statistic_is_the_quantile() -> None:
     """Tango's bounds, with the constrained maximum of the likelihood found by search."""
     z = stats.norm.ppf(0.975)
     for table in ((3, 5, 20), (0, 4, 12), (9, 1, 30)):
-        for bound in paired_tests.tango_interval(*table, ALL):
+        for bound in paired_rates.tango_interval(*table, ALL):
             assert abs(score_statistic(*table, bound)) == pytest.approx(z, abs=1e-3)
 
 
@@ -70,19 +114,19 @@ def test_an_interval_always_has_a_width_and_stays_in_range() -> None:
     """Also where no pair differs, or every one does."""
     for size in (1, 2, 5, 30):
         for gained, lost in ((0, 0), (size, 0), (0, size), (1, 0)):
-            low, high = paired_tests.tango_interval(gained, lost, size, ALL)
+            low, high = paired_rates.tango_interval(gained, lost, size, ALL)
             assert -1 <= low < high <= 1
             assert low <= (gained - lost) / size <= high
     z2 = stats.norm.ppf(0.975) ** 2
     bound = z2 / (12 + z2)  # What Tango's formula comes to without discordant pairs.
-    assert paired_tests.tango_interval(0, 0, 12, ALL) == pytest.approx((-bound, bound))
+    assert paired_rates.tango_interval(0, 0, 12, ALL) == pytest.approx((-bound, bound))
 
 
 def test_coverage_of_one_replication() -> None:
     """Over every outcome that 15 tasks can have, the interval holds the truth often enough."""
     size = 15
     outcomes = [(g, n) for g in range(size + 1) for n in range(size + 1 - g)]
-    bounds = {o: paired_tests.tango_interval(*o, size, ALL) for o in outcomes}
+    bounds = {o: paired_rates.tango_interval(*o, size, ALL) for o in outcomes}
     covered = []
     for up, down in itertools.product((0.02, 0.1, 0.2, 0.35, 0.5), repeat=2):
         chances = stats.multinomial.pmf(
@@ -109,7 +153,9 @@ def test_coverage_of_replications(tasks: int, replications: int) -> None:
         spread = chance.uniform(-0.4, 0.4, tasks)[:, np.newaxis]
         a = chance.random((tasks, replications)) < difficulty
         b = chance.random((tasks, replications)) < np.clip(difficulty + spread, 0, 1)
-        found = paired_tests.rate_difference((b.astype(float) - a).tolist(), ALL)
+        found = paired_rates.of_tasks(
+            a.astype(float).tolist(), b.astype(float).tolist(), ALL
+        ).estimate
         assert found.low is not None
         assert found.high is not None
         held += found.low <= 0 <= found.high  # The difficulty and the spread are symmetric.
@@ -117,56 +163,243 @@ def test_coverage_of_replications(tasks: int, replications: int) -> None:
 
 
 def test_replications_that_are_copies_add_nothing() -> None:
-    """Pairing and clustering: copied pairs leave the interval as it was with one."""
-    single = [[1.0], [0.0], [0.0], [-1.0], [1.0], [1.0], [0.0]]
-    copied = [pairs * 8 for pairs in single]
-    assert paired_tests.rate_difference(copied, ALL) == paired_tests.rate_difference(single, ALL)
+    """Pairing and clustering: copied trials leave interval and test as they were with one."""
+    a, b = [[1.0], [0.0], [0.0], [1.0], [0.0], [1.0]], [[1.0], [1.0], [0.0], [0.0], [1.0], [1.0]]
+    single = paired_rates.of_tasks(a, b, ALL)
+    copied = paired_rates.of_tasks([x * 8 for x in a], [x * 8 for x in b], ALL)
+    assert copied.p == pytest.approx(single.p)
+    assert copied.estimate.low == pytest.approx(single.estimate.low)
+    assert copied.estimate.high == pytest.approx(single.estimate.high)
+    # Six tasks, copied into six clusters, are six clusters.
+    clustered = paired_rates.of_tasks(a * 8, b * 8, ALL, [str(n) for n in range(6)] * 8)
+    assert clustered.p == pytest.approx(single.p)
+    assert clustered.estimate.low == pytest.approx(single.estimate.low)
+
+
+def test_a_side_keeps_its_other_replications() -> None:
+    """The rates of a task's trials are compared; replications are not paired one by one."""
+    found = paired_rates.of_tasks([[1.0, 1.0], [0.0]] * 6, [[0.0], [0.0, 0.0, 0.0]] * 6, ALL)
+    assert found.estimate.value == pytest.approx(-0.5)
+
+
+@pytest.mark.parametrize("kind", ["rates", "means"])
+def test_clusters_are_what_is_drawn(kind: str) -> None:
+    """Thirty repositories of ten tasks that resemble each other: a false alarm in twenty."""
+    chance = np.random.default_rng(30)
+    names = [str(n // 10) for n in range(300)]
+    alarms = {"tasks": 0, "clusters": 0}
+    for _ in range(300):
+        shared = np.repeat(chance.normal(0, 1, 30), 10)
+        if kind == "rates":
+            own = chance.random(300)
+            a, b = own < stats.norm.cdf(shared), own < stats.norm.cdf(-shared)
+            # B and A win in whole repositories, as often the one as the other.
+            of = paired_rates.of_tasks
+        else:
+            a, b = np.zeros(300), shared + chance.normal(0, 1, 300)
+            of = paired_means.of_tasks
+        groups = [[[float(x)] for x in side] for side in (a, b)]
+        alarms["tasks"] += of(*groups, ALL).p < 0.05
+        alarms["clusters"] += of(*groups, ALL, names).p < 0.05
+    assert alarms["clusters"] / 300 == pytest.approx(0.05, abs=0.035)
+    assert alarms["tasks"] / 300 > 0.11
+
+
+# -- tasks as given
+
+
+def test_likeliest_rates_are_what_a_search_finds() -> None:
+    """The closed form of Miettinen and Nurminen against a search over the likelihood."""
+    chance = random.Random(11)
+    for _ in range(100):
+        n_a, n_b = chance.randint(1, 7), chance.randint(1, 7)
+        x_a, x_b = chance.randint(0, n_a), chance.randint(0, n_b)
+        difference = chance.uniform(-0.95, 0.95)
+        table = paired_rates.Strata(
+            np.ones(1), *(np.array([float(v)]) for v in (x_a, n_a, x_b, n_b))
+        )
+
+        def unlikely(
+            rate: float, table: tuple[int, ...] = (x_a, n_a, x_b, n_b), shift: float = difference
+        ) -> float:
+            counts = (table[0], table[1] - table[0], table[2], table[3] - table[2])
+            shares = (rate, 1 - rate, rate + shift, 1 - rate - shift)
+            return -sum(n * math.log(max(p, 1e-300)) for n, p in zip(counts, shares, strict=True))
+
+        limits = (max(0.0, -difference), min(1.0, 1 - difference))
+        best = optimize.minimize_scalar(
+            unlikely, bounds=limits, method="bounded", options={"xatol": 1e-12}
+        )
+        found = float(paired_rates.likeliest_rates(table, difference)[0])
+        assert unlikely(found) == pytest.approx(best.fun, abs=1e-6)
+
+
+def test_a_suite_knows_three_tasks_that_fell() -> None:
+    """Three of twenty tasks fall from 20 of 20 to none: no luck, though tasks like these vary."""
+    a = [[1.0] * 20] * 20
+    b = [[0.0] * 20] * 3 + [[1.0] * 20] * 17
+    suite, tasks = paired_rates.of_suite(a, b, ALL), paired_rates.of_tasks(a, b, ALL)
+    assert suite.estimate.value == tasks.estimate.value == pytest.approx(-0.15)
+    assert suite.p < 1e-10
+    assert tasks.p > 0.05
+    even = paired_rates.of_suite(a, a, ALL)
+    assert even.p == 1
+    assert even.estimate.high == pytest.approx(stats.norm.ppf(0.975) ** 2 / 400, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["even", "flaky few", "opposite", "fallen"])
+def test_coverage_of_a_suite(kind: str) -> None:
+    """Twenty given tasks, tried three times: the interval holds their own difference."""
+    chance = np.random.default_rng(20)
+    n = np.arange(20)
+    given = {
+        "even": (np.full(20, 0.5), np.full(20, 0.5)),
+        "flaky few": (np.where(n < 16, 1.0, 0.5), np.where(n < 16, 1.0, 0.5)),
+        "opposite": (np.where(n % 2, 0.2, 0.8), np.where(n % 2, 0.8, 0.2)),
+        "fallen": (np.full(20, 0.95), np.where(n < 3, 0.1, 0.95)),
+    }
+    rate_a, rate_b = given[kind]
+    held = 0
+    for _ in range(200):
+        a = (chance.random((20, 3)) < rate_a[:, np.newaxis]).astype(float).tolist()
+        b = (chance.random((20, 3)) < rate_b[:, np.newaxis]).astype(float).tolist()
+        found = paired_rates.of_suite(a, b, ALL).estimate
+        held += (found.low or 0) <= (rate_b - rate_a).mean() <= (found.high or 0)
+    assert held / 200 > 0.92
+
+
+def test_a_suites_metric_is_a_welch_test_over_its_tasks() -> None:
+    """Of one task it is Welch's test; of several, intervals hold their own difference."""
+    a, b = [3.0, 5.0, 4.0, 7.0], [6.0, 8.5, 9.0]
+    found = paired_means.of_suite([a], [b], ALL)
+    reference = stats.ttest_ind(b, a, equal_var=False)
+    assert found.p == pytest.approx(reference.pvalue)
+    bounds = reference.confidence_interval(ALL)
+    assert (found.estimate.low, found.estimate.high) == pytest.approx((bounds.low, bounds.high))
+    chance = np.random.default_rng(21)
+    held = 0
+    for _ in range(300):
+        shift = np.where(np.arange(8) < 4, 5.0, -3.0)[:, np.newaxis]
+        sides = (chance.normal(0, 1, (8, 3)), shift + chance.normal(0, 2, (8, 3)))
+        found = paired_means.of_suite(*(side.tolist() for side in sides), ALL)
+        held += (found.estimate.low or 0) <= 1.0 <= (found.estimate.high or 0)
+    assert held / 300 == pytest.approx(0.95, abs=0.04)
+
+
+def test_a_suite_whose_trials_never_vary() -> None:
+    """Enough equal trials on both sides show a constant difference; too few do not."""
+    found = paired_means.of_suite([[1.0] * 3] * 4, [[3.0] * 3] * 4, ALL)
+    assert (found.estimate.low, found.estimate.high) == (2.0, 2.0)
+    assert found.p == pytest.approx(2 / 20**4)
+    few = paired_means.of_suite([[1.0] * 2], [[3.0] * 2], ALL)
+    assert (few.estimate.low, few.p) == (None, pytest.approx(2 / 6))
 
 
 # -- tests by exchange
 
 
+DARWIN = [49.0, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
+
+
+def exchange_p(values: Sequence[float]) -> float:
+    return paired_means.exchange_p(np.array(values, dtype=float))[0]
+
+
+def of_differences(
+    values: Sequence[float], confidence: float = ALL, clusters: Sequence[str] | None = None
+) -> rates.Inference:
+    groups = [(float(value),) for value in values]
+    return paired_means.of_tasks([(0.0,)] * len(values), groups, confidence, clusters)
+
+
 def test_fishers_permutation_test_of_darwins_plants() -> None:
     """Fisher 1935, The Design of Experiments, section 21: 1,726 of 32,768 exchanges."""
-    darwin = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
-    assert paired_tests.sign_flip_test(darwin, 0) == pytest.approx(1726 / 32768)
+    assert exchange_p(DARWIN) == pytest.approx(1726 / 32768)
 
 
-def test_the_sign_flip_test_against_all_exchanges() -> None:
+def test_the_exchange_test_against_all_exchanges() -> None:
     """The p value is the share of exchanges that come out at least as far from 0."""
     chance = random.Random(4)
-    for _ in range(10):
-        values = [chance.choice([-0.5, -0.25, 0, 0.25, 0.5, 1]) for _ in range(7)]
-        signs = itertools.product((1, -1), repeat=len(values))
-        sums = [sum(s * v for s, v in zip(sign, values, strict=True)) for sign in signs]
-        upper = sum(total >= sum(values) for total in sums) / len(sums)
-        lower = sum(total <= sum(values) for total in sums) / len(sums)
-        expected = min(1.0, 2 * min(upper, lower))
-        assert paired_tests.sign_flip_test(values, 0) == pytest.approx(expected)
+    for count in (3, 7, 10):
+        for _ in range(6):
+            lattice = [chance.choice([-0.5, -0.25, 0, 0.25, 0.5, 1]) for _ in range(count)]
+            for values in (lattice, [value + chance.random() for value in lattice]):
+                signs = itertools.product((1, -1), repeat=count)
+                sums = [sum(s * v for s, v in zip(sign, values, strict=True)) for sign in signs]
+                far = abs(sum(values)) - 1e-9
+                expected = sum(abs(total) >= far for total in sums) / len(sums)
+                assert exchange_p(values) == pytest.approx(expected)
 
 
-def test_many_tasks_are_sampled_the_same_for_the_same_seed() -> None:
-    """Random flips are fixed by the seed, and near the normal approximation they stand for."""
-    values = list(np.random.default_rng(3).normal(0.3, 1, 60))
-    found = paired_tests.sign_flip_test(values, 1)
-    assert found == paired_tests.sign_flip_test(values, 1)
-    assert found != paired_tests.sign_flip_test(values, 2)
-    assert found == pytest.approx(stats.ttest_1samp(values, 0).pvalue, abs=0.02)
-    assert paired_tests.sign_flip_test([5.0] * 60, 1) > 0  # As seen is one of the ways.
+def test_many_tasks_are_counted_exactly_too() -> None:
+    """Beyond thirty, values on a lattice are added up: against the binomial distribution.
+
+    There is no smallest p value, and exact ties are 1.
+    """
+    values = [1.0] * 140 + [-1.0] * 60
+    assert exchange_p(values) == pytest.approx(stats.binomtest(60, 200).pvalue)
+    values = [0.25] * 140 + [-0.25] * 60 + [0.0] * 300
+    assert exchange_p(values) == pytest.approx(stats.binomtest(60, 200).pvalue)
+    assert exchange_p([5.0] * 60) == pytest.approx(2.0**-59)
+    assert exchange_p([1.0, -1.0] * 40) == 1
+    assert exchange_p([0.1 * n for n in (3, -3, 1, -1, 2, -2)] * 9) == 1
+
+
+def test_two_ways_of_counting_agree() -> None:
+    """Halves, the lattice and the saddlepoint give the same p value, near and far."""
+    chance = np.random.default_rng(3)
+    for shift in (0, 4, 9):
+        values = chance.integers(-12, 13, 28) + shift
+        sizes = np.abs(values[values != 0]).astype(float)
+        total = abs(float(values.sum()))
+        limit = (sizes.sum() - total) / 2
+        halves = paired_means._share_up_to(sizes, limit)
+        lattice = paired_means._lattice_share(sizes, int(limit))
+        assert halves == pytest.approx(lattice)
+        if total:
+            # The sums are one of every second whole number: half a step of continuity.
+            approximate = paired_means._saddlepoint_tail(sizes, total - 1)
+            assert approximate == pytest.approx(lattice, rel=0.03)
+
+
+def test_the_saddlepoint_is_good_to_a_hundredth() -> None:
+    """Beyond what is counted: against all exchanges of thirty numbers that share no step."""
+    chance = np.random.default_rng(13)
+    for shift in (0.2, 0.5, 1.0):
+        values = chance.exponential(1, 30) * chance.choice([-1, 1], 30) + shift
+        sizes, total = np.abs(values), abs(float(values.sum()))
+        exact = paired_means._share_up_to(sizes, (sizes.sum() - total) / 2)
+        assert paired_means._saddlepoint_tail(sizes, total) == pytest.approx(exact, rel=0.02)
 
 
 def test_the_interval_of_a_mean_is_the_test_turned_round() -> None:
     """Means within the interval are not rejected; those just beyond it are."""
-    values = [0.3, 1.7, -0.4, 2.2, 0.9, 3.1, 1.2, -1.0]
-    found = paired_tests.mean_difference(values, ALL, 0)
-    assert found.low is not None
-    assert found.high is not None
-    for bound, outward in ((found.low, -1e-6), (found.high, 1e-6)):
-        inside, outside = (
-            paired_tests.sign_flip_test([v - bound - step for v in values], 0)
-            for step in (-outward, outward)
-        )
-        assert outside < 0.05 <= inside
+    few = [0.3, 1.7, -0.4, 2.2, 0.9, 3.1, 1.2, -1.0]
+    many = list(np.random.default_rng(14).normal(1, 2, 45))
+    for values in (few, many):
+        found = of_differences(values).estimate
+        assert found.low is not None
+        assert found.high is not None
+        for bound, outward in ((found.low, -1e-4), (found.high, 1e-4)):
+            inside, outside = (
+                exchange_p([v - bound - step for v in values]) for step in (-outward, outward)
+            )
+            assert outside < 0.05 <= inside
+
+
+@pytest.mark.parametrize("confidence", [0.95, 0.9975])
+def test_interval_and_test_of_means_cannot_disagree(confidence: float) -> None:
+    """Whole numbers and others, few tasks and many, also where the p value is near the level."""
+    chance = np.random.default_rng(15)
+    for count in (7, 12, 25, 60):
+        for _ in range(12):
+            values = chance.normal(3 / math.sqrt(count), 1, count)
+            for found in (
+                of_differences(list(values), confidence),
+                of_differences(list(np.rint(2 * values)), confidence),
+                of_differences(list(values), confidence, [str(n % 20) for n in range(count)]),
+            ):
+                assert leaves_out_zero(found) == (found.p < 1 - confidence)
 
 
 @pytest.mark.parametrize("tasks", [7, 20])
@@ -175,58 +408,62 @@ def test_coverage_of_a_mean(tasks: int) -> None:
     chance = np.random.default_rng(5)
     held = 0
     for _ in range(200):
-        values = list(1.5 + chance.standard_t(3, tasks))
-        found = paired_tests.mean_difference(values, ALL, 0)
+        found = of_differences(list(1.5 + chance.standard_t(3, tasks))).estimate
         assert found.low is not None
         assert found.high is not None
         held += found.low <= 1.5 <= found.high
     assert held / 200 > 0.93
 
 
+def test_skewed_differences_are_called_so() -> None:
+    """Of lognormal differences most samples are; of normal ones, few or none."""
+    chance = np.random.default_rng(16)
+    for tasks in (12, 30):
+        skewed = [paired_means.is_skewed(list(chance.lognormal(0, 1, tasks))) for _ in range(200)]
+        normal = [paired_means.is_skewed(list(chance.normal(0, 1, tasks))) for _ in range(200)]
+        assert np.mean(skewed) > 0.7
+        assert np.mean(normal) < 0.15
+
+
 def test_a_mean_that_cannot_have_an_interval_has_none() -> None:
-    """Five tasks cannot support 95 %, and differences that do not vary tell no spread."""
-    for values in ([1.0, 2.0, 3.0, 4.0, 5.0], [2.0] * 50):
-        found = paired_tests.mean_difference(values, ALL, 0)
-        assert (found.low, found.high) == (None, None)
-        assert found.value == sum(values) / len(values)
-    assert paired_tests.mean_difference([1.0, 2.0, 3.0, 4.0, 5.0], 0.9, 0).low == 1.0
+    """Five tasks cannot support 95 %; a constant shift of enough tasks is shown, as a point."""
+    few = of_differences([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert few.estimate == rates.Estimate(3.0, None, None)
+    assert few.p == 2.0**-4
+    assert of_differences([1.0, 2.0, 3.0, 4.0, 5.0], 0.9).estimate.low == 1.0
+    for count in (8, 50, 2000):
+        constant = of_differences([2.0] * count)
+        assert constant.estimate == rates.Estimate(2.0, 2.0, 2.0)
+        assert constant.p == 2.0 ** (1 - count)
+    same = of_differences([0.0] * 50)
+    assert same.p == 1
+    assert not leaves_out_zero(same)
 
 
 def test_turning_the_sides_turns_the_signs() -> None:
     """Swapping A and B negates value and bounds, and leaves the p value."""
     chance = random.Random(6)
-    groups = [[float(chance.choice([-1, 0, 0, 1, 1])) for _ in range(3)] for _ in range(20)]
-    turned = [[-d for d in group] for group in groups]
+    a, b = ([[float(chance.random() < p) for _ in range(3)] for _ in range(20)] for p in (0.4, 0.6))
     for of in (
-        lambda found: paired_tests.rate_difference(found, ALL),
-        lambda found: paired_tests.mean_difference(rates.task_means(found), ALL, 7),
+        paired_rates.of_tasks,
+        paired_rates.of_suite,
+        paired_means.of_tasks,
+        paired_means.of_suite,
     ):
-        one, other = of(groups), of(turned)
-        assert one.value == -other.value
-        assert one.low == pytest.approx(-other.high)
-        assert one.high == pytest.approx(-other.low)
-    tests = [paired_tests.sign_flip_test(rates.task_means(g), 7) for g in (groups, turned)]
-    assert tests[0] == pytest.approx(tests[1])
-
-
-def test_holms_correction() -> None:
-    """The usual example of the step-down method, and its definition, for any p values."""
-    assert paired_tests.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    chance = random.Random(8)
-    p_values = [chance.random() ** 3 for _ in range(9)]
-    ranked = sorted(p_values)
-    for p, found in zip(p_values, paired_tests.holm(p_values), strict=True):
-        steps = [(9 - i) * q for i, q in enumerate(ranked) if q <= p]
-        assert found == pytest.approx(min(1.0, max(steps)))
+        one, other = of(a, b, ALL), of(b, a, ALL)
+        assert one.estimate.value == pytest.approx(-other.estimate.value)
+        assert one.estimate.low == pytest.approx(-(other.estimate.high or 0))
+        assert one.estimate.high == pytest.approx(-(other.estimate.low or 0))
+        assert one.p == pytest.approx(other.p)
 
 
 def test_standardized_differences() -> None:
     """d_z is the t statistic over the root of the number of tasks (Cohen 1988)."""
     values = [0.3, 1.7, -0.4, 2.2, 0.9]
     t = stats.ttest_1samp(values, 0).statistic
-    assert paired_tests.standardized(values) == pytest.approx(t / math.sqrt(5))
-    assert paired_tests.standardized([1.0, 1.0]) is None
-    assert paired_tests.standardized([1.0]) is None
+    assert paired_means.standardized(values) == pytest.approx(t / math.sqrt(5))
+    assert paired_means.standardized([1.0, 1.0]) is None
+    assert paired_means.standardized([1.0]) is None
 
 
 # -- power
@@ -239,7 +476,7 @@ def test_power_is_that_of_every_outcome() -> None:
         stats.multinomial.pmf((g, n, size - g - n), size, (up, down, 1 - up - down))
         for g in range(size + 1)
         for n in range(size + 1 - g)
-        if paired_tests.mcnemar(g, n) <= 0.05
+        if of_pairs(g, n, size).p < 0.05
     )
     assert power.rate_power(size, up + down, up - down, ALL) == pytest.approx(expected)
 
@@ -264,28 +501,29 @@ def test_what_could_be_shown_is_shown_four_times_in_five(size: int, discordant: 
     drawn = chance.multinomial(
         size, ((share + least) / 2, (share - least) / 2, 1 - share), size=1000
     )
-    rejected = [paired_tests.mcnemar(int(g), int(n)) <= 0.05 for g, n, _ in drawn]
+    rejected = [of_pairs(int(g), int(n), size).p < 0.05 for g, n, _ in drawn]
     assert np.mean(rejected) == pytest.approx(0.8, abs=0.04)
 
 
 def test_too_few_tasks_can_show_nothing() -> None:
-    """Five tasks all lost are p = 0.0625: no difference can be shown at 95 %."""
-    assert power.detectable_rate(5, 0.5, ALL) is None
-    assert not power.can_be_shown(5, ALL)
-    assert paired_tests.mcnemar(5, 0) > 0.05
-    assert power.can_be_shown(6, ALL)
-    assert paired_tests.mcnemar(6, 0) < 0.05
+    """Four tasks all lost are p = 0.083: no difference can be shown at 95 %."""
+    assert power.detectable_rate(4, 0.5, ALL) is None
+    assert not power.rate_can_be_shown(4, ALL)
+    assert of_pairs(4, 0, 4).p > 0.05
+    assert power.rate_can_be_shown(5, ALL)
+    assert of_pairs(5, 0, 5).p < 0.05
+    assert not power.mean_can_be_shown(5, ALL)
+    assert power.mean_can_be_shown(6, ALL)
 
 
 def test_means_that_could_be_shown_are_shown_four_times_in_five() -> None:
     """Normal differences with the smallest detectable mean reject in about 80 % of cases."""
     chance = np.random.default_rng(10)
-    unit = np.array([-1.0, 1.0] * 5)
-    least = power.detectable_mean(list(3 * unit / unit.std(ddof=1)), ALL)
+    least = power.detectable_shift(3 / math.sqrt(10), 9, ALL)
     assert least is not None
-    rejected = [
-        paired_tests.sign_flip_test(list(chance.normal(least, 3, 10)), 0) < 0.05 for _ in range(200)
-    ]
+    assert least / 3 == pytest.approx(TTestPower().solve_power(nobs=10, alpha=0.05, power=0.8))
+    rejected = [exchange_p(chance.normal(least, 3, 10)) < 0.05 for _ in range(200)]
     assert np.mean(rejected) == pytest.approx(0.8, abs=0.08)
-    assert power.detectable_mean([1.0], ALL) is None
-    assert power.detectable_mean([1.0] * 9, ALL) is None
+    assert power.detectable_shift(0.0, 9, ALL) is None
+    many = power.detectable_shift(1.0, math.inf, ALL)
+    assert many == pytest.approx(power.detectable_shift(1.0, 90_000, ALL), rel=1e-3)

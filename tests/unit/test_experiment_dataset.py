@@ -18,6 +18,7 @@ from experiment_files import TASKS, Folder
 from labledger import canonical, schema
 from labledger.errors import ExperimentChanged, InvalidInput
 from labledger.experiment import dataset, task_row
+from labledger.experiment.clusters import cluster_of
 from labledger.experiment.dataset import Selection, read_tasks
 from labledger.experiment.findings import Refused
 from labledger.experiment.workspaces import Source
@@ -387,3 +388,18 @@ def test_freezing_notices_changed_files(folder: Folder, name: str, content: str 
         folder.write(name, content)
     with pytest.raises(ExperimentChanged, match="changed while"):
         resolved.freeze(ArtifactStore(folder.path / "store"))
+
+
+@pytest.mark.parametrize("field", ["task.repo", "/task/repo"])
+def test_every_task_has_the_cluster_of_the_dataset(folder: Folder, field: str) -> None:
+    """A field by pointer or by dots; a task without it is refused with its line."""
+    rows = [{"id": "a", "task": {"repo": "x"}}, {"id": "b", "task": {"repo": 7}}]
+    plain = read_tasks(folder.tasks(rows), Selection(), default_image="i")
+    clustered = read_tasks(folder.tasks(rows), Selection(), default_image="i", cluster=field)
+    assert clustered.digest == plain.digest
+    assert [cluster_of(row, field) for _, row in clustered.rows()] == ["x", "7"]
+    rows += [{"id": "c", "task": {"repo": None}}, {"id": "d", "task": "text"}]
+    with pytest.raises(InvalidInput) as caught:
+        read_tasks(folder.tasks(rows), Selection(), default_image="i", cluster=field)
+    assert [problem.line for problem in caught.value.problems] == [3, 4]
+    assert f"no text or number at {field}" in str(caught.value.problems[0])

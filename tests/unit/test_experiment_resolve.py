@@ -363,3 +363,16 @@ def test_the_containers_own_names_are_asked_of_nobody(folder: Folder) -> None:
     assert experiment.required_names == ("TOKEN",)
     resolved = experiment.document["variants"][0]["agent"]["command"]
     assert resolved[3:] == ["${AGENTLAB_TASK_PATH}", "--in", "${WORKSPACE}"]
+
+
+def test_the_cluster_is_frozen_and_changes_no_digest(folder: Folder) -> None:
+    """Comparisons read it from the resolved experiment; results do not depend on it."""
+    plain = folder.resolve()
+    assert "cluster" not in plain.document["dataset"]
+    folder.data["dataset"]["cluster"] = "task.n"
+    clustered = folder.resolve()
+    assert clustered.document["dataset"]["cluster"] == "task.n"
+    assert clustered.digest == plain.digest
+    assert differences(plain.document, digests(plain), clustered) == []
+    folder.data["dataset"]["cluster"] = "task..n"
+    assert "dataset.cluster" in str(folder.problems()[0])

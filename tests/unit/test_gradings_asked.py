@@ -226,17 +226,19 @@ def test_the_library_and_the_command_take_a_generation(path: Path, tmp_path: Pat
 def test_two_gradings_of_the_same_trials_are_compared(path: Path) -> None:
     """Variants of the same name; nobody is called better, for nothing but the grader differs."""
     base, treat = compare(path, "run-1.g1", "run-1.g2").comparisons
-    assert base.labels == treat.labels == ("run-1.g1", "run-1.g2")
+    assert base.labels == ("run-1.g1:base", "run-1.g2:base")
+    assert treat.labels == ("run-1.g1:treat", "run-1.g2:treat")
     assert (base.a.variant_id, base.b.variant_id, treat.a.variant_id) == ("base", "base", "treat")
     assert base.counts is not None
     assert (base.counts.both, base.counts.only_a, base.counts.only_b) == (3, 9, 0)
     assert base.same_trials
     assert base.decision.verdict == "lower"
     assert base.decision.text.startswith(
-        "Of the same trials, the pass rate is lower in run-1.g2 than in run-1.g1: 75.0 points"
+        "Of the same trials, the pass rate is lower in run-1.g2:base than in run-1.g1:base on "
+        "tasks like these: 75.0 points"
     )
     assert treat.decision.verdict == "not_shown"
-    assert "run-1.g1 and run-1.g2 of the same trials" in treat.decision.text
+    assert "run-1.g1:treat and run-1.g2:treat of the same trials" in treat.decision.text
     sides = base.a.grading, base.b.grading
     assert [(s and (s.run_id, s.generation, s.generations, s.grader_digest)) for s in sides] == [
         ("run-1", 1, 4, DIGESTS[1]),
@@ -282,7 +284,7 @@ def test_a_metric_is_compared_between_gradings(path: Path) -> None:
     base, _ = compare(path, "run-1.g1", "run-1.g2", metric="resolved").comparisons
     assert base.difference is not None
     assert base.difference.value == -0.75
-    assert base.decision.text.startswith("Of the same trials, resolved is lower in run-1.g2")
+    assert base.decision.text.startswith("Of the same trials, resolved is lower in run-1.g2:base")
     with pytest.raises(InvalidInput, match="there is pass_rate, agent_ms, confidence, resolved"):
         compare(path, "run-1.g1", "run-1.g2", metric="nothing")
 
@@ -374,7 +376,8 @@ def test_a_report_compares_its_gradings(path: Path) -> None:
         report = ledger.report("run-1.g2", options)
         forms = [ledger.rendered_report("run-1.g2", form, options) for form in ("html", "markdown")]
     assert report["headline"].startswith(
-        "Of the same trials, the pass rate is lower in run-1.g2 than in run-1.g1 (-75.0 points"
+        "Of the same trials, the pass rate is lower in run-1.g2:base than in run-1.g1:base on "
+        "tasks like these (-75.0 points"
     )
     for form in forms:
         assert "grading 2 of 4 of run run-1, which does not count" in form.decode()

@@ -105,8 +105,8 @@ def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
 
 def test_what_is_compared_can_be_chosen(path: Path) -> None:
     """Another run is A against this one, two variants are A and B; others are refused."""
-    comparison_kit.make_run(path, {"base": ["P"] * 6, "treat": ["F"] * 6})
-    comparison_kit.make_run(path, {"base": ["F"] * 6, "treat": ["F"] * 6}, "run-0")
+    comparison_kit.make_run(path, {"base": ["P"] * 8, "treat": ["F"] * 8})
+    comparison_kit.make_run(path, {"base": ["F"] * 8, "treat": ["F"] * 8}, "run-0")
     found = facts(path, compare=("treat base", "run-0:base"))
     sides = [
         (one["a"]["run_id"], one["a"]["variant_id"], one["b"]["run_id"], one["b"]["variant_id"])
@@ -117,7 +117,12 @@ def test_what_is_compared_can_be_chosen(path: Path) -> None:
         ("run-1", "treat", "run-1", "base"),
         ("run-0", "base", "run-1", "base"),
     ]
-    assert found["headline"].startswith("base is better than treat (+100.0 points, 95 % CI +")
+    # Repeated options are one family.
+    assert {document["family"] for document in found["comparisons"]} == {2}
+    assert found["headline"].startswith(
+        "base is better than treat on tasks like these (+100.0 points, 95 % CI for all 2 "
+        "comparisons +"
+    )
     with pytest.raises(InvalidInput, match="expected another run, two variants"):
         facts(path, compare=("a b c",))
 

@@ -15,6 +15,7 @@ import pytest
 from experiments import command_env
 from markdown_it import MarkdownIt
 
+from labledger.analysis.question import Estimand
 from labledger.analysis.report import figures
 from labledger.analysis.report.logs import pack
 from labledger.analysis.report.options import Logs
@@ -42,7 +43,7 @@ def test_markdown_holds_the_numbers(path: Path) -> None:
 
 
 def test_markdown_says_which_p_values_are_corrected(path: Path) -> None:
-    """With several treatments the column holds p values by Holm, and is called so."""
+    """With several treatments the column holds corrected p values, and is called so."""
     letters = {"base": "P" * 8, "one": "F" * 8, "two": "PF" * 4}
     comparison_kit.make_run(path, letters)
     comparison_kit.make_run(path, {"base": "P" * 8, "one": "F" * 8}, "run-2")
@@ -50,10 +51,54 @@ def test_markdown_says_which_p_values_are_corrected(path: Path) -> None:
         several, single = (
             ledger.rendered_report(run, "markdown").decode() for run in ("run-1", "run-2")
         )
-    assert "| p by Holm | pairs |" in several
+    assert "| p of 2 comparisons | tasks |" in several
     assert "| 0.016 |" in several
-    assert "| p | pairs |" in single
+    assert "| p | tasks |" in single
     assert "| 0.008 |" in single
+
+
+def test_a_rate_that_is_another_elsewhere_is_explained(path: Path) -> None:
+    """Headline, table and chart are of the tasks that both sides have; what differs is said."""
+    letters = {"base": ["P"] * 24 + ["F"] * 16, "treat": ["P"] * 8 + ["i"] * 30 + ["F"] * 2}
+    comparison_kit.make_run(path, letters)
+    comparison_kit.make_run(
+        path, {"base": ["P" * 10] * 3 + ["F"] * 12, "treat": ["F" * 10] * 3 + ["P"] * 12}, "uneven"
+    )
+    with open_ledger(path) as ledger:
+        page, uneven = (ledger.rendered_report(run).decode() for run in ("run-1", "uneven"))
+        markdown = ledger.rendered_report("uneven", "markdown").decode()
+    assert "The pass rate of base is 80.0% here, over the 10 tasks that both sides have" in page
+    assert "it is 60.0% over all its trials" in page
+    assert "The pass rate of treat is 80.0% here, over the 15 tasks" in uneven
+    assert "it is 28.6% over all its trials" in uneven
+    assert "The pass rate of treat is 80.0% here" in markdown
+
+
+def test_two_runs_that_share_variants_are_told_apart(path: Path) -> None:
+    """Every sentence names the variant: neither run is better than the other as a whole."""
+    comparison_kit.make_run(path, {"base": "P" * 9, "treat": "F" * 9}, "run-a")
+    comparison_kit.make_run(path, {"base": "F" * 9, "treat": "P" * 9}, "run-b")
+    with open_ledger(path) as ledger:
+        headline = ledger.report("run-b", ReportOptions(compare=("run-a",)))["headline"]
+    assert "run-b:base is worse than run-a:base on tasks like these" in headline
+    assert "run-b:treat is better than run-a:treat on tasks like these" in headline
+
+
+def test_a_report_can_be_about_its_suite(path: Path) -> None:
+    """The estimand is named in headline and sentences, and what cannot be said is said so."""
+    comparison_kit.make_run(path, {"base": ["PPP"] * 9, "treat": ["FFF"] * 9})
+    comparison_kit.make_run(path, {"base": "P" * 9, "treat": "F" * 9}, "single")
+    suite = ReportOptions(estimand=Estimand.SUITE)
+    with open_ledger(path) as ledger:
+        report = ledger.report("run-1", suite)
+        page = ledger.rendered_report("run-1", "html", suite).decode()
+        single = ledger.report("single", suite)["headline"]
+        assert b"<svg" in ledger.rendered_report("single", "html", suite)
+    assert report["headline"].startswith("treat is worse than base on this suite (-100.0 points")
+    assert "its tasks are given, their replications the sample" in page
+    assert single == (
+        "Whether treat and base differ on this suite cannot be said without replications."
+    )
 
 
 def test_markdown_keeps_hostile_names_text(path: Path) -> None:

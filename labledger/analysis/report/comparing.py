@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labledger.analysis.compare import compare
+from labledger.analysis.compare import compare_family
 from labledger.analysis.question import CompareOptions
 from labledger.analysis.report.options import ReportOptions
 from labledger.errors import ExtraMissing, InvalidInput, Problem
@@ -25,13 +25,13 @@ class Compared:
 def compare_all(reader: LedgerReader, graded: Graded, options: ReportOptions) -> Compared:
     """What `options.compare` asks for, or the baseline with every treatment, where there are any.
 
-    Without the extra `analysis` nothing is compared, and `missing` says so. Raises `RunNotFound`
-    or `InvalidInput`.
+    All of them are one family and are corrected for how many they are. Without the extra
+    `analysis` nothing is compared, and `missing` says so. Raises `RunNotFound` or `InvalidInput`.
     """
     asked = [sides_of(graded, words) for words in options.compare] or _by_default(graded)
-    wanted = CompareOptions(confidence=options.confidence)
+    wanted = CompareOptions(confidence=options.confidence, estimand=options.estimand)
     try:
-        found = [compare(reader, words, wanted) for words in asked]
+        found = compare_family(reader, asked, wanted)
     except ExtraMissing as error:
         return Compared(
             missing=(f"No comparisons and no intervals: {error.message}; {error.hint}",)

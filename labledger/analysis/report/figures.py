@@ -31,7 +31,11 @@ def bounds(estimate: JsonObject | None, *, signed: bool = False) -> str:
 
 
 def points(estimate: JsonObject | None) -> str:
-    return "–" if estimate is None else f"{100 * estimate['value']:+.1f} points"
+    """A difference of shares in points; 0.0 is exactly 0."""
+    if estimate is None:
+        return "–"
+    value = 100 * estimate["value"]
+    return f"{value:+.1f} points" if abs(value) >= 0.05 or not value else f"{value:+.2g} points"
 
 
 def figure(value: float | None) -> str:
@@ -72,14 +76,18 @@ def level(confidence: float) -> str:
 
 def p_name(comparisons: Iterable[JsonObject]) -> str:
     """What the p values of some comparisons are called."""
-    ones = (one for document in comparisons for one in document["comparisons"])
-    corrected = any(one["test"] and one["test"]["p_holm"] is not None for one in ones)
-    return "p by Holm" if corrected else "p"
+    family = family_of(comparisons)
+    return f"p of {family} comparisons" if family > 1 else "p"
+
+
+def family_of(comparisons: Iterable[JsonObject]) -> int:
+    """For how many comparisons intervals and p values are corrected together."""
+    return max((int(document["family"]) for document in comparisons), default=1)
 
 
 def p_value(test: JsonObject | None) -> str:
     """The decisive p value: corrected, where there are several comparisons."""
     if test is None:
         return "–"
-    p = test["p"] if test["p_holm"] is None else test["p_holm"]
+    p = test["p"] if test["p_adjusted"] is None else test["p_adjusted"]
     return "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -69,11 +69,24 @@ def _differences(report: JsonObject) -> Iterator[str]:
             moved = (figures.points(found), figures.bounds(found, signed=True))
             word = sentences.VERDICTS[one["decision"]["verdict"]]
             title = f"{_code(b)} against {_code(a)}"
-            rows.append((title, word, *moved, figures.p_value(one["test"]), str(one["pairs"])))
+            rows.append((title, word, *moved, figures.p_value(one["test"]), str(one["tasks"])))
     if rows:
         interval = figures.level(report["confidence"])
         p = figures.p_name(report["comparisons"])
-        yield from _table(("compared", "decision", "difference", interval, p, "pairs"), rows)
+        yield from _table(("compared", "decision", "difference", interval, p, "tasks"), rows)
+        yield _text(sentences.about_differences(report["comparisons"]))
+        yield ""
+        yield from _other_rates(report)
+
+
+def _other_rates(report: JsonObject) -> Iterator[str]:
+    """Why a rate of a comparison is another than that of the outcomes, where it is."""
+    variants = sentences.variants_by_side(report)
+    for document in report["comparisons"]:
+        for one in document["comparisons"]:
+            for told in sentences.other_rates(one, variants):
+                yield f"- {_text(told)}"
+    yield ""
 
 
 def _errors(report: JsonObject) -> Iterator[str]:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from labledger.analysis.question import Estimand
 from labledger.errors import InvalidInput, Problem
 
 MIB = 1024 * 1024
@@ -30,6 +31,8 @@ class ReportOptions:
     """
     confidence: float = 0.95
     """Of intervals and decisions."""
+    estimand: Estimand = Estimand.TASKS
+    """What comparisons are about."""
     logs: Logs = Logs.FAILED
     max_bytes: int = 10 * MIB
     """About how large the page may become; logs that would make it larger are not in it."""

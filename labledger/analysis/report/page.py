@@ -105,7 +105,8 @@ def _view(report: JsonObject, listed: Sequence[JsonObject]) -> JsonObject:
         "time_text": sentences.times(report),
         "cost_text": sentences.METRICS,
         "charts": _charts(report),
-        "comparisons": [_comparison(one) for one in report["comparisons"]],
+        "differences_text": sentences.about_differences(report["comparisons"]),
+        "comparisons": [_comparison(one, report) for one in report["comparisons"]],
         **_tasks(report),
         "verification": provenance["verification"],
         "verified": sentences.verified(report),
@@ -162,12 +163,13 @@ def _charts(report: JsonObject) -> JsonObject:
     }
 
 
-def _comparison(document: JsonObject) -> JsonObject:
+def _comparison(document: JsonObject, report: JsonObject) -> JsonObject:
     ones = document["comparisons"]
+    variants = sentences.variants_by_side(report)
     return {
         "chart": _differences(document) if any(one["difference"] for one in ones) else None,
         "p": figures.p_name([document]),
-        "rows": [_compared(one) for one in ones],
+        "rows": [_compared(one, variants) for one in ones],
     }
 
 
@@ -181,7 +183,7 @@ def _differences(document: JsonObject) -> Chart:
     return charts.differences(document, [f"{b} less {a}" for a, b in pairs], "points, B less A")
 
 
-def _compared(one: JsonObject) -> JsonObject:
+def _compared(one: JsonObject, variants: JsonObject) -> JsonObject:
     a, b = sentences.labels(one)
     return {
         "a": a,
@@ -191,11 +193,11 @@ def _compared(one: JsonObject) -> JsonObject:
         "difference": figures.points(one["difference"]),
         "bounds": figures.bounds(one["difference"], signed=True),
         "p": figures.p_value(one["test"]),
-        "pairs": one["pairs"],
+        "tasks": one["tasks"],
         "verdict": one["decision"]["verdict"],
         "word": sentences.VERDICTS[one["decision"]["verdict"]],
         "text": one["decision"]["text"],
-        "facts": list(sentences.comparison_facts(one)),
+        "facts": list(sentences.comparison_facts(one, variants)),
     }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from labledger.analysis.comparison import SAME_TRIALS
+from labledger.analysis.comparison import SAME_TRIALS, left_out
+from labledger.analysis.question import Estimand
+from labledger.analysis.report import figures
 from labledger.analysis.report.figures import bounds, count, counted, level, points, took
 from labledger.analysis.report.logs import Packed
 from labledger.analysis.report.options import Logs
@@ -31,7 +33,7 @@ def title(report: JsonObject) -> str:
 
 def headline(variants: Sequence[JsonObject], comparisons: Sequence[JsonObject]) -> str:
     """What the run shows, in a sentence: what was decided, differences first, or the counts."""
-    ones = [(one, d["confidence"]) for d in comparisons for one in d["comparisons"]]
+    ones = [(one, d) for d in comparisons for one in d["comparisons"]]
     if not ones:
         return _listed(
             f"{one['variant_id']} passed {count(one['verdicts']['pass'])} of "
@@ -40,27 +42,38 @@ def headline(variants: Sequence[JsonObject], comparisons: Sequence[JsonObject]) 
         )
     undecided = ("not_shown", "nothing_paired")
     ranked = sorted(ones, key=lambda found: found[0]["decision"]["verdict"] in undecided)
-    return _listed(_decided(one, confidence) for one, confidence in ranked)
+    return _listed(_decided(one, document) for one, document in ranked)
 
 
-def _decided(one: JsonObject, confidence: float) -> str:
+def _decided(one: JsonObject, document: JsonObject) -> str:
     """A decision, in half a sentence."""
     a, b = labels(one)
+    where = f"on {estimand(document)}"
     found, word = one["difference"], one["decision"]["verdict"]
     if found is None:
         return f"{b} could not be compared with {a}"
-    size = f"{points(found)}, {level(confidence)} {bounds(found, signed=True)}"
+    if one["test"] is None:
+        return f"whether {b} and {a} differ {where} cannot be said without replications"
+    family = document["family"]
+    together = f" for all {family} comparisons" if family > 1 else ""
+    interval = f"{level(document['confidence'])}{together} {bounds(found, signed=True)}"
+    size = f"{points(found)}, {interval}"
     if word == "not_shown":
-        return f"no difference was shown between {a} and {b} ({size})"
+        return f"no difference was shown between {a} and {b} {where} ({size})"
     if one.get("same_trials"):
-        return f"of the same trials, the pass rate is {word} in {b} than in {a} ({size})"
-    return f"{b} is {word} than {a} ({size})"
+        return f"of the same trials, the pass rate is {word} in {b} than in {a} {where} ({size})"
+    return f"{b} is {word} than {a} {where} ({size})"
+
+
+def estimand(document: JsonObject) -> str:
+    """What a comparison is about, in words."""
+    return Estimand(document["estimand"]).words
 
 
 def _listed(clauses: Iterable[str]) -> str:
     text = "; ".join(clauses) + "."
     # A name keeps its letters; a clause of our own begins a sentence.
-    ours = text.startswith(("no difference was shown", "of the same trials"))
+    ours = text.startswith(("no difference was shown", "of the same trials", "whether "))
     return text[0].upper() + text[1:] if ours else text
 
 
@@ -198,38 +211,63 @@ def verified(report: JsonObject) -> str:
 
 
 def labels(one: JsonObject) -> tuple[str, str]:
-    """What to call A and B of a `comparison_v1`: as short as tells them apart."""
+    """What to call A and B of a `comparison_v1`: the variants of one run, else RUN:VARIANT."""
     a, b = one["a"], one["b"]
     if a["run_id"] == b["run_id"]:
         return a["variant_id"], b["variant_id"]
-    if a["variant_id"] == b["variant_id"]:
-        return a["run_id"], b["run_id"]
     return f"{a['run_id']}:{a['variant_id']}", f"{b['run_id']}:{b['variant_id']}"
 
 
-def comparison_facts(one: JsonObject) -> Iterator[str]:
-    """What else is to be known of a comparison of pass rates."""
+def about_differences(documents: Sequence[JsonObject]) -> str:
+    """What the comparisons are about, and how they are made."""
+    about = {document["estimand"] for document in documents}
+    sample = "Of each task both sides count alike, and tasks weigh alike. "
+    if about == {Estimand.SUITE.value}:
+        sample += "They are about this suite: its tasks are given, their replications the sample. "
+    else:
+        drawn = sorted(
+            {f"clusters ({d['cluster']})" if d["cluster"] else "tasks" for d in documents}
+        )
+        sample += f"They are about tasks like these: the {' or '.join(drawn)} are the sample. "
+    family = figures.family_of(documents)
+    together = f", for all {family} comparisons together" if family > 1 else ""
+    return (
+        f"{sample}A difference is called shown where its interval leaves out 0{together}, which is "
+        "where its p value is small enough. An agent that failed counts as not passed; what the "
+        "laboratory spoilt is left out."
+    )
+
+
+def variants_by_side(report: JsonObject) -> dict[str, JsonObject]:
+    """The outcomes of the report's own run by RUN:VARIANT."""
+    run_id = report["run"]["run_id"]
+    return {f"{run_id}:{one['variant_id']}": one for one in report["variants"]}
+
+
+def comparison_facts(one: JsonObject, variants: Mapping[str, JsonObject]) -> Iterator[str]:
+    """What else is to be known of a comparison of pass rates.
+
+    `variants` are the outcomes of the report's own run, by side: where a rate there is another
+    than the one compared, it is said why.
+    """
     a, b = labels(one)
     if one.get("same_trials"):
         yield f"Trials: {SAME_TRIALS}."
+    yield from other_rates(one, variants)
     if one["counts"]:
         c = one["counts"]
         yield (
-            f"Pairs passed: {count(c['both'])} by both, {count(c['only_a'])} only by {a}, "
+            f"Tasks passed: {count(c['both'])} by both, {count(c['only_a'])} only by {a}, "
             f"{count(c['only_b'])} only by {b}, {count(c['neither'])} by neither."
         )
     if one["left_out"]:
-        sides: Mapping[str, str] = {"a": a, "b": b, "both": "both"}
-        reasons = ", ".join(
-            f"{counted(left['pairs'], 'pair')} ({sides[left['side']]}: {left['reason']})"
-            for left in one["left_out"]
-        )
-        yield f"Left out: {reasons}."
+        told = (left_out(w["pairs"], w["side"], w["reason"], a, b) for w in one["left_out"])
+        yield f"Left out: {', '.join(told)}."
     found = one["detectable"]
     if found and found["difference"] is not None:
         yield (
-            f"The smallest difference that so many tasks show with {found['power']:.0%} power: "
-            f"about {100 * found['difference']:.1f} points."
+            f"The smallest difference that so many trials show with {found['power']:.0%} power: "
+            f"about {100 * found['difference']:.1f} points{_supposed(found)}."
         )
     for other in one["sensitivity"]:
         if other["difference"] and other["difference"] != one["difference"]:
@@ -239,3 +277,26 @@ def comparison_facts(one: JsonObject) -> Iterator[str]:
             )
     for warning in one["warnings"]:
         yield f"Warning: {warning}."
+
+
+def _supposed(found: JsonObject) -> str:
+    if found["discordant"] is None:
+        return ", if replications scatter as here"
+    seen = "" if found["assumed"] else " as here"
+    return f", if {100 * found['discordant']:.1f}% of pairs differ{seen}"
+
+
+def other_rates(one: JsonObject, variants: Mapping[str, JsonObject]) -> Iterator[str]:
+    """That a rate under Outcomes is another, and why, where it is."""
+    for letter, name in zip("ab", labels(one), strict=True):
+        side = one[letter]
+        found = variants.get(f"{side['run_id']}:{side['variant_id']}")
+        if found is None or not (found["pass_rate"] and side["mean"]):
+            continue
+        here, there = f"{side['mean']['value']:.1%}", f"{found['pass_rate']['value']:.1%}"
+        if here != there:
+            yield (
+                f"The pass rate of {name} is {here} here, over the {counted(one['tasks'], 'task')} "
+                f"that both sides have, each weighing alike; it is {there} over all its trials, "
+                "each weighing alike, as under Outcomes."
+            )
