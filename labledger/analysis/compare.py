@@ -22,12 +22,14 @@ from labledger.analysis.pairs import (
     Paired,
     Side,
     Trials,
+    counts_alike,
     pair,
     read_clusters,
     read_trials,
     require_metric,
 )
 from labledger.analysis.question import CompareOptions, Errors, Estimand
+from labledger.analysis.rates import Estimate
 from labledger.analysis.run_differences import warnings
 from labledger.errors import InvalidInput, Problem
 from labledger.ledger.model import Graded
@@ -141,7 +143,8 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
     for two in question.pairs:
         found = _compared(two, question.figures(two.paired, options, family), family)
         runs = question.runs[two.a.run_id], question.runs[two.b.run_id]
-        told = _told(found, runs, tuple(_sensitivities(question, two, options, family)))
+        others = tuple(_sensitivities(question, two, found.difference, options, family))
+        told = _told(found, runs, others)
         if question.cluster is None and options.estimand is Estimand.TASKS:
             told = replace(told, warnings=(*told.warnings, *_cluster_warnings(question.runs)))
         decided.append(replace(told, decision=decide(told, options, family)))
@@ -223,14 +226,21 @@ def _left_out(paired: Paired) -> tuple[LeftOutCount, ...]:
 
 
 def _sensitivities(
-    question: _Question, two: _Two, options: CompareOptions, family: int
+    question: _Question,
+    two: _Two,
+    difference: Estimate | None,
+    options: CompareOptions,
+    family: int,
 ) -> Iterator[Sensitivity]:
-    """The same pass rates with errors counted in the other ways."""
+    """The same pass rates with errors counted in the other ways; `difference` is as asked."""
     if not options.is_rate:
         return
     for errors in Errors:
         if errors is not options.errors:
             other = replace(options, errors=errors)
+            if counts_alike(two.paired, options, other):
+                yield Sensitivity(errors.value, two.paired.pairs, difference)
+                continue
             paired = pair(*two.trials, other)
             found = estimates.difference(question.figures(paired, other, family))
             yield Sensitivity(errors.value, paired.pairs, found)

@@ -117,6 +117,8 @@ class Paired:
     """The values of each task's trials that count; none is empty."""
     b: tuple[Sequence[float], ...]
     left_out: tuple[LeftOut, ...]
+    kinds: tuple[Trial, ...] = ()
+    """Of pass rates, the trials that differ in anything; each may stand for many."""
 
     @property
     def pairs(self) -> int:
@@ -136,27 +138,33 @@ def read_trials(
 ) -> dict[Side, Trials]:
     """Every slot of some sides; `metric` is None for pass rates."""
     runs = json.dumps(dict(holders))
-    tasks: dict[tuple[str, int], tuple[str, str]] = {}
+    tasks: dict[str, dict[int, tuple[str, str]]] = {name: {} for name in holders}
     _, rows = query(path, _TASKS_SQL, {"runs": runs})
-    for key, task_idx, task_id, digest in rows:
-        tasks[key, task_idx] = task_id, digest
-    found: dict[Side, dict[str, TaskTrials]] = {side: {} for side in sides}
+    for name, task_idx, task_id, digest in rows:
+        tasks[name][task_idx] = task_id, digest
+    found: dict[tuple[str, str], dict[str, TaskTrials]] = {
+        (side.run_id, side.variant_id): {} for side in sides
+    }
     sql = _TRIALS_SQL.format(number="NULL" if metric is None else _NUMBER)
     _, rows = query(path, sql, {"runs": runs} | ({} if metric is None else {"metric": metric}))
-    same: dict[Trial, Trial] = {}  # Most trials of a pass rate are like many others.
-    for key, variant_id, task_idx, repl_idx, status, verdict, number in rows:
-        of_side = found.get(Side(key, variant_id))
+    same: dict[tuple[object, ...], Trial] = {}  # Most trials of a pass rate are like many others.
+    for name, variant_id, task_idx, *told in rows:
+        of_side = found.get((name, variant_id))
         if of_side is None:
             continue
-        trial = Trial(repl_idx, status, verdict, None if number is None else float(number))
-        if metric is None:
-            trial = same.setdefault(trial, trial)
-        task_id, digest = tasks[key, task_idx]
+        key = tuple(told)
+        trial = same.get(key)
+        if trial is None:
+            trial = Trial(*told)
+            if metric is None:
+                same[key] = trial
+        task_id, digest = tasks[name][task_idx]
         of_task = of_side.get(task_id)
         if of_task is None:
-            of_side[task_id] = of_task = TaskTrials(digest, [])
-        of_task.trials.append(trial)
-    return dict(found)
+            of_side[task_id] = TaskTrials(digest, [trial])
+        else:
+            of_task.trials.append(trial)
+    return {Side(*side): trials for side, trials in found.items()}
 
 
 def read_clusters(path: Path, holders: Holders, field: str) -> dict[str, str | None]:
@@ -182,15 +190,21 @@ class _Values:
 
     def __init__(self, options: CompareOptions) -> None:
         self._options = options
-        self._known: dict[tuple[str | None, str | None], float | str] = {}
+        self.kinds: dict[Trial, float | str] = {}
+        """The trials of a rate that differ in anything, with what they count for."""
 
-    def of(self, trial: Trial) -> float | str:
-        """A trial's number, or why it has none."""
-        key = trial.status, trial.verdict
-        found = self._known.get(key)
-        if found is None or not self._options.is_rate:
-            found = self._known[key] = _value(trial, self._options)
-        return found
+    def of(self, trials: Sequence[Trial]) -> list[float | str]:
+        """Each trial's number, or why it has none."""
+        if not self._options.is_rate:
+            return [_value(trial, self._options) for trial in trials]
+        known = self.kinds
+        values = []
+        for trial in trials:
+            value = known.get(trial)
+            if value is None:
+                value = known[trial] = _value(trial, self._options)
+            values.append(value)
+        return values
 
 
 def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
@@ -207,8 +221,8 @@ def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
             repls = {trial.repl_idx for side in (one, other) for trial in side.trials}
             left_out += [LeftOut(task_id, repl, "both", _TASK_CHANGED) for repl in sorted(repls)]
             continue
-        found_a = [values.of(trial) for trial in one.trials] if one else []
-        found_b = [values.of(trial) for trial in other.trials] if other else []
+        found_a = values.of(one.trials) if one else []
+        found_b = values.of(other.trials) if other else []
         numbers_a = [value for value in found_a if not isinstance(value, str)]
         numbers_b = [value for value in found_b if not isinstance(value, str)]
         if numbers_a and numbers_b:
@@ -218,7 +232,13 @@ def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
             if len(numbers_a) == len(found_a) == len(found_b) == len(numbers_b):
                 continue
         left_out += _reasons(task_id, _by_repl(one, found_a), _by_repl(other, found_b))
-    return Paired(tuple(ids), tuple(of_a), tuple(of_b), tuple(left_out))
+    kinds = tuple(values.kinds)
+    return Paired(tuple(ids), tuple(of_a), tuple(of_b), tuple(left_out), kinds)
+
+
+def counts_alike(paired: Paired, options: CompareOptions, other: CompareOptions) -> bool:
+    """Whether the trials of a comparison of rates count the same by other options."""
+    return all(_value(trial, options) == _value(trial, other) for trial in paired.kinds)
 
 
 def _by_repl(of_task: TaskTrials | None, values: Sequence[float | str]) -> dict[int, float | str]:
@@ -263,4 +283,4 @@ def _number(trial: Trial) -> float | str:
         return str(trial.status)
     if trial.number is None:
         return "no_value"
-    return trial.number if abs(trial.number) <= _LARGEST else "number_too_large"
+    return float(trial.number) if abs(trial.number) <= _LARGEST else "number_too_large"
