@@ -9,7 +9,7 @@ from typing import Any
 import ledger_kit as kit
 
 from labledger.ledger.model import Variant
-from labledger.records import Metric, RunStatus, Slot, SlotStatus, TrialIds, slot_commit_id
+from labledger.records import Metric, Phase, RunStatus, Slot, SlotStatus, TrialIds, slot_commit_id
 
 LETTERS: dict[str, tuple[SlotStatus, str | None]] = {
     "P": (SlotStatus.COMPLETED, "pass"),
@@ -22,9 +22,13 @@ LETTERS: dict[str, tuple[SlotStatus, str | None]] = {
     "s": (SlotStatus.SETUP_ERROR, None),
     "g": (SlotStatus.GRADE_ERROR, None),
     "G": (SlotStatus.GRADE_ERROR, "pass"),
+    "c": (SlotStatus.GRADE_ERROR, None),
     "i": (SlotStatus.INFRA_ERROR, None),
 }
-"""Status and verdict of a trial by its letter; `p` is a slot that was pruned, `-` not committed."""
+"""Status and verdict of a trial by its letter; with `c` the agent had failed as well.
+
+`p` is a slot that was pruned, `-` one that is not committed.
+"""
 
 Variants = Mapping[str, Sequence[str]]
 """The letters of each task, one a replication, by variant; the first variant is the baseline."""
@@ -105,5 +109,6 @@ def _result(run_id: str, slot: Slot, letter: str, number: float | None) -> Any:
         evidence=(),
         artifacts=(),
         events=(),
+        phases={"agent": Phase(3 if letter in "atAc" else 0, 900), "grader": Phase(0, 200)},
         metrics=() if number is None else (Metric("tokens", "events", number),),
     )

@@ -32,7 +32,11 @@ JOIN run_task ON run_task.run_no = run.run_no
 JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest"""
 _TRIALS_SQL = """
 SELECT asked.key, run_variant.variant_id, slot.task_idx, slot.repl_idx,
-    slot_outcome.status, slot_outcome.verdict, {number}
+    slot_outcome.status, slot_outcome.verdict,
+    CASE WHEN slot_outcome.status = 'grade_error' THEN coalesce((
+        SELECT trial.agent_exit_status <> 0 FROM trial
+        WHERE trial.run_no = slot.run_no AND trial.schedule_idx = slot_outcome.schedule_idx
+    ), 0) ELSE 0 END, {number}
 FROM json_each(:runs) AS asked
 CROSS JOIN run ON run.run_id = asked.value
 JOIN slot ON slot.run_no = run.run_no
@@ -88,6 +92,8 @@ class Trial(NamedTuple):
     """None where the slot is not committed."""
     verdict: str | None
     """None also where the grader failed: such a score is kept, not counted."""
+    agent_failed: int
+    """Whether the agent of a `grade_error` had failed itself: 1 or 0."""
     number: float | None
     """The metric's value; None for pass rates."""
 
@@ -271,9 +277,8 @@ def _passed(trial: Trial, errors: Errors) -> float | str:
     if trial.verdict not in (None, Verdict.ERROR.value):
         return float(trial.verdict == Verdict.PASS.value)
     reason = "verdict_error" if trial.verdict else str(trial.status)
-    counted = errors is Errors.ALL_AS_FAILURES or (
-        errors is Errors.AS_FAILURES and reason in _BY_THE_AGENT
-    )
+    by_the_agent = reason in _BY_THE_AGENT or bool(trial.agent_failed)
+    counted = errors is Errors.ALL_AS_FAILURES or (errors is Errors.AS_FAILURES and by_the_agent)
     return 0.0 if counted else reason
 
 

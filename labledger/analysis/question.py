@@ -17,9 +17,10 @@ class Errors(StrEnum):
     """How slots without a judgement count in pass rates."""
 
     AS_FAILURES = "as-failures"
-    """What the agent brought about is not passed: `agent_error` and `agent_timeout` without a
-    verdict, and the verdict `error`. Or a worse agent would look better by crashing. What the
-    laboratory brought about (`infra_error`, `setup_error`, `grade_error`) is left out."""
+    """What the agent brought about is not passed: the verdict `error`, and an agent that failed and
+    has no verdict, whatever its grader did then. Or a worse agent would look better by crashing.
+    What the laboratory brought about (`infra_error`, `setup_error`, the `grade_error` of an agent
+    that succeeded) is left out."""
     LEFT_OUT = "left-out"
     """Only `pass`, `fail` and `missing` count."""
     ALL_AS_FAILURES = "all-as-failures"

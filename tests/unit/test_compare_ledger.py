@@ -117,12 +117,15 @@ def test_sides_that_make_no_sense_are_refused(
 
 
 def test_what_the_agent_brought_about_is_not_passed(path: Path) -> None:
-    """Crashes without a verdict, and the verdict error, are failures; the laboratory's are not."""
-    runs.make_run(path, {"base": "PPPPPPPPP", "treat": "PatEAsigG"})
+    """Crashes without a verdict, and the verdict error, are failures; the laboratory's are not.
+
+    An agent that failed has not passed, whatever its grader did then.
+    """
+    runs.make_run(path, {"base": "PPPPPPPPPP", "treat": "PatEAsigGc"})
     found = only(path, "run-1")
-    assert found.pairs == 5
+    assert found.pairs == 6
     assert found.counts is not None
-    assert (found.counts.both, found.counts.only_a) == (1, 4)
+    assert (found.counts.both, found.counts.only_a) == (1, 5)
     assert left_out(found) == {
         ("b", "setup_error"): 1,
         ("b", "infra_error"): 1,
