@@ -31,23 +31,28 @@ TASKS, REPLICATIONS = 3, 3
 SLOTS = len(VARIANTS) * TASKS * REPLICATIONS
 SUITE = {"dataset": {"suite_id": "small", "split_id": "test"}}
 
-FATES: tuple[tuple[SlotStatus, str | None], ...] = (
-    (SlotStatus.COMPLETED, "pass"),
-    (SlotStatus.COMPLETED, "fail"),
-    (SlotStatus.COMPLETED, "pass"),
-    (SlotStatus.COMPLETED, "missing"),
-    (SlotStatus.AGENT_ERROR, None),
-    (SlotStatus.COMPLETED, "pass"),
-    (SlotStatus.GRADE_ERROR, "pass"),
-    (SlotStatus.AGENT_TIMEOUT, "fail"),
-    (SlotStatus.COMPLETED, "error"),
-    (SlotStatus.GRADE_ERROR, None),
-    (SlotStatus.COMPLETED, "pass"),
-    (SlotStatus.SETUP_ERROR, None),
-    (SlotStatus.SKIPPED_PRUNED, None),
-    (SlotStatus.INFRA_ERROR, None),
+FATES: tuple[tuple[SlotStatus, str | None, int | None], ...] = (
+    (SlotStatus.COMPLETED, "pass", 0),
+    (SlotStatus.COMPLETED, "fail", 0),
+    (SlotStatus.COMPLETED, "pass", 0),
+    (SlotStatus.COMPLETED, "missing", 0),
+    (SlotStatus.AGENT_ERROR, None, 1),
+    (SlotStatus.COMPLETED, "pass", 0),
+    (SlotStatus.GRADE_ERROR, "pass", 0),
+    (SlotStatus.AGENT_TIMEOUT, "fail", 124),
+    (SlotStatus.COMPLETED, "error", 0),
+    (SlotStatus.GRADE_ERROR, None, 0),
+    (SlotStatus.AGENT_ERROR, "pass", 3),
+    (SlotStatus.COMPLETED, "pass", 0),
+    (SlotStatus.SETUP_ERROR, None, None),
+    (SlotStatus.GRADE_ERROR, "pass", 3),
+    (SlotStatus.AGENT_ERROR, None, None),
+    (SlotStatus.SKIPPED_PRUNED, None, None),
+    (SlotStatus.GRADE_ERROR, None, 124),
+    (SlotStatus.INFRA_ERROR, None, 3),
+    (SlotStatus.GRADE_ERROR, None, None),
 )
-"""How slots end, in turn: status, and the verdict of the score that is there."""
+"""How slots end, in turn: status, verdict of the score that is there, agent's exit status."""
 
 RETRIED = 5
 """Every slot whose number this divides had an attempt that failed before."""
@@ -127,7 +132,7 @@ def begin(writer: LedgerWriter, run_id: str, **changes: Any) -> Lease:
 
 
 def commit(writer: LedgerWriter, lease: Lease, slot: Slot, shift: int) -> None:
-    status, _ = fate(slot, shift)
+    status, _, _ = fate(slot, shift)
     if status is SlotStatus.SKIPPED_PRUNED:
         writer.commit_unexecuted(lease, slot.schedule_idx, status, "pruned")
         return
@@ -139,7 +144,7 @@ def commit(writer: LedgerWriter, lease: Lease, slot: Slot, shift: int) -> None:
     writer.commit_result(lease, result(lease.run_id, slot, shift, attempt=attempt))
 
 
-def fate(slot: Slot, shift: int) -> tuple[SlotStatus, str | None]:
+def fate(slot: Slot, shift: int) -> tuple[SlotStatus, str | None, int | None]:
     return FATES[(slot.schedule_idx + shift) % len(FATES)]
 
 
@@ -149,7 +154,8 @@ def result(run_id: str, slot: Slot, shift: int, **changes: Any) -> TrialResult:
     Some say that they cost less than 0.
     """
     idx = slot.schedule_idx
-    status, verdict = fate(slot, shift)
+    status, verdict, agent_status = fate(slot, shift)
+    agent = {} if agent_status is None else {"agent": Phase(agent_status, 100 + idx)}
     ids = TrialIds.of(run_id, slot)
     score = {**kit.score(idx, verdict or "", float(idx), run_id), "ids": ids.as_json()}
     metrics = [Metric("agent_ms", "runner", 100 + idx)]
@@ -161,7 +167,7 @@ def result(run_id: str, slot: Slot, shift: int, **changes: Any) -> TrialResult:
         "ids": ids,
         "status": status,
         "duration_ms": 1000 + idx,
-        "phases": {"agent": Phase(0, 100 + idx), "grader": Phase(0, 7)} if idx % 4 else {},
+        "phases": {**agent, "grader": Phase(0, 7)} if idx % 4 else agent,
         "scores": (score,) if verdict else (),
         "metrics": tuple(metrics),
         **changes,
@@ -193,6 +199,24 @@ class Told:
         """A cost or tokens; None where they are not known, as what is less than 0."""
         said = self.metrics.get(metric_id)
         return None if said is None or said < 0 else said
+
+    @property
+    def passed(self) -> int | None:
+        """1 where the slot passed, 0 where it did not, None where the pass rate leaves it out."""
+        if self.status in {None, "infra_error", "setup_error", "skipped_pruned", "cancelled"}:
+            return None
+        if self.verdict is not None:
+            return int(self.verdict == "pass")
+        agent = self.trial["phases"]["agent"]
+        has_failed = self.status in {"agent_error", "agent_timeout"} or (
+            agent is not None and agent["exit_status"] != 0
+        )
+        return 0 if has_failed else None
+
+    @property
+    def label(self) -> str | None:
+        """What the slot came to, of those that the pass rate counts."""
+        return None if self.passed is None else self.verdict or "agent failed"
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -228,10 +252,16 @@ def read(path: Path, counted: Mapping[str, str]) -> list[Told]:
 
 def counts(told: Iterable[Told]) -> dict[str, Any]:
     """The counts and the rate that several views have."""
-    verdicts = Counter(one.verdict for one in told if one.verdict)
-    scored = sum(verdicts.values())
-    named = {name: verdicts[name] for name in ("pass", "fail", "missing", "error")}
-    return {"scored": scored, **named, "pass_rate": verdicts["pass"] / scored if scored else None}
+    slots = list(told)
+    verdicts = Counter(one.verdict for one in slots if one.verdict)
+    passed, not_passed = (sum(one.passed == number for one in slots) for number in (1, 0))
+    return {
+        "passed": passed,
+        "not_passed": not_passed,
+        "scored": sum(verdicts.values()),
+        **{name: verdicts[name] for name in ("pass", "fail", "missing", "error")},
+        "pass_rate": passed / (passed + not_passed) if passed + not_passed else None,
+    }
 
 
 def summed(values: Iterable[Any]) -> Any:

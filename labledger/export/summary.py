@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from labledger import faults, schema
 from labledger.export.files import replacing
 from labledger.ledger.model import PrimaryMetric, RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
+from labledger.passing import PassCounts
 from labledger.records import JsonObject, SlotStatus, Verdict
 from labledger.store import Fence
 
@@ -19,6 +21,7 @@ PATH = Path("benchmark/summary.json")
 
 SCHEMA = "benchmark_summary_v1"
 _VERDICTS = tuple(verdict.value for verdict in Verdict)
+_RATE_KEYS = frozenset(PassCounts().as_json())
 _BENCHMARK_KEYS = ("adapter_id", "name", "version", "split")
 
 
@@ -27,7 +30,8 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
 
     A slot counts as scored when a score row of it is committed and its status is not
     `grade_error`. `total` and the verdicts count scored slots; `pass_rate` is `pass` over them,
-    and null where there are none. `ext` holds the other denominators.
+    and null where there are none: that is what the format says, and not what people are shown.
+    `ext` holds the pass rate by the definition of `labledger.passing`, and what was not scored.
     """
     run = reader.run(run_id)
     counts = reader.counts(run_id)
@@ -53,7 +57,12 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             **_denominators(_sum(counts)),
             **_about_spending(reader, run),
             "variants": [
-                {"variant_id": count.variant_id, **_denominators(count)} for count in counts
+                {
+                    "variant_id": count.variant_id,
+                    **_denominators(count),
+                    **count.passes.as_json(),
+                }
+                for count in counts
             ],
         },
     }
@@ -73,6 +82,20 @@ def _about_spending(reader: LedgerReader, run: RunInfo) -> JsonObject:
 def summary_bytes(summary: JsonObject) -> bytes:
     """The summary as its file holds it: indented, sorted keys, a line end."""
     return (json.dumps(summary, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def is_summary(content: bytes, summary: JsonObject) -> bool:
+    """Check whether a file holds this summary, as this or an earlier labledger writes it.
+
+    Before ledger revision 0006, variants in `ext` had no pass rate.
+    """
+    if content == summary_bytes(summary):
+        return True
+    variants = [
+        {key: value for key, value in variant.items() if key not in _RATE_KEYS}
+        for variant in summary["ext"]["variants"]
+    ]
+    return content == summary_bytes({**summary, "ext": {**summary["ext"], "variants": variants}})
 
 
 def write_summary(run_dir: Path, summary: JsonObject, fence: Fence = nullcontext) -> Path:
@@ -108,12 +131,11 @@ def _denominators(count: VariantCounts) -> dict[str, Any]:
 
 
 def _sum(counts: list[VariantCounts]) -> VariantCounts:
-    statuses: dict[str, int] = {}
-    verdicts: dict[str, int] = {}
+    statuses: Counter[str] = Counter()
+    verdicts: Counter[str] = Counter()
     for count in counts:
-        for found, into in ((count.statuses, statuses), (count.verdicts, verdicts)):
-            for key, number in found.items():
-                into[key] = into.get(key, 0) + number
+        statuses.update(count.statuses)
+        verdicts.update(count.verdicts)
     return VariantCounts(
         "",
         sum(count.scheduled for count in counts),

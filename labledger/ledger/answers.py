@@ -1,7 +1,8 @@
 """The ledger's views that answer questions: facts, pairs, counts and histories.
 
 A slot's verdict counts where the slot is committed, has a score and is no `grade_error`: that is
-what `slot_outcome` holds. Joins are ordered, and columns grouped, so that SQLite walks the keys
+what `slot_outcome` holds, and beside it `passed`, by which rates are made (`labledger.passing`).
+Joins are ordered, and columns grouped, so that SQLite walks the keys
 and lets a condition on `run_id`, `experiment_id` or `task_id` in before it counts.
 
 `run` is the run whose agents ran, and `counted` leads to the rows that count for it: its own, or
@@ -11,20 +12,23 @@ those of a regrading, which has the same variants, tasks and slots under the sam
 from __future__ import annotations
 
 from labledger.ledger.views import COUNTS, GENERATIONS, GRADING_ID, View
+from labledger.passing import PASSED_SQL
 
 _COUNTS = """\
+    count(*) FILTER (WHERE {0}.passed = 1) AS passed,
+    count(*) FILTER (WHERE {0}.passed = 0) AS not_passed,
     count({0}.verdict) AS scored,
     count(*) FILTER (WHERE {0}.verdict = 'pass') AS pass,
     count(*) FILTER (WHERE {0}.verdict = 'fail') AS fail,
     count(*) FILTER (WHERE {0}.verdict = 'missing') AS missing,
     count(*) FILTER (WHERE {0}.verdict = 'error') AS error"""
 _VERDICTS = f"""{_COUNTS},
-    1.0 * count(*) FILTER (WHERE {{0}}.verdict = 'pass') / nullif(count({{0}}.verdict), 0)
-        AS pass_rate"""
+    avg({{0}}.passed) AS pass_rate"""
 _SUMS = """\
-    sum({0}.scored) AS scored, sum({0}.pass) AS pass, sum({0}.fail) AS fail,
+    sum({0}.passed) AS passed, sum({0}.not_passed) AS not_passed, sum({0}.scored) AS scored,
+    sum({0}.pass) AS pass, sum({0}.fail) AS fail,
     sum({0}.missing) AS missing, sum({0}.error) AS error,
-    1.0 * sum({0}.pass) / nullif(sum({0}.scored), 0) AS pass_rate"""
+    1.0 * sum({0}.passed) / nullif(sum({0}.passed) + sum({0}.not_passed), 0) AS pass_rate"""
 
 _SUITE = "json_extract(run.resolved, '$.dataset.suite_id')"
 
@@ -65,12 +69,21 @@ def _of_run(metric_id: str) -> str:
 
 
 _OUTCOME = """\
-CASE WHEN a.verdict IS NULL OR b.verdict IS NULL THEN 'unpaired'
-        WHEN (a.verdict = 'pass') = (b.verdict = 'pass') THEN 'same'
-        WHEN a.verdict = 'pass' THEN 'regression' ELSE 'improvement' END"""
+CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
+        WHEN a.passed = b.passed THEN 'same'
+        WHEN a.passed THEN 'regression' ELSE 'improvement' END"""
 _WHY_A, _WHY_B = (
-    f"CASE WHEN {side}.verdict IS NULL THEN coalesce({side}.status, 'not_committed') END"
+    f"CASE WHEN {side}.passed IS NULL THEN coalesce({side}.status, 'not_committed') END"
     for side in "ab"
+)
+
+_WITHOUT_VERDICT = "(cell.passed + cell.not_passed - cell.scored)"
+"""Slots of failed agents that have no verdict."""
+
+_PASSED_FACT = PASSED_SQL.format(
+    status="slot_commit.status",
+    verdict="score.verdict",
+    agent_exit_status="trial.agent_exit_status",
 )
 
 ANSWERS: dict[str, View] = {
@@ -81,7 +94,7 @@ SELECT
     run.run_id, run.experiment_id, slot_commit.schedule_idx,
     printf('%s-s%06d', run.run_id, slot_commit.schedule_idx) AS trial_id,
     run_variant.variant_id, run_variant.role, run_task.task_id, slot.repl_idx,
-    slot_commit.status, slot_commit.reason, score.verdict,
+    slot_commit.status, slot_commit.reason, score.verdict, {_PASSED_FACT} AS passed,
     score.primary_metric_name, score.primary_metric_value,
     (SELECT count(*) FROM attempt
      WHERE attempt.run_no = slot_commit.run_no
@@ -132,12 +145,13 @@ SELECT
 SELECT
     run.run_id, run.experiment_id, run_task.task_id, slot.repl_idx,
     baseline.variant_id AS baseline_id, treatment.variant_id,
-    a.verdict AS baseline_verdict, b.verdict, {_OUTCOME} AS outcome,
-    CASE WHEN a.verdict IS NULL AND b.verdict IS NULL THEN
+    a.verdict AS baseline_verdict, b.verdict, a.passed AS baseline_passed, b.passed,
+    {_OUTCOME} AS outcome,
+    CASE WHEN a.passed IS NULL AND b.passed IS NULL THEN
             CASE WHEN {_WHY_A} = {_WHY_B} THEN 'both: ' || {_WHY_A}
                 ELSE 'baseline: ' || {_WHY_A} || ', treatment: ' || {_WHY_B} END
-        WHEN a.verdict IS NULL THEN 'baseline: ' || {_WHY_A}
-        WHEN b.verdict IS NULL THEN 'treatment: ' || {_WHY_B} END AS why,
+        WHEN a.passed IS NULL THEN 'baseline: ' || {_WHY_A}
+        WHEN b.passed IS NULL THEN 'treatment: ' || {_WHY_B} END AS why,
     a.schedule_idx AS baseline_schedule_idx, slot.schedule_idx
 FROM run
 JOIN counted ON counted.root_no = run.run_no
@@ -216,7 +230,8 @@ SELECT
     run.run_id, run.created_at, run_variant.variant_id, run_variant.role, slot_outcome.repl_idx,
     slot_outcome.schedule_idx,
     printf('%s-s%06d', run.run_id, slot_outcome.schedule_idx) AS trial_id,
-    slot_outcome.status, slot_outcome.verdict, slot_outcome.metric_name AS primary_metric_name,
+    slot_outcome.status, slot_outcome.verdict, slot_outcome.passed,
+    slot_outcome.metric_name AS primary_metric_name,
     slot_outcome.metric_value AS primary_metric_value, slot_outcome.duration_ms
 FROM run_task
 CROSS JOIN counted ON counted.root_no = run_task.run_no
@@ -229,8 +244,9 @@ ORDER BY
     run_task.task_id, run_task.run_no, run_variant.variant_idx, slot_outcome.repl_idx""",
     ),
     "flaky_tasks": View(
-        "one row a task to which a variant got different verdicts, though nothing that affects "
-        "results had changed: over the replications and the runs of one digest",
+        "one row a task on which a variant came to different verdicts, or to one and to none "
+        "because it failed, though nothing that affects results had changed: over the "
+        "replications and the runs of one digest",
         f"""
 WITH cell AS (
     SELECT
@@ -238,14 +254,15 @@ WITH cell AS (
         slot_outcome.variant_idx, slot_outcome.task_idx,
 {_COUNTS.format("slot_outcome")}
 {_CELLS_FROM}
-    WHERE slot_outcome.verdict IS NOT NULL
+    WHERE slot_outcome.passed IS NOT NULL
     GROUP BY counted.root_no, slot_outcome.variant_idx, slot_outcome.task_idx
 )
 SELECT
     run.experiment_id, graded.digest, run_variant.variant_id, run_task.task_id,
     count(*) AS runs,
 {_SUMS.format("cell")},
-    count(*) FILTER (WHERE cell.scored > max(cell.pass, cell.fail, cell.missing, cell.error))
+    count(*) FILTER (WHERE cell.passed + cell.not_passed >
+        max(cell.pass, cell.fail, cell.missing, cell.error, {_WITHOUT_VERDICT}))
         AS runs_that_differ,
     min(run.created_at) AS first_seen, max(run.created_at) AS last_seen
 FROM cell
@@ -255,8 +272,9 @@ JOIN run_variant
   ON run_variant.run_no = cell.run_no AND run_variant.variant_idx = cell.variant_idx
 JOIN run_task ON run_task.run_no = cell.run_no AND run_task.task_idx = cell.task_idx
 GROUP BY run.experiment_id, graded.digest, run_variant.variant_id, run_task.task_id
-HAVING sum(cell.scored) >
-    max(sum(cell.pass), sum(cell.fail), sum(cell.missing), sum(cell.error))""",
+HAVING sum(cell.passed + cell.not_passed) >
+    max(sum(cell.pass), sum(cell.fail), sum(cell.missing), sum(cell.error),
+        sum({_WITHOUT_VERDICT}))""",
     ),
     "run_history": View(
         "one row a run in its experiment's history: its pass rate, cost and duration",
@@ -266,9 +284,7 @@ SELECT
     schedule_progress.status, schedule.total_slots AS scheduled,
     count(slot_outcome.status) AS committed,
 {_VERDICTS.format("slot_outcome")},
-    1.0 * count(*) FILTER (WHERE slot_outcome.verdict = 'pass' AND run_variant.role = 'baseline')
-        / nullif(count(slot_outcome.verdict) FILTER (WHERE run_variant.role = 'baseline'), 0)
-        AS baseline_pass_rate,
+    avg(slot_outcome.passed) FILTER (WHERE run_variant.role = 'baseline') AS baseline_pass_rate,
     {_of_run("tokens_in")},
     {_of_run("tokens_out")},
     {_of_run("cost_usd")},

@@ -14,6 +14,7 @@ _COMMON = {
     "authored": "the experiment's text as it was written",
     "baseline_id": "the run's baseline, a variant",
     "baseline_pass_rate": "pass rate of the baseline alone",
+    "baseline_passed": "`passed` of the baseline's slot; null also where it is not committed",
     "baseline_schedule_idx": "the baseline's slot; null where it is not committed",
     "baseline_verdict": "the baseline's verdict; null where none counts",
     "begun": "slots with a container started and no commit yet",
@@ -66,12 +67,14 @@ _COMMON = {
     "metrics": "the score's metrics as JSON",
     "missing": "slots whose verdict is `missing`",
     "name": "the experiment's name",
+    "not_passed": "slots with another verdict, or with none because their agent failed",
     "outcome": "`same`, `improvement`, `regression` or `unpaired`: whether each side passes",
     "owner_host": "the machine of the run's owner; null where nobody owns it",
     "owner_pid": "the process of the run's owner",
-    "pairs": "slots with a verdict on both sides",
+    "pairs": "slots that passed or did not pass on both sides",
     "pass": "slots whose verdict is `pass`",
-    "pass_rate": "`pass` over `scored`; null where nothing is scored",
+    "pass_rate": "`passed` over `passed` and `not_passed`; null where both are 0",
+    "passed": "slots that passed: their verdict is `pass`",
     "primary_metric_mean": "its mean over scored slots; null where they do not share one",
     "primary_metric_name": "the score's own metric; null where the score does not count",
     "primary_metric_value": "its value",
@@ -112,10 +115,13 @@ _COMMON = {
     "variant_id": "the variant's id",
     "variants": "different variants that have a committed slot of it",
     "verdict": "the grader's verdict, where it counts: null without score or in a `grade_error`",
-    "why": "of an `unpaired` slot: which side has no verdict, and its status or `not_committed`",
+    "why": "of an `unpaired` slot: which side is left out, and its status or `not_committed`",
     "wins": "pairs that are an `improvement`",
 }
+_PASSED = "1 where it passed, 0 where it did not, null where it is left out of the pass rate"
 _OWN = {
+    **{f"{view}.passed": _PASSED for view in ("trial_facts", "task_history")},
+    "paired_outcomes.passed": "`passed` of the treatment's slot; null also where not committed",
     "runs.status": "`running`, `interrupted` or `completed`",
     "run_history.status": "`running`, `interrupted` or `completed`",
     "run_history.ended_at": "when the run last ended or stopped (UTC); null while it goes on",
@@ -148,7 +154,7 @@ _OWN = {
     "paired_outcomes.verdict": "the treatment's verdict; null where none counts",
     "paired_outcomes.schedule_idx": "the treatment's slot",
     "win_loss_tie.variant_id": "the treatment",
-    "flaky_tasks.runs": "runs of this digest in which it is scored",
+    "flaky_tasks.runs": "runs of this digest in which it passed or did not pass",
 }
 
 

@@ -9,12 +9,19 @@ from typing import Any, NamedTuple
 
 from labledger.ledger import rows
 from labledger.ledger.connection import Connection
+from labledger.passing import PASSED_SQL
 from labledger.records import JsonObject
 
-_OUTCOMES_SQL = """
+_PASSED = PASSED_SQL.format(
+    status="slot_commit.status",
+    verdict="score.verdict",
+    agent_exit_status="trial.agent_exit_status",
+)
+_OUTCOMES_SQL = f"""
 WITH expected AS (
   SELECT slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx, slot_commit.status,
-    score.verdict, score.primary_metric_name, score.primary_metric_value, trial.duration_ms
+    score.verdict, {_PASSED} AS passed,
+    score.primary_metric_name, score.primary_metric_value, trial.duration_ms
   FROM slot_commit
   JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
   LEFT JOIN trial
@@ -25,7 +32,7 @@ WITH expected AS (
   WHERE slot_commit.run_no = ?1
 ),
 kept AS (
-  SELECT variant_idx, task_idx, repl_idx, schedule_idx, status, verdict, metric_name,
+  SELECT variant_idx, task_idx, repl_idx, schedule_idx, status, verdict, passed, metric_name,
     metric_value, duration_ms
   FROM slot_outcome WHERE run_no = ?1
 )
@@ -33,7 +40,7 @@ SELECT DISTINCT schedule_idx FROM (
   SELECT * FROM (SELECT * FROM expected EXCEPT SELECT * FROM kept)
   UNION ALL
   SELECT * FROM (SELECT * FROM kept EXCEPT SELECT * FROM expected)
-) ORDER BY 1"""
+) ORDER BY 1"""  # noqa: S608
 
 
 class _Repeated(NamedTuple):

@@ -26,7 +26,7 @@ from labledger.ledger.engine import (
 )
 from labledger.store import sync_directory
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Every revision in order; the last is the one this labledger reads and writes."""
 
 HEAD = REVISIONS[-1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
+from labledger.passing import PassCounts
 from labledger.records import JsonObject, RunStatus
 
 
@@ -236,27 +237,37 @@ class VariantCounts:
     statuses: Mapping[str, int] = field(default_factory=dict)
     verdicts: Mapping[str, int] = field(default_factory=dict)
     """Of committed slots with a score row, except `grade_error`: its score is kept, not counted."""
+    passes: PassCounts = field(default_factory=PassCounts)
+    """How committed slots count for the pass rate."""
 
     def as_json(self) -> JsonObject:
-        return asdict(self)
+        return {
+            "variant_id": self.variant_id,
+            "scheduled": self.scheduled,
+            "committed": self.committed,
+            "statuses": dict(self.statuses),
+            "verdicts": dict(self.verdicts),
+            **self.passes.as_json(),
+        }
 
     @property
     def scored(self) -> int:
         return sum(self.verdicts.values())
 
-    def plus(self, status: str | None, verdict: str | None, count: int = 1) -> VariantCounts:
-        """With `count` more slots: `status` is None where they are not committed."""
+    def plus(
+        self, status: str, verdict: str | None, passed: bool | None, count: int = 1
+    ) -> VariantCounts:
+        """Return the counts with `count` more committed slots."""
         statuses, verdicts = Counter(self.statuses), Counter(self.verdicts)
-        if status is not None:
-            statuses[status] += count
+        statuses[status] += count
         if verdict is not None:
             verdicts[verdict] += count
-        return VariantCounts(
-            self.variant_id,
-            self.scheduled + count,
-            self.committed + (count if status is not None else 0),
-            dict(statuses),
-            dict(verdicts),
+        return replace(
+            self,
+            committed=self.committed + count,
+            statuses=dict(statuses),
+            verdicts=dict(verdicts),
+            passes=self.passes.plus(passed, count),
         )
 
 

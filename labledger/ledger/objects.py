@@ -6,6 +6,7 @@ from labledger.ledger import counting
 from labledger.ledger.answers import ANSWERS
 from labledger.ledger.connection import Connection
 from labledger.ledger.views import RAW, View
+from labledger.passing import PASSED_SQL
 
 VIEWS: dict[str, View] = {**RAW, **ANSWERS}
 """The documented views by name, in the order a reader wants them."""
@@ -36,24 +37,30 @@ APPEND_ONLY = (
 
 _OF_SLOT = """\
 INSERT INTO slot_outcome
-  (run_no, variant_idx, task_idx, repl_idx, schedule_idx, status, duration_ms, verdict,
+  (run_no, variant_idx, task_idx, repl_idx, schedule_idx, status, duration_ms, passed, verdict,
    metric_name, metric_value)
 SELECT slot.run_no, slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx, {0}
 WHERE slot.run_no = NEW.run_no AND slot.schedule_idx = NEW.schedule_idx"""
 
+_PASSED_UNSCORED = PASSED_SQL.format(
+    status="NEW.status", verdict="NULL", agent_exit_status="NEW.agent_exit_status"
+)
+_PASSED_SCORED = PASSED_SQL.format(
+    status="trial.status", verdict="NEW.verdict", agent_exit_status="trial.agent_exit_status"
+)
 _OUTCOMES = {
     "unexecuted": (
         "slot_commit WHEN NEW.status IN ('cancelled', 'skipped_pruned')",
-        "NEW.status, NULL, NULL, NULL, NULL\nFROM slot",
+        "NEW.status, NULL, NULL, NULL, NULL, NULL\nFROM slot",
     ),
     "unscored": (
         "trial WHEN NEW.verdict IS NULL OR NEW.status = 'grade_error'",
-        "NEW.status, NEW.duration_ms, NULL, NULL, NULL\nFROM slot",
+        f"NEW.status, NEW.duration_ms, {_PASSED_UNSCORED}, NULL, NULL, NULL\nFROM slot",
     ),
     "scored": (
         "score WHEN NEW.row_seq = 0",
-        """trial.status, trial.duration_ms, NEW.verdict, NEW.primary_metric_name,
-  NEW.primary_metric_value
+        f"""trial.status, trial.duration_ms, {_PASSED_SCORED},
+  NEW.verdict, NEW.primary_metric_name, NEW.primary_metric_value
 FROM slot
 JOIN trial ON trial.run_no = slot.run_no AND trial.schedule_idx = slot.schedule_idx
   AND trial.status <> 'grade_error'""",

@@ -216,6 +216,8 @@ schedule_progress = Table(
     _text("status"),
     _text("updated_at"),
     _text("ended_at", null=True),
+    _text("stop_cause", null=True),
+    _text("stop_message", null=True),
     _key("schedule_progress", "run_no"),
     _refers("schedule_progress", "run", "run_no"),
     _one_of("schedule_progress", "status", RunStatus),
@@ -462,16 +464,19 @@ slot_outcome = Table(
     _integer("schedule_idx"),
     _text("status"),
     _text("verdict", null=True),
+    _integer("passed", null=True),
     _text("metric_name", null=True),
     Column("metric_value", REAL, nullable=True),
     _integer("duration_ms", null=True),
     _key("slot_outcome", "run_no", "variant_idx", "task_idx", "repl_idx"),
     _refers("slot_outcome", "slot_commit", "run_no", "schedule_idx"),
+    _check("slot_outcome", "passed", "passed IN (0, 1)"),
     **_CLUSTERED,
 )
 """An index over several tables, kept by triggers: committed slots in the order that views ask in.
 
 Verdict and primary metric are those that count: a `grade_error` has none; its score is kept only.
+`passed` says how the slot counts for the pass rate (`labledger.passing`); null where it does not.
 """
 
 artifact = Table(

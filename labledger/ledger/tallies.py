@@ -8,17 +8,13 @@ from labledger.ledger.connection import Connection
 from labledger.ledger.model import PrimaryMetric, VariantCounts
 from labledger.ledger.runs import variants
 
+_SCHEDULED_SQL = "SELECT variant_idx, count(*) FROM slot WHERE run_no = ? GROUP BY variant_idx"
 _COUNTS_SQL = """
-SELECT slot.variant_idx, slot_commit.status, score.verdict, count(*)
-FROM slot
-LEFT JOIN slot_commit
-  ON slot_commit.run_no = slot.run_no AND slot_commit.schedule_idx = slot.schedule_idx
-LEFT JOIN score
-  ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
-  AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
-WHERE slot.run_no = ?
-GROUP BY 1, 2, 3
-ORDER BY 1, 2, 3"""
+SELECT variant_idx, status, verdict, passed, count(*)
+FROM slot_outcome
+WHERE run_no = ?
+GROUP BY 1, 2, 3, 4
+ORDER BY 1, 2, 3, 4"""
 _FAILURES_SQL = """
 WITH committed AS (
   SELECT slot.variant_idx, slot.schedule_idx, slot_commit.status
@@ -52,9 +48,14 @@ WHERE score.run_no = ? AND score.row_seq = 0 AND slot_commit.status <> 'grade_er
 
 def counts(connection: Connection, run_no: int) -> list[VariantCounts]:
     """How far each variant is, in the order of the experiment."""
-    found = [VariantCounts(variant.variant_id) for variant in variants(connection, run_no)]
-    for idx, status, verdict, count in connection.exec_driver_sql(_COUNTS_SQL, (run_no,)):
-        found[idx] = found[idx].plus(status, verdict, count)
+    scheduled = dict(map(tuple, connection.exec_driver_sql(_SCHEDULED_SQL, (run_no,))))
+    found = [
+        VariantCounts(variant.variant_id, scheduled.get(idx, 0))
+        for idx, variant in enumerate(variants(connection, run_no))
+    ]
+    for idx, status, verdict, passed, count in connection.exec_driver_sql(_COUNTS_SQL, (run_no,)):
+        has_passed = None if passed is None else bool(passed)
+        found[idx] = found[idx].plus(status, verdict, has_passed, count)
     return found
 
 

@@ -20,6 +20,8 @@ from labledger.records import RunStatus, SlotStatus
 
 NEWER = {"alembic_version", "claim", "slot_outcome", "grading", "counted", "budget"}
 """Tables that revision 0001 lacks, and Alembic's own."""
+NEWER_COLUMNS = {"stop_cause", "stop_message"}
+"""Columns that tables of revision 0001 have got since."""
 
 ASKER = Owner("there", 99, "boot-2")
 
@@ -40,11 +42,15 @@ def old(tmp_path: Path) -> Path:
 
 
 def dump(path: Path) -> dict[str, list[Any]]:
-    """Every row of every table of revision 0001."""
+    """Every row of every table of revision 0001, with the columns that it has there."""
     raw = DRIVER.connect(str(path))
     tables = "SELECT name FROM sqlite_schema WHERE type = 'table'"
     names = {name for (name,) in raw.execute(tables)} - NEWER
-    found = {name: raw.execute(f"SELECT * FROM {name}").fetchall() for name in sorted(names)}
+    found = {}
+    for name in sorted(names):
+        rows = raw.execute(f"SELECT name FROM pragma_table_info('{name}')")
+        columns = ", ".join(column for (column,) in rows if column not in NEWER_COLUMNS)
+        found[name] = raw.execute(f"SELECT {columns} FROM {name}").fetchall()
     raw.close()
     return found
 
@@ -81,7 +87,7 @@ def test_its_run_goes_on(old: Path) -> None:
         writer.release_lease(lease, RunStatus.COMPLETED)
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
+@pytest.mark.parametrize("revision", migrate.REVISIONS[:-1])
 def test_its_slots_are_in_the_views_as_if_written_today(tmp_path: Path, revision: str) -> None:
     """Every view of an upgraded ledger has the rows that it has in one that never was older."""
     path = answers_kit.make_ledger(tmp_path)

@@ -9,10 +9,16 @@ import ledger_kit as kit
 import pytest
 
 from labledger import schema
-from labledger.export.summary import SCHEMA, build_summary, summary_bytes, write_summary
+from labledger.export.summary import (
+    SCHEMA,
+    build_summary,
+    is_summary,
+    summary_bytes,
+    write_summary,
+)
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import SlotStatus
+from labledger.records import Phase, SlotStatus
 
 
 def test_denominators_are_honest(writer: LedgerWriter, reader: LedgerReader) -> None:
@@ -43,7 +49,42 @@ def test_denominators_are_honest(writer: LedgerWriter, reader: LedgerReader) -> 
     }  # fmt: skip
     assert [v["scheduled"] for v in ext["variants"]] == [6, 6]
     assert [v["unscored"] for v in ext["variants"]] == [1, 2]
+    # The pass rate that people are shown: slot 3's agent succeeded, and only its grader failed.
+    assert [v["pass_rate"] for v in ext["variants"]] == [1 / 3, 0.0]
     assert ext["chain_head"] == reader.chain_head(kit.RUN)
+
+
+def test_an_agent_that_failed_has_not_passed(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """Crashing before a grader that then fails too does not make the agent look better."""
+    lease = kit.begin_run(writer, 4)
+    failed = {"agent": Phase(3, 900), "grader": Phase(1, 200)}
+    crash = {"status": SlotStatus.GRADE_ERROR, "reason": "x", "scores": (), "phases": failed}
+    writer.commit_result(lease, kit.result(0))
+    writer.commit_result(lease, kit.result(1, status=SlotStatus.AGENT_ERROR, scores=()))
+    writer.commit_result(lease, kit.result(2, **crash))
+    writer.commit_result(lease, kit.result(3, **crash))
+    summary = build_summary(reader, kit.RUN)
+    assert [v["pass_rate"] for v in summary["variants"]] == [1.0, None]
+    assert [(v["passed"], v["not_passed"], v["pass_rate"]) for v in summary["ext"]["variants"]] == [
+        (1, 1, 0.5),
+        (0, 2, 0.0),
+    ]
+
+
+def test_the_summary_of_an_earlier_labledger_is_accepted(
+    writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """A file without the rates in `ext` holds the same run; any other difference is one."""
+    lease = kit.begin_run(writer)
+    writer.commit_result(lease, kit.result(0))
+    summary = build_summary(reader, kit.RUN)
+    earlier = json.loads(summary_bytes(summary))
+    for variant in earlier["ext"]["variants"]:
+        del variant["passed"], variant["not_passed"], variant["pass_rate"]
+    assert is_summary(summary_bytes(summary), summary)
+    assert is_summary(summary_bytes(earlier), summary)
+    earlier["ext"]["variants"][0]["scored"] += 1
+    assert not is_summary(summary_bytes(earlier), summary)
 
 
 def test_a_run_without_scores_has_no_rate(writer: LedgerWriter, reader: LedgerReader) -> None:

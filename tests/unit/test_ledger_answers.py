@@ -84,6 +84,7 @@ def test_trial_facts_are_those_of_the_records(path: Path, told: list[Told]) -> N
             "repl_idx": one.slot.repl_idx,
             "status": one.status,
             "verdict": one.verdict,
+            "passed": one.passed,
             "primary_metric_value": one.score.get("primary_metric_value"),
             "attempts": len(one.trial.get("attempts", ())),
             "duration_ms": one.trial.get("duration_ms"),
@@ -164,15 +165,15 @@ def test_the_run_history_is_the_sum_of_its_slots(path: Path, told: list[Told]) -
 
 
 def outcome(a: Told, b: Told) -> str:
-    if a.verdict is None or b.verdict is None:
+    if a.passed is None or b.passed is None:
         return "unpaired"
-    if (a.verdict == "pass") == (b.verdict == "pass"):
+    if a.passed == b.passed:
         return "same"
-    return "regression" if a.verdict == "pass" else "improvement"
+    return "regression" if a.passed else "improvement"
 
 
 def why(a: Told, b: Told) -> str | None:
-    reasons = [None if one.verdict else one.status or "not_committed" for one in (a, b)]
+    reasons = [None if one.passed is not None else one.status or "not_committed" for one in (a, b)]
     match reasons:
         case [None, None]:
             return None
@@ -190,7 +191,7 @@ def pairs(told: list[Told]) -> list[tuple[Told, Told]]:
 
 
 def test_pairs_are_by_task_and_replication(path: Path, told: list[Told]) -> None:
-    """Every scheduled slot of a treatment has a row; what has no verdict says on which side."""
+    """Every scheduled slot of a treatment has a row; what is left out says on which side."""
     expected = [
         {
             "run_id": b.run_id,
@@ -200,6 +201,8 @@ def test_pairs_are_by_task_and_replication(path: Path, told: list[Told]) -> None
             "variant_id": b.slot.variant_id,
             "baseline_verdict": a.verdict,
             "verdict": b.verdict,
+            "baseline_passed": a.passed,
+            "passed": b.passed,
             "outcome": outcome(a, b),
             "why": why(a, b),
             "schedule_idx": b.slot.schedule_idx,
@@ -238,7 +241,7 @@ def test_pairs_agree_with_compare(path: Path) -> None:
     sql = """SELECT count(*) AS pairs, count(*) FILTER (WHERE outcome = 'improvement') AS only_b,
         count(*) FILTER (WHERE outcome = 'regression') AS only_a FROM paired_outcomes
         WHERE run_id = ? AND variant_id = ? AND outcome <> 'unpaired'
-          AND 'error' NOT IN (verdict, baseline_verdict)"""
+          AND verdict <> 'error' AND baseline_verdict <> 'error'"""
     options = CompareOptions(errors=Errors.LEFT_OUT)
     with LedgerReader.open(path) as reader:
         for run_id, variant_id in product(("run-1", "run-2", "run-3"), ("treat", "other")):
@@ -270,11 +273,17 @@ def test_task_views_gather_all_runs(path: Path, told: list[Told]) -> None:
     assert as_text(ask(path, "SELECT * FROM task_difficulty")) == as_text(expected)
     history = ask(path, "SELECT * FROM task_history WHERE task_id = 't1'")
     shown = [
-        (row["run_id"], row["variant_id"], row["repl_idx"], row["status"], row["verdict"])
+        tuple(
+            row[name]
+            for name in ("run_id", "variant_id", "repl_idx", "status", "verdict", "passed")
+        )
         for row in history
     ]
     assert shown == [
-        (one.run_id, one.slot.variant_id, one.slot.repl_idx, one.status, one.verdict)
+        (
+            *(one.run_id, one.slot.variant_id, one.slot.repl_idx),
+            *(one.status, one.verdict, one.passed),
+        )
         for one in sorted(
             committed(grouped(told, "task")["t1",]),
             key=lambda one: (
@@ -288,10 +297,13 @@ def test_task_views_gather_all_runs(path: Path, told: list[Told]) -> None:
 
 
 def test_flaky_is_what_differs_though_nothing_changed(path: Path, told: list[Told]) -> None:
-    """Verdicts are held against each other within one digest: a changed run has its own rows."""
+    """Outcomes are compared within one digest: a changed run has its own rows.
+
+    An agent that failed and has no verdict came to something else than one that was judged.
+    """
     cells: dict[tuple[str, ...], list[Told]] = defaultdict(list)
     for one in told:
-        if one.verdict:
+        if one.label:
             experiment = EXPERIMENT[one.run_id]
             key = (experiment, one.digest, one.slot.variant_id, one.slot.task_id)
             cells[key].append(one)
@@ -301,12 +313,11 @@ def test_flaky_is_what_differs_though_nothing_changed(path: Path, told: list[Tol
             "runs": len({one.run_id for one in slots}),
             **counts(slots),
             "runs_that_differ": sum(
-                len({one.verdict for one in of_run}) > 1
-                for of_run in grouped(slots, "run").values()
+                len({one.label for one in of_run}) > 1 for of_run in grouped(slots, "run").values()
             ),
         }
         for key, slots in cells.items()
-        if len({one.verdict for one in slots}) > 1
+        if len({one.label for one in slots}) > 1
     ]
     assert 0 < len(expected) < len(cells)
     assert as_text(ask(path, f"SELECT {', '.join(expected[0])} FROM flaky_tasks")) == as_text(

@@ -45,10 +45,13 @@ def test_an_untouched_ledger_is_clean(path: Path) -> None:
 
 CHANGED = {
     "outcome verdict": ("UPDATE slot_outcome SET verdict = 'fail' WHERE schedule_idx = 2", 2),
+    "outcome passed": ("UPDATE slot_outcome SET passed = 0 WHERE schedule_idx = 4", 4),
+    "outcome left out": ("UPDATE slot_outcome SET passed = NULL WHERE schedule_idx = 4", 4),
     "outcome removed": ("DELETE FROM slot_outcome WHERE schedule_idx = 4", 4),
     "outcome inserted": (
         """INSERT INTO slot_outcome SELECT run_no, variant_idx, task_idx, 9, schedule_idx, status,
-        verdict, metric_name, metric_value, duration_ms FROM slot_outcome WHERE schedule_idx = 1""",
+        verdict, passed, metric_name, metric_value, duration_ms FROM slot_outcome
+        WHERE schedule_idx = 1""",
         1,
     ),
     "commit status": ("UPDATE slot_commit SET status='completed' WHERE schedule_idx=2", 2),

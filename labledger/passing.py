@@ -1,0 +1,72 @@
+"""The definition of the pass rate: which slots passed, which did not, and which are left out.
+
+A slot passed where its verdict is `pass`. It did not pass where its verdict is another one, or
+where its agent failed (a non-zero exit status, a time-out, a forged status) and it has no verdict,
+whatever its grader did then. Every other slot is left out: what the environment, the setup command,
+or the grader of an agent that succeeded did is not the agent's doing.
+
+The ledger keeps the answer in `slot_outcome.passed`, by `PASSED_SQL`; `has_passed` is the same
+definition for a slot that is being committed. A test compares the two. Nothing else may decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labledger.records import JsonObject, SlotStatus, Verdict
+
+
+def has_passed(status: str, verdict: str | None, agent_exit_status: int | None) -> bool | None:
+    """Return whether a committed slot passed; None where it is left out of the pass rate.
+
+    `verdict` is that of its score row. The score of a `grade_error` is kept, but never counted.
+    `agent_exit_status` is None where no agent ran, or where its status is not known.
+    """
+    match status:
+        case SlotStatus.COMPLETED:
+            return None if verdict is None else verdict == Verdict.PASS
+        case SlotStatus.AGENT_ERROR | SlotStatus.AGENT_TIMEOUT:
+            return verdict == Verdict.PASS
+        case SlotStatus.GRADE_ERROR:
+            return False if agent_exit_status else None
+        case _:
+            return None
+
+
+PASSED_SQL = """\
+CASE
+    WHEN {status} = 'completed' THEN {verdict} = 'pass'
+    WHEN {status} IN ('agent_error', 'agent_timeout') THEN coalesce({verdict} = 'pass', 0)
+    WHEN {status} = 'grade_error' AND {agent_exit_status} <> 0 THEN 0
+  END"""
+"""`has_passed` as an SQL expression: 1, 0 or null. Format it with the three column names."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassCounts:
+    """How many slots the pass rate counts."""
+
+    passed: int = 0
+    not_passed: int = 0
+
+    @property
+    def counted(self) -> int:
+        """The rate's denominator."""
+        return self.passed + self.not_passed
+
+    @property
+    def rate(self) -> float | None:
+        """`passed` over `counted`; None where nothing is counted."""
+        return self.passed / self.counted if self.counted else None
+
+    def as_json(self) -> JsonObject:
+        """The counts and the rate, as the summary and `--json` show them."""
+        return {"passed": self.passed, "not_passed": self.not_passed, "pass_rate": self.rate}
+
+    def plus(self, passed: bool | None, count: int = 1) -> PassCounts:
+        """Return the counts with `count` more slots; None counts nowhere."""
+        if passed is None:
+            return self
+        if passed:
+            return PassCounts(self.passed + count, self.not_passed)
+        return PassCounts(self.passed, self.not_passed + count)

@@ -1,0 +1,62 @@
+"""The pass rate: one definition, in Python and in SQL, and what it says of every kind of slot."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from labledger.ledger.engine import DRIVER
+from labledger.passing import PASSED_SQL, PassCounts, has_passed
+from labledger.records import SlotStatus, Verdict
+
+LEFT_OUT = ("infra_error", "setup_error", "cancelled", "skipped_pruned")
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict", "agent_exit_status", "passed"),
+    [
+        ("completed", "pass", 0, True),
+        ("completed", "fail", 0, False),
+        ("completed", "missing", 0, False),
+        ("completed", "error", 0, False),
+        ("agent_error", "pass", 3, True),
+        ("agent_error", "fail", 3, False),
+        ("agent_error", None, 3, False),
+        ("agent_error", None, None, False),
+        ("agent_timeout", None, 124, False),
+        ("grade_error", None, 0, None),
+        ("grade_error", None, None, None),
+        ("grade_error", None, 3, False),
+        ("grade_error", "pass", 3, False),
+        ("grade_error", "pass", 0, None),
+        *((status, None, 3, None) for status in LEFT_OUT),
+        *((status, "pass", 0, None) for status in LEFT_OUT),
+    ],
+)
+def test_a_slot_counts_as_the_definition_says(
+    status: str, verdict: str | None, agent_exit_status: int | None, passed: bool | None
+) -> None:
+    """An agent that failed has not passed without a verdict; the environment is nobody's fault."""
+    assert has_passed(status, verdict, agent_exit_status) is passed
+
+
+def test_sql_and_python_agree() -> None:
+    """The expression that triggers use gives what `has_passed` gives, for every kind of slot."""
+    raw = DRIVER.connect(":memory:")
+    sql = "SELECT " + PASSED_SQL.format(status="?1", verdict="?2", agent_exit_status="?3")
+    slots = [*product(SlotStatus, (None, *Verdict), (None, 0, 1, 124))]
+    for status, verdict, agent_exit_status in slots:
+        [found] = raw.execute(sql, (status.value, verdict, agent_exit_status)).fetchone()
+        expected = has_passed(status, verdict, agent_exit_status)
+        assert found == (None if expected is None else int(expected)), (status, verdict)
+    raw.close()
+
+
+def test_the_rate_is_over_what_is_counted() -> None:
+    """What is left out is in no denominator, and nothing counted has no rate."""
+    counts = PassCounts()
+    assert counts.rate is None
+    for passed in (True, True, False, None, True):
+        counts = counts.plus(passed)
+    assert (counts.passed, counts.not_passed, counts.counted, counts.rate) == (3, 1, 4, 0.75)
