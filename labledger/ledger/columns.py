@@ -120,7 +120,7 @@ _COMMON = {
 }
 _PASSED = "1 where it passed, 0 where it did not, null where it is left out of the pass rate"
 _OWN = {
-    **{f"{view}.passed": _PASSED for view in ("trial_facts", "task_history")},
+    **{f"{view}.passed": _PASSED for view in ("trials", "trial_facts", "task_history")},
     "paired_outcomes.passed": "`passed` of the treatment's slot; null also where not committed",
     "runs.status": "`running`, `interrupted` or `completed`",
     "run_history.status": "`running`, `interrupted` or `completed`",

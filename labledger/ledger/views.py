@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from labledger.passing import PASSED_SQL
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -54,6 +56,11 @@ GENERATIONS = """\
 GRADING_ID = "grading.root_id || '.g' || grading.generation AS grading_id"
 COUNTS = "EXISTS (SELECT 1 FROM counted WHERE counted.run_no = grading.run_no) AS counts"
 
+_PASSED = PASSED_SQL.format(
+    status="slot_commit.status",
+    verdict="trial.verdict",
+    agent_exit_status="trial.agent_exit_status",
+)
 _SCORE = """\
     score.row_seq, score.verdict, score.primary_metric_name, score.primary_metric_value,
     trial.status, score.record ->> '$.evaluator.name' AS evaluator_name,
@@ -88,8 +95,8 @@ LEFT JOIN lease ON lease.run_no = run.run_no""",
         "one row a committed slot: how its trial went; times are null where nothing was run",
         _per_slot(
             "slot_commit",
-            """\
-    slot_commit.status, slot_commit.reason, trial.message, trial.verdict,
+            f"""\
+    slot_commit.status, slot_commit.reason, trial.message, trial.verdict, {_PASSED} AS passed,
     score.primary_metric_name, score.primary_metric_value, trial.outcome, trial.attempt,
     trial.exit_status, trial.started_at, trial.ended_at, trial.duration_ms,
     trial.setup_duration_ms, trial.setup_exit_status,

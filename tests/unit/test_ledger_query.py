@@ -83,12 +83,13 @@ def test_views_and_records_agree_on_who_a_row_is_about(path: Path) -> None:
 
 
 def test_the_leaderboard_has_honest_denominators(path: Path) -> None:
-    """Pass rates are over scored slots; what was never scored or is a grade_error stays visible."""
+    """Pass rates are over what counts; what was never scored or is a grade_error is visible."""
     rows = ask(path, "SELECT * FROM leaderboard ORDER BY variant_id")
     base, treat = rows
     assert base == {
         "run_id": kit.RUN, "experiment_id": "demo", "variant_id": "base", "role": "baseline",
-        "scheduled": 4, "committed": 3, "scored": 2, "pass": 2, "fail": 0, "missing": 0, "error": 0,
+        "scheduled": 4, "committed": 3, "passed": 2, "not_passed": 0, "scored": 2,
+        "pass": 2, "fail": 0, "missing": 0, "error": 0,
         "pass_rate": 1.0, "primary_metric_name": "resolved", "primary_metric_mean": 1.0,
         "unscored": 1, "grade_errors": 1, "infra_errors": 0,
     }  # fmt: skip

@@ -25,6 +25,7 @@ OUTCOMES = {
     "fail": "var(--fail)",
     "missing": "var(--missing)",
     "error": "var(--error)",
+    "agent failed": "var(--agent-failed)",
     "no score": "var(--unscored)",
     "not committed": "var(--open)",
 }
@@ -131,10 +132,15 @@ def verdicts(variants: Sequence[JsonObject]) -> Chart:
 
 
 def outcome_counts(variant: JsonObject) -> dict[str, int]:
-    """A variant's slots by what became of them; together they are all that were scheduled."""
+    """A variant's slots by what became of them; together they are all that were scheduled.
+
+    `agent failed` are slots without a verdict: they did not pass. `no score` are those that the
+    pass rate leaves out.
+    """
     return {
         **variant["verdicts"],
-        "no score": variant["committed"] - variant["scored"],
+        "agent failed": variant["agent_failed"],
+        "no score": variant["committed"] - variant["scored"] - variant["agent_failed"],
         "not committed": variant["scheduled"] - variant["committed"],
     }
 

@@ -67,7 +67,7 @@ def _run(graded: Graded, root: RunInfo, trials: Sequence[Trial]) -> JsonObject:
         "scheduled": run.total_slots,
         "committed": len(trials),
         "scored": sum(trial.counted is not None for trial in trials),
-        "passed": sum(trial.passed for trial in trials),
+        "passed": sum(trial.passed == 1 for trial in trials),
     }
 
 

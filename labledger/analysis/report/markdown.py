@@ -47,17 +47,19 @@ def _lines(report: JsonObject) -> Iterator[str]:
 
 
 def _outcomes(report: JsonObject) -> Iterator[str]:
-    columns = ("variant", "scheduled", "scored", "pass", "fail", "missing", "error", "pass rate")
+    columns = ("variant", "scheduled", "scored", "pass", "fail", "missing", "error")
     rows = [
         (
             _code(one["variant_id"]),
             *map(figures.count, (one["scheduled"], one["scored"], *one["verdicts"].values())),
+            figures.count(one["agent_failed"]),
             figures.rate(one["pass_rate"]),
             figures.bounds(one["pass_rate"]),
         )
         for one in report["variants"]
     ]
-    yield from _table((*columns, figures.level(report["confidence"])), rows)
+    more = ("agent failed", "pass rate", figures.level(report["confidence"]))
+    yield from _table((*columns, *more), rows)
 
 
 def _differences(report: JsonObject) -> Iterator[str]:
@@ -108,7 +110,7 @@ def _hardest(report: JsonObject) -> Iterator[str]:
     rows = [
         (
             _code(task["task_id"]),
-            *(f"{cell['passed']}/{cell['scored']}" for cell in task["cells"]),
+            *(f"{cell['passed']}/{cell['passed'] + cell['not_passed']}" for cell in task["cells"]),
         )
         for task in found[:_RANKED]
     ]

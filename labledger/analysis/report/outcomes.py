@@ -19,7 +19,7 @@ Scheduled = Mapping[tuple[str, str], int]
 def by_variant(
     run: RunInfo, trials: Sequence[Trial], scheduled: Scheduled, confidence: float
 ) -> list[JsonObject]:
-    """Each variant in the order of the experiment; its rate is `pass` over the scored trials."""
+    """Each variant in the order of the experiment, with its rate as `labledger.passing` has it."""
     of_variant: dict[str, list[Trial]] = defaultdict(list)
     for trial in trials:
         of_variant[trial.variant_id].append(trial)
@@ -47,23 +47,26 @@ def _variant(
         "scored": len(scored),
         "verdicts": {verdict.value: verdicts[verdict.value] for verdict in Verdict},
         "statuses": {status.value: statuses[status.value] for status in SlotStatus},
-        "pass_rate": _pass_rate(scored, confidence),
+        "not_passed": sum(trial.passed == 0 for trial in trials),
+        "agent_failed": sum(trial.passed == 0 and trial.counted is None for trial in trials),
+        "pass_rate": _pass_rate(trials, confidence),
         "primary_metric": _primary_metric(scored),
     }
 
 
-def _pass_rate(scored: Sequence[Trial], confidence: float) -> JsonObject | None:
-    """The share of scored trials that passed; the interval knows which are of the same task."""
-    if not scored:
+def _pass_rate(trials: Sequence[Trial], confidence: float) -> JsonObject | None:
+    """The share that passed of what counts; the interval knows which are of the same task."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for trial in trials:
+        if trial.passed is not None:
+            groups[trial.task_id].append(float(trial.passed))
+    if not groups:
         return None
-    rate = sum(trial.passed for trial in scored) / len(scored)
+    rate = sum(map(sum, groups.values())) / sum(map(len, groups.values()))
     try:
         extra.require()
     except ExtraMissing:
         return {"value": rate, "low": None, "high": None}
-    groups: dict[str, list[float]] = defaultdict(list)
-    for trial in scored:
-        groups[trial.task_id].append(float(trial.passed))
     found = rates.pooled_rate(list(groups.values()), confidence)
     return {"value": rate, "low": found.low, "high": found.high}
 
@@ -98,5 +101,6 @@ def _cell(scheduled: int, trials: Sequence[Trial]) -> JsonObject:
         "scheduled": scheduled,
         "committed": len(trials),
         "scored": sum(trial.counted is not None for trial in trials),
-        "passed": sum(trial.passed for trial in trials),
+        "passed": sum(trial.passed == 1 for trial in trials),
+        "not_passed": sum(trial.passed == 0 for trial in trials),
     }

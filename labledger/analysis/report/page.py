@@ -131,7 +131,7 @@ def _figures(report: JsonObject) -> Iterator[tuple[str, str, str]]:
     )
     unscored = run["committed"] - run["scored"]
     yield "scored", figures.count(run["scored"]), f"{figures.count(unscored)} without a score"
-    yield "passed", figures.count(run["passed"]), "of all scored trials"
+    yield "passed", figures.count(run["passed"]), "of all trials that count"
     if report["time"]["wall_ms"] is not None:
         yield "from start to end", figures.took(report["time"]["wall_ms"]), ""
     for metric in report["metrics"]:
@@ -212,7 +212,7 @@ def _tasks(report: JsonObject) -> JsonObject:
             "spread": trouble.spread(task),
             "flaky": trouble.is_flaky(task),
             "unscored": any(not cell["scored"] and cell["scheduled"] for cell in task["cells"]),
-            "scored": trouble.scored(task),
+            "scored": trouble.rated(task),
             "passed": sum(cell["passed"] for cell in task["cells"]),
         }
         for task in trouble.hardest_first(tasks)
@@ -235,9 +235,9 @@ def _tasks(report: JsonObject) -> JsonObject:
 def flaky_cells(task: JsonObject, variants: Sequence[JsonObject]) -> str:
     """Such as ``base 1 of 2, treat 1 of 3``: the variants with which a task is flaky."""
     return ", ".join(
-        f"{variant['variant_id']} {cell['passed']} of {cell['scored']}"
+        f"{variant['variant_id']} {cell['passed']} of {cell['passed'] + cell['not_passed']}"
         for variant, cell in zip(variants, task["cells"], strict=True)
-        if 0 < cell["passed"] < cell["scored"]
+        if cell["passed"] and cell["not_passed"]
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from labledger.analysis.query import query_run
 
 _TRIALS_SQL = """
-SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, verdict,
+SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, verdict, passed,
        primary_metric_name, primary_metric_value, attempt, duration_ms,
        setup_duration_ms, agent_duration_ms, grader_duration_ms, image_ref, image_id
 FROM trials WHERE run_id = :run AND schedule_idx < :committed ORDER BY schedule_idx"""
@@ -43,6 +43,8 @@ class Trial(NamedTuple):
     reason: str | None
     message: str | None
     verdict: str | None
+    passed: int | None
+    """1 where it passed, 0 where it did not, None where the pass rate leaves it out."""
     metric_name: str | None
     metric_value: float | None
     attempt: int | None
@@ -57,10 +59,6 @@ class Trial(NamedTuple):
     def counted(self) -> str | None:
         """The verdict where it counts: a `grade_error`'s is kept in the ledger, and not counted."""
         return None if self.status == "grade_error" else self.verdict
-
-    @property
-    def passed(self) -> bool:
-        return self.counted == "pass"
 
 
 @dataclass(frozen=True, slots=True)

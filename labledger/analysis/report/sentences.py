@@ -37,7 +37,7 @@ def headline(variants: Sequence[JsonObject], comparisons: Sequence[JsonObject]) 
     if not ones:
         return _listed(
             f"{one['variant_id']} passed {count(one['verdicts']['pass'])} of "
-            f"{counted(one['scored'], 'scored trial')}"
+            f"{counted(one['verdicts']['pass'] + one['not_passed'], 'trial')}"
             for one in variants
         )
     undecided = ("not_shown", "nothing_paired")
@@ -129,7 +129,8 @@ def outcomes(report: JsonObject) -> str:
     text = (
         f"Of {counted(run['scheduled'], 'slot')}, {count(run['committed'])} are committed and "
         f"{count(run['scored'])} of these have a score that counts. A pass rate is passes over "
-        "scored trials: what has no score is in no rate."
+        "the trials that were judged and those whose agent failed; what the environment, the "
+        "setup command, or the grader of an agent that succeeded spoilt is in no rate."
     )
     if any(one["pass_rate"] and one["pass_rate"]["low"] is not None for one in report["variants"]):
         text += (
@@ -143,19 +144,20 @@ def tasks(report: JsonObject) -> str:
     return (
         f"{counted(len(report['tasks']), 'task')} by "
         f"{counted(len(report['variants']), 'variant')}. A task is as hard as the share of its "
-        "scored trials that did not pass, over all variants."
+        "trials that did not pass, over all variants."
     )
 
 
 def no_hard(report: JsonObject) -> str:
-    if any(variant["scored"] for variant in report["variants"]):
-        return "Every scored trial passed."
-    return "No trial has a score, so none can be called hard."
+    if any(variant["pass_rate"] for variant in report["variants"]):
+        return "Every trial passed."
+    return "No trial passed or failed, so no task can be called hard."
 
 
 def no_flaky(report: JsonObject) -> str:
-    if all(cell["scored"] < 2 for task in report["tasks"] for cell in task["cells"]):
-        return "No task has two scored replications with a variant, so none can be called flaky."
+    cells = [cell for task in report["tasks"] for cell in task["cells"]]
+    if all(cell["passed"] + cell["not_passed"] < 2 for cell in cells):
+        return "No task has two replications that count with a variant: none can be called flaky."
     return "With no variant did a task pass in some replications and not in others."
 
 

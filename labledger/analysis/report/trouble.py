@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from labledger.analysis.report.questions import Trial
 from labledger.ledger.model import RunInfo
+from labledger.passing import PassCounts
 from labledger.records import JsonObject, SlotStatus
 
 _EXAMPLES = 3
@@ -37,18 +38,20 @@ def _by_variant(run: RunInfo, trials: Iterable[Trial]) -> dict[str, int]:
     return {v.variant_id: counts[v.variant_id] for v in run.variants if counts[v.variant_id]}
 
 
-def scored(task: JsonObject) -> int:
-    return sum(cell["scored"] for cell in task["cells"])
+def rated(task: JsonObject) -> int:
+    """How many of a task's slots the pass rate counts."""
+    return sum(cell["passed"] + cell["not_passed"] for cell in task["cells"])
 
 
 def share(task: JsonObject) -> float | None:
-    """The share of a task's scored trials that passed; None where none is scored."""
-    total = scored(task)
+    """The pass rate of a task; None where nothing counts."""
+    total = rated(task)
     return sum(cell["passed"] for cell in task["cells"]) / total if total else None
 
 
 def cell_share(cell: JsonObject) -> float | None:
-    return cell["passed"] / cell["scored"] if cell["scored"] else None
+    """The pass rate of a variant on a task; None where nothing counts."""
+    return PassCounts(cell["passed"], cell["not_passed"]).rate
 
 
 def spread(task: JsonObject) -> float:
@@ -59,16 +62,16 @@ def spread(task: JsonObject) -> float:
 
 def is_flaky(task: JsonObject) -> bool:
     """Whether a variant passed some replications of a task and not others."""
-    return any(0 < cell["passed"] < cell["scored"] for cell in task["cells"])
+    return any(cell["passed"] and cell["not_passed"] for cell in task["cells"])
 
 
 def hardest_first(tasks: Iterable[JsonObject]) -> list[JsonObject]:
-    """Tasks by the share that passed; those that nobody scored come last."""
-    return sorted(tasks, key=lambda task: (_or_last(share(task)), -scored(task), task["task_id"]))
+    """Tasks by their pass rate; those without one come last."""
+    return sorted(tasks, key=lambda task: (_or_last(share(task)), -rated(task), task["task_id"]))
 
 
 def hardest(tasks: Iterable[JsonObject]) -> list[JsonObject]:
-    """Tasks that not every scored trial passed, the hardest first."""
+    """Tasks that not every trial passed, the hardest first."""
     return [
         task for task in hardest_first(tasks) if (found := share(task)) is not None and found < 1
     ]
