@@ -21,7 +21,8 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 CONTAINER_FAILED = "container_failed"
 HOST_ERROR = "host_error"
-NOT_STARTED = frozenset({CONTAINER_FAILED, HOST_ERROR})
+NAME_TAKEN = "name_taken"
+NOT_STARTED = frozenset({CONTAINER_FAILED, HOST_ERROR, NAME_TAKEN})
 """Reasons of an `infra_error` with which nothing of a trial has run."""
 
 

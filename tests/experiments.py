@@ -199,8 +199,8 @@ class Project:
 
     def containers(self, run_id: str) -> dict[tuple[int, int], str]:
         """The names of all this run's containers, by slot and attempt."""
-        found = thread_engine().names_with(self.labels(run_id))
-        return {(int(at[Labels.SLOT]), int(at[Labels.ATTEMPT])): name for name, at in found}
+        found = thread_engine().containers_with(self.labels(run_id))
+        return {(int(c.labels[Labels.SLOT]), int(c.labels[Labels.ATTEMPT])): c.name for c in found}
 
     def labels(self, run_id: str) -> dict[str, str]:
         """What all containers of a run carry, and no others."""
@@ -214,8 +214,8 @@ class Project:
                 labels = {Labels.LEDGER: reader.ledger_id}
         except LedgerError:
             return
-        for name, _ in thread_engine().names_with(labels):
-            thread_engine().remove(name)
+        for container in thread_engine().containers_with(labels):
+            thread_engine().remove(container.container_id)
 
     # -- what a run left
 

@@ -166,8 +166,8 @@ class Trials:
 
     def containers(self) -> list[str]:
         """The names of all containers that these trials have on the engine."""
-        found = thread_engine().names_with({Labels.LEDGER: self.ledger_id})
-        return sorted(name for name, _ in found)
+        found = thread_engine().containers_with({Labels.LEDGER: self.ledger_id})
+        return sorted(container.name for container in found)
 
     def clear(self) -> None:
         for name in self.containers():

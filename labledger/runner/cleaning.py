@@ -13,8 +13,9 @@ from labledger.runner.lab import Lab
 from labledger.runner.lease import holder_is_dead
 from labledger.runner.recovery import is_durable
 from labledger.trial import traces
-from labledger.trial.container import thread_engine
+from labledger.trial.container import ListedContainer, thread_engine
 from labledger.trial.contract import Labels, trial_folder
+from labledger.trial.identity import attempt_of
 
 _CLEANED = "`labledger clean --unfinished` removed its container"
 
@@ -24,6 +25,7 @@ class Found:
     """A container that carries this ledger's label, and what becomes of it."""
 
     name: str
+    container_id: str
     run_id: str
     remove: bool
     why: str
@@ -47,15 +49,17 @@ def clean(
             labels[Labels.RUN] = reader.run(run_id).run_id
         runs: dict[str, _Run] = {}
         found = []
-        for name, given in engine.names_with(labels):
-            run = runs.setdefault(given[Labels.RUN], _Run.read(reader, given[Labels.RUN]))
-            found.append(_judge(name, given, run, unfinished=unfinished))
-    for container in found:
-        if container.remove and not dry_run:
-            if container.attempt is not None:
-                folder = lab.run_folder(container.run_id)
-                traces.withdraw(trial_folder(folder, *container.attempt), _CLEANED)
-            engine.remove(container.name)
+        for container in engine.containers_with(labels):
+            name = container.labels.get(Labels.RUN, "")
+            if name not in runs:
+                runs[name] = _Run.read(reader, name)
+            found.append(_judge(container, runs[name], unfinished=unfinished))
+    for judged in found:
+        if judged.remove and not dry_run:
+            if judged.attempt is not None:
+                folder = lab.run_folder(judged.run_id)
+                traces.withdraw(trial_folder(folder, *judged.attempt), _CLEANED)
+            engine.remove(judged.container_id)
     return found
 
 
@@ -74,18 +78,24 @@ class _Run:
             return cls(None, {})
 
 
-def _judge(name: str, given: Mapping[str, str], run: _Run, *, unfinished: bool) -> Found:
-    run_id = given[Labels.RUN]
+def _judge(container: ListedContainer, run: _Run, *, unfinished: bool) -> Found:
+    run_id = container.labels.get(Labels.RUN, "")
+
+    def found(*, remove: bool, why: str, begin_again: tuple[int, int] | None = None) -> Found:
+        return Found(container.name, container.container_id, run_id, remove, why, begin_again)
+
+    attempt = attempt_of(container.labels)
+    if attempt is None:
+        return found(remove=False, why="it lacks the labels of a run, a slot and an attempt")
     if run.info is None:
-        return Found(name, run_id, True, "its run is not in the ledger")
+        return found(remove=True, why="its run is not in the ledger")
     lease = run.info.lease
     if lease is not None and lease.expires_at > clock.utc_now() and not holder_is_dead(lease):
         owner = f"process {lease.owner.pid} on {lease.owner.machine}"
-        return Found(name, run_id, False, f"its run belongs to {owner}")
-    if is_durable(int(given[Labels.SLOT]), int(given[Labels.ATTEMPT]), run.info, run.staged):
-        return Found(name, run_id, True, "its result is in the ledger")
+        return found(remove=False, why=f"its run belongs to {owner}")
+    if is_durable(*attempt, run.info, run.staged):
+        return found(remove=True, why="its result is in the ledger")
     if unfinished:
-        attempt = int(given[Labels.SLOT]), int(given[Labels.ATTEMPT])
-        return Found(name, run_id, True, "its trial will be run again", attempt)
+        return found(remove=True, why="its trial will be run again", begin_again=attempt)
     why = f"`labledger resume {run_id}` goes on with it; --unfinished removes it"
-    return Found(name, run_id, False, why)
+    return found(remove=False, why=why)

@@ -32,6 +32,7 @@ from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialSpec
 from labledger.trial.gate import NotStarted
 from labledger.trial.grading import DISK_FULL
+from labledger.trial.identity import find_container, kill_container
 from labledger.trial.regrading import is_carried_over
 from labledger.trial.uncollected import Uncollected
 
@@ -219,7 +220,7 @@ class Coordinator:
             return
         for spec in self._running:
             try:
-                thread_engine().kill(spec.container)
+                kill_container(thread_engine(), spec)
             except LabLedgerError as error:
                 self._warn(error.message)
 
@@ -352,7 +353,7 @@ class Coordinator:
 
 def _has_started(spec: TrialSpec) -> bool:
     try:
-        state = thread_engine().inspect(spec.container)
+        state = find_container(thread_engine(), spec)
     except LabLedgerError:
         return False
     return state is not None and state.has_started

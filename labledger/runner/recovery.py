@@ -16,6 +16,7 @@ from labledger.runner.keeping import Keep, put_away
 from labledger.trial import traces
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels
+from labledger.trial.identity import attempt_of
 from labledger.trial.inputs import INCOMING
 
 
@@ -56,9 +57,10 @@ def sweep(reader: LedgerReader, run: RunInfo, folder: Path, keep: Keep, tell: Li
     try:
         engine = thread_engine()
         labels = {Labels.LEDGER: reader.ledger_id, Labels.RUN: run.run_id}
-        for name, found in engine.names_with(labels):
-            if is_durable(int(found[Labels.SLOT]), int(found[Labels.ATTEMPT]), run, staged):
-                engine.remove(name)
+        for container in engine.containers_with(labels):
+            labelled = attempt_of(container.labels)
+            if labelled is not None and is_durable(*labelled, run, staged):
+                engine.remove(container.container_id)
     except LabLedgerError as error:
         tell(event("warning", message=f"old containers stay for now: {error.message}"))
     shutil.rmtree(folder / INCOMING, ignore_errors=True)

@@ -16,6 +16,7 @@ from labledger.trial.container import ContainerFailed, ContainerState, Engine, N
 from labledger.trial.contract import ExitStatus, TrialSpec
 from labledger.trial.ended import Ended
 from labledger.trial.gate import thread_gate
+from labledger.trial.identity import find_container
 from labledger.trial.phases import read_phases
 from labledger.trial.uncollected import uncollected
 
@@ -33,7 +34,7 @@ def adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
     """Wait for a container that an earlier coordinator began; None where the slot is to be run."""
     if not spec.may_exist:
         return None
-    state = engine.inspect(spec.container)
+    state = find_container(engine, spec)
     if state is None:
         return _without_container(spec)
     if state.has_started and has_output(spec):
@@ -61,35 +62,36 @@ def _without_container(spec: TrialSpec) -> Ended | None:
 
 
 def _await(engine: Engine, spec: TrialSpec, state: ContainerState) -> Ended:
-    begun = time.monotonic()
+    begun, container = time.monotonic(), state.container_id
     if state.has_ended:
         if parts.is_outstanding(spec, state):
             with thread_gate().passage(spec.slot.schedule_idx):
-                return go_on(engine, spec, begun)
-        return go_on(engine, spec, begun)
+                return go_on(engine, spec, container, begun)
+        return go_on(engine, spec, container, begun)
     try:
         with thread_gate().place():
-            exit_status = thread_gate().wait(engine, spec)
-            found = engine.inspect(spec.container)
+            exit_status = thread_gate().wait(engine, spec, container)
+            found = engine.inspect(container)
             if found is not None and found.has_ended:
-                return go_on(engine, spec, begun)
+                return go_on(engine, spec, container, begun)
     except NoSuchContainer:
         return Ended(None, *_until_now(begun), was_removed=True)
     if exit_status is not None:
         # It was removed as soon as it had ended, or is being removed.
         was_full = disks.were_full(spec.plan.disks, begun)
         return Ended(exit_status, *_until_now(begun), disk_was_full=was_full)
-    starting.end(engine, spec.container)
-    return Ended.of(engine.inspect(spec.container) or state, None, ExitStatus.KNOWN)
+    starting.end(engine, container)
+    return Ended.of(engine.inspect(container) or state, None, ExitStatus.KNOWN)
 
 
-def go_on(engine: Engine, spec: TrialSpec, begun: float) -> Ended:
+def go_on(engine: Engine, spec: TrialSpec, container: str, begun: float) -> Ended:
     """How a trial ended whose container has stopped; graded first, where that is outstanding.
 
-    `begun` is when this coordinator began to watch it, by the monotonic clock.
+    `container` is its id; `begun` is when this coordinator began to watch it, by the monotonic
+    clock.
     """
     try:
-        state = engine.inspect_one(spec.container)
+        state = engine.inspect_one(container)
         since = min(begun, _start_of(state))
         ended = parts.go_on(engine, spec, state, since)
     except NoSuchContainer:

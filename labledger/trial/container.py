@@ -70,6 +70,15 @@ class ContainerState:
         return self.status in {"exited", "dead"}
 
 
+@dataclass(frozen=True, slots=True)
+class ListedContainer:
+    """A container in a list of the engine."""
+
+    container_id: str
+    name: str
+    labels: dict[str, str]
+
+
 class Engine:
     """A connection to the Docker engine, for one thread."""
 
@@ -245,13 +254,18 @@ class Engine:
                 ) from error
             return (str(change["Path"]) for change in found)
 
-    def names_with(self, labels: dict[str, str]) -> list[tuple[str, dict[str, str]]]:
-        """Name and labels of every container, running or not, that carries all `labels`."""
+    def containers_with(self, labels: dict[str, str]) -> list[ListedContainer]:
+        """Every container, running or not, that carries all `labels`."""
         with _translated("list containers"):
             found = self._client.containers(
                 all=True, filters={"label": [f"{key}={value}" for key, value in labels.items()]}
             )
-        return [(entry["Names"][0].lstrip("/"), entry["Labels"]) for entry in found]
+        return [
+            ListedContainer(
+                entry["Id"], (entry["Names"] or [entry["Id"]])[0].lstrip("/"), entry["Labels"]
+            )
+            for entry in found
+        ]
 
     def run_probe(
         self,

@@ -105,6 +105,8 @@ class Labels:
     RUN = "org.labledger.run"
     SLOT = "org.labledger.slot"
     ATTEMPT = "org.labledger.attempt"
+    HELPER = "org.labledger.helper"
+    """Carried besides by a container that helps with what a trial left, and is none itself."""
 
 
 @dataclass(frozen=True, slots=True)

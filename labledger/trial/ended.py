@@ -21,6 +21,8 @@ class Ended:
     ended_at: str
     duration_ms: int
     """Without what it waited stopped between two parts."""
+    container_id: str | None = None
+    """None where the container is gone."""
     out_of_memory: bool = False
     was_removed: bool = False
     """True when the container is gone, and with it how it ended."""
@@ -42,6 +44,7 @@ class Ended:
             clock.iso(started),
             clock.iso(finished),
             max(0, round((finished - started).total_seconds() * 1000)),
+            state.container_id,
             state.out_of_memory,
             forged=exit_status in ExitStatus.KNOWN - said,
         )

@@ -84,8 +84,10 @@ class StartGate:
             if self._abandoned:
                 raise Abandoned
 
-    def wait(self, engine: Engine, spec: TrialSpec) -> int | None:
+    def wait(self, engine: Engine, spec: TrialSpec, container: str) -> int | None:
         """The exit status of a trial's container, or None after its outer deadline.
+
+        `container` is its id.
 
         Does not rely on the engine to say when a container has ended: now and then, it is asked.
         Raises `Abandoned` where the trial is somebody else's by then.
@@ -93,12 +95,12 @@ class StartGate:
         status = None
         deadline = time.monotonic() + spec.deadline_s
         while (left := deadline - time.monotonic()) > 0:
-            status = engine.wait(spec.container, min(_SLICE_S, left))
+            status = engine.wait(container, min(_SLICE_S, left))
             if status is not None:
                 break
             if self._abandoned:
                 raise Abandoned
-            state = engine.inspect(spec.container)
+            state = engine.inspect(container)
             if state is not None and state.has_ended:
                 status = state.exit_status
                 break

@@ -7,7 +7,7 @@ import os
 
 from labledger.records import JsonObject
 from labledger.trial import contract, inputs, sealing
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import Labels, TrialSpec
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 """What a plain task needs as root: to install packages and to end its own processes."""
@@ -55,6 +55,7 @@ def sweep_config(spec: TrialSpec) -> JsonObject:
         "Cmd": list(left.values()),
         "Env": [],
         "User": "0",
+        "Labels": config["Labels"] | {Labels.HELPER: "sweep"},
         "HostConfig": config["HostConfig"] | {"Binds": binds, "Tmpfs": {}},
     }
 

@@ -85,7 +85,7 @@ def go_on(engine: Engine, spec: TrialSpec, state: ContainerState, since: float) 
         return Ended.of(state, state.exit_status, spec.exit_statuses)
     first = _FirstPart.read(spec)
     if first is None:
-        seen = look(engine, spec, "before_grading")
+        seen = look(engine, spec, state.container_id, "before_grading")
         ended = replace(Ended.of(state, state.exit_status, ExitStatus.BEFORE_GRADING), seen=seen)
         if state.exit_status != ExitStatus.AGENT_ENDED:
             return ended
@@ -95,7 +95,7 @@ def go_on(engine: Engine, spec: TrialSpec, state: ContainerState, since: float) 
         was_full = disks.were_full(spec.plan.disks, since)
         first = _noted(spec, state, replace(ended, disk_was_full=was_full), seen)
     if state.started_at == first.engines_start:
-        return _graded(engine, spec, first)
+        return _graded(engine, spec, state.container_id, first)
     return _both(first, Ended.of(state, state.exit_status, ExitStatus.OF_GRADING))
 
 
@@ -115,28 +115,28 @@ def _noted(spec: TrialSpec, state: ContainerState, ended: Ended, seen: Seen) -> 
     return first
 
 
-def _graded(engine: Engine, spec: TrialSpec, first: _FirstPart) -> Ended:
+def _graded(engine: Engine, spec: TrialSpec, container: str, first: _FirstPart) -> Ended:
     """Put the grader's files in place, start the second part and wait for its end."""
     sealing.unseal(spec, first.phases)
     faults.reached("after_unseal", spec.slot.schedule_idx)
 
     def start() -> None:
-        if engine.inspect_one(spec.container).started_at == first.engines_start:
-            engine.start(spec.container)
+        if engine.inspect_one(container).started_at == first.engines_start:
+            engine.start(container)
 
     try:
         patiently(start)
     except ContainerFailed as error:
-        if engine.inspect_one(spec.container).exit_status not in _NOT_STARTED:
+        if engine.inspect_one(container).exit_status not in _NOT_STARTED:
             raise
         refused = f"the container could not be started again for its grader: {error.message}"
-        last = Ended(None, first.ended_at, first.ended_at, 0, refused=refused)
+        last = Ended(None, first.ended_at, first.ended_at, 0, container, refused=refused)
         return _both(first, last)
     faults.reached("grader_running", spec.slot.schedule_idx)
-    status = thread_gate().wait(engine, spec)
+    status = thread_gate().wait(engine, spec, container)
     if status is None:
-        end(engine, spec.container)
-    state = engine.inspect_one(spec.container)
+        end(engine, container)
+    state = engine.inspect_one(container)
     return _both(first, Ended.of(state, status, ExitStatus.OF_GRADING))
 
 

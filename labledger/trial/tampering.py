@@ -60,15 +60,15 @@ class Seen:
     """Why there was no look."""
 
 
-def look(engine: Engine, spec: TrialSpec, checked: Checked) -> Seen:
-    """Look at what is not as in the image of a trial whose container has stopped.
+def look(engine: Engine, spec: TrialSpec, container: str, checked: Checked) -> Seen:
+    """Look at what is not as in the image of a trial whose container, an id, has stopped.
 
     What the engine refuses is said in the answer. Raises `EngineUnavailable`.
     """
     if spec.plan.runtime["root_read_only"]:
         return Seen(checked)
     try:
-        suspected, total = _suspicious_in(engine, spec.container)
+        suspected, total = _suspicious_in(engine, container)
     except ContainerFailed as error:
         return Seen(None, unchecked=error.message)
     return Seen(checked, suspected, total)

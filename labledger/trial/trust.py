@@ -36,7 +36,11 @@ def facts(engine: Engine, spec: TrialSpec, ended: Ended) -> JsonObject:
         return _facts(spec, user, Seen("before_grading")) | sealed
     ungraded = ended.exit_status in _UNGRADED
     when: Checked = "before_grading" if ungraded else "after_grading"
-    seen = ended.seen or look(engine, spec, when)
+    seen = ended.seen
+    if seen is None:
+        container = ended.container_id
+        gone = Seen(None, unchecked="its container is gone")
+        seen = gone if container is None else look(engine, spec, container, when)
     return _facts(spec, _user(spec, engine.image_user(spec.image_id)), seen)
 
 

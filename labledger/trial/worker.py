@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 import subprocess
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from labledger import clock, faults
 from labledger.errors import EngineUnavailable, NoRoom
-from labledger.records import CONTAINER_FAILED, HOST_ERROR, TrialResult
+from labledger.records import CONTAINER_FAILED, HOST_ERROR, NAME_TAKEN, TrialResult
 from labledger.trial import contract, disks, inputs, regrading, starting, traces, trust
 from labledger.trial.adoption import adopt, go_on, has_output
 from labledger.trial.collect import collect, infra_error
@@ -27,6 +28,7 @@ from labledger.trial.container import (
 from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
 from labledger.trial.ended import Ended
 from labledger.trial.gate import Abandoned, NotStarted, StartGate, thread_gate
+from labledger.trial.identity import find_container, foreign_name
 from labledger.trial.isolation import sweep_config
 from labledger.trial.stored import EvidenceIncomplete
 from labledger.trial.uncollected import uncollected
@@ -59,7 +61,8 @@ def run_trial(spec: TrialSpec) -> TrialResult:
         assert spec.earlier is not None
         return regrading.incomplete(spec, spec.earlier, error.message)
     except ContainerFailed as error:
-        return infra_error(spec, begun, CONTAINER_FAILED, error.message)
+        reason = NAME_TAKEN if isinstance(error, NameTaken) else CONTAINER_FAILED
+        return infra_error(spec, begun, reason, error.message)
     except OSError as error:
         message = f"{error.strerror}: {error.filename}"
         if error.errno in disks.NO_ROOM:
@@ -107,7 +110,7 @@ def _is_closed(folder: Path) -> bool:
 def discard_trial(spec: TrialSpec, *, keep_folder: bool = False) -> None:
     """Remove the container of an attempt whose result is durable, and its folder."""
     faults.reached("before_remove", spec.slot.schedule_idx)
-    starting.remove(thread_engine(), spec, spec.container)
+    _remove_container(spec)
     faults.reached("after_remove", spec.slot.schedule_idx)
     if not keep_folder:
         remove_folder(spec)
@@ -117,8 +120,14 @@ def discard_trial(spec: TrialSpec, *, keep_folder: bool = False) -> None:
 def withdraw_trial(spec: TrialSpec, why: str) -> None:
     """Remove the container and the folder of an attempt that is to be begun anew."""
     traces.withdraw(spec.folder, why)
-    starting.remove(thread_engine(), spec, spec.container)
+    _remove_container(spec)
     remove_folder(spec)
+
+
+def _remove_container(spec: TrialSpec) -> None:
+    engine = thread_engine()
+    if (state := find_container(engine, spec)) is not None:
+        starting.remove(engine, spec, state.container_id)
 
 
 def remove_folder(spec: TrialSpec) -> None:
@@ -151,11 +160,14 @@ def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
         try:
             return _run_new(engine, spec)
         except NameTaken:
-            state = engine.inspect(spec.container)
+            state = find_container(engine, spec)
+            if state is None and engine.inspect(spec.container) is not None:
+                raise foreign_name(spec) from None
             if state is not None and state.has_started:
                 raise
             thread_gate().require_open()
-            starting.remove(engine, spec, spec.container if state is None else state.container_id)
+            if state is not None:
+                starting.remove(engine, spec, state.container_id)
     return _run_new(engine, spec)
 
 
@@ -178,10 +190,10 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
             started_at, started = clock.utc_now(), time.monotonic()
             starting.start(engine, gate, container, created)
             faults.reached("agent_running", spec.slot.schedule_idx)
-            exit_status, was_removed = _wait(engine, spec)
+            exit_status, was_removed = _wait(engine, spec, container)
             has_ended = exit_status is not None
             if has_ended and spec.plan.sealing is Sealing.AFTER_AGENT:
-                return go_on(engine, spec, started)
+                return go_on(engine, spec, container, started)
             lasted = timedelta(seconds=time.monotonic() - started)
     except (NotStarted, ContainerFailed, NoRoom):
         if not has_ended:
@@ -194,7 +206,8 @@ def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
         started_at,
         clock.iso(clock.parse(started_at) + lasted),
         round(lasted.total_seconds() * 1000),
-        _ran_out(engine, spec, exit_status),
+        None if was_removed else container,
+        _ran_out(engine, container, exit_status),
         was_removed,
         disk_was_full=disks.were_full(spec.plan.disks, started),
         forged=exit_status in ExitStatus.KNOWN - spec.exit_statuses,
@@ -214,29 +227,28 @@ def _give_up(engine: Engine, gate: StartGate, spec: TrialSpec, container: str) -
         remove_folder(spec)
 
 
-def _wait(engine: Engine, spec: TrialSpec) -> tuple[int | None, bool]:
+def _wait(engine: Engine, spec: TrialSpec, container: str) -> tuple[int | None, bool]:
     """The exit status of a container that was just started, and whether it was removed."""
     try:
-        return thread_gate().wait(engine, spec), False
+        return thread_gate().wait(engine, spec, container), False
     except NoSuchContainer:
         return None, True
 
 
-def _ran_out(engine: Engine, spec: TrialSpec, exit_status: int | None) -> bool:
+def _ran_out(engine: Engine, container: str, exit_status: int | None) -> bool:
     """True when the memory limit killed something; asked only where something went wrong."""
     if exit_status == ExitStatus.GRADED:
         return False
-    state = engine.inspect(spec.container)
+    state = engine.inspect(container)
     return state is not None and state.out_of_memory
 
 
 def _open_by_container(engine: Engine, spec: TrialSpec) -> None:
     """Have a container give the host's user every right on what a trial left."""
-    name = f"{spec.container}-sweep"
-    engine.remove(name)
-    engine.create(name, sweep_config(spec))
+    name = f"{spec.container}-sweep-{secrets.token_hex(4)}"
+    container = engine.create(name, sweep_config(spec))
     try:
-        engine.start(name)
-        engine.wait(name, contract.OUTER_MARGIN_S)
+        engine.start(container)
+        engine.wait(container, contract.OUTER_MARGIN_S)
     finally:
-        engine.remove(name)
+        engine.remove(container)

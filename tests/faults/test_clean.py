@@ -12,6 +12,7 @@ from experiments import HOLDING, HOLDS, PASSING, Project
 from trial_kit import BUSYBOX
 
 from labledger.trial.container import thread_engine
+from labledger.trial.contract import Labels
 
 pytestmark = pytest.mark.docker
 
@@ -77,3 +78,22 @@ def test_only_what_nobody_needs_goes(tmp_path: Path, foreign: str) -> None:
         reasons = {told["reason"] for told in coordinator.of("warning") if "reason" in told}
         assert sorted(reasons) == expected[run_id]
         project.check_whole(run_id)
+
+
+def test_what_carries_half_the_labels_stays(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """A container with the ledger's label and no slot's is kept, and it is said why."""
+    project = Project(tmp_path / "project", {"a": HOLDS})
+    with closing(project.run("dead", *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        project.await_agents("dead", 1)
+        coordinator.kill()
+    labels = project.labels("dead") | {Labels.SLOT: "first"}
+    name = f"half-{secrets.token_hex(8)}"
+    config = {"Image": image_ids[BUSYBOX], "Entrypoint": ["sleep", "60"], "Labels": labels}
+    thread_engine().create(name, config)
+    try:
+        told = project.output("clean", "--unfinished")
+        assert f"kept {name}: it lacks the labels of a run, a slot and an attempt" in told
+        assert thread_engine().inspect(name) is not None
+    finally:
+        thread_engine().remove(name)

@@ -1,18 +1,20 @@
-"""An engine that was still creating a container when the coordinator that asked for it died."""
+"""Containers that are not what their names say: created late, renamed, or somebody else's."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from trial_kit import Trials, brief
+from trial_kit import BUSYBOX, Trials, brief
 
 from labledger.trial import inputs
 from labledger.trial.container import thread_engine
 from labledger.trial.gate import Abandoned, StartGate, use_gate
 from labledger.trial.isolation import container_config
-from labledger.trial.worker import run_trial
+from labledger.trial.uncollected import Uncollected
+from labledger.trial.worker import discard_trial, run_trial
 
 pytestmark = pytest.mark.docker
 
@@ -70,3 +72,77 @@ def test_a_folder_appears_whole_or_not_at_all(trials: Trials) -> None:
         inputs.prepare(spec)
     assert (spec.folder / "workspace" / "work").exists()
     assert list((spec.plan.run_dir / inputs.INCOMING).iterdir()) == []
+
+
+def rename(container: str, name: str) -> None:
+    subprocess.run(["docker", "rename", container, name], check=True)
+
+
+@pytest.fixture
+def foreign(image_ids: dict[str, str]) -> Iterator[str]:
+    """The id of a container that somebody else runs."""
+    config = {"Image": image_ids[BUSYBOX], "Entrypoint": ["sleep", "60"]}
+    container = thread_engine().create("", config | {"HostConfig": {"NetworkMode": "none"}})
+    thread_engine().start(container)
+    yield container
+    thread_engine().remove(container)
+
+
+def test_containers_that_changed_names(trials: Trials) -> None:
+    """Containers that have each other's name are each collected and removed as what they are."""
+    passes = trials.spec("true")
+    fails = trials.spec("exit 3")
+    for spec in (passes, fails):
+        run_trial(spec)
+    rename(passes.container, f"{passes.container}-away")
+    rename(fails.container, passes.container)
+    rename(f"{passes.container}-away", fails.container)
+    assert brief(run_trial(replace(passes, may_exist=True))) == ("completed", None, 0)
+    collected = run_trial(replace(fails, may_exist=True))
+    assert brief(collected) == ("agent_error", "agent_exit_nonzero", 10)
+    discard_trial(passes)
+    assert trials.containers() == [passes.container], "the container of another attempt went"
+    discard_trial(fails)
+    assert trials.containers() == []
+
+
+def test_a_running_container_that_is_renamed(trials: Trials) -> None:
+    """A container that got another name is waited for, and no second one is begun."""
+    spec = trials.spec("echo once >>starts; until [ -e go ]; do sleep 0.02; done")
+    inputs.prepare(spec)
+    container = thread_engine().create(spec.container, container_config(spec))
+    thread_engine().start(container)
+    rename(container, f"{spec.container}-renamed")
+    (spec.folder / "workspace" / "go").touch()
+    result = run_trial(replace(spec, may_exist=True))
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "workspace_patch").count(b"once") == 1
+    discard_trial(spec)
+    assert trials.containers() == []
+
+
+@pytest.mark.parametrize("may_exist", [False, True])
+def test_a_foreign_container_of_that_name_is_left_alone(
+    trials: Trials, foreign: str, may_exist: bool
+) -> None:
+    """Who has a trial's name without its labels is not touched; the trial says what to do."""
+    spec = replace(trials.spec("true"), may_exist=may_exist)
+    rename(foreign, spec.container)
+    result = run_trial(spec)
+    assert brief(result) == ("infra_error", "name_taken", None)
+    assert f"`docker rename {spec.container} OTHER`" in (result.message or "")
+    discard_trial(spec)
+    state = thread_engine().inspect(foreign)
+    assert state is not None
+    assert state.status == "running"
+
+
+def test_containers_that_cannot_be_told_apart(trials: Trials) -> None:
+    """Where two containers carry a trial's labels and neither its name, nothing is done to them."""
+    spec = trials.spec("true")
+    inputs.prepare(spec)
+    for name in ("one", "other"):
+        thread_engine().create(f"{spec.container}-{name}", container_config(spec))
+    with pytest.raises(Uncollected, match="cannot be told which is its own"):
+        run_trial(replace(spec, may_exist=True))
+    assert len(trials.containers()) == 2

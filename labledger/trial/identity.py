@@ -1,0 +1,61 @@
+"""Which container is an attempt's: the one with its labels, whatever it is called by now.
+
+A name can be given to another container at any time, an id cannot. So a container is found here,
+by its labels, and then started, awaited, killed and removed by its id. Nothing without the labels
+of the attempt is touched, also where it has the attempt's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from labledger.trial.container import ContainerState, Engine, NameTaken
+from labledger.trial.contract import Labels, TrialSpec
+from labledger.trial.uncollected import Uncollected
+
+
+def find_container(engine: Engine, spec: TrialSpec) -> ContainerState | None:
+    """Return the state of an attempt's container, None where there is none.
+
+    Raises `Uncollected` where several containers that have other names carry its labels.
+    """
+    state = engine.inspect(spec.container)
+    if state is not None and _is_of_attempt(state.labels, spec):
+        return state
+    found = [c for c in engine.containers_with(spec.labels()) if _is_of_attempt(c.labels, spec)]
+    if len(found) > 1:
+        names = ", ".join(sorted(container.name for container in found))
+        raise Uncollected(
+            f"slot {spec.slot.schedule_idx}, attempt {spec.attempt}: none of the containers with "
+            f"its labels is called {spec.container}, so it cannot be told which is its own: "
+            f"{names}",
+            hint=f"rename the one that ran it: `docker rename NAME {spec.container}`, and resume",
+        )
+    return engine.inspect(found[0].container_id) if found else None
+
+
+def kill_container(engine: Engine, spec: TrialSpec) -> None:
+    """End an attempt's container at once, if there is one."""
+    if (state := find_container(engine, spec)) is not None:
+        engine.kill(state.container_id)
+
+
+def foreign_name(spec: TrialSpec) -> NameTaken:
+    """Return what to raise where a container without an attempt's labels has its name."""
+    return NameTaken(
+        f"a container that is not of this trial is called {spec.container}: it lacks the labels of "
+        "the trial's ledger, run, slot and attempt, and is left alone. Rename it "
+        f"(`docker rename {spec.container} OTHER`) or remove it"
+    )
+
+
+def attempt_of(labels: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the slot and the attempt that a container's labels name, None where they do not."""
+    slot, attempt = labels.get(Labels.SLOT, ""), labels.get(Labels.ATTEMPT, "")
+    if not (slot.isdecimal() and attempt.isdecimal() and Labels.RUN in labels):
+        return None
+    return int(slot), int(attempt)
+
+
+def _is_of_attempt(labels: Mapping[str, str], spec: TrialSpec) -> bool:
+    return spec.labels().items() <= labels.items() and Labels.HELPER not in labels
