@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Self
 
 from labledger.canonical import sha256_hex
@@ -134,6 +135,40 @@ class Event:
     type: str | None
     body: JsonObject
 
+    @classmethod
+    def of(cls, row_seq: int, body: JsonObject) -> Self:
+        kind = body.get("type")
+        return cls(row_seq, kind if isinstance(kind, str) else None, body)
+
+
+@dataclass(frozen=True, slots=True)
+class EventFile:
+    """Events that are too many to be held in memory: a file of their bodies, one a line.
+
+    Can be iterated as often as needed, as a tuple of `Event` can. Each line is canonical JSON.
+    """
+
+    folder: Path
+    name: str
+    count: int
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.name
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Event]:
+        for row_seq, text in enumerate(self.bodies()):
+            yield Event.of(row_seq, json.loads(text))
+
+    def bodies(self) -> Iterator[str]:
+        """The body of each event, as canonical JSON."""
+        with self.path.open("r", encoding="utf-8", newline="\n") as file:
+            for line in file:
+                yield line.removesuffix("\n")
+
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
@@ -183,7 +218,7 @@ class TrialResult:
     scores: tuple[JsonObject, ...] = ()
     evidence: tuple[JsonObject, ...] = ()
     metrics: tuple[Metric, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[Event, ...] | EventFile = ()
     events_dropped: int = 0
     """Lines of the events file that could not be kept."""
     artifacts: tuple[Artifact, ...] = ()
@@ -198,9 +233,10 @@ class TrialResult:
         return [text for row in self.evidence for text in row.get("ext", {}).get("notes", [])]
 
     def as_json(self) -> JsonObject:
-        """A JSON form without the artifacts' contents, which are kept apart."""
+        """A JSON form without what is kept apart: artifacts' contents, and events in a file."""
+        apart = isinstance(self.events, EventFile)
         return {
-            "version": 1,
+            "version": 2 if apart else 1,
             "ids": self.ids.as_json(),
             "status": self.status.value,
             **{name: getattr(self, name) for name in _PLAIN_FIELDS},
@@ -211,14 +247,18 @@ class TrialResult:
             "scores": list(self.scores),
             "evidence": list(self.evidence),
             "metrics": [[m.metric_id, m.source, m.value] for m in self.metrics],
-            "events": [[e.row_seq, e.type, e.body] for e in self.events],
+            "events": (
+                {"file": self.events.name, "count": self.events.count}
+                if isinstance(self.events, EventFile)
+                else [[e.row_seq, e.type, e.body] for e in self.events]
+            ),
             "artifacts": [[a.sha256, a.size] for a in self.artifacts],
         }
 
     @classmethod
-    def from_json(cls, data: JsonObject) -> Self:
-        """The inverse of `as_json`."""
-        if data["version"] != 1:
+    def from_json(cls, data: JsonObject, staged_events: Path = Path()) -> Self:
+        """The inverse of `as_json`. `staged_events` is the folder of its file of events."""
+        if data["version"] not in {1, 2}:
             raise ValueError(f"a staged result of version {data['version']} cannot be read")
         rest = {key: value for key, value in data.items() if key != "version"}
         return cls(
@@ -231,7 +271,11 @@ class TrialResult:
                 "scores": tuple(data["scores"]),
                 "evidence": tuple(data["evidence"]),
                 "metrics": tuple(Metric(*values) for values in data["metrics"]),
-                "events": tuple(Event(*values) for values in data["events"]),
+                "events": (
+                    tuple(Event(*values) for values in data["events"])
+                    if data["version"] == 1
+                    else EventFile(staged_events, data["events"]["file"], data["events"]["count"])
+                ),
                 "artifacts": tuple(Artifact(sha, size, None) for sha, size in data["artifacts"]),
             }
         )
@@ -272,11 +316,12 @@ class SlotRecords:
     scores: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
-    events: tuple[str, ...] = ()
+    events: Collection[str] = ()
+    """A tuple, but for more than should be held in memory."""
 
-    def lines(self, kind: str) -> tuple[str, ...]:
+    def lines(self, kind: str) -> Collection[str]:
         """The records of one of `RECORD_KINDS`, as text without line ends."""
-        found: tuple[str, ...] = getattr(self, kind)
+        found: Collection[str] = getattr(self, kind)
         return found
 
     def objects(self, kind: str) -> list[JsonObject]:

@@ -26,6 +26,11 @@ class ArtifactStore:
     def path(self, sha256: str) -> Path:
         return self.root / "sha256" / sha256[:2] / sha256
 
+    @property
+    def staged_events(self) -> Path:
+        """Where the events of results that are not committed yet lie, if they are many."""
+        return self.root / "staged"
+
     def has(self, sha256: str) -> bool:
         return self.path(sha256).is_file()
 
@@ -135,11 +140,18 @@ def write_atomically(path: Path, content: bytes, fence: Fence = nullcontext) -> 
 
     Does so within `fence`; where that raises, `path` is as it was.
     """
+    with written_atomically(path, fence) as handle:
+        handle.write(content)
+
+
+@contextmanager
+def written_atomically(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]:
+    """Give a file that takes the place of `path` when all has been written, as above."""
     make_folder(path.parent)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as handle:
-            handle.write(content)
+            yield handle
             handle.flush()
             os.fsync(handle.fileno())
         with fence():

@@ -84,19 +84,25 @@ class MirrorWriter:
                 self._open[kind] = mirror
 
     def append(self, records: SlotRecords) -> None:
-        """Append the records of one commit: whole lines, in one write for each file.
+        """Append the records of one commit: whole lines, in one write for each file as a rule.
 
         Raises `LedgerError` where a file cannot be written; it then still ends in a whole line,
         and the next `mend` adds what is missing.
         """
         for kind, mirror in self._open.items():
-            if lines := records.lines(kind):
+            lines = records.lines(kind)
+            if not lines:
+                continue
+            with _reported(self.run_dir / PATHS[kind]):
+                if not isinstance(lines, tuple):
+                    # Too many for one write; where that is cut short, `mend` adds the rest.
+                    mirror.append_all((records.schedule_idx, line) for line in lines)
+                    continue
                 content = _as_bytes(lines)
-                with _reported(self.run_dir / PATHS[kind]):
-                    if faults.is_wanted("inside_mirror_line", records.schedule_idx):
-                        os.pwrite(mirror.descriptor, content[: len(content) // 2], mirror.end)
-                        faults.reached("inside_mirror_line", records.schedule_idx)
-                    mirror.write_whole(content)
+                if faults.is_wanted("inside_mirror_line", records.schedule_idx):
+                    os.pwrite(mirror.descriptor, content[: len(content) // 2], mirror.end)
+                    faults.reached("inside_mirror_line", records.schedule_idx)
+                mirror.write_whole(content)
 
     def sync(self) -> None:
         """Make all that was appended durable. Raises `LedgerError`."""
@@ -218,11 +224,12 @@ def _after_the_common(
     descriptor: int, start: int, end: int, rest: Iterator[tuple[int, str]]
 ) -> Iterator[tuple[int, str]] | None:
     """Go past the lines that stand in the file already, from `start` to `end`."""
-    tail = os.pread(descriptor, end - start, start)
-    for standing in tail.splitlines(keepends=True):
-        _, line = next(rest, (None, ""))
-        if line.encode() + b"\n" != standing:
-            return None
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        file.seek(start)
+        while file.tell() < end:
+            _, line = next(rest, (None, ""))
+            if line.encode() + b"\n" != file.readline():
+                return None
     return rest
 
 

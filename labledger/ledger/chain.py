@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from labledger import canonical
 from labledger.records import RECORD_KINDS, SlotRecords
@@ -38,14 +38,35 @@ class Genesis:
 def payload_digest(records: SlotRecords) -> str:
     """SHA-256 (hex) of the canonical JSON of everything a commit publishes.
 
-    The records are canonical text already, so the text of the whole is put together from them.
+    The records are canonical text already, so the text of the whole is put together from them,
+    piece by piece: the events of a slot may be more than should be held in memory.
     """
-    pairs = {kind: f"[{','.join(records.lines(kind))}]" for kind in RECORD_KINDS}
-    pairs["reason"] = canonical.dumps(records.reason)
-    pairs["schedule_idx"] = str(records.schedule_idx)
-    pairs["status"] = canonical.dumps(records.status.value)
-    text = ",".join(f'"{key}":{pairs[key]}' for key in sorted(pairs))
-    return canonical.sha256_hex(f"{{{text}}}".encode())
+    plain = {
+        "reason": canonical.dumps(records.reason),
+        "schedule_idx": str(records.schedule_idx),
+        "status": canonical.dumps(records.status.value),
+    }
+    hasher = hashlib.sha256()
+    opening = "{"
+    for key in sorted([*RECORD_KINDS, *plain]):
+        hasher.update(f'{opening}"{key}":'.encode())
+        for piece in [plain[key]] if key in plain else _as_array(records.lines(key)):
+            hasher.update(piece.encode())
+        opening = ","
+    hasher.update(b"}")
+    return hasher.hexdigest()
+
+
+def _as_array(lines: Collection[str]) -> Iterator[str]:
+    """The text of an array of these, in few pieces."""
+    if isinstance(lines, tuple):
+        yield f"[{','.join(lines)}]"
+        return
+    opening = "["
+    for line in lines:
+        yield f"{opening}{line}"
+        opening = ","
+    yield "]" if opening == "," else "[]"
 
 
 def chain_digest(

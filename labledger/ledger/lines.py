@@ -6,11 +6,12 @@ byte for byte, both times.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from labledger import canonical
-from labledger.ledger.rows import AttemptRow, EventRow, MetricRow, SlotRows, TrialRow
+from labledger.ledger.rows import AttemptRow, EventRow, EventRows, MetricRow, SlotRows, TrialRow
 from labledger.records import JsonObject, SlotRecords, SlotStatus, TrialIds
 
 
@@ -37,7 +38,7 @@ def slot_records(status: SlotStatus, stamp: Stamp, rows: SlotRows) -> SlotRecord
         scores=tuple(row.record for row in rows.scores),
         evidence=tuple(row.record for row in rows.evidence),
         metrics=tuple(metric_lines(stamp, rows.metrics)),
-        events=tuple(event_lines(stamp, rows.events)),
+        events=_event_lines(stamp, rows.events),
     )
 
 
@@ -106,15 +107,38 @@ def metric_lines(stamp: Stamp, rows: Iterable[MetricRow]) -> list[str]:
     ]
 
 
-def event_lines(stamp: Stamp, rows: Iterable[EventRow]) -> list[str]:
+def event_lines(stamp: Stamp, rows: Iterable[EventRow]) -> Iterator[str]:
     """Each an `event_record_v1`; a row's body is canonical text already."""
     ids = canonical.dumps(stamp.ids.as_json())
     _, tail = _shared(stamp)
-    return [
+    return (
         f'{{"attempt":{stamp.attempt},"event":{row.body},"ids":{ids},"row_seq":{row.row_seq},'
         f'{tail[0]}"schema_version":"event_record_v1",{tail[1]}{tail[2]}}}'
         for row in rows
-    ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _EventLines:
+    """The records of events that lie in a file, made one by one whenever they are iterated."""
+
+    stamp: Stamp
+    rows: EventRows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[str]:
+        return event_lines(self.stamp, self.rows)
+
+    def __contains__(self, line: object) -> bool:
+        return any(line == own for own in self)
+
+
+def _event_lines(stamp: Stamp, rows: Collection[EventRow]) -> Collection[str]:
+    if isinstance(rows, EventRows):
+        return _EventLines(stamp, rows)
+    return tuple(event_lines(stamp, rows))
 
 
 def _shared(stamp: Stamp) -> tuple[str, tuple[str, str, str]]:

@@ -192,7 +192,9 @@ class LedgerReader:
                 "ORDER BY attempt DESC LIMIT 1",
                 (run_no, schedule_idx),
             ).scalar()
-        return None if payload is None else TrialResult.from_json(json.loads(payload))
+        if payload is None:
+            return None
+        return TrialResult.from_json(json.loads(payload), self._store.staged_events)
 
     def last_dispatches(self, run_id: str, start: int = 0) -> dict[int, Dispatch]:
         """The newest dispatch of each slot from `start` on that has one, by `schedule_idx`."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from labledger import canonical
-from labledger.records import JsonObject, Metric, Phase, TrialResult
+from labledger.records import EventFile, JsonObject, Metric, Phase, TrialResult
 
 
 class TrialRow(NamedTuple):
@@ -99,13 +99,32 @@ class EvidenceRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class EventRows:
+    """The rows of events that lie in a file, made one by one whenever they are iterated."""
+
+    run_no: int
+    schedule_idx: int
+    file: EventFile
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def __iter__(self) -> Iterator[EventRow]:
+        for row_seq, body in enumerate(self.file.bodies()):
+            yield EventRow(self.run_no, self.schedule_idx, row_seq, body)
+
+    def __contains__(self, row: object) -> bool:
+        return any(row == own for own in self)
+
+
+@dataclass(frozen=True, slots=True)
 class SlotRows:
     """The rows of an executed slot, each list in the order of its records."""
 
     trial: TrialRow
     attempts: Sequence[AttemptRow]
     metrics: Sequence[MetricRow]
-    events: Sequence[EventRow]
+    events: Collection[EventRow]
     predictions: Sequence[PredictionRow]
     scores: Sequence[ScoreRow]
     evidence: Sequence[EvidenceRow]
@@ -122,10 +141,7 @@ def slot_rows(run_no: int, results: Sequence[TrialResult]) -> SlotRows:
             MetricRow(run_no, idx, seq, metric.metric_id, metric.source, _plain_value(metric))
             for seq, metric in enumerate(final.metrics)
         ],
-        events=[
-            EventRow(run_no, idx, event.row_seq, canonical.dumps(event.body))
-            for event in sorted(final.events, key=lambda event: event.row_seq)
-        ],
+        events=_event_rows(run_no, final),
         predictions=[
             prediction_row(run_no, idx, seq, canonical.dumps(record), record)
             for seq, record in enumerate(final.predictions)
@@ -140,6 +156,16 @@ def slot_rows(run_no: int, results: Sequence[TrialResult]) -> SlotRows:
             for seq, record in enumerate(result.evidence)
         ],
     )
+
+
+def _event_rows(run_no: int, result: TrialResult) -> Collection[EventRow]:
+    idx = result.schedule_idx
+    if isinstance(result.events, EventFile):
+        return EventRows(run_no, idx, result.events)
+    return [
+        EventRow(run_no, idx, event.row_seq, canonical.dumps(event.body))
+        for event in sorted(result.events, key=lambda event: event.row_seq)
+    ]
 
 
 def _trial_row(run_no: int, result: TrialResult) -> TrialRow:

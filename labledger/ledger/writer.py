@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,6 +40,8 @@ from labledger.store import ArtifactStore
 
 UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
 """Statuses of slots that are committed without a trial."""
+
+_ROWS_AT_ONCE = 1000
 
 
 class LedgerWriter(ImportWriter):
@@ -169,7 +172,9 @@ class LedgerWriter(ImportWriter):
                     "staged already"
                 )
             self._insert_artifacts(connection, result.artifacts)
-            records = self._publish(connection, lease, ids, previous, [*_results(staged), result])
+            records = self._publish(
+                connection, lease, ids, previous, [*self._results(staged), result]
+            )
             if staged:
                 connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, idx))
             return records
@@ -184,9 +189,15 @@ class LedgerWriter(ImportWriter):
                 raise LedgerError(
                     f"slot {schedule_idx} of run {lease.run_id} has no final result staged"
                 )
-            records = self._publish(connection, lease, ids, previous, _results(staged))
+            records = self._publish(connection, lease, ids, previous, self._results(staged))
             connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, schedule_idx))
             return records
+
+    def delete_event_files(self, run_id: str, next_idx: int) -> None:
+        """Delete the files in which events of slots before `next_idx` waited to be committed."""
+        for path in (self._store.staged_events / run_id).glob("*-*.jsonl"):
+            if int(path.name.partition("-")[0]) < next_idx:
+                path.unlink(missing_ok=True)
 
     def commit_unexecuted(
         self,
@@ -300,6 +311,10 @@ class LedgerWriter(ImportWriter):
                 f"artifact {artifact.sha256} is neither given nor in the store {self._store.root}"
             )
 
+    def _results(self, staged: Sequence[Any]) -> list[TrialResult]:
+        events = self._store.staged_events
+        return [TrialResult.from_json(json.loads(row.payload), events) for row in staged]
+
     @staticmethod
     def _staged(connection: Connection, lease: Lease, idx: int) -> Sequence[Any]:
         return connection.exec_driver_sql(statements.SELECT_STAGED, (lease.run_no, idx)).all()
@@ -308,10 +323,6 @@ class LedgerWriter(ImportWriter):
     def _transaction(self, what: str) -> Iterator[Connection]:
         with translated(what, self.path), self._connection.begin():
             yield self._connection
-
-
-def _results(staged: Sequence[Any]) -> list[TrialResult]:
-    return [TrialResult.from_json(json.loads(row.payload)) for row in staged]
 
 
 def _insert_dispatches(
@@ -335,6 +346,10 @@ def _insert_dispatches(
     )
 
 
-def _insert_many(connection: Connection, statement: str, found: Sequence[tuple[Any, ...]]) -> None:
-    if found:
-        connection.exec_driver_sql(statement, list(found))
+def _insert_many(
+    connection: Connection, statement: str, found: Collection[tuple[Any, ...]]
+) -> None:
+    """Insert rows, of which so many are held in memory at once."""
+    rows = iter(found)
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        connection.exec_driver_sql(statement, some)

@@ -184,6 +184,8 @@ class Bookkeeper:
         self.next_idx = records.schedule_idx + 1
         self.renew()
         self._mirror(records)
+        if not isinstance(records.events, tuple):
+            self.writer.delete_event_files(self.lease.run_id, self.next_idx)
         self.tell(
             event(
                 "slot_committed",

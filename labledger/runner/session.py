@@ -149,6 +149,7 @@ class Session:
         if run.next_schedule_idx > 0 or left:
             disks.look(room.places)
             sweep(reader, run, folder, self.options.keep, self.options.tell)
+            self.writer.delete_event_files(self.run_id, run.next_schedule_idx)
         if run.next_schedule_idx == run.total_slots:
             return None
         design = run.resolved["design"]
@@ -183,6 +184,7 @@ class Session:
         with self._excused(coordinator.trouble):
             coordinator.books.catch_up()
         if coordinator.trouble is None:
+            self.writer.delete_event_files(self.run_id, coordinator.books.next_idx)
             sweep(reader, reader.run(self.run_id), folder, self.options.keep, self.options.tell)
         return coordinator.trouble
 

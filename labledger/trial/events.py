@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import io
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
 
 from labledger import canonical
 from labledger.errors import MalformedJson
-from labledger.records import Event, JsonObject
+from labledger.records import Event, EventFile, JsonObject
+from labledger.store import written_atomically
+from labledger.trial.contract import TrialSpec
+from labledger.trial.outputs import beginning
 from labledger.trial.redact import Redactor
 
 MAX_EVENTS = 100_000
@@ -15,21 +20,43 @@ MAX_EVENTS = 100_000
 MAX_BROKEN = 100_000
 """How many lines that are no event are looked at; of what follows them nothing is."""
 MAX_EVENT_VALUES = 2_000_000
-"""How many values the events of a trial may hold together: parsed, they are held in memory."""
+"""How many values the events of a trial may hold together: a line is parsed in memory."""
+HELD_BYTES = 256 << 10
+"""How many bytes of events are held in memory; those of more go to a file."""
 
 
-def read_events(content: bytes, redactor: Redactor) -> tuple[tuple[Event, ...], int]:
-    """The events that can be kept, redacted and in order, and how many lines are left out.
+def place_for(spec: TrialSpec) -> EventFile:
+    """The file for a trial's events, if they are many: it must outlive the trial folder."""
+    name = f"{spec.run_id}/{spec.slot.schedule_idx:06d}-{spec.attempt}.jsonl"
+    return EventFile(spec.plan.store_root / "staged", name, 0)
 
-    A line is left out where it is no JSON object, or one too many, or has more values than the
-    lines before it left room for.
+
+def read_events(
+    file: BinaryIO, cap: int, redactor: Redactor, place: EventFile
+) -> tuple[tuple[Event, ...] | EventFile, int]:
+    """Read the events that can be kept, redacted and in order, from a file's first `cap` bytes.
+
+    Returns them, and how many lines are left out. More than `HELD_BYTES` of them are written to
+    `place`, durably. A line is left out where it is no JSON object, or one too many, or has more
+    values than the lines before it left room for. Memory does not grow with the events.
     """
-    many = canonical.holds_more_than(MAX_EVENT_VALUES, content)
-    reader = _Reader(redactor, MAX_EVENT_VALUES if many else None)
-    for line in io.BytesIO(content):
-        if not line.isspace():
-            reader.take(line)
-    return tuple(reader.events), reader.dropped
+    many = 1 + sum(_brackets(piece) for piece in beginning(file, cap)) > MAX_EVENT_VALUES
+    file.seek(0)
+    with ExitStack() as stack:
+        reader = _Reader(redactor, MAX_EVENT_VALUES if many else None)
+        while cap > 0 and (line := file.readline(cap)):
+            cap -= len(line)
+            if not line.isspace():
+                reader.take(line)
+            if reader.file is None and reader.held > HELD_BYTES:
+                reader.move_to(stack.enter_context(written_atomically(place.path)))
+        if reader.file is None:
+            return tuple(reader.events), reader.dropped
+    return replace(place, count=reader.count), reader.dropped
+
+
+def _brackets(content: bytes) -> int:
+    return content.count(b",") + content.count(b"[") + content.count(b"{")
 
 
 @dataclass(slots=True)
@@ -38,6 +65,11 @@ class _Reader:
     room: int | None
     """How many values may still come; None where they need not be counted."""
     events: list[Event] = field(default_factory=list)
+    file: BinaryIO | None = None
+    """Where events are written instead of being held."""
+    held: int = 0
+    """How many bytes the lines had whose events are held."""
+    count: int = 0
     dropped: int = 0
     _broken: int = 0
 
@@ -46,13 +78,22 @@ class _Reader:
         if body is None:
             self.dropped += 1
             return
-        kind = body.get("type")
-        event = Event(len(self.events), kind if isinstance(kind, str) else None, body)
-        self.events.append(event)
+        if self.file is None:
+            self.events.append(Event.of(self.count, body))
+            self.held += len(line)
+        else:
+            _write(self.file, [body])
+        self.count += 1
+
+    def move_to(self, file: BinaryIO) -> None:
+        """Write the events to a file, those read so far and all that follow."""
+        self.file = file
+        _write(file, (event.body for event in self.events))
+        self.events.clear()
 
     @property
     def _looks_on(self) -> bool:
-        return len(self.events) < MAX_EVENTS and self._broken < MAX_BROKEN
+        return self.count < MAX_EVENTS and self._broken < MAX_BROKEN
 
     def _parsed(self, line: bytes) -> JsonObject | None:
         if self.room is not None:
@@ -69,3 +110,7 @@ class _Reader:
             return None
         found: JsonObject = self.redactor.json(body)
         return found
+
+
+def _write(file: BinaryIO, bodies: Iterable[JsonObject]) -> None:
+    file.writelines(canonical.dump_bytes(body) + b"\n" for body in bodies)

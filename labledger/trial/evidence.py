@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 from labledger import canonical, schema
 from labledger.errors import MalformedJson, SchemaInvalid
-from labledger.records import Artifact, Event, JsonObject
+from labledger.records import Artifact, Event, EventFile, JsonObject
 from labledger.store import ArtifactStore
 from labledger.trial import (
     contract,
@@ -25,7 +26,7 @@ from labledger.trial import (
     workspace_tar,
 )
 from labledger.trial.contract import TrialSpec
-from labledger.trial.events import read_events
+from labledger.trial.events import place_for, read_events
 from labledger.trial.grading import IdentityMismatch, Judgement, checked_ids, parse
 from labledger.trial.outputs import OutputFile, OutputRefused
 from labledger.trial.redact import Redactor
@@ -64,9 +65,18 @@ class Evidence:
         return artifact.reference
 
     def _store(self, content: bytes) -> None:
+        with self._storing() as store:
+            store.put_bytes(content)
+
+    def _store_stream(self, pieces: Iterator[bytes]) -> Artifact:
+        with self._storing() as store:
+            return Artifact(*store.put_stream(pieces), None)
+
+    @contextmanager
+    def _storing(self) -> Iterator[ArtifactStore]:
         root = self.spec.plan.store_root
         try:
-            ArtifactStore(root).put_bytes(content)
+            yield ArtifactStore(root)
         except OSError as error:
             # What was written of it is gone again.
             disks.note_failure(root, error)
@@ -127,10 +137,24 @@ class Evidence:
             return None
         return cast("JsonObject", result)
 
-    def collect_events(self) -> tuple[tuple[Event, ...], int]:
+    def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
         """Keep the events file; return the events that can be read and how many cannot."""
-        content = self._collect_beginning("events", contract.EVENTS, outputs.EVENTS_CAP)
-        return read_events(content or b"", self.redactor)
+        try:
+            with OutputFile(self.spec.folder / "state", contract.EVENTS).opened() as file:
+                if file is None:
+                    return (), 0
+                self._keep_beginning("events", contract.EVENTS, file, outputs.EVENTS_CAP)
+                return self.read_events(file, outputs.EVENTS_CAP)
+        except OutputRefused as refused:
+            self.note("events", refused.message)
+            return (), 0
+
+    def read_events(self, file: BinaryIO, cap: int) -> tuple[tuple[Event, ...] | EventFile, int]:
+        try:
+            return read_events(file, cap, self.redactor, place_for(self.spec))
+        except OSError as error:
+            disks.note_failure(self.spec.plan.store_root, error)
+            raise
 
     def collect_workspace(self) -> list[str]:
         """Keep the list of files before and after, and the patch between them.
@@ -248,19 +272,31 @@ class Evidence:
         schema.check(record, EVIDENCE_SCHEMA)
         return record
 
-    def _collect_beginning(self, name: str, file: str, cap: int) -> bytes | None:
-        """Keep an output's first `cap` bytes, redacted, under `name`; return them as they were."""
-        folder = self.spec.folder / "state"
-        content, problem = outputs.read_beginning(folder, file, cap + _CUT)
-        if problem is not None:
-            self.note(name, problem)
-        if content is None:
-            return None
-        if len(content) > cap:
-            self.note(name, f"{file} has more than {cap:,} bytes; the first of them are kept")
+    def _collect_beginning(self, name: str, file_name: str, cap: int) -> None:
+        """Keep an output's first `cap` bytes, redacted, under `name`."""
+        try:
+            with OutputFile(self.spec.folder / "state", file_name).opened() as file:
+                if file is not None:
+                    self._keep_beginning(name, file_name, file, cap)
+        except OutputRefused as refused:
+            self.note(name, refused.message)
+
+    def _keep_beginning(self, name: str, file_name: str, file: BinaryIO, cap: int) -> None:
+        size = os.fstat(file.fileno()).st_size
+        if size > cap:
+            self.note(name, f"{file_name} has more than {cap:,} bytes; the first of them are kept")
         # Redacted before it is cut, so that no secret is cut in two.
-        redacted = self.redactor.data(content)
-        beginning = content[:cap]
-        # Without a secret in it these are the same, and may be tens of megabytes.
-        self.references[name] = self.keep(beginning if redacted is content else redacted[:cap])
-        return beginning
+        pieces = cut(self.redactor.pieces(outputs.beginning(file, cap + _CUT)), cap)
+        if size <= _SMALL:
+            self.references[name] = self.keep(b"".join(pieces))
+            return
+        artifact = self._store_stream(pieces)
+        self.artifacts[artifact.sha256] = artifact
+        self.references[name] = artifact.reference
+
+
+def cut(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The first `size` bytes of a content in pieces; all of it is gone through."""
+    for piece in pieces:
+        yield piece[:size]
+        size = max(0, size - len(piece))

@@ -25,6 +25,9 @@ class Abandoned(LabLedgerError):
 MAX_STARTING = 8
 """How many containers are created or started at once, however many may run."""
 
+MAX_READING = 2
+"""How many ended trials are read at once: each may have left tens of megabytes."""
+
 _SLICE_S = 5.0
 """How long one call waits for a container before it is asked again whether anyone still cares."""
 
@@ -41,6 +44,7 @@ class StartGate:
         self.last_good = -math.inf
         """When the newest container that could be started was created, by the monotonic clock."""
         self._engine_work = threading.BoundedSemaphore(MAX_STARTING)
+        self._reading = threading.BoundedSemaphore(MAX_READING)
         self._free = width
         self._waiting: list[int] = []
         self.paused: SimpleQueue[TrialSpec] = SimpleQueue()
@@ -64,6 +68,12 @@ class StartGate:
     def engine_work(self) -> Iterator[None]:
         """While this lasts, a container is created or started: at most so many at once."""
         with self._engine_work:
+            yield
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While this lasts, what a trial left is read: at most so many at once."""
+        with self._reading:
             yield
 
     def open_until(self, moment: float) -> None:

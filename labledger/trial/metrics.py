@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from labledger.records import Event, JsonObject, Metric, Phase
@@ -16,16 +16,22 @@ class Sources:
 
     result: JsonObject | None
     score: JsonObject | None
-    events: tuple[Event, ...]
+    events: Iterable[Event]
     phases: Mapping[str, Phase]
     duration_ms: int
 
 
 def collect(definitions: Iterable[JsonObject], sources: Sources) -> tuple[Metric, ...]:
     """One `Metric` for each definition whose value is there; what is missing gives no row."""
+    definitions = list(definitions)
+    of_events = [_OverEvents(d) if d["from"] == "events" else None for d in definitions]
+    wanted = [aggregate for aggregate in of_events if aggregate is not None]
+    for event in sources.events if wanted else ():
+        for aggregate in wanted:
+            aggregate.take(event)
     found = []
-    for definition in definitions:
-        value = _storable(_value(definition, sources))
+    for definition, aggregated in zip(definitions, of_events, strict=True):
+        value = _storable(aggregated.value if aggregated else _value(definition, sources))
         if value is not None:
             found.append(Metric(definition["id"], definition["from"], value))
     return tuple(found)
@@ -48,10 +54,8 @@ def _value(definition: JsonObject, sources: Sources) -> Any:
             return at_pointer(sources.result, definition["pointer"])
         case "score":
             return at_pointer(sources.score, definition["pointer"])
-        case "runner":
-            return _duration(definition["field"], sources)
         case _:
-            return _over_events(definition, sources.events)
+            return _duration(definition["field"], sources)
 
 
 def _duration(field: str, sources: Sources) -> int | None:
@@ -61,19 +65,37 @@ def _duration(field: str, sources: Sources) -> int | None:
     return phase.duration_ms if phase else None
 
 
-def _over_events(definition: JsonObject, events: tuple[Event, ...]) -> Any:
-    wanted = definition.get("event")
-    matching = [event.body for event in events if wanted is None or event.type == wanted]
-    if definition["aggregate"] == "count":
-        return len(matching)
-    values = [at_field(body, definition["field"]) for body in matching]
-    values = [value for value in values if value is not None]
-    if not values:
-        return None
-    if definition["aggregate"] == "last":
-        return values[-1]
-    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    return _AGGREGATES[definition["aggregate"]](numbers) if numbers else None
+@dataclass(slots=True)
+class _OverEvents:
+    """A metric over the events of a trial, which are seen once, one by one."""
+
+    definition: JsonObject
+    _count: int = 0
+    _last: Any = None
+    _numbers: list[int | float] = field(default_factory=list)
+
+    def take(self, event: Event) -> None:
+        wanted = self.definition.get("event")
+        if wanted is not None and event.type != wanted:
+            return
+        self._count += 1
+        aggregate = self.definition["aggregate"]
+        value = None if aggregate == "count" else at_field(event.body, self.definition["field"])
+        if value is None:
+            return
+        if aggregate == "last":
+            self._last = value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            self._numbers.append(value)
+
+    @property
+    def value(self) -> Any:
+        aggregate = self.definition["aggregate"]
+        if aggregate == "count":
+            return self._count
+        if aggregate == "last":
+            return self._last
+        return _AGGREGATES[aggregate](self._numbers) if self._numbers else None
 
 
 _AGGREGATES: dict[str, Callable[[list[int | float]], int | float]] = {

@@ -48,7 +48,7 @@ class OutputFile:
 
         Raises `OutputRefused` for more than `cap` bytes.
         """
-        with self._opened() as file:
+        with self.opened() as file:
             if file is None:
                 return None
             self._check_size(file, cap)
@@ -59,7 +59,7 @@ class OutputFile:
 
     def read_head(self, cap: int) -> bytes | None:
         """At most the first `cap` bytes, or None where there is no such file."""
-        with self._opened() as file:
+        with self.opened() as file:
             return None if file is None else file.read(cap)
 
     def sha256(self, cap: int) -> str | None:
@@ -78,7 +78,7 @@ class OutputFile:
 
         Raises `OutputRefused` for more than `cap` bytes.
         """
-        with self._opened() as file:
+        with self.opened() as file:
             if file is None:
                 return
             self._check_size(file, cap)
@@ -91,7 +91,8 @@ class OutputFile:
             yield b""
 
     @contextmanager
-    def _opened(self) -> Iterator[BinaryIO | None]:
+    def opened(self) -> Iterator[BinaryIO | None]:
+        """The file, however large it is; None where there is none."""
         try:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError as error:
@@ -150,6 +151,14 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+def beginning(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """A file's first `size` bytes in pieces."""
+    file.seek(0)
+    while size > 0 and (chunk := file.read(min(MIB, size))):
+        size -= len(chunk)
+        yield chunk
 
 
 def read_leniently(folder: Path, name: str, cap: int) -> tuple[bytes | None, str | None]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from copy import deepcopy
 
-from labledger.records import Event, JsonObject
+from labledger.records import Event, EventFile, JsonObject
 from labledger.trial.contract import Earlier, TrialSpec
-from labledger.trial.events import read_events
 from labledger.trial.evidence import Evidence
 from labledger.trial.redact import Redactor
 from labledger.trial.stored import Stored, noted, redacted_in
@@ -60,9 +60,10 @@ class RecalledEvidence(Evidence):
         content = self._stored.read("trial_output")
         return None if content is None else self.checked_result(content)
 
-    def collect_events(self) -> tuple[tuple[Event, ...], int]:
+    def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
         self._recall("events")
-        return read_events(self._stored.read("events") or b"", self.redactor)
+        content = self._stored.read("events") or b""
+        return self.read_events(io.BytesIO(content), len(content))
 
     def collect_workspace(self) -> list[str]:
         self._recall(*(f"workspace_{name}" for name in ("before", "after", "patch", "files")))

@@ -186,6 +186,22 @@ class Redactor:
             end = content[-_OVERLAP * longest :]
         return False
 
+    def pieces(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """What `data` would make of a content that is given, and comes, in pieces.
+
+        The content is cut where no secret is near; only where one always is, it is held whole.
+        """
+        near = _OVERLAP * max((len(form.value) for form in self._forms), default=0)
+        waiting = b""
+        for chunk in chunks:
+            waiting += chunk
+            cut = len(waiting) - near
+            if cut <= near or self.finds_in([waiting[cut - near :]]):
+                continue
+            yield self.data(waiting[:cut])
+            waiting = waiting[cut:]
+        yield self.data(waiting)
+
     def data(self, content: bytes) -> bytes:
         """The same content where it holds no secret."""
         for form in self._suspects(content):

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from labledger import clock
-from labledger.records import Event, GradeReason, JsonObject, Phase, SlotStatus, TrialResult
+from labledger.records import (
+    Event,
+    EventFile,
+    GradeReason,
+    JsonObject,
+    Phase,
+    SlotStatus,
+    TrialResult,
+)
 from labledger.trial import metrics, phases
 from labledger.trial.collect import STATUS_FORGED, redactor_of
 from labledger.trial.contract import Earlier, TrialSpec
@@ -100,7 +108,7 @@ def _result(
     spec: TrialSpec, earlier: Earlier, evidence: RecalledEvidence, outcome: _Outcome
 ) -> TrialResult:
     result: JsonObject | None = None
-    events: tuple[Event, ...] = ()
+    events: tuple[Event, ...] | EventFile = ()
     dropped: int = earlier.record["events_dropped"]
     with suppress(EvidenceIncomplete):
         result = evidence.collect_result()

@@ -44,7 +44,8 @@ def run_trial(spec: TrialSpec) -> TrialResult:
     alone that runs; where there is nothing to judge, nothing does.
     """
     if spec.earlier is not None and regrading.is_carried_over(spec):
-        return regrading.carried_over(spec, spec.earlier)
+        with thread_gate().reading():
+            return regrading.carried_over(spec, spec.earlier)
     begun = clock.utc_now()
     try:
         engine = thread_engine()
@@ -83,7 +84,9 @@ def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
             _open_by_container(engine, spec)
         if spec.earlier is not None:
             ended = regrading.as_one(spec.earlier, ended)
-        return collect(spec, ended, trust.facts(engine, spec, ended))
+        isolation = trust.facts(engine, spec, ended)
+        with thread_gate().reading():
+            return collect(spec, ended, isolation)
     except (OSError, ContainerFailed) as error:
         raise uncollected(spec, error) from error
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import synthetic
+from bench import event_trials, synthetic
 from bench.report import Row, say
 
 GOAL_MB = 200
@@ -48,6 +48,26 @@ def memory(folder: Path, *, quick: bool) -> Iterator[Row]:
     )
     start = found[many]["first_dispatch_s"]
     yield Row(f"`run` to the first dispatch, {many:,} slots", f"{start:.2f} s")
+
+
+def events(folder: Path, *, quick: bool) -> Iterator[Row]:
+    """The peak of a real run whose trials, all at once, report 30 MB of events each."""
+    trials, many = (8 if quick else 32), 100_000
+    say(f"coordinator: {trials} trials at once with {many:,} events each")
+    project = event_trials.write_project(folder / "events", trials, many)
+    command = ["run", str(project.experiment), "--run-id", _RUN, "--quiet", "--env", "PACE=passing"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.peak", *command], check=False, capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"labledger {' '.join(command)} failed:\n{done.stderr}")
+    peak_mb = json.loads(done.stderr.splitlines()[-1])["peak_mb"]
+    yield Row(
+        f"peak memory of the coordinator, {trials} trials at once with 30 MB of events each",
+        f"{peak_mb:.0f} MB",
+        goal=f"< {GOAL_MB} MB",
+        met=peak_mb < GOAL_MB,
+    )
 
 
 def resume(folder: Path, *, quick: bool) -> Iterator[Row]:

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from bench import synthetic
+from bench.peak import memory_mb
 from labledger.cli import app
 from labledger.records import TrialResult
 from labledger.runner import session
@@ -45,7 +46,7 @@ class Watch:
         if self.first_dispatch is None:
             self.first_dispatch = time.monotonic()
         if self.dispatches % _LOOK_EVERY == 0:
-            self.memory_mb.append(_memory_mb("VmRSS"))
+            self.memory_mb.append(memory_mb("VmRSS"))
         self.dispatches += 1
 
     def report(self) -> None:
@@ -55,7 +56,7 @@ class Watch:
             "seconds": time.monotonic() - self.first_dispatch,
             "first_mb": self.memory_mb[0],
             "last_mb": self.memory_mb[-1],
-            "peak_mb": _memory_mb("VmHWM"),
+            "peak_mb": memory_mb("VmHWM"),
         }
         print(json.dumps(found), flush=True)
 
@@ -93,14 +94,6 @@ def _made_up(spec: TrialSpec) -> TrialResult:
 
 def _shared_memory(_folder: str, names: list[str]) -> list[str]:
     return [name for name in names if name.endswith("-shm")]
-
-
-def _memory_mb(what: str) -> float:
-    """This process's own; the peak of `getrusage` would begin with that of whoever forked it."""
-    for line in Path("/proc/self/status").read_text("utf-8").splitlines():
-        if line.startswith(f"{what}:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"/proc/self/status says nothing of {what}")
 
 
 def main() -> None:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
 import pytest
 
+from labledger import canonical
+from labledger.records import Event, EventFile
 from labledger.trial import events
-from labledger.trial.events import read_events
 from labledger.trial.redact import Redactor
 
-PLAIN = Redactor({})
+NOWHERE = EventFile(Path("/nonexistent"), "events.jsonl", 0)
+
+
+def read_events(
+    content: bytes, place: EventFile = NOWHERE, redactor: Redactor | None = None
+) -> tuple[tuple[Event, ...] | EventFile, int]:
+    redactor = redactor or Redactor({})
+    return events.read_events(io.BytesIO(content), len(content), redactor, place)
 
 
 def test_lines_that_are_no_events() -> None:
     """Blank lines are nothing; all else that is no JSON object is counted."""
     content = b'{"a": 1}\n\n  \r\n[]\n1\nnull\n{"a": 1\n\xff\n{"type": "t"}'
-    found, dropped = read_events(content, PLAIN)
+    found, dropped = read_events(content)
     assert [(e.row_seq, e.type, e.body) for e in found] == [
         (0, None, {"a": 1}),
         (1, "t", {"type": "t"}),
@@ -25,14 +36,14 @@ def test_lines_that_are_no_events() -> None:
 def test_events_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of too many events the first are kept and all others counted."""
     monkeypatch.setattr(events, "MAX_EVENTS", 10)
-    found, dropped = read_events(b"{}\n" * 100, PLAIN)
+    found, dropped = read_events(b"{}\n" * 100)
     assert (len(found), dropped) == (10, 90)
 
 
 def test_broken_lines_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """After so many broken lines no more are looked at, as that takes time; they are counted."""
     monkeypatch.setattr(events, "MAX_BROKEN", 10)
-    found, dropped = read_events(b"{}\n" + b"{\n" * 10 + b"{}\n{\n", PLAIN)
+    found, dropped = read_events(b"{}\n" + b"{\n" * 10 + b"{}\n{\n")
     assert (len(found), dropped) == (1, 12)
 
 
@@ -41,6 +52,22 @@ def test_values_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_EVENT_VALUES", 12)
     rich = b'{"a": [' + b"[]," * 20 + b"[]]}\n"
     wordy = b'{"a": "' + b",[{" * 20 + b'"}\n'
-    found, dropped = read_events(b'{"n": 1}\n' + rich + wordy + b"{}\n" * 9, PLAIN)
+    found, dropped = read_events(b'{"n": 1}\n' + rich + wordy + b"{}\n" * 9)
     assert [list(e.body) for e in found] == [["n"], ["a"], [], [], [], []]
     assert dropped == 1 + 5
+
+
+def test_many_events_are_held_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events beyond what is held in memory are the same ones, in a file that can be read again."""
+    lines = [{"type": "t", "n": n, "text": "é\u2028\n\x85 hush-hush"} for n in range(50)]
+    content = b"".join(canonical.dump_bytes(line) + b"\nno event\n" for line in lines)
+    held, dropped = read_events(content, redactor=Redactor({"KEY": "hush-hush"}))
+    assert isinstance(held, tuple)
+    monkeypatch.setattr(events, "HELD_BYTES", 1000)
+    place = EventFile(tmp_path, "run/000007-1.jsonl", 0)
+    spooled, dropped_then = read_events(content, place, Redactor({"KEY": "hush-hush"}))
+    assert isinstance(spooled, EventFile)
+    assert (tuple(spooled), len(spooled), dropped_then) == (held, 50, dropped)
+    assert tuple(spooled) == held, "it could be read once only"
+    assert list(spooled.bodies()) == [canonical.dumps(event.body) for event in held]
+    assert b"hush-hush" not in spooled.path.read_bytes()

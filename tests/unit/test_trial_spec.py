@@ -17,6 +17,7 @@ from labledger.canonical import sha256_hex
 from labledger.records import (
     Artifact,
     Event,
+    EventFile,
     Metric,
     Phase,
     Slot,
@@ -276,7 +277,9 @@ def test_result_survives_being_staged() -> None:
     assert back.artifacts == (Artifact(artifact.sha256, 7, None),)
     assert TrialResult.from_json(back.as_json()) == back
     assert back.as_json() == result.as_json()
+    apart = replace(result, events=EventFile(Path("/lab/staged"), "run/000003-2.jsonl", 9))
+    assert TrialResult.from_json(apart.as_json(), Path("/lab/staged")).events == apart.events
     assert artifact.reference == f"artifact://sha256/{sha256_hex(b'content')}"
     assert result.verdict is None
-    with pytest.raises(ValueError, match="version 2"):
-        TrialResult.from_json(staged | {"version": 2})
+    with pytest.raises(ValueError, match="version 3"):
+        TrialResult.from_json(staged | {"version": 3})
