@@ -10,13 +10,22 @@ from labledger.trial import metrics, trust
 from labledger.trial.contract import ExitStatus, TrialSpec
 from labledger.trial.ended import Ended
 from labledger.trial.evidence import EVIDENCE_SCHEMA, RESULT_SCHEMA, Evidence
-from labledger.trial.grading import DISK_FULL, PREDICTION_SCHEMA, SCORE_SCHEMA, Judgement, judge
-from labledger.trial.phases import before_grading, read_phases
+from labledger.trial.grading import (
+    DISK_FULL,
+    PREDICTION_SCHEMA,
+    SCORE_SCHEMA,
+    SCRIPT_FAILED,
+    Judgement,
+    judge,
+)
+from labledger.trial.phases import before_grading, has_begun, read_phases
 from labledger.trial.recalled import RecalledEvidence
 from labledger.trial.redact import Redactor
 
 CONTAINER_KILLED = "container_killed"
 """The reason of a trial whose container was ended from outside."""
+CONTAINER_PAUSED = "container_paused"
+"""The reason of a trial that did not go well and whose container was paused from outside."""
 CONTAINER_REMOVED = "container_removed"
 """The reason of a trial whose container was removed from outside before its end was known."""
 
@@ -27,8 +36,14 @@ DISK_WAS_FULL = (
 )
 """What the evidence of such a trial says."""
 
+WAS_PAUSED = (
+    "the container was paused from outside (`docker pause`) while it ran: its time limits, and "
+    "what it waited for, went on meanwhile"
+)
+"""What the evidence of such a trial says."""
+
 STATUS_FORGED = "status_forged"
-"""The reason of a trial whose container said what `trial.sh` cannot have said."""
+"""The reason of a trial whose container ended as `trial.sh` cannot have ended it."""
 
 
 def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult:
@@ -49,6 +64,8 @@ def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult
     hooks = evidence.collect_workspace()
     if ended.disk_was_full:
         evidence.note("disk", DISK_WAS_FULL)
+    if ended.was_paused:
+        evidence.note("container", WAS_PAUSED)
     evidence.stamp(isolation | {"workspace_hooks": hooks}, judgement.score)
     sources = metrics.Sources(result, judgement.score, events, phases, ended.duration_ms)
     message = judgement.message and redactor.message(judgement.message)
@@ -92,6 +109,9 @@ def _judge(spec: TrialSpec, ended: Ended, redactor: Redactor) -> Judgement:
             where = " or ".join(map(str, spec.plan.disks))
             message = f"the disk was full while it ran ({where}); without that: {judgement.reason}"
             return Judgement(SlotStatus.INFRA_ERROR, DISK_FULL, message)
+        if ended.was_paused and judgement.reason is not None:
+            message = f"{WAS_PAUSED}; without that: {judgement.reason}"
+            return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_PAUSED, message)
         if ended.out_of_memory and judgement.status is not SlotStatus.COMPLETED:
             limit = spec.plan.runtime["resources"]["memory_bytes"]
             judgement.message = f"{judgement.message}; the memory limit of {limit:,} bytes was hit"
@@ -101,12 +121,28 @@ def _judge(spec: TrialSpec, ended: Ended, redactor: Redactor) -> Judgement:
         return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_REMOVED, message)
     if ended.exit_status is None:
         message = f"the container outlived its outer deadline of {spec.deadline_s:g} s"
+        if ended.was_paused:
+            return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_PAUSED, f"{message}; {WAS_PAUSED}")
         return Judgement(SlotStatus.INFRA_ERROR, "deadline", message)
-    if ended.out_of_memory:
+    if ended.out_of_memory and ended.exit_status in ExitStatus.OF_ENGINE:
         message = "the memory limit killed the container's first process"
         return Judgement(SlotStatus.INFRA_ERROR, "out_of_memory", message)
-    message = f"the container was ended from outside (status {ended.exit_status})"
-    return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_KILLED, message)
+    if ended.exit_status in ExitStatus.OF_ENGINE:
+        message = f"the container was ended from outside (status {ended.exit_status})"
+        return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_KILLED, message)
+    return _ended_from_within(spec, ended.exit_status)
+
+
+def _ended_from_within(spec: TrialSpec, exit_status: int) -> Judgement:
+    """Judge a trial whose first process ended neither as `trial.sh` does nor from outside."""
+    what = f"the container ended with status {exit_status}"
+    if not has_begun(spec):
+        message = f"{what} before trial.sh began; does the engine see the files in {spec.folder}?"
+        return Judgement(SlotStatus.INFRA_ERROR, SCRIPT_FAILED, message)
+    message = f"{what}, which only a process in it can have brought about"
+    if spec.earlier is not None:
+        return Judgement(SlotStatus.GRADE_ERROR, GradeReason.GRADER_EXIT_NONZERO, message)
+    return Judgement(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
 
 
 def evidence_of(spec: TrialSpec, redactor: Redactor) -> Evidence:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from labledger import clock
 from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
 from labledger.records import JsonObject
 
@@ -207,6 +208,24 @@ class Engine:
         if state is None:
             raise NoSuchContainer(f"container {container} was removed while its trial ran")
         return state
+
+    def was_paused(self, container: str) -> bool:
+        """True where the engine remembers that somebody paused a container that has ended.
+
+        It remembers its last events alone, 256 of all containers, until it is restarted.
+        """
+        state = self.inspect(container)
+        if state is None or not state.has_ended:
+            return False
+        since, until = (clock.parse(t).timestamp() for t in (state.started_at, state.finished_at))
+        with _translated(f"ask what happened to container {container}"):
+            found = self._client.events(  # type: ignore[call-overload]
+                since=f"{since - 1:.3f}",
+                until=f"{until + 0.001:.3f}",
+                filters={"container": container, "event": "pause"},
+                decode=True,
+            )
+            return any(True for _ in found)
 
     def kill(self, container: str) -> None:
         """End a container at once; one that has ended already is left as it is."""

@@ -45,14 +45,21 @@ class ExitStatus:
     AGENT_ENDED = 50
     SCRIPT_FAILED = 70
     NO_ROOM = 71
+    HINDERED = 72
 
-    KNOWN = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 50, 70, 71})
+    KNOWN = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 50, 70, 71, 72})
     BEFORE_GRADING = KNOWN - {0, 10, 11, 40, 41}
     """What it can say where the grader comes with a second start."""
-    OF_GRADING = KNOWN - {20, 21, 30, 31, 50}
+    OF_GRADING = KNOWN - {20, 21, 30, 31, 50, 72}
     """What it can say then."""
     AT_ONCE = KNOWN - {50}
     """What it can say where there is one start."""
+
+    OF_ENGINE = frozenset({125, 126, 127, 137, 255})
+    """What an engine notes of a container that it could not start, was told to kill, or lost.
+
+    No other signal from outside ends the first process of a container.
+    """
 
 
 class Sealing(StrEnum):

@@ -32,6 +32,8 @@ class Ended:
     """Why it could not be started again for its grader."""
     disk_was_full: bool = False
     """True where a disk that it wrote on was seen full since it began."""
+    was_paused: bool = False
+    """True where somebody is known to have paused it from outside."""
     seen: Seen | None = None
     """What a look at its file system before the grading came to, where there was one."""
 

@@ -49,6 +49,7 @@ class StartGate:
         self._waiting: list[int] = []
         self.paused: SimpleQueue[TrialSpec] = SimpleQueue()
         """Trials whose containers somebody has paused, each again as long as it is."""
+        self._seen_paused: set[str] = set()
         self._closed = False
         self._abandoned = False
         self._open_until = math.inf
@@ -116,8 +117,13 @@ class StartGate:
                 break
             if state is not None and state.status == "paused":
                 self.paused.put(spec)
+                self._seen_paused.add(container)
         self.require_open()
         return status
+
+    def saw_paused(self, container: str) -> bool:
+        """True where a container was found to be paused while it was waited for."""
+        return container in self._seen_paused
 
     @contextmanager
     def passage(self, turn: int) -> Iterator[None]:

@@ -18,6 +18,10 @@ SCORE_SCHEMA = "benchmark_score_record_v1"
 
 DISK_FULL = "disk_full"
 """The reason of a trial that failed where nothing more could be written."""
+SCRIPT_FAILED = "trial_script_failed"
+"""The reason of a trial in whose container `trial.sh` could not do its part."""
+SCRIPT_HINDERED = "script_hindered"
+"""The reason of a trial whose agent kept `trial.sh` from doing its part."""
 
 
 @dataclass(slots=True)
@@ -61,6 +65,7 @@ _NOT_GRADED = frozenset(
         ExitStatus.AGENT_TIMED_OUT,
         ExitStatus.SCRIPT_FAILED,
         ExitStatus.NO_ROOM,
+        ExitStatus.HINDERED,
     }
 )
 
@@ -93,10 +98,16 @@ def _by_exit_status(spec: TrialSpec, exit_status: int) -> Judgement:
                 "or the agent not be started as its user (its stderr says which), "
                 "or somebody started the container once more"
             )
-            return Judgement(SlotStatus.INFRA_ERROR, "trial_script_failed", message)
+            return Judgement(SlotStatus.INFRA_ERROR, SCRIPT_FAILED, message)
         case ExitStatus.NO_ROOM:
             message = f"a phase failed, and the disk was full ({spec.folder})"
             return Judgement(SlotStatus.INFRA_ERROR, DISK_FULL, message)
+        case ExitStatus.HINDERED:
+            message = (
+                "the agent changed the limits of trial.sh, the container's first process (as "
+                "`prlimit --pid 1` does), so that it could not do its part"
+            )
+            return Judgement(SlotStatus.AGENT_ERROR, SCRIPT_HINDERED, message)
         case _:
             return Judgement(SlotStatus.COMPLETED)
 

@@ -26,8 +26,8 @@ from labledger.trial.tampering import Seen, look
 
 _NOT_STARTED = frozenset({126, 127})
 """What the engine notes of a container whose first command is not there or no program."""
-_BY_A_SIGNAL = 128
-"""Statuses from here on say that somebody ended a container; below, that a program did."""
+_FROM_OUTSIDE = ExitStatus.OF_ENGINE - {125, 126, 127}
+"""Statuses that say that somebody ended a container that ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ def _graded(engine: Engine, spec: TrialSpec, container: str, first: _FirstPart) 
 def _both(first: _FirstPart, last: Ended) -> Ended:
     """The two parts as one trial. Its duration is theirs, without what it waited in between."""
     refused, status = last.refused, last.exit_status
-    if status is not None and status < _BY_A_SIGNAL and status not in ExitStatus.KNOWN:
-        # No `trial.sh` ran: the agent may have destroyed what the container needs for that.
+    if status is not None and status not in ExitStatus.KNOWN | _FROM_OUTSIDE:
+        # No `trial.sh` ran, or not to its end: the agent may have destroyed what it needs for that.
         refused = f"the container could not run its grader: its second start ended with {status}"
     return replace(
         last,

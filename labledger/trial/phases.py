@@ -18,6 +18,16 @@ def read_phases(spec: TrialSpec) -> dict[str, Phase]:
     }
 
 
+def has_begun(spec: TrialSpec) -> bool:
+    """True where `trial.sh` has written anything: an agent that runs under it cannot hide that.
+
+    The folder around was changed last when it got its name, before its container was made, and no
+    container can reach it or set back when the one that `trial.sh` writes in was changed.
+    """
+    changed = (spec.folder / "state").stat().st_ctime_ns
+    return changed > spec.folder.stat().st_ctime_ns
+
+
 PhaseFields = tuple[int, int, int, int]
 """Exit status, start, end (hundredths of a second since boot), and 1 after a time-out."""
 

@@ -20,10 +20,13 @@ from labledger.trial import metrics, phases
 from labledger.trial.collect import STATUS_FORGED, redactor_of
 from labledger.trial.contract import Earlier, TrialSpec
 from labledger.trial.ended import Ended
+from labledger.trial.grading import SCRIPT_HINDERED
 from labledger.trial.recalled import RecalledEvidence
 from labledger.trial.stored import EvidenceIncomplete
 
 _GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
+_UNGRADABLE = frozenset({STATUS_FORGED, SCRIPT_HINDERED})
+"""Reasons of agents' failures with which a trial never comes to its grading."""
 _FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
 
 
@@ -31,7 +34,7 @@ def is_gradable(spec: TrialSpec, earlier: Earlier) -> bool:
     """True where an earlier trial came as far as its grading, or would have with this policy."""
     if earlier.record["status"] in _GRADED:
         return True
-    failed = earlier.record["status"] in _FAILED and earlier.record["reason"] != STATUS_FORGED
+    failed = earlier.record["status"] in _FAILED and earlier.record["reason"] not in _UNGRADABLE
     return failed and bool(spec.plan.policy["grade_failed_agents"])
 
 

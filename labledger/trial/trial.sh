@@ -24,6 +24,7 @@
 #   21  setup timed out                    50  agent ended, its grading is outstanding
 #                                          70  this script could not do its part
 #                                          71  a phase failed, and the disk was full
+#                                          72  the agent changed the limits of this script
 set -u
 
 IN=/agentlab/in
@@ -109,6 +110,28 @@ read_clock() {
 keep() {
     ulimit -f "$((LOG_BYTES / 512 + 17))"
     { cat >"$2" || cat >/dev/null; } <"$1"
+}
+
+# Sets $limits to the kernel's limits of this process, to nothing where too few files may be open.
+read_limits() {
+    limits=''
+    {
+        while read -r line; do
+            limits="$limits$line;"
+        done </proc/1/limits
+    } 2>/dev/null
+}
+
+# Ends the trial at once where phase $1 has changed the limits of this process, as a root agent can
+# by `prlimit --pid 1`: nothing that this script does, or finds to fail, can be relied on then.
+check_limits() {
+    read_limits
+    [ "$limits" = "$first_limits" ] && return
+    case $1 in
+        setup) finish 20 ;;
+        agent) finish 72 ;;
+        grader) finish 40 ;;
+    esac
 }
 
 # Sets $state and $parent of process $1 with built-ins alone; $state is `gone` when it is.
@@ -310,6 +333,7 @@ run_phase() {
     [ "$now" -ge "$deadline" ] && status=124 timed_out=1
     PHASES="$PHASES$1 $status $started $now $timed_out
 "
+    check_limits "$1"
     kill_all_but_keepers 2>/dev/null
     wait
     keepers=none
@@ -385,6 +409,8 @@ recall_agent() {
     done <"$IN/phases"
 }
 
+read_limits
+first_limits=$limits
 if [ -e "$IN/phases" ]; then
     recall_agent
 else

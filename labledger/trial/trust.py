@@ -18,6 +18,7 @@ _UNGRADED = frozenset(
         ExitStatus.AGENT_FAILED,
         ExitStatus.AGENT_TIMED_OUT,
         ExitStatus.AGENT_ENDED,
+        ExitStatus.HINDERED,
     }
 )
 

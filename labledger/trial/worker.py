@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -84,6 +85,7 @@ def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
             _open_by_container(engine, spec)
         if spec.earlier is not None:
             ended = regrading.as_one(spec.earlier, ended)
+        ended = replace(ended, was_paused=_was_paused(engine, ended))
         isolation = trust.facts(engine, spec, ended)
         with thread_gate().reading():
             return collect(spec, ended, isolation)
@@ -244,6 +246,14 @@ def _ran_out(engine: Engine, container: str, exit_status: int | None) -> bool:
         return False
     state = engine.inspect(container)
     return state is not None and state.out_of_memory
+
+
+def _was_paused(engine: Engine, ended: Ended) -> bool:
+    """True where a container was paused from outside. The engine is asked where that matters."""
+    container = ended.container_id
+    if container is None or thread_gate().saw_paused(container):
+        return container is not None
+    return ended.exit_status != ExitStatus.GRADED and engine.was_paused(container)
 
 
 def _open_by_container(engine: Engine, spec: TrialSpec) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trial_kit import BUSYBOX, GRADES, SHELLS, predicts, scores
+from trial_kit import BUSYBOX, GRADES, PYTHON, SHELLS, predicts, scores
 
 from labledger.trial import contract
 
@@ -93,6 +93,30 @@ ACTS = {
         "for n in KILL TERM INT HUP QUIT STOP; do kill -$n $PPID; kill -$n 1; done; touch alive",
         f"[ -e alive ] && {GRADES}",
         shells=SHELLS,
+    ),
+    **{
+        f"lowers what trial.sh may have, {option}": Act(
+            f"prlimit --pid 1 {option} || kill -STOP $$; exit {status}",
+            GRADES,
+            ("agent_error", "script_hindered", 72),
+            None,
+            shells=(PYTHON,),
+        )
+        for option, status in {
+            "--fsize=0": 1,
+            "--nofile=0": 0,
+            "--nproc=0": 1,
+            "--data=0": 0,
+            "--cpu=5": 0,
+        }.items()
+    },
+    "grader that lowers what trial.sh may have": Act(
+        "true",
+        f"{GRADES}prlimit --pid 1 --fsize=0; exit 1",
+        GRADER_FAILED,
+        None,
+        rejects=True,
+        shells=(PYTHON,),
     ),
     "kills itself": Act("kill -KILL $$", GRADES, ("agent_error", "agent_exit_nonzero", 10)),
     # -- graders

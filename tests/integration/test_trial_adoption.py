@@ -16,7 +16,7 @@ from pathlib import Path
 
 import coordinator_driver
 import pytest
-from trial_kit import GRADES, Trials, brief, phase, until
+from trial_kit import GRADES, Trials, brief, phase, problems, until
 
 from labledger import clock
 from labledger.records import Slot, TrialResult
@@ -152,6 +152,69 @@ def test_paused_container_is_no_result(trials: Trials, tmp_path: Path) -> None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         result = waiting.result()
     assert brief(result) == ("completed", None, 0)
+
+
+@pytest.mark.parametrize("agent", ["sleep 300", f"{ONE_START}; exit 3"])
+def test_a_pause_is_never_the_agent_s_fault(trials: Trials, tmp_path: Path, agent: str) -> None:
+    """An agent that fails after a pause, or whose time it used up, has failed by the pause, also
+    where nobody watched and only the engine knows of it."""
+    spec = trials.spec(phase(f"echo started >>starts; {agent}", timeout_s=2.0))
+    workspace = begin_and_kill(spec, tmp_path)
+    subprocess.run(["docker", "pause", spec.container], check=True, stdout=subprocess.DEVNULL)
+    (workspace / "go").touch()
+    time.sleep(2.5 if agent == "sleep 300" else 0)
+    subprocess.run(["docker", "unpause", spec.container], check=True, stdout=subprocess.DEVNULL)
+    engine = thread_engine()
+    until(lambda: (state := engine.inspect(spec.container)) and state.has_ended)
+    result = run_trial(replace(spec, may_exist=True))
+    assert (result.status, result.reason) == ("infra_error", "container_paused")
+    assert (result.message or "").endswith(
+        "without that: agent_timeout"
+        if agent == "sleep 300"
+        else "without that: agent_exit_nonzero"
+    )
+    assert result.scores == ()
+
+
+def test_a_trial_that_completes_in_spite_of_a_pause(trials: Trials) -> None:
+    """A trial that was paused and went well keeps its result, and its evidence says so."""
+    spec = trials.spec(ONE_START)
+    gate = StartGate(1)
+    with ThreadPoolExecutor(1, initializer=use_gate, initargs=(gate,)) as pool:
+        running = pool.submit(run_trial, spec)
+        until((spec.folder / "workspace" / "starts").exists)
+        subprocess.run(["docker", "pause", spec.container], check=True, stdout=subprocess.DEVNULL)
+        until(lambda: not gate.paused.empty())
+        (spec.folder / "workspace" / "go").touch()
+        subprocess.run(["docker", "unpause", spec.container], check=True, stdout=subprocess.DEVNULL)
+        result = running.result()
+    assert brief(result) == ("completed", None, 0)
+    assert "paused from outside" in problems(result)["container"]
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"),
+    [
+        ("touch /agentlab/state/begun; exit 139", ("agent_error", "status_forged", 139)),
+        (
+            "touch /agentlab/state/a; rm /agentlab/state/a; exit 2",
+            ("agent_error", "status_forged", 2),
+        ),
+        ("exit 2", ("infra_error", "trial_script_failed", 2)),
+        ("touch /agentlab/state/begun; exit 255", ("infra_error", "container_killed", 255)),
+    ],
+)
+def test_a_first_process_that_ends_in_another_way(
+    trials: Trials, script: str, outcome: tuple[str, str, int]
+) -> None:
+    """What ends neither as `trial.sh` does nor as from outside was ended from within, unless
+    nothing in the trial's folders was ever touched."""
+    spec = trials.spec("true")
+    inputs.prepare(spec)
+    config = container_config(spec) | {"Entrypoint": ["sh", "-c", script], "Cmd": []}
+    container = thread_engine().create(spec.container, config)
+    thread_engine().start(container)
+    assert brief(run_trial(replace(spec, may_exist=True))) == outcome
 
 
 def meddle(trials: Trials, action: Callable[[Engine, str], None]) -> TrialResult:
