@@ -130,6 +130,8 @@ class LiveWatcher:
         parts: list[RenderableType] = [Text(view.run_id, style="bold"), head, _variants(view)]
         if texts := spent_texts(view.spent, view.budget):
             parts.append(Text(" · ".join(texts), style="dim"))
+        if cleaning := view.cleaning_text():
+            parts.append(Text(cleaning, style="dim"))
         if view.note:
             parts.append(Text(view.note, style="yellow"))
         return Group(*parts)

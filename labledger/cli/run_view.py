@@ -29,6 +29,7 @@ class RunView:
         self.waiting = 0
         self.width = 0
         self.finished = 0
+        self.removing = 0
         self.variants: list[str] = []
         self.statuses: dict[str, Counter[str]] = defaultdict(Counter)
         self.verdicts: dict[str, Counter[str]] = defaultdict(Counter)
@@ -60,6 +61,7 @@ class RunView:
                     self.verdicts[event["variant_id"]][event["verdict"]] += 1
             case "tick":
                 self.in_flight, self.waiting = event["running"], event["waiting"]
+                self.removing = event.get("removing", 0)
             case "dispatch_paused":
                 self.note = event["message"]
             case "dispatch_resumed":
@@ -103,7 +105,15 @@ class RunView:
         ]
         if eta is not None:
             parts.append(f"about {duration(eta)} left")
+        if cleaning := self.cleaning_text():
+            parts.append(cleaning)
         return " · ".join([*parts, *spent_texts(self.spent, self.budget)])
+
+    def cleaning_text(self) -> str:
+        """How many ended trials are not removed yet, where others wait for that."""
+        if self.removing <= (self.width if self.in_flight else 0):
+            return ""
+        return f"cleaning up {self.removing} trial folder" + ("s" if self.removing > 1 else "")
 
     def rate(self, variant: str) -> str:
         verdicts = self.verdicts[variant]

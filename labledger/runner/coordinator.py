@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
 from labledger.ledger.model import RunInfo
@@ -40,6 +40,9 @@ _POLL_S = 0.25
 _MOST_AT_ONCE = 256
 """How many trials are journaled in one transaction, so that the first need not wait for the last.
 """
+_MOST_REMOVING = 2
+"""How many times as many trials may await their removal as may be in hand: their folders fill the
+disk, and no faster than they are removed."""
 _STOPPED = "a second Ctrl-C ended its container; its agent had begun"
 
 
@@ -62,6 +65,8 @@ class Coordinator:
     _running: RunningTrials = field(default_factory=RunningTrials)
     _discarded: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
     """Removals that have ended; each tells of its end itself."""
+    _removing: int = 0
+    """How many removals have not ended, or were not told of."""
     _lost: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of trials without a result yet; they are journalled already."""
     _exhausted: bool = False
@@ -98,11 +103,14 @@ class Coordinator:
             if time.monotonic() - self._ticked > _POLL_S:
                 self._tick()
             return True
-        if not self._running and (self._stopping or not self.holds.last):
+        if not (self._running or self._removing) and (self._stopping or not self.holds.last):
             return False
         self._kill_if_asked()
         self._tick()
-        self._running.wait(_POLL_S)
+        if self._running:
+            self._running.wait(_POLL_S)
+        else:
+            self._await_discard(_POLL_S)
         return True
 
     # -- dispatching
@@ -143,6 +151,7 @@ class Coordinator:
         self.trouble = self.trouble or self.books.trouble()
         fills = not self._stopping or self._only_collects
         wanted = self.trials.capacity - len(self._running) if fills else 0
+        wanted = max(0, min(wanted, _MOST_REMOVING * self.trials.capacity - self._removing))
         allowed = min(self.holds.allowance(wanted), _MOST_AT_ONCE)
         specs: list[TrialSpec] = []
         while len(specs) < allowed and (spec := self._next_spec()) is not None:
@@ -253,7 +262,8 @@ class Coordinator:
 
     def _tick(self) -> None:
         self._ticked = time.monotonic()
-        self.tell(event("tick", running=len(self._running), waiting=len(self.books.staged)))
+        running, waiting = len(self._running), len(self.books.staged)
+        self.tell(event("tick", running=running, waiting=waiting, removing=self._removing))
 
     def _take(self, future: Future[TrialResult], spec: TrialSpec) -> None:
         try:
@@ -321,14 +331,26 @@ class Coordinator:
         self._watch_discard(self.trials.discard(spec, keep_folder=keep_folder))
 
     def _watch_discard(self, future: Future[None]) -> None:
+        self._removing += 1
         future.add_done_callback(self._discarded.put)
 
+    def _await_discard(self, timeout_s: float) -> None:
+        """Return when a removal has ended, after `timeout_s` at the latest."""
+        try:
+            self._reap(self._discarded.get(timeout=timeout_s))
+        except Empty:
+            return
+
     def _reap_discards(self) -> None:
-        """Tell of removals that failed; the sweep at the run's end tries again."""
         for future in taken(self._discarded):
-            error = future.exception()
-            if error is not None:
-                self._warn(f"a trial was not cleaned up yet: {error}")
+            self._reap(future)
+
+    def _reap(self, future: Future[None]) -> None:
+        """Tell of a removal where it failed; the sweep at the run's end tries again."""
+        self._removing -= 1
+        error = future.exception()
+        if error is not None:
+            self._warn(f"a trial was not cleaned up yet: {error}")
 
     def _tell_note(self, spec: TrialSpec, reason: str) -> None:
         """Tell that an attempt is begun anew, and why, once."""

@@ -93,6 +93,16 @@ def test_the_line_says_where_the_run_stands() -> None:
     assert "left" in line
 
 
+def test_the_line_says_what_is_still_cleaned_up() -> None:
+    """Folders that go while trials run are not told of, unless more wait than run; the last are."""
+    view = view_of(STARTED, event("tick", running=3, waiting=0, removing=4))
+    assert "cleaning up" not in view.line()
+    view.take(event("tick", running=3, waiting=0, removing=5))
+    assert "cleaning up 5 trial folders" in view.line()
+    view.take(event("tick", running=0, waiting=0, removing=1))
+    assert "cleaning up 1 trial folder" in view.line()
+
+
 def test_the_line_says_what_the_run_spent_of_its_budget() -> None:
     """What earlier coordinators spent counts; a trial that never began adds nothing, not even ?."""
     spent = {

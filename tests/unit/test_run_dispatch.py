@@ -45,6 +45,8 @@ class Trials(LocalTrials):
         self.submitted: list[tuple[int, int]] = []
         self.going: dict[int, tuple[int, Future[TrialResult]]] = {}
         """Attempt and future of each trial that has not ended, by slot."""
+        self.removals: list[Future[None]] | None = None
+        """Those that have not ended, where they end only when a test says so."""
 
     def submit(self, spec: TrialSpec) -> Future[TrialResult]:
         idx = spec.slot.schedule_idx
@@ -57,7 +59,10 @@ class Trials(LocalTrials):
 
     def discard(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
         done: Future[None] = Future()
-        done.set_result(None)
+        if self.removals is None:
+            done.set_result(None)
+        else:
+            self.removals.append(done)
         return done
 
     def end(self, idx: int, **changes: Any) -> None:
@@ -314,3 +319,27 @@ def test_a_retry_goes_before_what_is_new(run: Run) -> None:
     assert run.coordinator.execute()
     retried = run.trials.submitted.index((2, 2))
     assert run.trials.submitted.index((2, 1)) < retried <= CAPACITY + 3
+
+
+@pytest.mark.parametrize("width", [1])
+def test_dispatch_waits_for_removals(run: Run) -> None:
+    """Trial folders are not made faster than they are removed, and the end waits for the last,
+    with the lease kept and told of."""
+    run.trials.removals = removals = []
+    most, left_at_the_end = [], []
+
+    def remove_when_nothing_else_goes_on() -> None:
+        if run.trials.going:
+            run.end_all()
+        elif removals:
+            most.append(len(removals))
+            if run.books.next_idx == SLOTS:
+                left_at_the_end.append(run.told[-1]["removing"])
+            removals.pop().set_result(None)
+
+    run.when_idle = remove_when_nothing_else_goes_on
+    assert run.coordinator.execute()
+    assert max(most) <= 2 * 2 + 2
+    assert left_at_the_end == sorted(left_at_the_end, reverse=True)
+    assert left_at_the_end[-1] == 1
+    assert removals == []
