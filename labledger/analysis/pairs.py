@@ -33,10 +33,7 @@ JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest"""
 _TRIALS_SQL = """
 SELECT asked.key, run_variant.variant_id, slot.task_idx, slot.repl_idx,
     slot_outcome.status, slot_outcome.verdict,
-    CASE WHEN slot_outcome.status = 'grade_error' THEN coalesce((
-        SELECT trial.agent_exit_status <> 0 FROM trial
-        WHERE trial.run_no = slot.run_no AND trial.schedule_idx = slot_outcome.schedule_idx
-    ), 0) ELSE 0 END, {number}
+    coalesce(slot_outcome.status = 'grade_error' AND slot_outcome.passed = 0, 0), {number}
 FROM json_each(:runs) AS asked
 CROSS JOIN run ON run.run_id = asked.value
 JOIN slot ON slot.run_no = run.run_no
