@@ -22,6 +22,11 @@ _ENCODER = json.JSONEncoder(
 
 def dumps(value: Any) -> str:
     """The canonical text of a JSON value: sorted keys, no spaces, UTF-8 text, finite numbers."""
+    # The encoder is slow to start, for a number too, of which there are many.
+    if type(value) is int:
+        return int.__repr__(value)
+    if type(value) is float and math.isfinite(value):
+        return float.__repr__(value)
     return _ENCODER.encode(value)
 
 

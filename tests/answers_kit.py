@@ -176,7 +176,7 @@ def result(run_id: str, slot: Slot, shift: int, **changes: Any) -> TrialResult:
 
 
 def _dispatch(idx: int, attempt: int) -> Dispatch:
-    return Dispatch(idx, attempt, f"c-{idx}-{attempt}", "here", kit.TIMES[0])
+    return Dispatch(idx, attempt, f"labledger-0-run-4-{idx}-{attempt}", "here", kit.TIMES[0])
 
 
 @dataclass

@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from labledger import canonical
 from labledger.ledger import migrate, objects
 from labledger.ledger.engine import APPLICATION_ID, DRIVER, writable_engine
 from labledger.ledger.model import Lease, NewRun, Owner, Variant
-from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import (
     Artifact,
@@ -182,9 +182,15 @@ def make_ledger(folder: Path) -> Path:
 
 def give_id(path: Path) -> None:
     """Make a copied ledger one of its own, whose containers are nobody else's."""
-    with LedgerReader.open(path) as reader:
-        its_id = reader.ledger_id.encode()
-    path.write_bytes(path.read_bytes().replace(its_id, uuid.uuid4().hex.encode()))
+    raw = DRIVER.connect(str(path))
+    meta = dict(raw.execute("SELECT key, value FROM ledger_meta"))
+    raw.close()
+    old, old_digest = meta["ledger_id"], meta.pop("digest", "")
+    meta["ledger_id"] = uuid.uuid4().hex
+    content = path.read_bytes().replace(old.encode(), meta["ledger_id"].encode())
+    if old_digest:
+        content = content.replace(old_digest.encode(), canonical.digest(meta).encode())
+    path.write_bytes(content)
 
 
 @cache

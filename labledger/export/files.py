@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ def replacing(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]:
             handle.flush()
             os.fsync(handle.fileno())
         with fence():
+            if _in_lab(path):
+                set_aside(path)
             name.replace(path)
         sync_directory(path.parent)
     except BaseException as error:
@@ -41,6 +44,12 @@ def replacing(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]:
         if isinstance(error, OSError):
             raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
         raise
+
+
+def set_aside(path: Path) -> None:
+    """Give another name to a folder, FIFO or device that stands where a file belongs."""
+    if path.exists() and not path.is_file():
+        path.rename(path.with_name(f"{path.name}.set-aside-{secrets.token_hex(4)}"))
 
 
 def _create(name: Path, path: Path) -> int:
@@ -71,11 +80,36 @@ class Difference:
     message: str
 
 
+class NotRegularError(ValueError):
+    """A folder, FIFO or device stands where a file is to be read."""
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a file to read, without waiting for whoever may write to a FIFO."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegularError("is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path) -> bytes | None:
+    """Return a file's content, or None where there is none.
+
+    Raises `NotRegularError` for what is no regular file, and `OSError`.
+    """
+    try:
+        with _open_regular(path) as handle:
+            return handle.read()
+    except FileNotFoundError:
+        return None
+
+
 def first_difference(path: Path, expected: Iterable[tuple[str, bytes]]) -> Difference | None:
     """Compare a file with the lines that it should have, each with its place in the ledger."""
     number = 0
     try:
-        with path.open("rb") as handle:
+        with _open_regular(path) as handle:
             for number, (place, line) in enumerate(expected, 1):
                 if handle.readline() != line:
                     return Difference(path, number, f"differs from the ledger at {place}")
@@ -83,6 +117,8 @@ def first_difference(path: Path, expected: Iterable[tuple[str, bytes]]) -> Diffe
                 return Difference(path, number + 1, "has more than the ledger")
     except FileNotFoundError:
         return Difference(path, 0, "is missing")
+    except NotRegularError as error:
+        return Difference(path, 0, str(error))
     except OSError as error:
         return Difference(path, number, f"cannot be read: {error.strerror}")
     return None

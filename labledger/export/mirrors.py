@@ -16,7 +16,7 @@ from typing import BinaryIO, Self
 
 from labledger import faults
 from labledger.errors import LedgerError
-from labledger.export.files import Difference, first_difference, replacing
+from labledger.export.files import Difference, first_difference, replacing, set_aside
 from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotRecords
 from labledger.store import Fence
@@ -63,7 +63,8 @@ class MirrorWriter:
         """Bring every mirror to where the ledger is, and open it for appending.
 
         Compares the last slot of each file only: a torn line is dropped, missing lines are
-        appended, and a file that is no mirror of this run, or has a hole, is rebuilt. Raises
+        appended, and a file that is no mirror of this run, or has a hole, is rebuilt. What is no
+        file, such as a folder or FIFO of that name, is given another name. Raises
         `LabLedgerError`.
         """
         self.close()
@@ -71,6 +72,8 @@ class MirrorWriter:
             path = self.run_dir / relative
             with _reported(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
+                with self._fence():
+                    set_aside(path)
                 mirror = _Mirror.open(path)
                 with self._fence():
                     mirror.cut_torn_line()

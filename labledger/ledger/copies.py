@@ -66,23 +66,29 @@ _REPEATED = (
 )
 
 
-def problems(connection: Connection, run_no: int) -> Iterator[tuple[int, str]]:
-    """Slots of a run with a copy that does not fit, and which one."""
-    for check in _REPEATED:
-        yield from _columns(connection, run_no, check)
+def outcome_problems(connection: Connection, run_no: int) -> Iterator[tuple[int, str]]:
+    """Find the slots whose row of `slot_outcome` is not what their commit makes of it."""
     for (idx,) in connection.exec_driver_sql(_OUTCOMES_SQL, (run_no,)):
         yield idx, "the slot's row of slot_outcome, which views count by, does not fit its commit"
 
 
-def _columns(connection: Connection, run_no: int, check: _Repeated) -> Iterator[tuple[int, str]]:
-    """The columns that repeat what a record says, against the record."""
+def records_problems(driver: Any, run_no: int, start: int, stop: int) -> Iterator[tuple[int, str]]:
+    """Find the slots, of a range, whose columns do not repeat what their records say."""
+    for check in _REPEATED:
+        yield from _columns(driver, run_no, start, stop, check)
+
+
+def _columns(
+    driver: Any, run_no: int, start: int, stop: int, check: _Repeated
+) -> Iterator[tuple[int, str]]:
     columns = check.row._fields
     sql = (
-        f"SELECT {', '.join(columns)} FROM {check.table} WHERE run_no = ? "  # noqa: S608
+        f"SELECT {', '.join(columns)} FROM {check.table} "  # noqa: S608
+        "WHERE run_no = ? AND schedule_idx >= ? AND schedule_idx < ? "
         f"ORDER BY {', '.join(columns[: check.key + 1])}"
     )
-    found = connection.exec_driver_sql(sql, (run_no,))
-    for key, group in groupby(found, key=lambda row: tuple(row[: check.key])):
+    found = driver.execute(sql, (run_no, start, stop))
+    for key, group in groupby(found, key=lambda row: row[: check.key]):
         for seq, row in enumerate(group):
-            if not check.agrees(tuple(row), seq, row[-1]):
+            if not check.agrees(row, seq, row[-1]):
                 yield key[1], f"the columns of a row of {check.table} do not fit its record"

@@ -81,7 +81,7 @@ def readonly_engine(path: Path) -> Engine:
     try:
         with engine.connect() as connection:
             connection.exec_driver_sql("SELECT 1 FROM sqlite_schema LIMIT 1")
-    except DRIVER.Error as error:
+    except (DRIVER.Error, UnicodeDecodeError) as error:
         engine.dispose()
         if log_size(path) == 0 and not os.access(path.parent, os.W_OK):
             engine = _engine(path, "immutable=1")
@@ -125,7 +125,7 @@ def translated(what: str, path: Path) -> Iterator[None]:
     """The one boundary where a failure of the driver while trying to `what` is a `LedgerError`."""
     try:
         yield
-    except DRIVER.Error as error:
+    except (DRIVER.Error, UnicodeDecodeError) as error:
         raise _in_our_words(what, path, error) from error
 
 
@@ -201,7 +201,9 @@ _HINTS = (
 
 
 def _in_our_words(what: str, path: Path, error: Exception) -> LedgerError:
-    cause = str(error)
+    # The driver cannot read a message of SQLite's that quotes a damaged name.
+    unread = "the database is malformed: it holds a name that is not UTF-8"
+    cause = unread if isinstance(error, UnicodeDecodeError) else str(error)
     kinds = {"full": LedgerFull, "not a database": NotALedger}
     kind = next((kind for word, kind in kinds.items() if word in cause), LedgerError)
     hint = next((hint for word, hint in _HINTS if word in cause), None)

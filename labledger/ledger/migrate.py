@@ -13,7 +13,7 @@ from typing import Any
 
 from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew, NotALedger
-from labledger.ledger import made_tables, objects, place
+from labledger.ledger import made_tables, objects, place, schema_checks
 from labledger.ledger.connection import Connection
 from labledger.ledger.engine import (
     APPLICATION_ID,
@@ -152,6 +152,7 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
             "INSERT INTO ledger_meta (key, value) VALUES ('ledger_id', ?), ('created_at', ?)",
             (uuid.uuid4().hex, clock.utc_now()),
         )
+    schema_checks.keep_identity(connection)
     objects.create_all(connection)
     broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
     if broken is not None:

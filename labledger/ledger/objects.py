@@ -136,6 +136,6 @@ def drop_all(connection: Connection) -> None:
 def create_all(connection: Connection) -> None:
     """Create every view and trigger."""
     for name, view in VIEWS.items():
-        connection.exec_driver_sql(f"CREATE VIEW {name} AS {view.sql.strip()}")
+        connection.exec_driver_sql(view.statement(name))
     for sql in TRIGGERS.values():
         connection.exec_driver_sql(sql)

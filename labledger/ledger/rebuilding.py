@@ -150,11 +150,12 @@ def _write(connection: Connection, waiting: dict[str, list[tuple[Any, ...]]]) ->
     waiting.clear()
 
 
-def _trial(idx: int, _seq: int, _text: str, record: JsonObject) -> Rows:
+def trial_row(run_no: int, idx: int, record: JsonObject) -> rows.TrialRow:
+    """Return the row of `trial` that a `trial_record_v1` was made of."""
     names = ("attempt", "status", "reason", "message", "verdict", "outcome", "exit_status")
-    trial = rows.TrialRow._make(
+    return rows.TrialRow._make(
         (
-            *(_RUN_NO, idx),
+            *(run_no, idx),
             *(record[name] for name in (*names, "started_at", "ended_at", "duration_ms")),
             *_phase(record["phases"]["setup"]),
             *_phase(record["phases"]["agent"]),
@@ -162,6 +163,10 @@ def _trial(idx: int, _seq: int, _text: str, record: JsonObject) -> Rows:
             *(record["image"]["ref"], record["image"]["id"], record["events_dropped"]),
         )
     )
+
+
+def _trial(idx: int, _seq: int, _text: str, record: JsonObject) -> Rows:
+    trial = trial_row(_RUN_NO, idx, record)
     attempts = (rows.AttemptRow(_RUN_NO, idx, **fields) for fields in record["attempts"])
     return [
         (statements.INSERT_TRIAL, trial),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 from labledger.ledger import lines as record_lines
 from labledger.ledger import rows
-from labledger.ledger.connection import Connection
 from labledger.records import (
     RECORD_KINDS,
     Slot,
@@ -81,6 +81,13 @@ _NO_STOP = 2**62
 _STAMP_END = 6
 
 
+class Rows(Protocol):
+    """What rows are asked of: a connection."""
+
+    def exec_driver_sql(self, sql: str, params: tuple[Any, ...], /) -> Iterable[Any]:
+        """Return the rows of a query."""
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """A commit as it stands in the ledger, and the records that its rows make."""
@@ -96,7 +103,7 @@ class Commit:
 
 
 def commits(
-    connection: Connection, run_id: str, run_no: int, start: int, stop: int | None
+    connection: Rows, run_id: str, run_no: int, start: int, stop: int | None
 ) -> Iterator[Commit]:
     """The commits of a run's slots `start` to `stop` (not included), in order."""
     end = _NO_STOP if stop is None else stop
@@ -119,7 +126,7 @@ def commits(
 
 
 def lines(
-    connection: Connection,
+    connection: Rows,
     kind: str,
     run_id: str,
     run_no: int,
@@ -151,7 +158,14 @@ class _Aligned:
 
 
 def _stamp(run_id: str, row: Any) -> record_lines.Stamp:
-    idx, attempt, ended_at, variant_id, task_id, repl_idx = row[:_STAMP_END]
+    return _make_stamp(run_id, *row[:_STAMP_END])
+
+
+@lru_cache(maxsize=4)
+def _make_stamp(
+    run_id: str, idx: int, attempt: int, ended_at: str, variant_id: str, task_id: str, repl_idx: int
+) -> record_lines.Stamp:
+    """Return what a slot's records of several kinds share; they are made one after the other."""
     ids = TrialIds.of(run_id, Slot(idx, variant_id, task_id, repl_idx))
     return record_lines.Stamp(ids, idx, slot_commit_id(run_id, idx), attempt, ended_at)
 

@@ -17,6 +17,10 @@ class View:
     """What one row is, in a line."""
     sql: str
 
+    def statement(self, name: str) -> str:
+        """Return the SQL that creates it."""
+        return f"CREATE VIEW {name} AS {self.sql.strip()}"
+
 
 _WHO = """\
     run.run_id,

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from labledger.errors import LabLedgerError
 from labledger.export import chain_file, mirrors, summary
+from labledger.export.files import Difference, NotRegularError, read_regular
 from labledger.ledger.reader import LedgerReader
+from labledger.ledger.slot_checks import UNREADABLE
 from labledger.ledger.verify import verify
 from labledger.records import JsonObject, RunStatus
 from labledger.runner.lab import Lab
@@ -43,11 +47,19 @@ def verify_lab(lab: Lab, run_id: str | None) -> Report:
         slot = "" if finding.schedule_idx is None else f" slot {finding.schedule_idx}"
         findings.append(f"{finding.run_id or lab.ledger}{slot}: {finding.message}")
     with LedgerReader.open(lab.ledger) as reader:
-        runs = reader.runs() if run_id is None else [reader.run(run_id)]
-        for run in runs:
-            if run.status is not RunStatus.RUNNING:
-                findings += _mirror_findings(lab, reader, run.run_id)
+        for name in _runs_at_rest(reader, run_id, findings):
+            findings += _mirror_findings(lab, reader, name)
     return Report(found.runs, found.slots, found.artifacts, tuple(findings))
+
+
+def _runs_at_rest(reader: LedgerReader, run_id: str | None, findings: list[str]) -> list[str]:
+    """Return the runs that nobody is writing the mirrors of, so far as they can be read."""
+    try:
+        runs = reader.runs() if run_id is None else [reader.run(run_id)]
+    except (LabLedgerError, *UNREADABLE) as error:
+        findings.append(f"{reader.path}: the mirrors are not compared, for want of runs: {error}")
+        return []
+    return [run.run_id for run in runs if run.status is not RunStatus.RUNNING]
 
 
 def _mirror_findings(lab: Lab, reader: LedgerReader, run_id: str) -> list[str]:
@@ -55,11 +67,29 @@ def _mirror_findings(lab: Lab, reader: LedgerReader, run_id: str) -> list[str]:
     if not folder.is_dir():
         return []
     mend = f"`labledger export {run_id}` writes it anew"
-    chain = chain_file.compare_chain(reader, run_id, folder)
-    differences = mirrors.compare(reader, run_id, folder) + ([chain] if chain else [])
-    findings = [f"{found.path}:{found.line}: {found.message}; {mend}" for found in differences]
+    findings = []
+    for compare in (mirrors.compare, _chain_differences, _summary_differences):
+        try:
+            differences = compare(reader, run_id, folder)
+        except (LabLedgerError, *UNREADABLE) as error:
+            findings.append(f"{folder}: the ledger's records cannot be compared with it: {error}")
+        else:
+            findings += [f"{diff.path}:{diff.line}: {diff.message}; {mend}" for diff in differences]
+    return findings
+
+
+def _chain_differences(reader: LedgerReader, run_id: str, folder: Path) -> list[Difference]:
+    difference = chain_file.compare_chain(reader, run_id, folder)
+    return [difference] if difference else []
+
+
+def _summary_differences(reader: LedgerReader, run_id: str, folder: Path) -> list[Difference]:
     path = folder / summary.PATH
     expected = summary.build_summary(reader, run_id)
-    if path.is_file() and not summary.is_summary(path.read_bytes(), expected):
-        findings.append(f"{path}: differs from what the ledger says; {mend}")
-    return findings
+    try:
+        content = read_regular(path)
+    except (NotRegularError, OSError) as error:
+        return [Difference(path, 0, f"cannot be read: {error}")]
+    if content is None or summary.is_summary(content, expected):
+        return []
+    return [Difference(path, 1, "differs from what the ledger says")]

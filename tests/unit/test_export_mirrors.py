@@ -204,11 +204,30 @@ def test_a_mirror_that_cannot_be_written_is_a_clear_error(
     """A file system that refuses is reported with the file, and that nothing is lost."""
     file = run_dir / EVENTS
     file.unlink()
-    file.mkdir()
+    file.symlink_to(run_dir / "not" / "there")
     with MirrorWriter(run_dir) as mirrors, pytest.raises(LedgerError, match=r"events\.jsonl") as e:
         mirrors.mend(reader, kit.RUN)
     assert e.value.hint is not None
     assert "nothing is lost" in e.value.hint
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir], ids=["a FIFO", "a folder"])
+def test_what_is_no_file_in_a_mirrors_place(
+    run_dir: Path, reader: LedgerReader, put: Callable[[Path], None]
+) -> None:
+    """It is a difference that nobody waits for; resuming sets it aside and writes the mirror."""
+    expected = contents(run_dir)
+    for relative in PATHS.values():
+        (run_dir / relative).unlink()
+        put(run_dir / relative)
+    differences = compare(reader, kit.RUN, run_dir)
+    assert [(found.path, found.message) for found in differences] == [
+        (run_dir / relative, "is no regular file") for relative in PATHS.values()
+    ]
+    with MirrorWriter(run_dir) as mirrors:
+        mirrors.mend(reader, kit.RUN)
+    assert contents(run_dir) == expected
+    assert len(list(run_dir.glob("*/*.set-aside-*"))) == len(PATHS)
 
 
 FULL_DISK = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import ledger_kit as kit
@@ -13,6 +14,8 @@ from labledger.errors import RunNotFound
 from labledger.ledger.engine import DRIVER
 from labledger.ledger.verify import Finding, verify
 from labledger.records import Artifact, RunStatus, SlotStatus
+from labledger.runner.lab import Lab
+from labledger.runner.verification import verify_lab
 from labledger.store import ArtifactStore
 
 
@@ -130,6 +133,157 @@ def test_a_changed_run_is_found(path: Path, statement: str) -> None:
     assert any(finding.run_id == kit.RUN for finding in verify(path).findings)
 
 
+DAMAGE = {
+    "score that is no JSON": ("UPDATE score SET record='{\"a' WHERE schedule_idx=5", 5),
+    "score that is no text": (
+        "UPDATE score SET record=CAST(x'7bff7d' AS TEXT) WHERE schedule_idx=5", 5),
+    "unknown status of a commit": ("UPDATE slot_commit SET status='done' WHERE schedule_idx=3", 3),
+    "unknown status of a trial": ("UPDATE trial SET status='done' WHERE schedule_idx=3", 3),
+    "run's number of a commit": ("UPDATE slot_commit SET run_no=9 WHERE schedule_idx=3", 3),
+    "run's number of the schedule": ("UPDATE schedule SET run_no=9", None),
+    "run's number of the progress": ("UPDATE schedule_progress SET run_no=9", None),
+    "unknown status of the run": ("UPDATE schedule_progress SET status='done'", None),
+    "time that is no text": (
+        "UPDATE trial SET ended_at=CAST(x'ff' AS TEXT) WHERE schedule_idx=4", 4),
+    "metric that is no number": (
+        "UPDATE metric SET value=x'00' WHERE schedule_idx=4 AND row_seq=1", 4),
+    "metric that is endless": (
+        "UPDATE metric SET value=9e999 WHERE schedule_idx=4 AND row_seq=1", 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("statement", "slot"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_damage_hides_nothing(path: Path, statement: str, slot: int | None) -> None:
+    """What cannot be read is a finding, and a change elsewhere is found beside it."""
+    kit.tamper(
+        path,
+        "PRAGMA foreign_keys = OFF",
+        "PRAGMA ignore_check_constraints = ON",
+        statement,
+        "UPDATE metric SET value = 0.75 WHERE schedule_idx = 0 AND row_seq = 1",
+    )
+    findings = verify(path).findings
+    changed = "the records are not those that were committed"
+    assert Finding(kit.RUN, 0, changed) in findings
+    assert [f for f in findings if f.run_id == kit.RUN and f.schedule_idx == slot]
+    assert {f.schedule_idx for f in findings} <= {None, 0, slot, None if slot is None else slot + 1}
+    report = verify_lab(Lab.find(path.parent), None)
+    assert len(report.findings) >= len(findings)
+
+
+NOT_IN_RECORDS = {
+    "status of a phase that did not run": ("UPDATE trial SET setup_exit_status = 1", 0),
+    "time-out of a phase that did not run": ("UPDATE trial SET setup_timed_out = 1", 0),
+    "time-out that is no yes or no": (
+        "UPDATE trial SET agent_timed_out = 2 WHERE schedule_idx = 3", 3),
+    "end": ("UPDATE schedule_progress SET ended_at = '2026-01-01T00:00:00.000Z'", None),
+    "end of a run that goes on": ("UPDATE schedule_progress SET status = 'running'", None),
+    "epoch": ("UPDATE schedule_progress SET epoch = 0", None),
+    "time of the progress": ("UPDATE schedule_progress SET updated_at = '2026'", None),
+    "size of an artifact": ("UPDATE artifact SET size = size + 1 WHERE content IS NULL", 3),
+    "id of the ledger": ("UPDATE ledger_meta SET value = 'a' WHERE key = 'ledger_id'", None),
+    "creation of the ledger": ("UPDATE ledger_meta SET value = 'a' WHERE key = 'created_at'", None),
+    "number of the last slot": ("UPDATE slot SET schedule_idx = 9 WHERE schedule_idx = 5", 5),
+    "budget": ("INSERT INTO budget VALUES (1, 'cost_usd', 9e999)", None),
+    "dispatch": (
+        "INSERT INTO dispatch VALUES (1, 0, 1, 1, 'labledger-0-run-1-1-1', 'h', '2026')", 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("statement", "slot"), NOT_IN_RECORDS.values(), ids=NOT_IN_RECORDS.keys())
+def test_what_no_record_says_is_checked_as_well(
+    path: Path, statement: str, slot: int | None
+) -> None:
+    """Columns that the digests do not cover reach views too."""
+    kit.tamper(path, "PRAGMA foreign_keys = OFF", statement)
+    findings = verify(path).findings
+    assert findings
+    assert slot in {finding.schedule_idx for finding in findings}
+
+
+def staged_run(path: Path) -> None:
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 2, "run-2")
+        writer.stage(lease, kit.result(1, "run-2"), final=True)
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "payload = '{'",
+        "payload = replace(payload, '\"status\"', '\"statuz\"')",
+        "payload = replace(payload, 'run-2', 'run-3')",
+        "payload = payload || ' '",
+        "schedule_idx = 0",
+        "attempt = 2",
+    ],
+)
+def test_a_changed_staged_result_is_found(path: Path, change: str) -> None:
+    """What waits to be committed must be readable, and its slot's."""
+    staged_run(path)
+    assert verify(path).is_clean
+    kit.tamper(path, f"UPDATE staged_result SET {change}")
+    [finding] = verify(path).findings
+    assert finding.run_id == "run-2"
+    assert "staged result" in finding.message
+
+
+SCHEMA = {
+    "view": ("view scores", "'pass' AS verdict", "score.verdict,"),
+    "trigger": ("trigger score_refuses_update", "ON score WHEN 0", "ON score"),
+    "table": ("table slot_commit", "CHECK (1)", "CHECK (status IN ("),
+    "index": ("index ix_run_task_task_id", "(digest)", "(task_id)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SCHEMA)
+def test_what_is_defined_otherwise_is_found(path: Path, kind: str) -> None:
+    """A view, trigger, table or index of the right name answers by its text."""
+    what, new, old = SCHEMA[kind]
+    raw = DRIVER.connect(str(path))
+    raw.execute("PRAGMA writable_schema = ON")
+    name = what.partition(" ")[2]
+    (sql,) = raw.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
+    if kind == "table":
+        place = sql.index("CHECK (status IN (")
+        changed = sql[:place] + new + sql[sql.index("))", place) + 2 :]
+    else:
+        changed = sql.replace(old, new if kind != "view" else f"{new},", 1)
+    assert changed != sql
+    raw.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (changed, name))
+    raw.commit()
+    raw.close()
+    messages = [finding.message for finding in verify(path).findings]
+    assert f"{what} is not defined as in a ledger of this revision" in messages
+
+
+def test_a_trigger_of_somebody_else_is_found(path: Path) -> None:
+    """What would change rows as they are written is no part of a ledger."""
+    raw = DRIVER.connect(str(path))
+    raw.execute("CREATE TRIGGER more AFTER INSERT ON budget BEGIN SELECT 1; END")
+    raw.close()
+    [finding] = verify(path).findings
+    assert "trigger more" in finding.message
+
+
+@pytest.mark.parametrize("program", [sys.executable, "/bin/false"], ids=["working", "failing"])
+def test_processes_find_what_one_does(
+    path: Path, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranges of slots that are checked elsewhere give the same findings in the same order."""
+    kit.tamper(
+        path,
+        "UPDATE metric SET value = 0.75 WHERE row_seq = 1",
+        "UPDATE score SET record = CAST(x'ff' AS TEXT) WHERE schedule_idx = 4",
+    )
+    alone = verify(path, processes=1)
+    assert {finding.schedule_idx for finding in alone.findings} >= {0, 1, 3, 4, 5}
+    monkeypatch.setattr("labledger.ledger.verify._RANGE", 1)
+    monkeypatch.setattr(sys, "executable", program)
+    assert verify(path, processes=3) == alone
+
+
 def test_a_removed_commit_is_found(path: Path) -> None:
     """A commit cut out of the middle, with all its rows, leaves a gap in the chain."""
     tables = ("score", "prediction", "evidence_record", "event", "metric", "attempt", "trial")
@@ -161,8 +315,8 @@ def test_a_truncated_run_is_found(path: Path) -> None:
         ),
         "UPDATE schedule_progress SET next_schedule_idx = 5",
     )
-    [finding] = verify(path).findings
-    assert finding.message == "the run is said to be completed; 5 of 6 slots are"
+    messages = [finding.message for finding in verify(path).findings]
+    assert "the run is said to be completed; 5 of 6 slots are" in messages
 
 
 def test_a_rewritten_commit_breaks_the_chain_after_it(path: Path) -> None:

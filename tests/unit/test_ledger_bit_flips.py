@@ -1,0 +1,128 @@
+"""Single bits that flip anywhere in a ledger's file: `verify` finds what anybody could see."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ledger_kit as kit
+import pytest
+
+from labledger.errors import LabLedgerError
+from labledger.ledger import flat, objects, tables
+from labledger.ledger.engine import DRIVER
+from labledger.ledger.model import Dispatch
+from labledger.ledger.slot_checks import UNREADABLE
+from labledger.reading import open_ledger
+from labledger.records import RECORD_KINDS, Phase, RunStatus, SlotStatus
+from labledger.runner.lab import Lab
+from labledger.runner.verification import verify_lab
+
+FLIPS = 500
+SEED = 20261122
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger with a complete run, and one that was interrupted with a result staged."""
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 6)
+        writer.set_budget(lease, {"cost_usd": 20.0})
+        writer.stage(lease, kit.result(0, status=SlotStatus.INFRA_ERROR), final=False)
+        writer.commit_result(lease, kit.result(0, attempt=2))
+        writer.commit_unexecuted(lease, 1, SlotStatus.SKIPPED_PRUNED, "pruned")
+        failed = kit.result(2, status=SlotStatus.GRADE_ERROR, reason="grader_timeout")
+        writer.commit_result(lease, replace(failed, phases={"setup": Phase(0, 10)}))
+        for idx in (3, 4, 5):
+            writer.commit_result(lease, kit.result(idx))
+        writer.release_lease(lease, RunStatus.COMPLETED)
+        lease = kit.begin_run(writer, 4, "run-2")
+        writer.commit_result(lease, kit.result(0, "run-2"))
+        names = [f"labledger-{writer.ledger_id[:8]}-run-2-{idx}-1" for idx in (1, 2)]
+        writer.journal_dispatch(
+            lease,
+            [Dispatch(idx, 1, name, "here", kit.TIMES[0]) for idx, name in enumerate(names, 1)],
+        )
+        writer.stage(lease, kit.result(2, "run-2"), final=True)
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    return path
+
+
+def shown(path: Path) -> dict[str, Any]:
+    """Return all that views, exports and the library's answers show of a ledger."""
+    found: dict[str, Any] = {}
+    raw = DRIVER.connect(f"file:{path}?mode=ro", uri=True)
+    for view in objects.VIEWS:
+        found[view] = sorted(map(repr, raw.execute(f"SELECT * FROM {view}")))
+    raw.close()
+    with open_ledger(path) as ledger:
+        reader = ledger._reader
+        found["ledger"] = reader.ledger_id
+        for run in reader.runs():
+            found[run.run_id] = repr(run)
+            for what in (*RECORD_KINDS, "summary", "chain"):
+                stream = io.BytesIO()
+                ledger.export_to(run.run_id, what, stream)
+                found[f"{run.run_id} {what}"] = stream.getvalue()
+            for what in flat.TABLES:
+                stream = io.BytesIO()
+                ledger.export_to(run.run_id, what, stream, format="csv")
+                found[f"{run.run_id} {what} as csv"] = stream.getvalue()
+    return found
+
+
+def content(path: Path) -> list[str]:
+    """Return every row of every table, the definitions among them."""
+    raw = DRIVER.connect(f"file:{path}?mode=ro", uri=True)
+    raw.text_factory = bytes
+    names = ["sqlite_schema", *tables.metadata.tables, "alembic_version"]
+    found = [repr(raw.execute(f"SELECT * FROM {name} NOT INDEXED").fetchall()) for name in names]
+    raw.close()
+    return found
+
+
+def fate(path: Path, expected: dict[str, Any], rows: list[str]) -> str:
+    """Return what became of a ledger with a flipped bit."""
+    try:
+        if verify_lab(Lab.find(path.parent), None).findings:
+            return "found"
+    except LabLedgerError:
+        return "refused"
+    if content(path) == rows:
+        return "in no row"
+    try:
+        seen = shown(path)
+    except (LabLedgerError, *UNREADABLE) as error:
+        return f"missed: {error}"
+    differing = [name for name in expected if seen.get(name) != expected[name]]
+    return f"missed: {differing}" if differing else "never shown"
+
+
+def test_every_bit_that_flips_is_found_or_never_shown(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is not found changes nothing in any view, export or answer."""
+    expected, rows = shown(path), content(path)
+    assert verify_lab(Lab.find(path.parent), None).findings == ()
+    whole = path.read_bytes()
+    chosen = random.Random(SEED)
+    fates: Counter[str] = Counter()
+    missed = []
+    for _ in range(FLIPS):
+        place, bit = chosen.randrange(len(whole)), chosen.randrange(8)
+        changed = bytearray(whole)
+        changed[place] ^= 1 << bit
+        path.write_bytes(changed)
+        result = fate(path, expected, rows)
+        fates[result.partition(":")[0]] += 1
+        if result.startswith("missed"):
+            missed.append((place, bit, result))
+    with capsys.disabled():
+        print(f"\nof {FLIPS} single bits: {dict(fates)}")
+    assert not missed
+    assert fates["found"] + fates["refused"] > FLIPS / 10
