@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench import commits, coordinator, exchange, startup, trials, views
+from bench import commits, coordinator, exchange, startup, trials, verifying, views
 from bench.report import Row, machine, print_table, say
 
 PROJECT = Path(__file__).parents[2]
@@ -25,6 +25,7 @@ SECTIONS: dict[str, tuple[str, Measure]] = {
     "export": ("Exporting the events of a run, beside the bare driver", exchange.exports),
     "import": ("Importing a run of another ledger", exchange.imports),
     "views": ("Questions to the views of a large ledger, as a library call", views.measure),
+    "verify": ("Verifying a run of made-up trials", verifying.measure),
     "resume": ("The coordinator's start, with made-up trials", coordinator.resume),
 }
 """What each section is called on paper, and what measures it, in the order they are run."""
