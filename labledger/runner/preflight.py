@@ -209,12 +209,10 @@ def _look_into(probes: ImageProbes, ref: str, image: str, document: JsonObject) 
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
-        yield Check(
-            "image",
-            f"{ref} has no usable `sh`: {error.message}",
-            ok=False,
-            hint="use an image with a POSIX shell, such as busybox or any Debian",
-        )
+        hint = "use an image with a POSIX shell, such as busybox or any Debian"
+        if probes.oci_runtime is not None:
+            hint += f"; or {probes.oci_runtime} cannot run containers here: leave `runtime.oci` out"
+        yield Check("image", f"{ref} has no usable `sh`: {error.message}", ok=False, hint=hint)
         return
     absent = output.split("\n")[:-1]
     if status != 0:

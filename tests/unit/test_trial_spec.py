@@ -132,8 +132,12 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     assert (host["PidsLimit"], host["NanoCpus"]) == (128, 1_000_000_000)
     writable = [bind.split(":")[1] for bind in host["Binds"] if not bind.endswith(":ro")]
     assert writable == ["/agentlab/out", "/agentlab/state", "/agentlab/workspace"]
-    full = made.spec(runtime={"network": "full", "user": "1000", "root_read_only": True})
+    assert "Runtime" not in host
+    full = made.spec(
+        runtime={"network": "full", "user": "1000", "root_read_only": True, "oci": "crun"}
+    )
     config = container_config(full)
+    assert config["HostConfig"]["Runtime"] == "crun"
     assert config["HostConfig"]["NetworkMode"] == "default"
     assert config["NetworkDisabled"] is False
     assert (config["User"], config["HostConfig"]["ReadonlyRootfs"]) == ("1000", True)
