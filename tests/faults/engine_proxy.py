@@ -154,10 +154,16 @@ def _request(near: socket.socket) -> bytes | None:
 
 
 def _kind(request: bytes) -> str:
-    """The method and path of a request, without version, names and query: `POST /…/start`."""
+    """The method and path of a request, without version, names and query: `POST /…/start`.
+
+    A container that asks an image something is `PROBE`, any other `NAME`.
+    """
     method, target, _ = request.split(b"\r\n", 1)[0].decode().split(" ")
     path = re.sub(r"^/v[\d.]+", "", target.partition("?")[0])
-    return f"{method} {re.sub('^/containers/(?!create$|json$)[^/]+', '/containers/NAME', path)}"
+    path = re.sub("^/containers/labledger-probe-[^/]+", "/containers/PROBE", path)
+    return (
+        f"{method} {re.sub('^/containers/(?!create$|json$|PROBE/)[^/]+', '/containers/NAME', path)}"
+    )
 
 
 def _until_closed(near: socket.socket) -> None:
