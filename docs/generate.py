@@ -25,8 +25,9 @@ EXIT_CODES = {
     Exit.GATE_MISSED: "a gate was missed: `--fail-under` of a run, `--fail-if-worse` or "
     "`--require-not-worse` of a comparison",
     Exit.INVALID: "invalid input or usage; nothing was changed",
-    Exit.INCOMPLETE: "the run is incomplete, or some slots ended as `infra_error`; `labledger "
-    "resume` continues an incomplete run",
+    Exit.INCOMPLETE: "the run is incomplete, slots ended as `infra_error`, or a variant has no "
+    "score at all, so that nothing was measured of it; `labledger resume` continues an "
+    "incomplete run",
     Exit.INTERRUPTED: "interrupted by Ctrl-C, TERM or a closed terminal",
 }
 

@@ -71,6 +71,25 @@ class RunStatus(StrEnum):
     COMPLETED = "completed"
 
 
+class StopCause(StrEnum):
+    """Why a coordinator stopped before every slot of its run was committed."""
+
+    INTERRUPT = "interrupt"
+    """Ctrl-C, TERM, or a terminal that was closed."""
+    BUDGET = "budget"
+    ERROR_RATE = "error_rate"
+    ENGINE = "engine"
+    """The Docker engine was gone for longer than `--patience`."""
+    REFUSALS = "refusals"
+    """The engine started no trial for longer than `--patience`."""
+    DISK = "disk"
+    """There was no room for longer than `--patience`."""
+    UNCOLLECTED = "uncollected"
+    """A trial's result could not be read from its container."""
+    ERROR = "error"
+    """The coordinator itself failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One cell of the schedule."""
@@ -327,3 +346,11 @@ class SlotRecords:
     def objects(self, kind: str) -> list[JsonObject]:
         """The records of one of `RECORD_KINDS`, parsed."""
         return [json.loads(line) for line in self.lines(kind)]
+
+    @property
+    def agent_exit_status(self) -> int | None:
+        """The agent's exit status; None where no agent ran, or where it is not known."""
+        for trial in self.objects("trials"):
+            agent = trial["phases"]["agent"]
+            return None if agent is None else int(agent["exit_status"])
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from labledger.cli.console import duration
+from labledger.ledger.spending import UNITS
 
 if TYPE_CHECKING:
     from labledger.records import JsonObject
@@ -29,6 +30,8 @@ def notable_line(event: JsonObject) -> str | None:
             return owner_line(event)
         case "stopping":
             return stopping_note(event["level"])
+        case "budget_spent":
+            return str(event["message"])
         case "trial_finished" if event["status"] != "completed":
             return failed_line(event)
         case _:
@@ -55,6 +58,12 @@ def started_line(event: JsonObject) -> str:
         line += (
             f"; going on after {event['committed']} committed, with {event['staged']} finished "
             f"and {event['begun']} begun trials of an earlier coordinator"
+        )
+    if limits := event["budget"]:
+        amounts = " or ".join(f"{limit:,.10g} {UNITS[kind]}" for kind, limit in limits.items())
+        line += (
+            f"; nothing is started once {amounts} are spent, and what is in flight then "
+            "(up to so many at once) still adds to it"
         )
     return line
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from labledger.errors import InvalidInput, Problem
+from labledger.passing import PassCounts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,13 +51,18 @@ def require_known(gates: list[Gate], variants: Sequence[str]) -> None:
 
 
 def missed(gates: list[Gate], summary: JsonObject) -> list[str]:
-    """A sentence for each gate that was missed. A slot without a score does not count as passed."""
-    scheduled = {v["variant_id"]: v["scheduled"] for v in summary["ext"]["variants"]}
-    passed = {v["variant_id"]: v["pass"] for v in summary["variants"]}
+    """Return a sentence for each gate that was missed, by the pass rates of the summary's `ext`.
+
+    A variant of which nothing counts has no pass rate, and misses every gate.
+    """
+    variants = {variant["variant_id"]: variant for variant in summary["ext"]["variants"]}
     misses = []
     for gate in gates:
-        for variant in [gate.variant_id] if gate.variant_id else scheduled:
-            if passed.get(variant, 0) < gate.rate * scheduled[variant]:
-                share = f"{passed.get(variant, 0)} of {scheduled[variant]} slots"
-                misses.append(f"{variant} passed {share}, which is under {gate.rate:.1%}")
+        for name in [gate.variant_id] if gate.variant_id else variants:
+            passes = PassCounts(variants[name]["passed"], variants[name]["not_passed"])
+            if passes.rate is None:
+                misses.append(f"{name} has no pass rate: none of its slots counts")
+            elif passes.rate < gate.rate:
+                share = f"{passes.passed} of {passes.counted} slots that count ({passes.rate:.1%})"
+                misses.append(f"{name} passed {share}, which is under {gate.rate:.1%}")
     return misses

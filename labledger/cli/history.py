@@ -13,7 +13,7 @@ from labledger.cli.console import out, out_json, say, table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger.ledger.model import Grading
+    from labledger.ledger.model import Grading, RunInfo
     from labledger.records import JsonObject
 
 
@@ -38,23 +38,37 @@ def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None
             ]
         )
         return
-    columns = ("run_id", "experiment", "status", "committed", "slots", "created")
+    causes = [_stopped_by(run) for run in found]
+    columns = ["run_id", "experiment", "status", "committed", "slots", "created"]
     rows = [
-        (
+        [
             run.run_id,
             run.experiment_id,
             run.status.value,
             run.next_schedule_idx,
             run.total_slots,
             run.created_at,
-        )
+        ]
         for run in found
     ]
+    if any(causes):
+        columns.insert(3, "stopped by")
+        for row, cause in zip(rows, causes, strict=True):
+            row.insert(3, cause)
     table(columns, rows, right=("committed", "slots"))
     for run, of_run in zip(found, gradings, strict=True):
         if of_run and run.run_id == of_run[0].run_id:
             for line in grading_lines(run.run_id, of_run):
                 out(line)
+
+
+def _stopped_by(run: RunInfo) -> str:
+    """Why a run is not going on, in a word; empty where it is complete, or goes on."""
+    from labledger.cli.outcome import why_stopped
+
+    if run.stop is not None:
+        return run.stop.cause
+    return "lost" if why_stopped(run) else ""
 
 
 def _graded(run_id: str, gradings: Sequence[Grading]) -> JsonObject:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from labledger import clock
 from labledger.cli.console import out, percent, say, table
 from labledger.cli.run_view import spent_texts
+from labledger.errors import Exit
 from labledger.ledger.model import Spent
 from labledger.ledger.spending import OPTIONS, used_up
+from labledger.passing import PassCounts
 from labledger.records import RunStatus, SlotStatus
 
 if TYPE_CHECKING:
@@ -30,6 +32,11 @@ def print_outcome(outcome: RunOutcome) -> None:
         _print_flips(outcome.regrading)
     if outcome.trouble:
         say(f"stopped early: {outcome.trouble}")
+    for variant in outcome.unscored_variants:
+        say(
+            f"variant {variant} has no score: nothing was measured of it, so the exit code is "
+            f"{int(Exit.INCOMPLETE)}"
+        )
 
 
 def _print_flips(regrading: Regrading) -> None:
@@ -79,6 +86,8 @@ def print_status(
     out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
     out(f"{run.next_schedule_idx} of {run.total_slots} slots committed; {begun} begun beyond them")
     out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
+    if why := why_stopped(run):
+        out(why)
     for line in grading_lines(run.run_id, gradings):
         out(line)
     if texts := spent_texts(spent, run.budget):
@@ -92,43 +101,86 @@ def print_status(
         out(f"wanted by process {asker.pid} on {asker.machine} since {run.claim.claimed_at}")
     rows = []
     for count in counts:
-        verdicts = [count.verdicts.get(v, 0) for v in ("pass", "fail", "missing", "error")]
-        scored = sum(verdicts)
-        rate = percent(verdicts[0] / scored if scored else None)
+        verdicts = [count.verdicts.get(v, 0) for v in VERDICTS]
+        failed = without_verdict(count.passes, verdicts)
+        rate = percent(count.passes.rate)
         other = ", ".join(f"{n} {s}" for s, n in count.statuses.items() if s != "completed")
-        rows.append((count.variant_id, count.scheduled, count.committed, *verdicts, rate, other))
-    columns = ("variant", "slots", "committed", "pass", "fail", "miss", "err", "rate")
-    table((*columns, "not completed"), rows, right=columns[1:])
+        numbers = (count.scheduled, count.committed, *verdicts, failed, rate)
+        rows.append((count.variant_id, *numbers, other))
+    columns = ("variant", "slots", "committed", *VERDICT_COLUMNS, "rate")
+    _table((*columns, "not completed"), rows, right=columns[1:])
     if run.status is RunStatus.COMPLETED:
         say(f"next: labledger show {run.run_id} 0")
     else:
         say(f"next: {_resume(run.run_id, used_up(run.budget, spent))}")
 
 
+VERDICTS = ("pass", "fail", "missing", "error")
+VERDICT_COLUMNS = ("pass", "fail", "miss", "err", "agent")
+"""Column names of what a pass rate counts: the verdicts, and failed agents without one."""
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str]) -> None:
+    """A table of outcomes; the column of failed agents is left out where there are none."""
+    at = columns.index(VERDICT_COLUMNS[-1])
+    if not any(row[at] for row in rows):
+        columns = (*columns[:at], *columns[at + 1 :])
+        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+    table(columns, rows, right=right)
+
+
+def without_verdict(passes: PassCounts, verdicts: Iterable[int]) -> int:
+    """How many slots count as not passed though they have no verdict: their agent failed."""
+    return max(0, passes.counted - sum(verdicts))
+
+
+def why_stopped(run: RunInfo) -> str | None:
+    """Why a run is not going on, in a sentence; None where it is complete, or goes on."""
+    if run.status is RunStatus.COMPLETED:
+        return None
+    if run.stop is not None:
+        return f"stopped early ({run.stop.cause}): {run.stop.message}"
+    if run.status is RunStatus.RUNNING and not is_owned(run):
+        since = f" since {run.lease.renewed_at}" if run.lease else ""
+        return (
+            f"its coordinator has not been heard of{since}: it was killed, or its machine is gone"
+        )
+    return None
+
+
+def is_owned(run: RunInfo) -> bool:
+    """Whether the coordinator that owns the run may still live."""
+    from labledger.runner.lease import is_dead
+
+    lease = run.lease
+    return lease is not None and lease.expires_at > clock.utc_now() and not is_dead(lease.owner)
+
+
 def print_summary(summary: JsonObject) -> None:
-    """The outcome by variant, with what was never scored."""
+    """The outcome by variant, with what is in no rate."""
     beside = {variant["variant_id"]: variant for variant in summary["ext"]["variants"]}
     names = {variant["primary_metric_name"] for variant in summary["variants"]} - {None}
     mean = f"mean {names.pop()}" if len(names) == 1 else "mean"
-    rows = [
-        (
-            variant["variant_id"],
-            beside[variant["variant_id"]]["scheduled"],
-            variant["total"],
-            *(variant[verdict] for verdict in ("pass", "fail", "missing", "error")),
-            percent(variant["pass_rate"]),
-            variant["primary_metric_mean"],
-        )
-        for variant in summary["variants"]
-    ]
-    columns = ("variant", "slots", "scored", "pass", "fail", "miss", "err", "rate", mean)
-    table(columns, rows, right=columns[1:])
+    rows, left_out, no_verdict = [], 0, 0
+    for variant in summary["variants"]:
+        ext = beside[variant["variant_id"]]
+        passes = PassCounts(ext["passed"], ext["not_passed"])
+        verdicts = [variant[verdict] for verdict in VERDICTS]
+        failed = without_verdict(passes, verdicts)
+        numbers = (ext["scheduled"], variant["total"], *verdicts, failed)
+        rate, value = percent(passes.rate), variant["primary_metric_mean"]
+        rows.append((variant["variant_id"], *numbers, rate, value))
+        left_out += ext["committed"] - passes.counted
+        no_verdict += failed
+    columns = ("variant", "slots", "scored", *VERDICT_COLUMNS, "rate", mean)
+    _table(columns, rows, right=columns[1:])
     statuses = {s: n for s, n in summary["ext"]["statuses"].items() if n and s != "completed"}
     if statuses:
         out("not completed: " + ", ".join(f"{n} {status}" for status, n in statuses.items()))
-    unscored = summary["ext"]["unscored"]
-    if unscored:
-        out(f"{unscored} committed slots have no score and are in no rate or mean")
+    if no_verdict:
+        out(f"not passed, without a verdict, because the agent failed: {no_verdict}")
+    if left_out:
+        out(f"in no pass rate, since it was not the agent that failed: {left_out}")
 
 
 def _resume(run_id: str, used_up: Iterable[str]) -> str:

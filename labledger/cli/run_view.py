@@ -10,9 +10,10 @@ from labledger.cli.console import duration, percent
 from labledger.cli.event_lines import owner_line, stopping_note
 from labledger.ledger.model import Spent
 from labledger.ledger.spending import UNITS
+from labledger.passing import PassCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from labledger.records import JsonObject
 
@@ -33,6 +34,8 @@ class RunView:
         self.variants: list[str] = []
         self.statuses: dict[str, Counter[str]] = defaultdict(Counter)
         self.verdicts: dict[str, Counter[str]] = defaultdict(Counter)
+        self.passes: dict[str, PassCounts] = defaultdict(PassCounts)
+        """These three count all that is committed, by whichever coordinator."""
         self.note = ""
         self.spent = {"cost_usd": Spent(), "tokens": Spent()}
         """What the run spent, by every coordinator that it had."""
@@ -47,6 +50,7 @@ class RunView:
                 self.committed = self._committed_before = event["committed"]
                 self.variants, self.width = event["variants"], event["max_concurrency"]
                 self.budget = event["budget"]
+                self._count_earlier(event["counts"])
                 self.spent |= {kind: Spent(**found) for kind, found in event["spent"].items()}
             case "trial_finished":
                 self.finished += 1
@@ -59,6 +63,8 @@ class RunView:
                 self.statuses[event["variant_id"]][event["status"]] += 1
                 if event["verdict"]:
                     self.verdicts[event["variant_id"]][event["verdict"]] += 1
+                variant = event["variant_id"]
+                self.passes[variant] = self.passes[variant].plus(event["passed"])
             case "tick":
                 self.in_flight, self.waiting = event["running"], event["waiting"]
                 self.removing = event.get("removing", 0)
@@ -70,6 +76,16 @@ class RunView:
                 self.note = owner_line(event)
             case "stopping":
                 self.note = stopping_note(event["level"])
+            case "budget_spent":
+                self.note = event["message"]
+
+    def _count_earlier(self, counts: Iterable[JsonObject]) -> None:
+        """Begin with what earlier coordinators of the run have committed."""
+        for count in counts:
+            variant = count["variant_id"]
+            self.statuses[variant] = Counter(count["statuses"])
+            self.verdicts[variant] = Counter(count["verdicts"])
+            self.passes[variant] = PassCounts(count["passed"], count["not_passed"])
 
     @property
     def running(self) -> int:
@@ -116,9 +132,8 @@ class RunView:
         return f"cleaning up {self.removing} trial folder" + ("s" if self.removing > 1 else "")
 
     def rate(self, variant: str) -> str:
-        verdicts = self.verdicts[variant]
-        scored = sum(verdicts.values())
-        return percent(verdicts["pass"] / scored if scored else None)
+        """The pass rate of a variant so far, as a percentage."""
+        return percent(self.passes[variant].rate)
 
 
 def spent_texts(spent: Mapping[str, Spent], budget: Mapping[str, float]) -> list[str]:

@@ -99,6 +99,10 @@ _COMMON = {
     "source_path": "where the experiment's file lay",
     "started_at": "when it started (UTC)",
     "status": "how the execution ended: `completed`, or what failed",
+    "stop_cause": "why it stopped before all was committed: `interrupt`, `budget`, `error_rate`, "
+    "`engine`, `refusals`, `disk`, `uncollected` or `error`; null while it runs, when it is "
+    "complete, and where its coordinator was killed",
+    "stop_message": "the same in a sentence",
     "suite_id": "the dataset's `suite_id`",
     "task_digest": "digest of the task as it was in that run",
     "task_id": "the task's `id`",

@@ -69,16 +69,17 @@ _PAYLOADS_SQL = (
 _ARTIFACT_SQL = "SELECT sha256, size, content FROM artifact WHERE sha256 = ?"
 _HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
 _PROGRESS_SQL = """
-SELECT next_schedule_idx, epoch, status, updated_at, ended_at
+SELECT next_schedule_idx, epoch, status, updated_at, ended_at, stop_cause, stop_message
 FROM schedule_progress WHERE run_no = ?"""
 _INSERT_PROGRESS = (
     "INSERT INTO schedule_progress "
-    "(run_no, next_schedule_idx, epoch, status, updated_at, ended_at) VALUES (?, ?, ?, ?, ?, ?)"
+    "(run_no, next_schedule_idx, epoch, status, updated_at, ended_at, stop_cause, stop_message) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _STEP = "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
 _SETTLE = (
     "UPDATE schedule_progress SET epoch = max(epoch, ?) + 1, status = ?, updated_at = ?, "
-    "ended_at = ? WHERE run_no = ?"
+    "ended_at = ?, stop_cause = ?, stop_message = ? WHERE run_no = ?"
 )
 _STAGED_SQL = "SELECT count(*) FROM staged_result WHERE run_no = ?"
 _END_LEASE = "DELETE FROM lease WHERE run_no = ?"
@@ -247,19 +248,19 @@ def _settle(
     source: Source, source_no: int, connection: Connection, run_no: int, history: History
 ) -> None:
     """Say how far the run is, once its rows are there; owners that it had here are fenced off."""
-    committed, epoch, status, updated_at, ended_at = source.connection.exec_driver_sql(
+    committed, epoch, status, updated_at, ended_at, *stop = source.connection.exec_driver_sql(
         _PROGRESS_SQL, (source_no,)
     ).one()
     if status == RunStatus.RUNNING.value:
         status = _ended(committed == history.total)
     ended_at = ended_at or updated_at
     if history.standing is Standing.NEW:
-        progress = (run_no, committed, epoch, status, updated_at, ended_at)
+        progress = (run_no, committed, epoch, status, updated_at, ended_at, *stop)
         connection.exec_driver_sql(_INSERT_PROGRESS, progress)
     else:
         steps = [(run_no,)] * (committed - history.here)
         connection.exec_driver_sql(_STEP, steps)
-        connection.exec_driver_sql(_SETTLE, (epoch, status, updated_at, ended_at, run_no))
+        connection.exec_driver_sql(_SETTLE, (epoch, status, updated_at, ended_at, *stop, run_no))
         connection.exec_driver_sql(_END_LEASE, (run_no,))
     heads = [
         side.exec_driver_sql(_HEAD_SQL, (number,)).scalar()

@@ -8,7 +8,7 @@ from labledger import clock
 from labledger.errors import LeaseHeld, LeaseLost, LedgerError
 from labledger.ledger import claims, statements
 from labledger.ledger.connection import Connection
-from labledger.ledger.model import Lease, LeaseInfo, Owner, Renewal
+from labledger.ledger.model import Lease, LeaseInfo, Owner, Renewal, Stop
 from labledger.records import RunStatus
 
 
@@ -85,8 +85,10 @@ def renew(
     return Renewal(until, claim)
 
 
-def give_back(connection: Connection, lease: Lease, status: RunStatus, now: str) -> None:
-    """End the lease and say how the run stands. Raises `LeaseLost`."""
+def give_back(
+    connection: Connection, lease: Lease, status: RunStatus, now: str, stop: Stop | None
+) -> None:
+    """End the lease and say how the run stands, and why it stopped. Raises `LeaseLost`."""
     if (
         connection.exec_driver_sql(statements.DELETE_LEASE, (lease.run_no, lease.epoch)).rowcount
         != 1
@@ -95,7 +97,10 @@ def give_back(connection: Connection, lease: Lease, status: RunStatus, now: str)
     if status is RunStatus.COMPLETED:
         _require_all_committed(connection, lease)
     ended_at = _last_commit(connection, lease) if status is RunStatus.COMPLETED else now
-    connection.exec_driver_sql(statements.END_EPOCH, (status.value, now, ended_at, lease.run_no))
+    cause, message = (stop.cause, stop.message) if stop else (None, None)
+    connection.exec_driver_sql(
+        statements.END_EPOCH, (status.value, now, ended_at, cause, message, lease.run_no)
+    )
 
 
 def check(connection: Connection, lease: Lease) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from labledger.passing import PassCounts
 from labledger.records import JsonObject, RunStatus
@@ -123,6 +122,19 @@ class StagedAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a run stopped before every slot was committed."""
+
+    cause: str
+    """One of `StopCause`."""
+    message: str
+    """The same in a sentence, with what to do."""
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """All that the ledger holds on a run as a whole."""
 
@@ -145,6 +157,8 @@ class RunInfo:
     status: RunStatus
     updated_at: str
     ended_at: str | None
+    stop: Stop | None
+    """Why its last coordinator stopped early; None where it did not, or could not say so."""
     lease: LeaseInfo | None
     """None when nobody owns the run."""
     claim: Claim | None
@@ -165,6 +179,7 @@ class RunInfo:
             "created_at": self.created_at,
             "updated_at": self.updated_at,
             "ended_at": self.ended_at,
+            "stop": self.stop and self.stop.as_json(),
             "total_slots": self.total_slots,
             "committed": self.next_schedule_idx,
             "digest": self.digest,
@@ -253,22 +268,6 @@ class VariantCounts:
     @property
     def scored(self) -> int:
         return sum(self.verdicts.values())
-
-    def plus(
-        self, status: str, verdict: str | None, passed: bool | None, count: int = 1
-    ) -> VariantCounts:
-        """Return the counts with `count` more committed slots."""
-        statuses, verdicts = Counter(self.statuses), Counter(self.verdicts)
-        statuses[status] += count
-        if verdict is not None:
-            verdicts[verdict] += count
-        return replace(
-            self,
-            committed=self.committed + count,
-            statuses=dict(statuses),
-            verdicts=dict(verdicts),
-            passes=self.passes.plus(passed, count),
-        )
 
 
 SPENT_METRICS = {"cost_usd": ("cost_usd",), "tokens": ("tokens_in", "tokens_out")}

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from labledger.ledger import claims, leases
 from labledger.ledger.connection import Connection
 from labledger.ledger.lookup import run_number
-from labledger.ledger.model import Lease, LeaseInfo, Owner, Renewal
+from labledger.ledger.model import Lease, LeaseInfo, Owner, Renewal, Stop
 from labledger.records import RunStatus
 
 
@@ -84,7 +84,10 @@ class OwnerWriter(ABC):
             leases.check(connection, lease)
             yield
 
-    def release_lease(self, lease: Lease, status: RunStatus) -> None:
-        """Give the run back as `status`. Raises `LeaseLost`; `completed` needs every slot."""
+    def release_lease(self, lease: Lease, status: RunStatus, stop: Stop | None = None) -> None:
+        """Give the run back as `status`, with why it stopped early, where it did.
+
+        Raises `LeaseLost`; `completed` needs every slot.
+        """
         with self._transaction(f"release the lease of run {lease.run_id}") as connection:
-            leases.give_back(connection, lease, status, self._now())
+            leases.give_back(connection, lease, status, self._now(), stop)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labledger.ledger.connection import Connection
-from labledger.ledger.model import Claim, LeaseInfo, Owner, RunInfo, Variant
+from labledger.ledger.model import Claim, LeaseInfo, Owner, RunInfo, Stop, Variant
 from labledger.records import RunStatus
 
 _RUN_SQL = """
@@ -17,7 +17,8 @@ SELECT run.run_no, run.run_id, run.experiment_id, run.name, run.created_at, run.
   progress.status, progress.updated_at, progress.ended_at, lease.epoch, lease.host, lease.pid,
   lease.process_token, lease.acquired_at, lease.renewed_at, lease.expires_at,
   claim.host, claim.pid, claim.process_token, claim.claimed_at, claim.expires_at,
-  (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no)
+  (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no),
+  progress.stop_cause, progress.stop_message
 FROM run
 JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress AS progress ON progress.run_no = run.run_no
@@ -74,6 +75,7 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
         status=RunStatus(status),
         updated_at=updated_at,
         ended_at=ended_at,
+        stop=Stop(row[31], row[32] or "") if row[31] is not None else None,
         lease=lease,
         claim=claim,
         budget=json.loads(row[30]),

@@ -104,10 +104,13 @@ UPSERT_CLAIM = (
 DELETE_CLAIM = "DELETE FROM claim WHERE run_no = ? AND host = ? AND pid = ? AND process_token = ?"
 DELETE_LEASE = "DELETE FROM lease WHERE run_no = ? AND epoch = ?"
 BEGIN_EPOCH = (
-    "UPDATE schedule_progress SET epoch = ?, status = 'running', updated_at = ?, ended_at = NULL "
-    "WHERE run_no = ?"
+    "UPDATE schedule_progress SET epoch = ?, status = 'running', updated_at = ?, ended_at = NULL, "
+    "stop_cause = NULL, stop_message = NULL WHERE run_no = ?"
 )
-END_EPOCH = "UPDATE schedule_progress SET status = ?, updated_at = ?, ended_at = ? WHERE run_no = ?"
+END_EPOCH = (
+    "UPDATE schedule_progress SET status = ?, updated_at = ?, ended_at = ?, stop_cause = ?, "
+    "stop_message = ? WHERE run_no = ?"
+)
 
 RUN_COLUMNS = (
     "run_id",

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 
 from labledger.ledger.connection import Connection
 from labledger.ledger.model import PrimaryMetric, VariantCounts
 from labledger.ledger.runs import variants
+from labledger.passing import PassCounts
+from labledger.records import SlotStatus, Verdict
 
 _SCHEDULED_SQL = "SELECT variant_idx, count(*) FROM slot WHERE run_no = ? GROUP BY variant_idx"
-_COUNTS_SQL = """
-SELECT variant_idx, status, verdict, passed, count(*)
+
+
+def _filtered(column: str, words: Iterable[str]) -> str:
+    return ", ".join(f"count(*) FILTER (WHERE {column} = '{word}')" for word in words)
+
+
+_STATUSES, _VERDICTS = [*map(str, SlotStatus)], [*map(str, Verdict)]
+# Filters count in one walk along the key; a group by status and verdict would sort every slot.
+_COUNTS_SQL = f"""
+SELECT variant_idx, count(*), total(passed = 1), total(passed = 0),
+  {_filtered("status", _STATUSES)}, {_filtered("verdict", _VERDICTS)}
 FROM slot_outcome
 WHERE run_no = ?
-GROUP BY 1, 2, 3, 4
-ORDER BY 1, 2, 3, 4"""
+GROUP BY variant_idx"""  # noqa: S608
 _FAILURES_SQL = """
 WITH committed AS (
   SELECT slot.variant_idx, slot.schedule_idx, slot_commit.status
@@ -53,10 +65,21 @@ def counts(connection: Connection, run_no: int) -> list[VariantCounts]:
         VariantCounts(variant.variant_id, scheduled.get(idx, 0))
         for idx, variant in enumerate(variants(connection, run_no))
     ]
-    for idx, status, verdict, passed, count in connection.exec_driver_sql(_COUNTS_SQL, (run_no,)):
-        has_passed = None if passed is None else bool(passed)
-        found[idx] = found[idx].plus(status, verdict, has_passed, count)
+    for idx, committed, passed, not_passed, *numbers in connection.exec_driver_sql(
+        _COUNTS_SQL, (run_no,)
+    ):
+        found[idx] = replace(
+            found[idx],
+            committed=committed,
+            statuses=_more_than_none(_STATUSES, numbers[: len(_STATUSES)]),
+            verdicts=_more_than_none(_VERDICTS, numbers[len(_STATUSES) :]),
+            passes=PassCounts(int(passed), int(not_passed)),
+        )
     return found
+
+
+def _more_than_none(words: Iterable[str], numbers: Iterable[int]) -> dict[str, int]:
+    return {word: number for word, number in zip(words, numbers, strict=True) if number}
 
 
 def consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:

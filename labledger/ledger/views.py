@@ -46,9 +46,13 @@ JOIN grading ON grading.run_no = slot.run_no
 JOIN run ON run.run_id = grading.root_id"""
 
 
+_SOURCES = {"score": "score INDEXED BY ix_score_outcome"}
+"""Left to itself, SQLite reads whole records where it only counts verdicts."""
+
+
 def _per_slot(table: str, columns: str, joins: str = "", runs: str = _COUNTED) -> str:
     """A SELECT over the rows of `table` that says of each whose it is."""
-    source = _WHO_FROM.format(table, runs)
+    source = _WHO_FROM.format(table, runs).replace(table, _SOURCES.get(table, table), 1)
     return f"SELECT\n{_WHO.format(table)}\n{columns}\nFROM {source}\n{joins}"
 
 
@@ -67,10 +71,12 @@ _PASSED = PASSED_SQL.format(
 )
 _SCORE = """\
     score.row_seq, score.verdict, score.primary_metric_name, score.primary_metric_value,
-    trial.status, score.record ->> '$.evaluator.name' AS evaluator_name,
+    (SELECT trial.status FROM trial
+     WHERE trial.run_no = score.run_no AND trial.schedule_idx = score.schedule_idx) AS status,
+    score.record ->> '$.evaluator.name' AS evaluator_name,
     score.record -> '$.metrics' AS metrics, score.record ->> '$.error.message' AS error_message,
-    grading.generation, score.record ->> '$.ext.grader.digest' AS grader_digest,"""
-_OF_SCORE = "JOIN trial ON trial.run_no = score.run_no AND trial.schedule_idx = score.schedule_idx"
+    {0} AS generation, score.record ->> '$.ext.grader.digest' AS grader_digest,"""
+_COUNTED_GENERATION = "(SELECT generation FROM grading WHERE grading.run_no = counted.run_no)"
 _FIRST_VERDICT = """\
     (SELECT slot_outcome.verdict FROM slot_outcome
      WHERE slot_outcome.run_no = run.run_no AND slot_outcome.variant_idx = slot.variant_idx
@@ -84,7 +90,8 @@ RAW: dict[str, View] = {
         f"""
 SELECT
     run.run_id, run.experiment_id, run.name, schedule_progress.status, run.created_at,
-    schedule_progress.updated_at, schedule_progress.ended_at, schedule.total_slots AS scheduled,
+    schedule_progress.updated_at, schedule_progress.ended_at, schedule_progress.stop_cause,
+    schedule_progress.stop_message, schedule.total_slots AS scheduled,
     schedule_progress.next_schedule_idx AS committed,
     lease.host AS owner_host, lease.pid AS owner_pid, lease.expires_at AS lease_expires_at,
 {GENERATIONS},
@@ -130,17 +137,16 @@ LEFT JOIN score
         "one row a score: the grader's verdict and primary metric, and the whole record as JSON",
         _per_slot(
             "score",
-            f"{_SCORE}\n    score.record",
-            f"{_OF_SCORE}\nJOIN grading ON grading.run_no = counted.run_no",
+            f"{_SCORE.format(_COUNTED_GENERATION)}\n    score.record",
         ),
     ),
     "all_scores": View(
         "one row a score of every generation of a run, with the verdict of the first beside it",
         _per_slot(
             "score",
-            f"{_SCORE}\n    {GRADING_ID}, {COUNTS},\n{_FIRST_VERDICT}\n    score.record",
-            _OF_SCORE,
-            _ALL,
+            f"{_SCORE.format('grading.generation')}\n    {GRADING_ID}, {COUNTS},\n"
+            f"{_FIRST_VERDICT}\n    score.record",
+            runs=_ALL,
         ),
     ),
     "predictions": View(

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from labledger import clock, faults
 from labledger.errors import LedgerError, LedgerFull
 from labledger.export.mirrors import MirrorWriter
-from labledger.ledger.model import Dispatch, Lease
+from labledger.ledger.model import Dispatch, Lease, Stop
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import SlotRecords, SlotStatus, TrialResult
+from labledger.passing import has_passed
+from labledger.records import SlotRecords, SlotStatus, StopCause, TrialResult
 from labledger.runner.budget import Budget
 from labledger.runner.error_rate import ErrorRate
 from labledger.runner.events import Listener, event
@@ -137,9 +138,13 @@ class Bookkeeper:
             )
         )
 
-    def trouble(self) -> str | None:
+    def trouble(self) -> Stop | None:
         """Why no more should be dispatched, by what has been kept so far."""
-        return self.error_rate.trouble() or self.budget.trouble()
+        if (message := self.error_rate.trouble()) is not None:
+            return Stop(StopCause.ERROR_RATE, message)
+        if self.budget.used_up():
+            return Stop(StopCause.BUDGET, self.budget.message())
+        return None
 
     @property
     def is_spent(self) -> bool:
@@ -193,6 +198,7 @@ class Bookkeeper:
                 variant_id=records.variant_id,
                 status=records.status.value,
                 verdict=records.verdict,
+                passed=has_passed(records.status, records.verdict, records.agent_exit_status),
                 waiting=len(self.staged),
             )
         )

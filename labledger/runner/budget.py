@@ -29,6 +29,8 @@ class Budget:
     """Empty of a regrading: its trials repeat what they said when their agents ran."""
     tell: Listener
     _warned: set[str] = field(default_factory=set)
+    _at_stop: Mapping[str, Spent] = field(default_factory=dict)
+    """What was spent when dispatch was stopped; empty before."""
 
     @classmethod
     def of(cls, run: RunInfo, reader: LedgerReader, tell: Listener) -> Self:
@@ -57,16 +59,58 @@ class Budget:
         """The kinds of which nothing is left."""
         return used_up(self.limits, self.spent)
 
-    def trouble(self) -> str | None:
-        """Why to stop; None while there is something left."""
+    def stop(self, in_flight: int) -> None:
+        """Take note that nothing more is started, and tell what may still come.
+
+        `in_flight` is the largest number of trials that run now: they finish, and are paid for.
+        """
+        if self._at_stop:
+            return
+        self._at_stop = dict(self.spent)
         for kind in self.used_up():
-            spent = self.spent[kind]
-            unknown = f", and {spent.unknown} trials did not say theirs" if spent.unknown else ""
-            return (
-                f"{spent.total:,.10g} {UNITS[kind]} are spent{unknown}: {OPTIONS[kind]} is "
-                f"{self.limits[kind]:,.10g}; resume with a larger one to go on"
+            self.tell(
+                event(
+                    "budget_spent",
+                    budget=kind,
+                    limit=self.limits[kind],
+                    spent=self.spent[kind].as_json(),
+                    in_flight=in_flight,
+                    message=self._stopping(kind, in_flight),
+                )
             )
-        return None
+
+    def _stopping(self, kind: str, in_flight: int) -> str:
+        spent = self.spent[kind]
+        message = f"{_of_limit(spent, kind, self.limits[kind])}: nothing more is started"
+        if not in_flight:
+            return message
+        trials = "1 trial" if in_flight == 1 else f"up to {in_flight} trials"
+        message += f"; {trials} in flight still add to it"
+        if spent.known:
+            about = in_flight * spent.total / spent.known
+            message += f", by their mean so far about {about:,.3g} {UNITS[kind]}"
+        return message
+
+    def message(self) -> str:
+        """Why the run stopped, by what is spent now; empty while there is something left."""
+        for kind in self.used_up():
+            spent, before = self.spent[kind], self._at_stop.get(kind)
+            message = _of_limit(spent, kind, self.limits[kind])
+            if before is not None and spent.total > before.total:
+                late = spent.total - before.total
+                message += f", {late:,.10g} of them by trials in flight when the budget was spent"
+            if spent.unknown:
+                message += f"; {_trials(spent.unknown)} did not say theirs"
+            return f"{message}; resume with a larger {OPTIONS[kind]} to go on"
+        return ""
+
+
+def _of_limit(spent: Spent, kind: str, limit: float) -> str:
+    return f"{spent.total:,.10g} of {limit:,.10g} {UNITS[kind]} are spent ({OPTIONS[kind]})"
+
+
+def _trials(count: int) -> str:
+    return "1 trial" if count == 1 else f"{count} trials"
 
 
 def check_limits(document: JsonObject, limits: Mapping[str, float]) -> None:

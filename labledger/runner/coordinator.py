@@ -17,8 +17,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
-from labledger.ledger.model import RunInfo
-from labledger.records import NOT_STARTED, JsonObject, TrialResult
+from labledger.ledger.model import RunInfo, Stop
+from labledger.records import NOT_STARTED, JsonObject, StopCause, TrialResult
 from labledger.runner.bookkeeping import Bookkeeper
 from labledger.runner.events import Listener, event
 from labledger.runner.executors import LocalTrials, taken
@@ -60,7 +60,7 @@ class Coordinator:
     keep: Keep
     stop: StopRequest
     tell: Listener
-    trouble: str | None = None
+    trouble: Stop | None = None
     """Why nothing more is dispatched, where that was not asked for."""
     _running: RunningTrials = field(default_factory=RunningTrials)
     _discarded: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
@@ -80,7 +80,7 @@ class Coordinator:
         try:
             self.books.renew()
             self.books.commit_ready()
-            self.trouble = self.books.trouble()
+            self._look_for_trouble(self.books.trouble)
             while self._advance():
                 pass
         except BaseException:
@@ -148,7 +148,7 @@ class Coordinator:
 
     def _choose(self) -> list[TrialSpec]:
         """What to dispatch next, no more than there are places for."""
-        self.trouble = self.trouble or self.books.trouble()
+        self._look_for_trouble(self.books.trouble)
         fills = not self._stopping or self._only_collects
         wanted = self.trials.capacity - len(self._running) if fills else 0
         wanted = max(0, min(wanted, _MOST_REMOVING * self.trials.capacity - self._removing))
@@ -258,12 +258,20 @@ class Coordinator:
         self._reap_discards()
         self.books.renew()
         self.holds.started(self.trials.last_good)
-        self.trouble = self.trouble or self.holds.look()
+        self._look_for_trouble(self.holds.look)
 
     def _tick(self) -> None:
         self._ticked = time.monotonic()
         running, waiting = len(self._running), len(self.books.staged)
         self.tell(event("tick", running=running, waiting=waiting, removing=self._removing))
+
+    def _look_for_trouble(self, look: Callable[[], Stop | None]) -> None:
+        """Stop dispatching for good where `look` gives a reason to; the first one found stands."""
+        if self.trouble is not None:
+            return
+        self.trouble = look()
+        if self.trouble is not None and self.trouble.cause == StopCause.BUDGET:
+            self.books.budget.stop(in_flight=min(len(self._running), self.trials.width))
 
     def _take(self, future: Future[TrialResult], spec: TrialSpec) -> None:
         try:
@@ -279,7 +287,7 @@ class Coordinator:
             self._look_again(spec)
             return
         except Uncollected as error:
-            self.trouble = error.message
+            self.trouble = Stop(StopCause.UNCOLLECTED, error.message)
             self._warn(error.message)
             return
         if is_carried_over(spec):

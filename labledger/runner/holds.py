@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from labledger.errors import EngineUnavailable
+from labledger.ledger.model import Stop
+from labledger.records import StopCause
 from labledger.runner.events import Listener, event
 from labledger.trial.container import Engine
 
@@ -116,12 +118,12 @@ class Holds:
     """How many trials may be tried while the engine refuses them."""
 
     def __post_init__(self) -> None:
-        self.engine = self._hold("engine", _engine_is_gone)
-        self.disk = self._hold("disk", self.shortage)
-        self.refusals = self._hold("refusals", self._allow_one)
+        self.engine = self._hold(StopCause.ENGINE, _engine_is_gone)
+        self.disk = self._hold(StopCause.DISK, self.shortage)
+        self.refusals = self._hold(StopCause.REFUSALS, self._allow_one)
 
-    def _hold(self, cause: str, look: Look) -> Hold:
-        return Hold(cause, look, self.tell, self.patience_s)
+    def _hold(self, cause: StopCause, look: Look) -> Hold:
+        return Hold(cause.value, look, self.tell, self.patience_s)
 
     @property
     def last(self) -> bool:
@@ -158,9 +160,12 @@ class Holds:
         for hold in self._all:
             hold.progressed()
 
-    def look(self) -> str | None:
+    def look(self) -> Stop | None:
         """Look at each hold that lasts, if it is time. Returns why to give up, if anything."""
-        return next((trouble for hold in self._all if (trouble := hold.look())), None)
+        for hold in self._all:
+            if (message := hold.look()) is not None:
+                return Stop(hold.cause, message)
+        return None
 
     @property
     def _all(self) -> tuple[Hold, Hold, Hold]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from labledger.analysis.flips import Flip
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
-from labledger.records import JsonObject
+from labledger.ledger.model import Stop
+from labledger.records import JsonObject, StopCause
 from labledger.runner.events import Listener, ignore
 from labledger.runner.holds import PATIENCE_S
 from labledger.runner.keeping import Keep
@@ -97,14 +98,32 @@ class RunOutcome:
     summary: JsonObject
     stopped: bool = False
     """True when somebody asked it to stop."""
-    trouble: str | None = None
-    """What ended it before its time, where nobody asked for that."""
+    stop: Stop | None = None
+    """Why it stopped before every slot was committed; None where it is complete."""
     regrading: Regrading | None = None
     """None of a run that is no regrading."""
     budget: Mapping[str, float] = field(default_factory=dict)
     """What the run may spend, by kind (`cost_usd`, `tokens`): its limits, whoever resumes it."""
     used_up: tuple[str, ...] = ()
     """The kinds of which nothing is left."""
+
+    @property
+    def trouble(self) -> str | None:
+        """What ended it before its time, where nobody asked for that."""
+        if self.stop is None or self.stop.cause == StopCause.INTERRUPT:
+            return None
+        return self.stop.message
+
+    @property
+    def unscored_variants(self) -> tuple[str, ...]:
+        """The variants of a complete run that have no score at all: nothing was measured of them.
+
+        Of a run that is not complete, none: more may come.
+        """
+        if not self.complete:
+            return ()
+        counted = self.summary["ext"]["variants"]
+        return tuple(variant["variant_id"] for variant in counted if not variant["scored"])
 
     @property
     def infra_errors(self) -> int:
@@ -114,6 +133,6 @@ class RunOutcome:
     def exit_code(self) -> Exit:
         if self.stopped and not self.complete:
             return Exit.INTERRUPTED
-        if not self.complete or self.infra_errors:
+        if not self.complete or self.infra_errors or self.unscored_variants:
             return Exit.INCOMPLETE
         return Exit.COMPLETE

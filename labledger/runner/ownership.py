@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from labledger import clock
-from labledger.errors import LedgerError, WaitStopped
-from labledger.ledger.model import Lease, LeaseInfo, Owner, Renewal
+from labledger.errors import LabLedgerError, LedgerError, WaitStopped
+from labledger.ledger.model import Lease, LeaseInfo, Owner, Renewal, Stop
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import RunStatus
+from labledger.records import RunStatus, StopCause
 from labledger.runner.events import Listener, event
 from labledger.runner.executors import LocalTrials
 from labledger.runner.lease import is_dead, this_process
@@ -39,11 +39,17 @@ def owned(writer: LedgerWriter, run_id: str, options: RunOptions) -> Iterator[Le
     lease = _take(writer, run_id, options)
     try:
         yield lease
-    except BaseException:
+    except BaseException as error:
         # Where that fails too, the lease ends with its time or with this process.
         with suppress(LedgerError):
-            writer.release_lease(lease, RunStatus.INTERRUPTED)
+            writer.release_lease(lease, RunStatus.INTERRUPTED, _failure(error))
         raise
+
+
+def _failure(error: BaseException) -> Stop:
+    """Why a coordinator stopped that failed. What others than labledger say is not kept."""
+    message = error.message if isinstance(error, LabLedgerError) else type(error).__name__
+    return Stop(StopCause.ERROR, f"the coordinator failed: {message}")
 
 
 def _take(writer: LedgerWriter, run_id: str, options: RunOptions) -> Lease:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,10 +14,10 @@ from labledger.export import chain_file
 from labledger.export.chain_file import write_chain
 from labledger.export.mirrors import MirrorWriter
 from labledger.export.summary import build_summary, write_summary
-from labledger.ledger.model import Lease, RunInfo
+from labledger.ledger.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import JsonObject, RunStatus
+from labledger.records import JsonObject, RunStatus, StopCause
 from labledger.runner.bookkeeping import Bookkeeper
 from labledger.runner.budget import Budget
 from labledger.runner.coordinator import Coordinator
@@ -69,6 +69,7 @@ class Session:
             mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.mend(reader, self.run_id)
             trouble = self._run_the_rest(run, reader, mirrors, lease, budget)
+            stop = self._why_stopped(trouble, budget)
             with self._excused(trouble):
                 mirrors.sync()
             summary = build_summary(reader, self.run_id)
@@ -80,24 +81,30 @@ class Session:
             with self._excused(trouble):
                 write_summary(folder, summary, fence)
             with self._excused(trouble):
-                self.writer.release_lease(lease, status)
+                self.writer.release_lease(lease, status, None if complete else stop)
             regrading = self._regrading(run, reader, complete)
-        stopped = self.options.stop.level > 0
-        # What comes up with the last slots, such as a budget that they use up, ends nothing early.
-        early = None if complete else trouble
         outcome = RunOutcome(
             run_id=self.run_id,
             folder=folder,
             complete=complete,
             summary=summary,
-            stopped=stopped,
-            trouble=early,
+            stopped=self.options.stop.level > 0,
+            # What comes up with the last slots, such as a budget that they use up, stops nothing.
+            stop=None if complete else stop,
             regrading=regrading,
             budget=budget.limits,
             used_up=budget.used_up(),
         )
         self.options.tell(_ended(outcome))
         return outcome
+
+    def _why_stopped(self, trouble: Stop | None, budget: Budget) -> Stop | None:
+        """Why the run stopped, once every trial in flight has ended."""
+        if self.options.stop.level > 0:
+            return Stop(StopCause.INTERRUPT, self.options.stop.message)
+        if trouble is not None and trouble.cause == StopCause.BUDGET:
+            return Stop(StopCause.BUDGET, budget.message())
+        return trouble
 
     def _with_budget(self, reader: LedgerReader, lease: Lease) -> RunInfo:
         """The run, once what is new of its budget is kept."""
@@ -116,7 +123,7 @@ class Session:
         return Regrading(gradings[0].root_id, generation, earlier.generation, found)
 
     @contextmanager
-    def _excused(self, trouble: str | None) -> Iterator[None]:
+    def _excused(self, trouble: Stop | None) -> Iterator[None]:
         """Where the run has ended in trouble, such as a full disk, more of it is only told of."""
         try:
             yield
@@ -138,12 +145,13 @@ class Session:
         mirrors: MirrorWriter,
         lease: Lease,
         budget: Budget,
-    ) -> str | None:
+    ) -> Stop | None:
         """Run every slot that is not committed. Returns what ended it early, if anything did."""
         folder = self.lab.run_folder(self.run_id)
         left = leftovers(reader, run)
         width = self.options.max_concurrency or run.resolved["design"]["max_concurrency"]
-        self.options.tell(_started(run, folder, left, width, budget))
+        counts = reader.counts(self.run_id)
+        self.options.tell(_started(run, folder, left, width, budget, counts))
         engine_info = self._engine_info()
         room = self._room(engine_info)
         if run.next_schedule_idx > 0 or left:
@@ -228,7 +236,12 @@ class Session:
 
 
 def _started(
-    run: RunInfo, folder: Path, left: Mapping[int, Leftover], width: int, budget: Budget
+    run: RunInfo,
+    folder: Path,
+    left: Mapping[int, Leftover],
+    width: int,
+    budget: Budget,
+    counts: Sequence[VariantCounts],
 ) -> JsonObject:
     return event(
         "run_started",
@@ -242,6 +255,7 @@ def _started(
         budget=dict(budget.limits),
         spent={kind: spent.as_json() for kind, spent in budget.spent.items()},
         variants=[variant.variant_id for variant in run.variants],
+        counts=[count.as_json() for count in counts],
     )
 
 
@@ -252,6 +266,8 @@ def _ended(outcome: RunOutcome) -> JsonObject:
         complete=outcome.complete,
         stopped=outcome.stopped,
         trouble=outcome.trouble,
+        stop=outcome.stop and outcome.stop.as_json(),
+        unscored_variants=list(outcome.unscored_variants),
         exit_code=int(outcome.exit_code),
         summary=outcome.summary,
     )

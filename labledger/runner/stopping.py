@@ -17,13 +17,27 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.level = 0
+        self.source = ""
+        """What asked first, for a person."""
 
-    def press(self) -> None:
+    def press(self, source: str = "a request") -> None:
         self.level = min(self.level + 1, 2)
+        self.source = self.source or source
 
     def hang_up(self) -> None:
         """A terminal that closes is a first request, however often it says so."""
         self.level = max(self.level, 1)
+        self.source = self.source or "a closed terminal (HUP)"
+
+    @property
+    def message(self) -> str:
+        """Why the run stopped, for those who look at it later."""
+        if self.level > 1:
+            return f"stopped by {self.source}, and a second one ended the containers"
+        return f"stopped by {self.source}; running trials finished"
+
+
+_SOURCES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "TERM"}
 
 
 @contextmanager
@@ -36,8 +50,8 @@ def on_signals(stop: StopRequest) -> Iterator[None]:
         yield
         return
 
-    def press(_number: int, _frame: FrameType | None) -> None:
-        stop.press()
+    def press(number: int, _frame: FrameType | None) -> None:
+        stop.press(_SOURCES[signal.Signals(number)])
 
     def hang_up(_number: int, _frame: FrameType | None) -> None:
         stop.hang_up()

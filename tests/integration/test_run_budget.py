@@ -38,9 +38,16 @@ def test_a_budget_stops_the_run_and_a_larger_one_goes_on(project: Project) -> No
     with closing(project.run("paid", *PASSING, "--budget-usd", 1)) as coordinator:
         assert coordinator.finish() == 3, coordinator.stderr
     ended = coordinator.of("run_ended")[0]
-    assert "1 USD are spent" in ended["trouble"] or "1.5 USD are spent" in ended["trouble"]
-    assert "--budget-usd is 1" in ended["trouble"]
     spent = ended["summary"]["ext"]["spent"]["cost_usd"]
+    # One sum, wherever it is told: with what was in flight when the budget was spent.
+    assert f"{spent['total']:g} of 1 USD are spent (--budget-usd)" in ended["trouble"]
+    assert ended["stop"] == {"cause": "budget", "message": ended["trouble"]}
+    [told] = coordinator.of("budget_spent")
+    assert 1 <= told["spent"]["total"] <= spent["total"]
+    assert "nothing more is started" in told["message"]
+    late = spent["total"] - told["spent"]["total"]
+    assert (f"{late:g} of them by trials in flight" in ended["trouble"]) == (late > 0)
+    assert told["in_flight"] * 0.5 >= late
     assert spent["total"] == 0.5 * spent["known"]
     assert ended["summary"]["ext"]["not_committed"] == 8 - ended["summary"]["ext"]["committed"] > 0
 
@@ -107,6 +114,12 @@ def test_what_to_type_next_asks_for_more_of_what_is_spent(project: Project) -> N
     status = project.command("status", "paid")
     assert status.stderr == "next: labledger resume paid --budget-usd LARGER\n"
     assert " of 1 USD spent" in status.stdout
+    assert "stopped early (budget): " in status.stdout
+    assert " of 1 USD are spent (--budget-usd)" in status.stdout
+    assert "nothing is started once 1 USD or 5,000 tokens are spent" in done.stderr
+    [listed] = project.json("runs", "--json")
+    assert listed["stop"]["cause"] == "budget"
+    assert " budget " in project.command("runs").stdout
     assert " of 5,000 tokens spent" in status.stdout
 
 
@@ -135,7 +148,7 @@ def test_a_killed_run_keeps_its_budget(project: Project) -> None:
     started, ended = resumed.of("run_started")[0], resumed.of("run_ended")[0]
     assert started["budget"] == {"cost_usd": 1.5, "tokens": 5000}
     assert started["spent"]["cost_usd"]["total"] >= 0.5
-    assert "--budget-usd is 1.5" in ended["trouble"]
+    assert "of 1.5 USD are spent (--budget-usd)" in ended["trouble"]
     assert 3 <= ended["summary"]["ext"]["committed"] < 8
     spent = ended["summary"]["ext"]["spent"]
     told = project.json("status", "paid", "--json")

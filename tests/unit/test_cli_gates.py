@@ -11,13 +11,12 @@ from labledger.errors import InvalidInput
 
 
 def summary(**variants: tuple[int, int]) -> dict[str, Any]:
-    """A summary of variants by name: slots passed, and slots scheduled."""
-    return {
-        "variants": [{"variant_id": name, "pass": n} for name, (n, _) in variants.items()],
-        "ext": {
-            "variants": [{"variant_id": name, "scheduled": n} for name, (_, n) in variants.items()]
-        },
-    }
+    """A summary of variants by name: slots passed, and slots that the pass rate counts."""
+    counts = [
+        {"variant_id": name, "scheduled": 100, "passed": n, "not_passed": of - n}
+        for name, (n, of) in variants.items()
+    ]
+    return {"ext": {"variants": counts}}
 
 
 def test_both_forms() -> None:
@@ -36,14 +35,20 @@ def test_what_is_no_rate_is_refused(word: str) -> None:
 def test_a_gate_is_for_every_variant_or_one() -> None:
     """Each variant that misses is named with its share; reaching the rate is enough."""
     found = summary(base=(8, 10), treat=(7, 10))
-    assert missed([Gate(None, 0.8)], found) == ["treat passed 7 of 10 slots, which is under 80.0%"]
+    assert missed([Gate(None, 0.8)], found) == [
+        "treat passed 7 of 10 slots that count (70.0%), which is under 80.0%"
+    ]
     assert missed([Gate("base", 0.8)], found) == []
     assert missed([Gate("base", 0.9), Gate("treat", 0.9)], found)[1].startswith("treat")
 
 
-def test_slots_without_a_score_are_no_passes() -> None:
-    """The share is of what was scheduled, so that errors cannot lift it."""
+def test_a_gate_goes_by_the_pass_rate() -> None:
+    """What the pass rate leaves out lifts no gate and lowers none; a rate of nothing misses it."""
+    assert missed([Gate("base", 0.4)], summary(base=(4, 10))) == []
     assert missed([Gate("base", 0.5)], summary(base=(4, 10))) != []
+    assert missed([Gate(None, 0.0)], summary(base=(0, 0))) == [
+        "base has no pass rate: none of its slots counts"
+    ]
 
 
 def test_a_variant_that_is_not_there_is_refused() -> None:

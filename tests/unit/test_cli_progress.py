@@ -14,7 +14,8 @@ from labledger.cli import progress
 from labledger.cli.console import duration, percent
 from labledger.cli.event_lines import notable_line, started_line
 from labledger.cli.run_view import RunView
-from labledger.ledger.model import Spent
+from labledger.ledger.model import Spent, VariantCounts
+from labledger.passing import PassCounts, has_passed
 from labledger.runner.events import event
 
 STARTED = event(
@@ -29,12 +30,16 @@ STARTED = event(
     budget={},
     spent={},
     variants=["base", "treat"],
+    counts=[
+        VariantCounts("base", 5, 1, {"completed": 1}, {"pass": 1}, PassCounts(1, 0)).as_json(),
+        VariantCounts("treat", 5, 1, {"grade_error": 1}).as_json(),
+    ],
 )
 
 
 def committed(idx: int, status: str, verdict: str | None, **fields: int) -> dict[str, Any]:
     variant = ("base", "treat")[idx % 2]
-    numbers = {"waiting": 0, **fields}
+    numbers = {"waiting": 0, "passed": has_passed(status, verdict, None), **fields}
     rest = {"variant_id": variant, "status": status, "verdict": verdict, **numbers}
     return event("slot_committed", schedule_idx=idx, **rest)
 
@@ -60,10 +65,30 @@ def test_a_resumed_run_counts_from_where_it_stood() -> None:
     assert view.remaining_s == pytest.approx(view.elapsed_s * 7, rel=0.5)
 
 
+def test_a_resumed_run_has_the_rates_of_all_that_is_committed() -> None:
+    """The display of a resume agrees with the table at its end, whoever committed what."""
+    view = view_of(STARTED)
+    assert (view.rate("base"), view.rate("treat")) == ("100.0%", "–")
+    assert view.all_statuses() == {"completed": 1, "grade_error": 1}
+    view.take(committed(2, "completed", "fail"))
+    assert view.rate("base") == "50.0%"
+    assert view.verdicts["base"] == {"pass": 1, "fail": 1}
+
+
+def test_the_pass_rate_counts_agents_that_failed() -> None:
+    """An agent that failed has not passed; what was not its fault is in no rate."""
+    view = view_of(
+        STARTED,
+        committed(2, "agent_error", None),
+        committed(4, "infra_error", None),
+    )
+    assert view.rate("base") == "50.0%"
+
+
 def test_the_pass_rate_is_of_what_was_scored() -> None:
     """Slots without a verdict are in no rate, and a variant without any shows none."""
     view = view_of(
-        STARTED,
+        {**STARTED, "counts": []},
         committed(2, "completed", "pass"),
         committed(4, "completed", "fail"),
         committed(6, "grade_error", None),
@@ -89,7 +114,9 @@ def test_the_line_says_where_the_run_stands() -> None:
     """One line holds everything that the live display shows."""
     view = view_of(STARTED, event("tick", running=3, waiting=1))
     line = view.line()
-    assert line.startswith("2/10 committed · 3 running · 1 waiting to commit · base – · treat –")
+    assert line.startswith(
+        "2/10 committed · 3 running · 1 waiting to commit · base 100.0% · treat –"
+    )
     assert "left" in line
 
 

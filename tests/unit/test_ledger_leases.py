@@ -8,7 +8,7 @@ import ledger_kit as kit
 import pytest
 
 from labledger.errors import LeaseHeld, LeaseLost, LedgerError, RunNotFound
-from labledger.ledger.model import Dispatch, Lease, Owner
+from labledger.ledger.model import Dispatch, Lease, Owner, Stop
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RunStatus, SlotStatus
@@ -110,6 +110,20 @@ def test_releasing_says_how_the_run_stands(
     first.commit_result(lease, kit.result(1))
     first.release_lease(lease, RunStatus.COMPLETED)
     assert reader.run(kit.RUN).status is RunStatus.COMPLETED
+
+
+def test_a_run_says_why_it_stopped(first: LedgerWriter, reader: LedgerReader) -> None:
+    """Until it goes on: then that is past, and a run that is complete was not stopped."""
+    first.create_run(kit.new_run(), kit.tasks(1), kit.slots(2))
+    lease = first.acquire_lease(kit.RUN, kit.OWNER, 30)
+    stop = Stop("budget", "1.5 of 1 USD are spent")
+    first.release_lease(lease, RunStatus.INTERRUPTED, stop)
+    assert reader.run(kit.RUN).stop == stop
+    assert reader.run(kit.RUN).as_json()["stop"] == {"cause": "budget", "message": stop.message}
+    lease = first.acquire_lease(kit.RUN, kit.OWNER, 30)
+    assert reader.run(kit.RUN).stop is None
+    first.release_lease(lease, RunStatus.INTERRUPTED)
+    assert reader.run(kit.RUN).stop is None
 
 
 def test_an_unknown_run_names_the_nearest(first: LedgerWriter, reader: LedgerReader) -> None:

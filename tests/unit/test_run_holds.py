@@ -61,7 +61,9 @@ def test_patience_ends() -> None:
     """A hold that lasts longer than anybody's patience is a reason to stop."""
     held = all_holds([], ["full"], patience_s=0.0)
     held.allowance(1)
-    assert "full" in until(held.look)
+    stop = until(held.look)
+    assert stop.cause == "disk"
+    assert "full" in stop.message
 
 
 def test_a_cause_that_comes_back_without_any_progress_uses_up_patience() -> None:
