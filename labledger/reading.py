@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from labledger.analysis.report.options import ReportOptions
 
 
-def open_ledger(path: str | Path | None = None, *, lab_dir: Path | None = None) -> Ledger:
+def open_ledger(path: str | Path | None = None, *, lab_dir: Path | str | None = None) -> Ledger:
     """Open a ledger to read: the file or lab folder at `path`, or that of the lab folder found.
 
     Reads while runs write. Raises `LedgerMissing`, `LedgerOutdated` or `LedgerTooNew`.
@@ -125,7 +125,7 @@ class Ledger:
 
         Raises `QueryFailed`.
         """
-        return ask(self._path, statement(sql), params, generation)
+        return ask(self._path, statement(sql), params, generation, views_only=True)
 
     def frame(
         self,
@@ -140,7 +140,7 @@ class Ledger:
         Integers are `Int64` in pandas, which has nulls; a column that mixes numbers and text is
         text. Raises `ExtraMissing` and `QueryFailed`.
         """
-        columns, rows = ask(self._path, statement(view_or_sql), params, generation)
+        columns, rows = ask(self._path, statement(view_or_sql), params, generation, views_only=True)
         with closing(rows):
             return frames.frame(columns, rows, engine)
 
@@ -156,7 +156,7 @@ class Ledger:
         Streamed; the file appears whole or not at all. Raises `ExtraMissing` and `QueryFailed`.
         """
         frames.require_parquet()
-        columns, rows = ask(self._path, statement(view_or_sql), params, generation)
+        columns, rows = ask(self._path, statement(view_or_sql), params, generation, views_only=True)
         with closing(rows), replacing(out) as handle:
             return frames.write_parquet(columns, rows, handle, out.parent)
 

@@ -42,6 +42,18 @@ def parse(text: str) -> list[Part]:
     return parts
 
 
+CONTRACT_NAMES = frozenset(
+    {
+        *("AGENTLAB_RUN_ID", "AGENTLAB_TRIAL_ID", "AGENTLAB_VARIANT_ID", "AGENTLAB_TASK_ID"),
+        *("AGENTLAB_REPL_IDX", "AGENTLAB_TIMEOUT_MS", "AGENTLAB_TASK_IMAGE"),
+        *("AGENTLAB_TASK_PATH", "AGENTLAB_BINDINGS_PATH", "AGENTLAB_POLICY_PATH"),
+        *("AGENTLAB_RESULT_PATH", "AGENTLAB_TRAJECTORY_PATH", "AGENTLAB_AGENT_EXIT_STATUS"),
+        *("AGENTLAB_BENCHMARK_PREDICTION_PATH", "AGENTLAB_BENCHMARK_SCORE_PATH", "WORKSPACE"),
+    }
+)
+"""Every name that a container has by the contract; the exit status only where the grader runs."""
+
+
 def is_contract_name(name: str) -> bool:
     """True for a name that every container has by the contract, whatever the experiment says."""
     return name.startswith("AGENTLAB_") or name == "WORKSPACE"

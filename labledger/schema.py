@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from labledger import resources
 from labledger.errors import SchemaInvalid
+from labledger.near_names import near_names
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -139,8 +139,16 @@ def _expected(keyword: str, wanted: Any, description: str | None) -> str | None:
             return None
 
 
+_NOT_SUPPORTED = dict.fromkeys(
+    ("gpu", "gpus", "device_requests"), "labledger gives containers no GPUs yet"
+)
+"""Keys that other tools have, and what to say of them."""
+
+
 def _nearest(key: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
+    if key in _NOT_SUPPORTED:
+        return _NOT_SUPPORTED[key]
+    close = near_names(key, known)
     return f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from labledger.ledger import as_of, migrate, objects
 from labledger.ledger.columns import meaning
 from labledger.ledger.connection import Connection
 from labledger.ledger.engine import DRIVER, readonly_engine, translated
+from labledger.near_names import near_names
 
 _READING = {
     DRIVER.SQLITE_SELECT,
@@ -24,9 +24,19 @@ _READING = {
     DRIVER.SQLITE_RECURSIVE,
 }
 _REFUSED_FUNCTIONS = {"load_extension"}
+_VIEW_PARTS = {
+    *objects.VIEWS,
+    *(
+        part
+        for view in objects.VIEWS.values()
+        for part in re.findall(r"(\w+) AS (?:MATERIALIZED )?\(", view.sql)
+    ),
+}
+"""The views, and what SQLite calls their common table expressions."""
 _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "within a transaction")
 """What SQLite says of a statement that does more than read."""
 
+_TABLES_SQL = "SELECT name FROM main.sqlite_schema WHERE type = 'table'"
 _STEPS_BETWEEN_CHECKS = 10_000
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _UNBOUND = re.compile(r"supply a value for binding|number of bindings supplied")
@@ -62,20 +72,24 @@ def query(
     sql: str,
     params: Params = (),
     generation: int | None = None,
+    *,
+    views_only: bool = False,
 ) -> tuple[tuple[str, ...], Generator[Row]]:
     """The columns and the rows, streamed, of one SELECT.
 
     `params` are values for `:name` or `?` in the statement. With a `generation` the views take,
-    for every run, the newest complete grading up to that one. Ctrl-C interrupts the query. Raises
+    for every run, the newest complete grading up to that one. With `views_only` the ledger's own
+    tables, which change with it, are refused. Ctrl-C interrupts the query. Raises
     `QueryFailed`, with the nearest view or column where a name is unknown, `InvalidInput`, and
     what `migrate.check_current` raises.
     """
     if generation is None:
-        return _answer(path, sql, params, lambda _: None)
+        return _answer(path, sql, params, lambda _: None, views_only=views_only)
     if generation < 1:
         problem = Problem("generation", f"found {generation}; expected 1 or more")
         raise InvalidInput("the query", [problem])
-    return _answer(path, sql, params, partial(as_of.count_generation, generation=generation))
+    prepare = partial(as_of.count_generation, generation=generation)
+    return _answer(path, sql, params, prepare, views_only=views_only)
 
 
 def query_run(
@@ -99,9 +113,9 @@ def require_names(columns: Sequence[str]) -> None:
 
 
 def _answer(
-    path: Path, sql: str, params: Params, prepare: Prepare
+    path: Path, sql: str, params: Params, prepare: Prepare, *, views_only: bool = False
 ) -> tuple[tuple[str, ...], Generator[Row]]:
-    rows = _rows(path, sql, params, prepare)
+    rows = _rows(path, sql, params, prepare, views_only)
     columns = next(rows)
     return columns, rows
 
@@ -117,7 +131,9 @@ def views(path: Path) -> list[ViewInfo]:
     return found
 
 
-def _rows(path: Path, sql: str, params: Params, prepare: Prepare) -> Generator[Row]:
+def _rows(
+    path: Path, sql: str, params: Params, prepare: Prepare, views_only: bool
+) -> Generator[Row]:
     """The column names, then each row."""
     with ExitStack() as stack:
         engine = readonly_engine(path)
@@ -127,7 +143,7 @@ def _rows(path: Path, sql: str, params: Params, prepare: Prepare) -> Generator[R
             migrate.check_revision(connection, path)
             prepare(connection)
         known = _names(connection)
-        _restrict(connection, stack)
+        authorizer = _restrict(connection, stack, views_only)
         try:
             given = dict(params) if isinstance(params, Mapping) else tuple(params)
             result = connection.driver.cursor()
@@ -139,24 +155,52 @@ def _rows(path: Path, sql: str, params: Params, prepare: Prepare) -> Generator[R
         except (DRIVER.Error, DRIVER.Warning, ValueError, OverflowError) as error:
             if "interrupted" in str(error):
                 raise KeyboardInterrupt from None
+            if authorizer.refused_table is not None:
+                raise _internal(authorizer.refused_table, known["table"]) from error
             raise _failed(error, known) from error
 
 
-def _restrict(connection: Connection, stack: ExitStack) -> None:
+def _restrict(connection: Connection, stack: ExitStack, views_only: bool) -> _Authorizer:
     """Until `stack` ends, only reading is possible, and waiting signals are heeded."""
     driver: Any = connection.driver
     driver.execute("PRAGMA query_only = ON")
     # Older SQLites set these table functions up at first use, which the authorizer would refuse.
     driver.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").fetchall()
-    driver.set_authorizer(_authorize)
+    tables = connection.exec_driver_sql(_TABLES_SQL).scalars().all()
+    authorizer = _Authorizer(frozenset(tables) if views_only else ())
+    driver.set_authorizer(authorizer)
     stack.callback(driver.set_authorizer, None)
     driver.set_progress_handler(lambda: 0, _STEPS_BETWEEN_CHECKS)
+    return authorizer
 
 
-def _authorize(action: int, _first: str | None, second: str | None, *_: object) -> int:
-    if action not in _READING or second in _REFUSED_FUNCTIONS:
-        return int(DRIVER.SQLITE_DENY)
-    return int(DRIVER.SQLITE_OK)
+class _Authorizer:
+    """Allows reading; of the ledger's own tables only what a view reads."""
+
+    def __init__(self, tables: Collection[str]) -> None:
+        self._tables = tables
+        self._read_by_views: set[str] = set()
+        self.refused_table: str | None = None
+        """The table that the query itself names."""
+
+    def __call__(
+        self,
+        action: int,
+        first: str | None,
+        second: str | None,
+        _schema: str | None,
+        source: str | None,
+    ) -> int:
+        if action not in _READING or second in _REFUSED_FUNCTIONS:
+            return int(DRIVER.SQLITE_DENY)
+        if action == DRIVER.SQLITE_READ and first is not None and first in self._tables:
+            if source in _VIEW_PARTS:
+                self._read_by_views.add(first)
+            # SQLite names no view for a table of one of which no column is read in the end.
+            elif second or first not in self._read_by_views:
+                self.refused_table = first
+                return int(DRIVER.SQLITE_DENY)
+        return int(DRIVER.SQLITE_OK)
 
 
 def _names(connection: Connection) -> dict[str, list[str]]:
@@ -185,6 +229,16 @@ def _failed(error: Exception, known: dict[str, list[str]]) -> QueryFailed:
     return QueryFailed(f"the query failed: {text}", hint=_hint(text, known))
 
 
+def _internal(table: str, views: list[str]) -> QueryFailed:
+    """The error of a query that names a table of the ledger instead of a view."""
+    near = near_names(table, views)
+    view = next((name for name in (f"{table}s", *near) if name in views), None)
+    return QueryFailed(
+        f"the query was refused: {table!r} is a table of the ledger itself, which changes with it",
+        hint=f"ask the view {view!r}" if view else f"ask a view: {', '.join(views)}",
+    )
+
+
 def _hint(text: str, known: dict[str, list[str]]) -> str | None:
     found = _UNKNOWN.search(text)
     if found is None:
@@ -192,7 +246,7 @@ def _hint(text: str, known: dict[str, list[str]]) -> str | None:
     kind, name = found.groups()
     names = known.get(kind, [])
     name = name.rpartition(".")[2]
-    close = difflib.get_close_matches(name, names, n=1)
+    close = near_names(name, names)
     if name in names:
         return f"another view has {name!r}: `labledger query --schema` lists them all"
     if close:

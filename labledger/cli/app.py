@@ -16,8 +16,9 @@ from labledger.cli import (
     regrading,
     reporting,
 )
-from labledger.cli.console import say, say_error, silence
+from labledger.cli.console import has_no_reader, prepare_streams, say, say_error, silence
 from labledger.cli.system_errors import in_words
+from labledger.cli.usage_errors import usage_error
 from labledger.errors import Exit, LabLedgerError
 
 app = typer.Typer(
@@ -54,8 +55,13 @@ exchange.register(app)
 maintenance.register(app)
 
 
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises for a command line that it refuses; it has no public name."""
+
+
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    prepare_streams()
     code = _exit_code()
     try:
         sys.stdout.flush()
@@ -67,20 +73,28 @@ def main() -> None:
 def _exit_code() -> int:
     """Run the command; every error labledger knows becomes a message and an exit code."""
     try:
-        app()
-    except SystemExit as leaving:
-        if isinstance(leaving.__context__, BrokenPipeError):
-            # The reader of a pipe has seen enough, as `head` does; typer would say 1.
-            return int(Exit.COMPLETE)
-        return leaving.code if isinstance(leaving.code, int) else int(Exit.COMPLETE)
+        return int(app(standalone_mode=False) or Exit.COMPLETE)
     except LabLedgerError as error:
-        say_error(error)
-        return int(error.exit_code)
+        failure = error
     except OSError as error:
+        if has_no_reader(sys.stdout):
+            # The reader of a pipe has seen enough, as `head` does.
+            silence(sys.stdout)
+            return int(Exit.COMPLETE)
         failure = in_words(error)
-        say_error(failure)
-        return int(failure.exit_code)
+    except UnicodeEncodeError as error:
+        # A name of bytes that are no text: everything of ours is written in UTF-8.
+        failure = LabLedgerError(
+            f"the name {error.object!r} holds bytes that are not UTF-8",
+            hint="rename what it names, or correct the word that was typed",
+        )
     except KeyboardInterrupt:
         say("labledger: interrupted")
         return int(Exit.INTERRUPTED)
-    return int(Exit.COMPLETE)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            sys.stderr.write(f"{error}\n")
+            return int(Exit.INVALID)
+        failure = usage_error(error)
+    say_error(failure)
+    return int(failure.exit_code)

@@ -73,5 +73,15 @@ def limit(option: str, given: str | None) -> float | None:
         raise InvalidInput("the budget", [Problem(option, message)]) from None
 
 
+def require_folder(option: str, path: Path) -> None:
+    """Raise `InvalidInput` for a file to be written in a folder that is not there."""
+    from labledger.errors import InvalidInput, Problem
+
+    if not path.parent.is_dir():
+        message = f"cannot write {path}: there is no folder {path.parent}"
+        problem = Problem(option, message, hint="make the folder first, or choose another")
+        raise InvalidInput("the file to write", [problem])
+
+
 def experiment_file(given: Path) -> Path:
     return given / "experiment.yaml" if given.is_dir() else given

@@ -41,8 +41,10 @@ def print_markdown(found: Comparison, options: CompareOptions) -> None:
     for number, compared in enumerate(found.comparisons):
         if number:
             out()
-        out(f"### {_escaped(_title(compared, options))}\n")
-        out(f"**{_escaped(compared.decision.text)}**\n")
+        out(f"### {_escaped(_title(compared, options))}")
+        out()
+        out(f"**{_escaped(compared.decision.text)}**")
+        out()
         out(_markdown_row(("", *compared.labels, "difference")))
         out("| --- | ---: | ---: | ---: |")
         for row in _figures(compared, found, options):

@@ -1,14 +1,24 @@
-"""How the command line speaks: results on stdout, everything else on stderr."""
+"""How the command line speaks: results on stdout, everything else on stderr.
+
+Everything that the command line writes goes through this module, which escapes it for a terminal;
+JSON, CSV and the bytes of an export stay exact for the program that reads them.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import select
 import stat
 import sys
+from codecs import getincrementaldecoder, register_error
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from io import RawIOBase, TextIOWrapper
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
+
+from labledger.cli.next_steps import typed_lab_dir, with_lab_dir
+from labledger.terminal_text import escape_json, escape_line, escape_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,26 +27,80 @@ if TYPE_CHECKING:
     from labledger.runner.checks import Check
 
 
-def out(text: str = "") -> None:
-    """A line of the result itself. A terminal that has been closed needs none."""
+def out(line: str = "") -> None:
+    """Write a line of the result itself, escaped; commands in backticks are as to be typed."""
+    _write(_for_person(line) + "\n")
+
+
+def out_lines(text: str) -> None:
+    """Write several lines of the result itself, each escaped."""
+    _write(escape_lines(text) + "\n")
+
+
+def out_json(value: Any) -> None:
+    out_json_text(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def out_json_text(document: str) -> None:
+    """Write a line or a document of JSON: the same values, none of them raw on a terminal."""
+    _use_utf8(sys.stdout)
+    _write(escape_json(document) + "\n")
+
+
+def out_exact(text: str) -> None:
+    """Write what programs read, such as CSV: in UTF-8, unchanged but on a terminal."""
+    _use_utf8(sys.stdout)
+    _write(escape_lines(text) if sys.stdout.isatty() else text)
+
+
+def exact_stdout() -> BinaryIO:
+    """Where bytes that programs read are written: stdout, escaped where it is a terminal."""
+    sys.stdout.flush()
+    _use_utf8(sys.stdout)
+    return cast("BinaryIO", _TerminalBytes()) if sys.stdout.isatty() else sys.stdout.buffer
+
+
+class _TerminalBytes(RawIOBase):
+    """Lines of UTF-8 on their way to a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._decoder = getincrementaldecoder("utf-8")("backslashreplace")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        _write(escape_lines(self._decoder.decode(bytes(content))))
+        return len(content)
+
+
+def _write(text: str) -> None:
+    """Write on stdout. A terminal that has been closed needs nothing."""
     try:
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(text)
     except OSError as error:
         if not _is_closed_terminal(sys.stdout, error):
             raise
         silence(sys.stdout)
 
 
-def out_json(value: Any) -> None:
-    out(json.dumps(value, indent=2, ensure_ascii=False))
+def say(line: str = "") -> None:
+    """Write a line about the work, as `out` does. Where nobody can read it, the work goes on."""
+    _tell(sys.stderr, _for_person(line))
 
 
-def say(text: str = "") -> None:
-    """A line about the work, for a person. Where nobody can read it, the work goes on."""
-    tell(sys.stderr, text)
+def _for_person(line: str) -> str:
+    return escape_line(with_lab_dir(line, typed_lab_dir()) if "`" in line else line)
 
 
-def tell(stream: TextIO, text: str) -> None:
+def tell_json(value: Any) -> None:
+    """Write a line of JSON on stdout at once. Where nobody can read it, the work goes on."""
+    _use_utf8(sys.stdout)
+    _tell(sys.stdout, escape_json(json.dumps(value, ensure_ascii=False)))
+
+
+def _tell(stream: TextIO, text: str) -> None:
     """Write a line at once. A stream that cannot be written any more is silenced for good."""
     lasting = Lasting(stream)
     lasting.write(text + "\n")
@@ -73,13 +137,65 @@ def silence(stream: TextIO) -> None:
     os.close(nowhere)
 
 
+_REPLACEMENTS = {"–": "-", "·": "-", "→": "->", "…": "...", "×": "x", "≤": "<=", "≥": ">="}
+"""What stands for characters of ours in an encoding that does not have them."""
+
+
+def prepare_streams() -> None:
+    """Make stdout and stderr writable, whatever their encoding, also where they are closed.
+
+    What is written to a closed one goes nowhere, instead of into a file that is opened later and
+    gets its number.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    register_error(_UNENCODABLE, _replace_unencodable)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+        if number:
+            stream.reconfigure(errors=_UNENCODABLE)
+
+
+_UNENCODABLE = "labledger"
+"""The name of the error handler of our streams."""
+
+
+def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    ours = (_REPLACEMENTS.get(c) or c.encode("unicode_escape").decode("ascii") for c in text)
+    return "".join(ours), error.end
+
+
+def _use_utf8(stream: TextIO) -> None:
+    """Write UTF-8 from now on, which JSON and our other formats are in."""
+    if isinstance(stream, TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
+        stream.reconfigure(encoding="utf-8")
+
+
+def has_no_reader(stream: TextIO) -> bool:
+    """Whether a stream is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 def _is_closed_terminal(stream: TextIO, error: OSError) -> bool:
     is_device = stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
     return error.errno == errno.EIO and is_device
 
 
 def say_error(error: LabLedgerError) -> None:
-    say(f"labledger: {error.message}")
+    """Write what went wrong and what to do. Only the first line begins at the left margin."""
+    first, *others = f"labledger: {error.message}".split("\n")
+    say(first)
+    for line in others:
+        say(line if line.startswith("  ") else f"  {line}")
     if error.hint:
         say(f"  → {error.hint}")
 
@@ -95,24 +211,25 @@ def table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
 ) -> None:
     """Print a table on stdout. Columns named in `right` are aligned to the right."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+    from labledger.cli.table_layout import Content, draw
 
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
-        side = "right" if name in right else "left"
-        drawn.add_column(Text(name), justify=side, overflow="fold")  # type: ignore[arg-type]
-    for row in rows:
-        drawn.add_row(*(Text(cell(value)) for value in row))
-    printer = console()
-    if not printer.is_terminal:
-        # A file or a pipe has no width of its own: every row stays one line.
-        printer.width = 10_000
-        printer.width = printer.measure(drawn).maximum
-    with printer.capture() as drawing:
-        printer.print(drawn)
-    out(drawing.get().removesuffix("\n"))
+    content = Content(
+        [escape_line(name) for name in columns],
+        [[cell(value) for value in row] for row in rows],
+        frozenset(escape_line(name) for name in right),
+    )
+    _write(draw(content, console()))
+
+
+def cell(value: Any) -> str:
+    """A value as it stands in a table, on one line."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    return escape_line(str(value))
 
 
 def print_checks(checks: Iterable[Check]) -> None:
@@ -122,17 +239,6 @@ def print_checks(checks: Iterable[Check]) -> None:
         out(f"{mark}  {check.name}: {check.detail}")
         if not check.ok and check.hint:
             out(f"      → {check.hint}")
-
-
-def cell(value: Any) -> str:
-    """A value as it stands in a table."""
-    if value is None:
-        return "–"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, bytes):
-        return f"<{len(value)} bytes>"
-    return str(value)
 
 
 def percent(rate: float | None) -> str:

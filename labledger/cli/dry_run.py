@@ -6,7 +6,8 @@ from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from labledger.cli.console import out, out_json, say
+from labledger.cli.console import out, out_json, out_lines, say
+from labledger.plurals import counted
 
 if TYPE_CHECKING:
     from labledger.experiment.resolve import ResolvedExperiment
@@ -25,10 +26,10 @@ def print_plan(experiment: ResolvedExperiment, *, as_json: bool) -> None:
 
     from labledger.trial.contract import Sealing
 
-    out(yaml.safe_dump(experiment.document, sort_keys=False, allow_unicode=True).rstrip())
-    out(f"\n# digest {experiment.digest}")
+    out_lines(yaml.safe_dump(experiment.document, sort_keys=False, allow_unicode=True))
+    out(f"# digest {experiment.digest}")
     out(f"# grader: {Sealing.of(experiment.document).meaning}")
-    out(f"# schedule: {experiment.total_slots} slots")
+    out(f"# schedule: {counted(experiment.total_slots, 'slot')}")
     for slot in islice(experiment.slots(), _SHOWN):
         out(f"# {slot.schedule_idx:6}  {slot.variant_id}  {slot.task_id}  {slot.repl_idx}")
     if experiment.total_slots > _SHOWN:

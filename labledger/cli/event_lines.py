@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from labledger.cli.console import duration
 from labledger.ledger.spending import UNITS
+from labledger.plurals import counted
 
 if TYPE_CHECKING:
     from labledger.records import JsonObject
@@ -53,11 +54,12 @@ def owner_line(event: JsonObject) -> str:
 
 
 def started_line(event: JsonObject) -> str:
-    line = f"run {event['run_id']}: {event['total']} slots, {event['max_concurrency']} at once"
+    slots = counted(event["total"], "slot")
+    line = f"run {event['run_id']}: {slots}, {event['max_concurrency']} at once"
     if event["committed"] or event["staged"] or event["begun"]:
         line += (
             f"; going on after {event['committed']} committed, with {event['staged']} finished "
-            f"and {event['begun']} begun trials of an earlier coordinator"
+            f"and {counted(event['begun'], 'begun trial')} of an earlier coordinator"
         )
     if limits := event["budget"]:
         amounts = " or ".join(f"{limit:,.10g} {UNITS[kind]}" for kind, limit in limits.items())

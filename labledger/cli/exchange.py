@@ -9,6 +9,7 @@ import typer
 
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json
+from labledger.plurals import counted
 
 if TYPE_CHECKING:
     from labledger.runner.importing import Imported
@@ -75,9 +76,9 @@ def _line(done: Imported, *, dry_run: bool) -> str:
             return f"{done.run_id} is here already, the same: {whole}{further}"
     if done.left_staged:
         text += (
-            f"; {done.left_staged} finished results that are not committed stay there: "
+            f"; {counted(done.left_staged, 'finished result')} not committed there: "
             "go on with the run there, and import it again"
         )
     if done.missing_artifacts:
-        text += f"; {done.missing_artifacts} references lead to artifacts that were not there"
+        text += f"; {counted(done.missing_artifacts, 'reference')} to artifacts that were not there"
     return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from labledger.cli import arguments
 from labledger.cli.console import out, out_json, print_checks, say
+from labledger.cli.next_steps import to_type
 from labledger.cli.running import Running, runs_trials
 
 
@@ -29,7 +31,8 @@ def init(
 
     for path in scaffold(profile, directory, image=image):
         out(str(path))
-    say(f"\nnext: labledger run {directory / 'experiment.yaml'}")
+    say()
+    say(f"next: labledger run {shlex.quote(str(directory / 'experiment.yaml'))}")
 
 
 def preflight(
@@ -53,7 +56,8 @@ def preflight(
         print_checks(found.checks)
     if found.failures:
         raise typer.Exit(int(found.failures[0].exit_code))
-    say(f"\nnext: labledger run {experiment}")
+    say()
+    say(f"next: {to_type(f'labledger run {shlex.quote(str(experiment))}', lab_dir)}")
 
 
 @runs_trials

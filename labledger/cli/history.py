@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from labledger.cli import arguments, completing
-from labledger.cli.console import out, out_json, say, table
+from labledger.cli.console import exact_stdout, out, out_json, say, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,7 @@ def status(
         }
         out_json({**run.as_json(), **told})
     else:
-        print_status(run, counts, begun, gradings, spent)
+        print_status(run, counts, begun, gradings, spent, lab_dir)
 
 
 def show(
@@ -172,6 +172,8 @@ def query(
     )
     from labledger.reading import open_ledger
 
+    if out_path is not None:
+        arguments.require_folder("--out", out_path)
     with open_ledger(lab_dir=lab_dir) as ledger:
         if schema:
             print_schema(ledger.views(), sql)
@@ -202,14 +204,11 @@ def export(
     rebuilt in place. As csv or parquet, tables with fixed columns; without --out, in the run
     folder's `tables`.
     """
-    import sys
-
     from labledger.reading import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         if out_path is not None and str(out_path) == "-":
-            sys.stdout.flush()
-            ledger.export_to(run_id, what, sys.stdout.buffer, format=format)
+            ledger.export_to(run_id, what, exact_stdout(), format=format)
             return
         for path in ledger.export(run_id, what, out_path, format=format):
             say(f"wrote {path}")

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 
 from labledger import clock
 from labledger.cli.console import out, percent, say, table
+from labledger.cli.next_steps import to_type
 from labledger.cli.run_view import spent_texts
 from labledger.errors import Exit
 from labledger.ledger.model import Spent
 from labledger.ledger.spending import OPTIONS, used_up
 from labledger.passing import PassCounts
+from labledger.plurals import counted
 from labledger.records import RunStatus, SlotStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from labledger.ledger.model import Grading, RunInfo, VariantCounts
     from labledger.records import JsonObject
@@ -50,11 +53,12 @@ def _print_flips(regrading: Regrading) -> None:
         out(f"  {flip.before} → {flip.after}: {flip.slots}")
 
 
-def print_next(outcome: RunOutcome) -> None:
-    """What to type next."""
+def print_next(outcome: RunOutcome, lab_dir: Path | None) -> None:
+    """What to type next. `lab_dir` is the lab folder that the command line named."""
     say("next:")
     for command in _next(outcome):
-        say(f"  {command}")
+        typed, gap, note = command.partition("   (")
+        say(f"  {to_type(typed, lab_dir)}{gap}{note}")
 
 
 def grading_lines(run_id: str, gradings: Sequence[Grading]) -> Iterator[str]:
@@ -81,6 +85,7 @@ def print_status(
     begun: int,
     gradings: Sequence[Grading],
     spent: Mapping[str, Spent],
+    lab_dir: Path | None,
 ) -> None:
     """How far a run is, who owns it, what it spent, and what to type next."""
     out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
@@ -110,9 +115,9 @@ def print_status(
     columns = ("variant", "slots", "committed", *VERDICT_COLUMNS, "rate")
     _table((*columns, "not completed"), rows, right=columns[1:])
     if run.status is RunStatus.COMPLETED:
-        say(f"next: labledger show {run.run_id} 0")
+        say(f"next: {to_type(f'labledger show {run.run_id} 0', lab_dir)}")
     else:
-        say(f"next: {_resume(run.run_id, used_up(run.budget, spent))}")
+        say(f"next: {to_type(_resume(run.run_id, used_up(run.budget, spent)), lab_dir)}")
 
 
 VERDICTS = ("pass", "fail", "missing", "error")

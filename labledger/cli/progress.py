@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from labledger.cli.console import console, duration, say, tell
+from labledger.cli.console import console, say, tell_json
 from labledger.cli.event_lines import notable_line
 from labledger.cli.run_view import RunView, spent_texts
+from labledger.terminal_text import escape_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
+    from rich.text import Text
 
     from labledger.records import JsonObject
 
@@ -32,7 +33,7 @@ class JsonWatcher:
 
     def __call__(self, event: JsonObject) -> None:
         if event["event"] != "tick":
-            tell(sys.stdout, json.dumps(event, ensure_ascii=False))
+            tell_json(event)
 
 
 class QuietWatcher(JsonWatcher):
@@ -106,50 +107,52 @@ class LiveWatcher:
         if line is not None and self._live is not None:
             from rich.text import Text
 
-            self._live.console.print(Text(line))
+            self._live.console.print(Text(escape_line(line)))
 
     def _draw(self) -> RenderableType:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
-        from rich.table import Table
         from rich.text import Text
 
         view = self._view
         if not view.total:
-            return Text(view.note or "checking …")
-        eta = view.remaining_s
-        head = Table.grid(padding=(0, 1))
-        head.add_row(
-            ProgressBar(total=view.total, completed=view.committed, width=30),
-            Text(f"{view.committed}/{view.total} committed"),
-            Text(f"{view.running} running", style="cyan"),
-            Text(f"{view.waiting} waiting to commit"),
-            Text(f"{duration(view.elapsed_s)} elapsed", style="dim"),
-            Text(f"{duration(eta)} left" if eta is not None else "", style="dim"),
-        )
-        parts: list[RenderableType] = [Text(view.run_id, style="bold"), head, _variants(view)]
+            return _line(view.note or "checking …")
+        parts: list[RenderableType] = [
+            _line(view.run_id, "bold"),
+            ProgressBar(total=view.total, completed=view.committed),
+            _line(" · ".join(view.standing())),
+            _variants(view),
+        ]
         if texts := spent_texts(view.spent, view.budget):
-            parts.append(Text(" · ".join(texts), style="dim"))
+            parts.append(_line(" · ".join(texts), "dim"))
         if cleaning := view.cleaning_text():
-            parts.append(Text(cleaning, style="dim"))
+            parts.append(_line(cleaning, "dim"))
         if view.note:
-            parts.append(Text(view.note, style="yellow"))
+            parts.append(Text(escape_line(view.note), style="yellow"))
         return Group(*parts)
+
+
+def _line(text: str, style: str = "") -> Text:
+    """Text on one line, whatever the width of the terminal."""
+    from rich.text import Text
+
+    return Text(escape_line(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _variants(view: RunView) -> RenderableType:
     from rich.table import Table
-    from rich.text import Text
 
     drawn = Table.grid(padding=(0, 2))
     names = ("pass rate", "pass", "fail", "missing", "error", "agent", "grade", "infra")
-    drawn.add_row(Text("variant", style="dim"), *(Text(name, style="dim") for name in names))
+    drawn.add_row(_line("variant", "dim"), *(_line(name, "dim") for name in names))
+    for name, column in zip(names, drawn.columns[1:], strict=True):
+        column.min_width = len(name)  # Only the names of variants are cut on a narrow terminal.
     for variant in view.variants[:12]:
         verdicts, statuses = view.verdicts[variant], view.statuses[variant]
         agent = sum(statuses[s] for s in ("agent_error", "agent_timeout", "setup_error"))
         counts = [verdicts[v] for v in ("pass", "fail", "missing", "error")]
         counts += [agent, statuses["grade_error"], statuses["infra_error"]]
-        drawn.add_row(variant, Text(view.rate(variant), style="bold"), *(str(c) for c in counts))
+        drawn.add_row(_line(variant), _line(view.rate(variant), "bold"), *(str(c) for c in counts))
     if len(view.variants) > 12:
         drawn.add_row(f"and {len(view.variants) - 12} more")
     return drawn

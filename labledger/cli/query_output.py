@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, redirect_stdout
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labledger.analysis.query import require_names
-from labledger.cli.console import out, out_json, say, table
+from labledger.cli.console import out, out_exact, out_json, out_json_text, say, table
 from labledger.errors import InvalidInput, Problem, QueryFailed
 from labledger.export.files import replacing
+from labledger.plurals import counted
 
 if TYPE_CHECKING:
     from labledger.analysis.query import ViewInfo
@@ -73,7 +73,7 @@ def answer(ledger: Ledger, asked: Question, form: str, path: Path | None) -> Non
             problem = Problem("--format", "parquet needs a file: name it with --out FILE")
             raise InvalidInput("the query", [problem])
         count = ledger.parquet(asked.sql, path, asked.params, asked.generation)
-        say(f"wrote {count} rows to {path}")
+        say(f"wrote {counted(count, 'row')} to {path}")
         return
     columns, rows = ledger.rows(asked.sql, asked.params, asked.generation)
     with closing(rows):
@@ -99,14 +99,21 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: str)
             out_json([_named(columns, row) for row in rows])
         case "jsonl":
             for row in rows:
-                out(json.dumps(_named(columns, row), ensure_ascii=False))
+                out_json_text(json.dumps(_named(columns, row), ensure_ascii=False))
         case "csv":
-            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer = csv.writer(_ExactStdout(), lineterminator="\n")
             writer.writerow(columns)
             writer.writerows(_plain(row) for row in rows)
         case _:
             problem = Problem("--format", f"found {form!r}; expected one of {', '.join(FORMATS)}")
             raise InvalidInput("the query", [problem])
+
+
+class _ExactStdout:
+    """Where `csv` writes."""
+
+    def write(self, text: str) -> None:
+        out_exact(text)
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from labledger.cli import arguments
 from labledger.errors import InvalidInput, Problem
+from labledger.plurals import counted
 
 _PAGE = Path("report.html")
 
@@ -68,7 +69,7 @@ def report(
     """
     from labledger.analysis.question import Estimand
     from labledger.analysis.report.options import MIB, Logs, ReportOptions
-    from labledger.cli.console import say
+    from labledger.cli.console import exact_stdout, say
     from labledger.reading import open_ledger
 
     if markdown and json:
@@ -83,20 +84,14 @@ def report(
     )
     form = "markdown" if markdown else "json" if json else "html"
     path = out_path or (_PAGE if form == "html" else Path("-"))
+    arguments.require_folder("--out", path)
     with open_ledger(lab_dir=lab_dir) as ledger:
         content = ledger.rendered_report(run_id, form, options)
     if str(path) == "-":
-        _print(content)
+        exact_stdout().write(content)
         return
     _write(path, content)
-    say(f"wrote {path} ({len(content):,} bytes)")
-
-
-def _print(content: bytes) -> None:
-    import sys
-
-    sys.stdout.flush()
-    sys.stdout.buffer.write(content)
+    say(f"wrote {path} ({counted(len(content), 'byte')})")
 
 
 def _write(path: Path, content: bytes) -> None:

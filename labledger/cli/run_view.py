@@ -11,11 +11,16 @@ from labledger.cli.event_lines import owner_line, stopping_note
 from labledger.ledger.model import Spent
 from labledger.ledger.spending import UNITS
 from labledger.passing import PassCounts
+from labledger.plurals import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from labledger.records import JsonObject
+
+
+_LEAST_FINISHED = 3
+"""From fewer trials nothing is foretold."""
 
 
 class RunView:
@@ -41,13 +46,14 @@ class RunView:
         """What the run spent, by every coordinator that it had."""
         self.budget: Mapping[str, float] = {}
         self._began = time.monotonic()
-        self._committed_before = 0
+        self._dispatching_since: float | None = None
 
     def take(self, event: JsonObject) -> None:
         match event["event"]:
             case "run_started":
                 self.run_id, self.total, self.note = event["run_id"], event["total"], ""
-                self.committed = self._committed_before = event["committed"]
+                self.committed = event["committed"]
+                self._dispatching_since = time.monotonic()
                 self.variants, self.width = event["variants"], event["max_concurrency"]
                 self.budget = event["budget"]
                 self._count_earlier(event["counts"])
@@ -97,11 +103,11 @@ class RunView:
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds to the end at the pace so far; None before anything finished."""
-        done = self.committed - self._committed_before + self.waiting
-        if not done:
+        """Seconds to the end at the pace so far; None until as many have ended as run at once."""
+        if self._dispatching_since is None or self.finished < max(self.width, _LEAST_FINISHED):
             return None
-        return self.elapsed_s / done * (self.total - self.committed - self.waiting)
+        seconds = time.monotonic() - self._dispatching_since
+        return seconds / self.finished * (self.total - self.committed - self.waiting)
 
     def all_statuses(self) -> Counter[str]:
         return sum(self.statuses.values(), Counter())
@@ -109,27 +115,33 @@ class RunView:
     def line(self) -> str:
         """One line on where the run stands."""
         statuses = self.all_statuses()
-        eta = self.remaining_s
+        slots, *times = self.standing()
         parts = [
-            f"{self.committed}/{self.total} committed",
-            f"{self.running} running",
-            f"{self.waiting} waiting to commit",
+            slots,
             *(f"{variant} {self.rate(variant)}" for variant in self.variants[:4]),
-            f"{statuses['grade_error']} grade errors",
-            f"{statuses['infra_error']} infra errors",
-            f"{duration(self.elapsed_s)} elapsed",
+            counted(statuses["grade_error"], "grade error"),
+            counted(statuses["infra_error"], "infra error"),
+            *times,
         ]
-        if eta is not None:
-            parts.append(f"about {duration(eta)} left")
         if cleaning := self.cleaning_text():
             parts.append(cleaning)
         return " · ".join([*parts, *spent_texts(self.spent, self.budget)])
 
     def cleaning_text(self) -> str:
-        """How many ended trials are not removed yet, where others wait for that."""
+        """Return how many trial folders await removal, where that is more than usual, or ""."""
         if self.removing <= (self.width if self.in_flight else 0):
             return ""
-        return f"cleaning up {self.removing} trial folder" + ("s" if self.removing > 1 else "")
+        return f"cleaning up {counted(self.removing, 'trial folder')}"
+
+    def standing(self) -> tuple[str, ...]:
+        """How many slots are how far; how long it took, and may still take."""
+        slots = (
+            f"{self.committed}/{self.total} committed · {self.running} running · "
+            f"{self.waiting} waiting to commit"
+        )
+        eta = self.remaining_s
+        left = () if eta is None else (f"about {duration(eta)} left",)
+        return slots, f"{duration(self.elapsed_s)} elapsed", *left
 
     def rate(self, variant: str) -> str:
         """The pass rate of a variant so far, as a percentage."""
@@ -142,7 +154,7 @@ def spent_texts(spent: Mapping[str, Spent], budget: Mapping[str, float]) -> list
         f"{found.total:,.10g} "
         + (f"of {budget[kind]:,.10g} " if kind in budget else "")
         + f"{UNITS[kind]} spent"
-        + (f" (unknown of {found.unknown} trials)" if found.unknown else "")
+        + (f" (unknown of {counted(found.unknown, 'trial')})" if found.unknown else "")
         for kind, found in spent.items()
         if found.known or kind in budget
     ]

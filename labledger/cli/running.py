@@ -126,7 +126,7 @@ class Running:
         if not self.json:
             print_outcome(outcome)
         if not (self.json or self.quiet):
-            print_next(outcome)
+            print_next(outcome, self.lab_dir)
         for miss in misses:
             say(f"gate missed: {miss}")
         code = int(outcome.exit_code)

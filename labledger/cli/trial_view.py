@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from labledger.cli.console import out, table
+from labledger.cli.console import out, out_lines, table
+from labledger.plurals import counted
 
 if TYPE_CHECKING:
     from labledger.reading import Ledger
@@ -66,12 +67,12 @@ def _print_rows(records: JsonObject) -> None:
         for record in records[name]:
             kept = {k: v for k, v in record.items() if k not in _BOOKKEEPING}
             out(f"{name.removesuffix('s')}:")
-            out(_indented(json.dumps(kept, indent=2, ensure_ascii=False)))
+            out_lines(_indented(json.dumps(kept, indent=2, ensure_ascii=False)))
     if records["metrics"]:
         rows = [(m["metric_id"], m["source"], m["value"]) for m in records["metrics"]]
         table(("metric", "from", "value"), rows, right=("value",))
     if records["events"]:
-        out(f"{len(records['events'])} events")
+        out(counted(len(records["events"]), "event"))
 
 
 _BOOKKEEPING = frozenset(
@@ -127,13 +128,13 @@ def _named(paths: list[str], total: int) -> str:
 
 
 def _print_text(name: str, content: bytes, *, full: bool) -> None:
-    lines = content.decode("utf-8", "replace").splitlines()
+    lines = content.decode("utf-8", "replace").removesuffix("\n").split("\n")
     shown = lines if full else lines[:_HEAD_LINES]
-    out(f"--- {name} ({len(content)} bytes)")
-    out(_indented("\n".join(shown)))
+    out(f"--- {name} ({counted(len(content), 'byte')})")
+    out_lines(_indented("\n".join(shown)))
     if len(shown) < len(lines):
-        out(f"    … {len(lines) - len(shown)} more lines; --full prints them")
+        out(f"    … {counted(len(lines) - len(shown), 'more line')}; --full prints them")
 
 
 def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
+    return "\n".join(f"    {line}" for line in text.split("\n"))

@@ -10,6 +10,7 @@ from typing import Any
 from labledger import references
 from labledger.experiment import staging
 from labledger.experiment.findings import FieldPath, Finding, Refused
+from labledger.near_names import near_names
 from labledger.records import JsonObject
 
 PHASES: dict[str, FieldPath] = {
@@ -192,6 +193,13 @@ def _grader_binding_findings(sound: _Sound) -> Iterator[Finding]:
 def _phase_findings(sound: _Sound, path: FieldPath) -> Iterator[Finding]:
     if sound.get((*path, "command", 0)) == "":
         yield Finding((*path, "command", 0), "is empty; expected the program to start")
+    for place, text in _texts(sound, path):
+        for name in references.names(text):
+            if references.is_contract_name(name) and name not in references.CONTRACT_NAMES:
+                known = sorted(references.CONTRACT_NAMES)
+                near = near_names(name, known) or known
+                hint = f"such names are {' '.join(f'${one}' for one in near)}"
+                yield Finding(place, f"${name} is no name that a container has", hint)
     for place, name, _ in sound.mapping((*path, "env")):
         if references.is_contract_name(name):
             yield Finding(place, f"{name} is set by labledger in every container")

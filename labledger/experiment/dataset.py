@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import hashlib
 import sys
@@ -19,6 +18,7 @@ from labledger.experiment.clusters import cluster_of
 from labledger.experiment.findings import Refused
 from labledger.experiment.task_row import frozen_row, is_plainly_valid, workspace_source
 from labledger.experiment.workspaces import Packed, Source, check_inline
+from labledger.near_names import near_names
 from labledger.records import JsonObject
 from labledger.store import ArtifactStore
 
@@ -232,7 +232,7 @@ class _Reader:
 def _selection_problems(reader: _Reader) -> Iterator[Problem]:
     ids = list(reader.lines_by_id)
     for glob in sorted(reader.unmatched if ids else ()):
-        close = difflib.get_close_matches(glob, ids[:2_000], n=1)
+        close = near_names(glob, ids[:2_000])
         known = ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")
         hint = f"did you mean {close[0]}?" if close else f"task ids: {known}"
         yield Problem("--task", f"{glob!r} matches none of {len(ids):,} tasks", hint=hint)

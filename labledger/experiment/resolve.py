@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -19,6 +18,7 @@ from labledger.experiment.checks import PHASES, authored_variants, lookup, phase
 from labledger.experiment.dataset import Dataset, Selection, TaskRef, read_tasks
 from labledger.experiment.findings import FieldPath, Refused
 from labledger.experiment.staging import StagedFile
+from labledger.near_names import near_names
 from labledger.records import JsonObject, Slot
 from labledger.references import is_contract_name, names
 from labledger.store import ArtifactStore
@@ -133,7 +133,7 @@ class ResolvedExperiment:
         neither = "neither " if variant else "not "
         message = f"${name} is {neither}{by_variant}set by --env, --env-file or the environment"
         bound = {key for v in self.document["variants"] for key in v["bindings"]}
-        close = difflib.get_close_matches(name, sorted(bound | set(known)), n=1)
+        close = near_names(name, sorted(bound | set(known)))
         hint = f"pass --env {name}=… or export {name}"
         if close:
             hint = f"did you mean ${close[0]}? otherwise {hint}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import unicodedata
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from labledger import resources
 from labledger.errors import InvalidInput, Problem
+from labledger.near_names import near_names
 
 PROFILES = {
     "agent-eval": "two variants of an agent on small programming tasks, graded by tests",
@@ -112,6 +112,6 @@ def _check_empty(directory: Path) -> None:
 
 
 def _unknown_profile(profile: str) -> Problem:
-    close = difflib.get_close_matches(profile, PROFILES, n=1)
+    close = near_names(profile, PROFILES)
     expected = f"did you mean {close[0]!r}?" if close else f"known profiles: {', '.join(PROFILES)}"
     return Problem("--profile", f"there is no profile {profile!r}; {expected}")

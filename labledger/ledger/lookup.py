@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
 from labledger.errors import RunNotFound
 from labledger.ledger.connection import Connection
+from labledger.near_names import near_names
 
 _GENERATION = re.compile(r"(.+)\.g([1-9][0-9]{0,8})")
 
@@ -64,7 +64,7 @@ def run_number(connection: Connection, run_id: str) -> int:
         .scalars()
         .all()
     )
-    close = difflib.get_close_matches(run_id, known, n=3)
+    close = near_names(run_id, known, 3)
     names = close or list(known[:3])
     listed = " or ".join(names)
     raise RunNotFound(

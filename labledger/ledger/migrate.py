@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -177,7 +178,7 @@ def run_alembic(connection: Connection, revision: str = "head") -> None:
         "sqlite://", module=DRIVER, creator=lambda: _Lent(connection.driver), poolclass=NullPool
     )
     try:
-        with engine.connect() as lent:
+        with _only_warnings(logging.getLogger("alembic")), engine.connect() as lent:
             config.attributes["connection"] = lent
             command.upgrade(config, revision)
     except DBAPIError as error:
@@ -201,6 +202,17 @@ class _Lent:
 
     def close(self) -> None:
         """Leave that to the owner."""
+
+
+@contextmanager
+def _only_warnings(logger: logging.Logger) -> Iterator[None]:
+    """Keep what a library says of its own doings out of the log of whoever uses labledger."""
+    level = logger.level
+    logger.setLevel(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _revision(connection: Connection, path: Path) -> str | None:

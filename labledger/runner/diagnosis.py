@@ -12,6 +12,7 @@ from labledger.errors import EngineUnavailable, LabLedgerError, LedgerMissing
 from labledger.ledger import migrate
 from labledger.ledger.engine import DRIVER, driver_risk
 from labledger.ledger.reader import LedgerReader
+from labledger.plurals import counted
 from labledger.records import JsonObject, RunStatus
 from labledger.runner.checks import Check, check_room
 from labledger.runner.lab import Lab
@@ -81,7 +82,9 @@ def _ledger(lab: Lab) -> Iterator[Check]:
     with LedgerReader.open(lab.ledger) as reader:
         runs = reader.runs()
     size = sum(f.stat().st_size for f in lab.root.glob("ledger.sqlite*"))
-    detail = f"{lab.ledger}: revision {migrate.HEAD}, {len(runs)} runs, {size / 1e6:.1f} MB"
+    detail = (
+        f"{lab.ledger}: revision {migrate.HEAD}, {counted(len(runs), 'run')}, {size / 1e6:.1f} MB"
+    )
     yield Check("ledger", detail)
     yield _old_files(lab)
     for run in runs:
@@ -91,7 +94,7 @@ def _ledger(lab: Lab) -> Iterator[Check]:
                 "run",
                 f"{run.run_id} stopped at {run.next_schedule_idx} of {run.total_slots} slots",
                 ok=False,
-                hint=f"labledger resume {run.run_id}",
+                hint=f"`labledger resume {run.run_id}` goes on with it",
                 warning=True,
             )
 

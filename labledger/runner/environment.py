@@ -57,10 +57,10 @@ def missing(names: Iterable[str], values: Mapping[str, str]) -> list[str]:
     return sorted(name for name in names if name not in values)
 
 
-def gather(assignments: Sequence[str], files: Sequence[Path]) -> dict[str, str]:
+def gather(assignments: Sequence[str], files: Sequence[Path | str]) -> dict[str, str]:
     """All values: `--env` wins over `--env-file`, a later file over an earlier."""
     values = dict(os.environ)
     for path in files:
-        values.update(read_env_file(path))
+        values.update(read_env_file(Path(path)))
     values.update(parse_assignments(assignments))
     return values

@@ -19,13 +19,13 @@ class Lab:
     root: Path
 
     @classmethod
-    def find(cls, given: Path | None = None) -> Lab:
+    def find(cls, given: Path | str | None = None) -> Lab:
         """The lab folder given, else the one `LABLEDGER_DIR` names, else the nearest upwards.
 
         Where there is none upwards, the one that would be made here.
         """
         if given is not None:
-            return cls(given.absolute())
+            return cls(Path(given).absolute())
         if named := os.environ.get(VARIABLE):
             return cls(Path(named).absolute())
         here = Path.cwd()

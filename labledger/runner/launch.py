@@ -90,7 +90,9 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
     values = environment.gather(options.env, options.env_files)
     with LedgerReader.open(lab.ledger) as reader:
         run = reader.run(run_id)
-        if run.status is not RunStatus.COMPLETED:
+        if run.status is RunStatus.COMPLETED:
+            _tell_changes(run, reader.task_digests(run_id), options)
+        else:
             if not options.frozen and run.regrades is None:
                 refuse_changed(run, reader.task_digests(run_id), options)
             require_means(run_id, run.resolved, run.resolved["environment"], run.images, values)
@@ -121,6 +123,21 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
         listed = "\n".join(f"  {change}" for change in changes)
         message = f"the experiment of {run.run_id} has changed since it was started:\n{listed}"
         raise ExperimentChanged(message, hint=hint)
+
+
+def _tell_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
+    """Warn where the experiment of a complete run has changed: resuming does not run it again."""
+    if options.frozen or run.regrades is not None or not Path(run.source_path).exists():
+        return
+    try:
+        refuse_changed(run, tasks, options)
+    except ExperimentChanged as changed:
+        what = "; ".join(line.strip() for line in changed.message.splitlines()[1:])
+        message = (
+            f"{run.run_id} is complete and stays as it is, though its experiment has changed "
+            f"since ({what}); `labledger run {run.source_path}` starts a new run"
+        )
+        options.tell(event("warning", message=message))
 
 
 def require_means(

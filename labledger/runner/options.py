@@ -23,7 +23,7 @@ from labledger.runner.stopping import StopRequest
 class RunOptions:
     """How to run, as far as the experiment does not say it."""
 
-    lab_dir: Path | None = None
+    lab_dir: Path | str | None = None
     run_id: str | None = None
     max_concurrency: int | None = None
     limit: int | None = None
@@ -31,7 +31,7 @@ class RunOptions:
     variants: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     """`NAME=VALUE` words."""
-    env_files: tuple[Path, ...] = ()
+    env_files: tuple[Path | str, ...] = ()
     frozen: bool = False
     """Resume with what the run was started with, whatever became of its files."""
     take_over: bool = False

@@ -20,6 +20,7 @@ from labledger.errors import (
 )
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.ledger import migrate, place
+from labledger.plurals import counted
 from labledger.records import JsonObject
 from labledger.runner.checks import Check, check_room
 from labledger.runner.image_probes import ImageProbes
@@ -100,9 +101,9 @@ def _check_experiment(experiment: ResolvedExperiment) -> Iterator[Check]:
     variants, tasks = len(experiment.variants), len(experiment.tasks)
     yield Check(
         "experiment",
-        f"{variants} variants × {tasks} tasks × "
-        f"{experiment.document['design']['replications']} replications = "
-        f"{experiment.total_slots} slots; {files} files to stage",
+        f"{counted(variants, 'variant')} × {counted(tasks, 'task')} × "
+        f"{counted(experiment.document['design']['replications'], 'replication')} = "
+        f"{counted(experiment.total_slots, 'slot')}; {counted(files, 'file')} to stage",
     )
     if experiment.document["grader"]["sealed"]:
         yield Check("grader", contract.Sealing.of(experiment.document).meaning)

@@ -11,6 +11,7 @@ from labledger.export.files import Difference, NotRegularError, read_regular
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.slot_checks import UNREADABLE
 from labledger.ledger.verify import verify
+from labledger.plurals import counted
 from labledger.records import JsonObject, RunStatus
 from labledger.runner.lab import Lab
 
@@ -25,10 +26,16 @@ class Report:
     findings: tuple[str, ...]
 
     def line(self) -> str:
-        looked = f"{self.runs} runs, {self.slots} commits, {self.artifacts} artifacts"
+        looked = ", ".join(
+            (
+                counted(self.runs, "run"),
+                counted(self.slots, "commit"),
+                counted(self.artifacts, "artifact"),
+            )
+        )
         if not self.findings:
             return f"verified: {looked}; nothing was changed, removed or inserted"
-        return f"{len(self.findings)} findings in {looked}"
+        return f"{counted(len(self.findings), 'finding')} in {looked}"
 
     def as_json(self) -> JsonObject:
         return {

@@ -327,6 +327,11 @@ class TrialSpec:
         return env
 
 
+def mount(source: Path, inside: str, *, read_only: bool = False) -> JsonObject:
+    """A folder of the host in a container. Unlike a bind in text, its path may hold a colon."""
+    return {"Type": "bind", "Source": str(source), "Target": inside, "ReadOnly": read_only}
+
+
 def trial_folder(run_dir: Path, schedule_idx: int, attempt: int) -> Path:
     """Where an attempt's inputs and outputs lie on the host."""
     return run_dir / "trials" / f"{schedule_idx:06d}-{attempt}"

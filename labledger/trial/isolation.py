@@ -49,14 +49,14 @@ def sweep_config(spec: TrialSpec) -> JsonObject:
         for name, inside in _WRITTEN.items()
         if (spec.folder / name).exists()
     }
-    binds = [f"{path}:{inside}" for path, inside in left.items()]
+    mounts = [contract.mount(path, inside) for path, inside in left.items()]
     return config | {
         "Entrypoint": ["chmod", "-R", "a+rwX,-t"],
         "Cmd": list(left.values()),
         "Env": [],
         "User": "0",
         "Labels": config["Labels"] | {Labels.HELPER: "sweep"},
-        "HostConfig": config["HostConfig"] | {"Binds": binds, "Tmpfs": {}},
+        "HostConfig": config["HostConfig"] | {"Mounts": mounts, "Tmpfs": {}},
     }
 
 
@@ -85,11 +85,11 @@ def _host_config(spec: TrialSpec) -> JsonObject:
     resources = runtime["resources"]
     folder = spec.folder
     return {
-        "Binds": [
-            f"{folder / 'in'}:{contract.IN}:ro",
-            f"{spec.plan.deps_dir}:{contract.DEPS}:ro",
-            *sealing.binds(spec),
-            *(f"{folder / name}:{inside}" for name, inside in _WRITTEN.items()),
+        "Mounts": [
+            contract.mount(folder / "in", contract.IN, read_only=True),
+            contract.mount(spec.plan.deps_dir, contract.DEPS, read_only=True),
+            *sealing.mounts(spec),
+            *(contract.mount(folder / name, inside) for name, inside in _WRITTEN.items()),
         ],
         "NetworkMode": "none" if runtime["network"] == "none" else "default",
         "CapDrop": ["ALL"],

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 
+from labledger.records import JsonObject
 from labledger.trial import contract, inputs
 from labledger.trial.contract import Sealing, TrialSpec
 
 _FOR_ALL = 0o755
 
 
-def binds(spec: TrialSpec) -> list[str]:
+def mounts(spec: TrialSpec) -> list[JsonObject]:
     """What is mounted of the grader. The agent's user cannot enter the folder around both."""
     folder = spec.folder / "sealed"
     match spec.plan.sealing:
@@ -19,11 +20,11 @@ def binds(spec: TrialSpec) -> list[str]:
             return []
         case Sealing.UNREADABLE:
             return [
-                f"{folder}:{contract.SEALED}/in:ro",
-                f"{spec.plan.sealed_dir}:{contract.SEALED}/grader:ro",
+                contract.mount(folder, f"{contract.SEALED}/in", read_only=True),
+                contract.mount(spec.plan.sealed_dir, f"{contract.SEALED}/grader", read_only=True),
             ]
         case Sealing.AFTER_AGENT:
-            return [f"{folder}:{contract.SEALED}:ro"]
+            return [contract.mount(folder, contract.SEALED, read_only=True)]
 
 
 def tmpfs(spec: TrialSpec) -> dict[str, str]:

@@ -146,3 +146,29 @@ def test_an_unknown_run_names_its_like(stopped: Project) -> None:
     with pytest.raises(RunNotFound) as caught:
         stopped.go_on("stoped")
     assert caught.value.hint == "did you mean stopped?"
+
+
+def test_a_complete_run_says_that_its_experiment_has_changed(fresh: Project) -> None:
+    """Resuming it runs nothing, and whoever expected that is told what a new run would do."""
+    warnings: list[str] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        warnings.extend([event["message"]] if event["event"] == "warning" else [])
+
+    assert fresh.go_on("stopped", tell=listen).complete
+    assert fresh.go_on("stopped", tell=listen).complete
+    assert warnings == []
+    agent_file(fresh)
+    assert fresh.go_on("stopped", tell=listen).complete
+    (warning,) = warnings
+    assert "stopped is complete and stays as it is" in warning
+    assert "agent.sh changed (a file of the agent)" in warning
+    assert f"`labledger run {fresh.experiment}` starts a new run" in warning
+
+
+def test_a_lab_folder_may_hold_a_colon(tmp_path: Path) -> None:
+    """Its trials run, and a sealed grader's too: what is mounted is not written in one word."""
+    project = Project(tmp_path / "at 12:30", {"a": RIGHT})
+    project.document["benchmark"]["grader"]["sealed"] = True
+    project.save()
+    assert project.start("colon").summary["totals"]["pass"] == 2

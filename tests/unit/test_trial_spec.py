@@ -130,7 +130,7 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     assert host["CapDrop"] == ["ALL"]
     assert (host["Memory"], host["MemorySwap"]) == (256 << 20, 256 << 20)
     assert (host["PidsLimit"], host["NanoCpus"]) == (128, 1_000_000_000)
-    writable = [bind.split(":")[1] for bind in host["Binds"] if not bind.endswith(":ro")]
+    writable = [mount["Target"] for mount in host["Mounts"] if not mount["ReadOnly"]]
     assert writable == ["/agentlab/out", "/agentlab/state", "/agentlab/workspace"]
     assert "Runtime" not in host
     full = made.spec(
@@ -235,7 +235,7 @@ def test_sealed_before_the_start(made: Trials, sealing: Sealing) -> None:
     assert config["Cmd"][6:8] == [sealing.value, agent_user or ""]
     scripts = [str(path.relative_to(spec.folder)) for path in spec.folder.rglob("grader.sh")]
     closed = config["HostConfig"]["Tmpfs"].get("/agentlab/sealed", "")
-    mounted = [bind.split(":")[1] for bind in config["HostConfig"]["Binds"]]
+    mounted = [mount["Target"] for mount in config["HostConfig"]["Mounts"]]
     mounted = [place for place in mounted if place.startswith("/agentlab/sealed")]
     expected = {
         Sealing.NONE: (["in/grader.sh"], "", []),

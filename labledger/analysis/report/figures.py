@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from labledger.clock import parse
+from labledger.plurals import counted as counted
 from labledger.records import JsonObject
 
 
 def count(number: int) -> str:
     return f"{number:,}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Such as ``1 task`` or ``2,000 tasks``."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def rate(estimate: JsonObject | None) -> str:

@@ -1,0 +1,156 @@
+"""Tables for people, laid out so that no name, number or time is broken across lines.
+
+On a terminal, columns of text are wrapped to its width. Where the columns do not fit beside each
+other, the first stands on a line of its own above the others; where that does not help, each row
+is a list of its fields. Off a terminal every row is one line. `console.table` fills it, with text
+that is escaped already, and writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_WRAPPED_WIDTH = 16
+"""A column of sentences is not narrower than that."""
+_LONGEST_NAME = 48
+"""Longer words, such as JSON without spaces, are folded."""
+_GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A table as text."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    right: frozenset[str]
+
+    def without_first(self) -> Content:
+        return Content(self.columns[1:], [row[1:] for row in self.rows], self.right)
+
+
+def draw(content: Content, console: Console) -> str:
+    """Return the table as it is to be written on a console."""
+    natural = [max(map(_width, texts)) for texts in _by_column(content)]
+    if not console.is_terminal:
+        console.width = sum(natural) + 3 * len(natural)
+    with console.capture() as drawing:
+        for part in _drawn(content, natural, console.width):
+            console.print(part)
+    return drawing.get()
+
+
+def _drawn(content: Content, natural: Sequence[int], width: int) -> Iterator[RenderableType]:
+    if sum(natural) + 3 * (len(natural) - 1) <= width:
+        yield _plain_table(content, natural, gap=3)
+    elif widths := _fitted(content, width):
+        yield _plain_table(content, widths, gap=_GAP)
+    elif len(natural) > 1 and (widths := _fitted(content.without_first(), width - _GAP)):
+        yield from _under_first_column(content, widths)
+    else:
+        yield from _records(content)
+
+
+def _fitted(content: Content, width: int) -> list[int] | None:
+    """Widths of the columns that together fill at most `width`; None where they cannot fit."""
+    texts = _by_column(content)
+    natural = [max(map(_width, column)) for column in texts]
+    widths = [
+        min(most, max(_longest_word(column), _WRAPPED_WIDTH))
+        for most, column in zip(natural, texts, strict=True)
+    ]
+    spare = width - _GAP * (len(widths) - 1) - sum(widths)
+    if spare < 0:
+        return None
+    by_need = sorted(range(len(widths)), key=lambda n: natural[n] - widths[n])
+    for done, number in enumerate(by_need):
+        more = min(natural[number] - widths[number], spare // (len(widths) - done))
+        widths[number] += more
+        spare -= more
+    return widths
+
+
+def _longest_word(texts: Iterable[str]) -> int:
+    """Cells that the longest word needs which is not to be folded."""
+    lengths = (_width(word) for text in texts for word in text.split())
+    return max((n for n in lengths if n <= _LONGEST_NAME), default=1)
+
+
+def _by_column(content: Content) -> list[tuple[str, ...]]:
+    return list(zip(content.columns, *content.rows, strict=True))
+
+
+def _width(text: str) -> int:
+    from rich.cells import cell_len
+
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _plain_table(content: Content, widths: Sequence[int], *, gap: int) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=gap < 3, expand=False
+    )
+    for name, width in zip(content.columns, widths, strict=True):
+        drawn.add_column(Text(name), justify=_side(content, name), overflow="fold", width=width)
+    for row in content.rows:
+        drawn.add_row(*map(Text, row))
+    return drawn
+
+
+def _under_first_column(content: Content, widths: Sequence[int]) -> Iterator[RenderableType]:
+    """Each row as the first column's text, and under it the others."""
+    from rich.rule import Rule
+    from rich.text import Text
+
+    rest = content.without_first()
+    yield Text(content.columns[0], style="bold")
+    yield _line(rest, rest.columns, widths, style="bold")
+    yield Rule(style="none")
+    for row in content.rows:
+        yield Text(row[0], overflow="fold")
+        yield _line(rest, row[1:], widths)
+
+
+def _line(
+    content: Content, row: Sequence[str], widths: Sequence[int], *, style: str = ""
+) -> RenderableType:
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table.grid(padding=(0, _GAP, 0, 0))
+    for name, width in zip(content.columns, widths, strict=True):
+        drawn.add_column(justify=_side(content, name), overflow="fold", width=width)
+    drawn.add_row(*(Text(text, style=style) for text in row))
+    return Padding(drawn, (0, 0, 0, _GAP))
+
+
+def _records(content: Content) -> Iterator[RenderableType]:
+    """Each row as a list of its fields."""
+    from rich.rule import Rule
+    from rich.table import Table
+    from rich.text import Text
+
+    for number, row in enumerate(content.rows, 1):
+        drawn = Table.grid(padding=(0, _GAP, 0, 0))
+        drawn.add_column(no_wrap=True)
+        drawn.add_column(overflow="fold")
+        for name, text in zip(content.columns, row, strict=True):
+            drawn.add_row(Text(name, style="bold"), Text(text))
+        yield Rule(Text(f"row {number}"), align="left", style="none")
+        yield drawn
+    if not content.rows:
+        yield Text(", ".join(content.columns), style="bold")
+
+
+def _side(content: Content, name: str) -> Any:
+    return "right" if name in content.right else "left"

@@ -1,0 +1,68 @@
+"""Make text safe for a terminal: what does not print is shown as an escape, such as ``\\x1b``.
+
+What a container, a task or an experiment wrote may hold control characters, which move the cursor
+or set the title; characters that reverse the direction of text; and characters without a width,
+which make two names look alike. The command line writes such text nowhere without these functions.
+Escapes are for people and cannot be reversed: exact formats (JSON, CSV, mirrors) do not use them.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+
+_INVISIBLE = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u180f\u3164\uffa0"
+) | frozenset(map(chr, range(0xE0100, 0xE01F0)))
+"""Characters that Unicode counts as letters or marks, and that no terminal shows."""
+
+_TAB_WIDTH = 8
+
+
+class Replacements(dict[int, str]):
+    """What `str.translate` puts in the place of characters that do not print, found as needed."""
+
+    def __init__(self, replace: Callable[[str], str], kept: str = "") -> None:
+        super().__init__({ord(character): character for character in kept})
+        self._replace = replace
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        self[code] = character if is_shown(character) else self._replace(character)
+        return self[code]
+
+
+def is_shown(character: str) -> bool:
+    """Whether a terminal shows one character as itself, or as a space."""
+    if character in _INVISIBLE:
+        return False
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def escape_line(text: str) -> str:
+    """Return text as part of one line: everything that does not print is an escape, as in ``\\n``.
+
+    >>> escape_line("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
+
+
+def escape_lines(text: str) -> str:
+    """Return text of several lines with each line escaped. Tabs become spaces."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join(escape_line(line.expandtabs(_TAB_WIDTH)) for line in lines)
+
+
+def escape_json(document: str) -> str:
+    """Return JSON whose strings hold what does not print as ``\\u`` escapes: the same values."""
+    return document if document.isascii() and document.isprintable() else document.translate(_JSON)
+
+
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[n : n + 4]}" for n in range(0, len(units), 4))
+
+
+_VISIBLE = Replacements(lambda character: character.encode("unicode_escape").decode("ascii"))
+_JSON = Replacements(_json_escape, kept="\n")

@@ -1,0 +1,177 @@
+"""A ledger in which every text that a container, a task or an experiment wrote is hostile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ledger_kit as kit
+from terminal_kit import HOSTILE
+
+from labledger.cli.progress import LiveWatcher, PlainWatcher
+from labledger.ledger.engine import DRIVER
+from labledger.ledger.model import Dispatch, Lease, Owner, Variant
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import (
+    Artifact,
+    Event,
+    JsonObject,
+    Metric,
+    RunStatus,
+    Slot,
+    SlotStatus,
+    TrialIds,
+    TrialResult,
+)
+from labledger.runner.events import event
+
+RUN, UNFINISHED = "run-1", "run-2"
+VARIANTS = (f"base{HOSTILE}", f"treat{HOSTILE}")
+TASKS = 6
+STATUSES = (SlotStatus.COMPLETED, SlotStatus.COMPLETED, SlotStatus.AGENT_ERROR)
+
+
+def make(folder: Path) -> Path:
+    """One run that is complete and one that is not, in the lab of a folder."""
+    path = kit.make_ledger(folder)
+    with kit.open_writer(path) as writer:
+        lease = _begin(writer, RUN)
+        for slot in _slots():
+            writer.commit_result(lease, _result(RUN, slot))
+        writer.release_lease(lease, RunStatus.COMPLETED)
+        lease = _begin(writer, UNFINISHED)
+        writer.journal_dispatch(lease, [Dispatch(0, 1, f"c{HOSTILE}", HOSTILE, kit.TIMES[0])])
+        writer.stage(lease, _result(UNFINISHED, next(_slots())), final=True)
+    return path
+
+
+def tables(path: Path) -> list[str]:
+    """Every table of a ledger."""
+    raw = DRIVER.connect(str(path))
+    names = raw.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+    found = [name for (name,) in names if not name.startswith("sqlite_")]
+    raw.close()
+    return found
+
+
+def poison(path: Path, table: str) -> list[str]:
+    """Put hostile text into every text column of a table that takes it; which columns did."""
+    raw = DRIVER.connect(str(path), isolation_level=None)
+    for name, kind in raw.execute("SELECT name, type FROM sqlite_schema").fetchall():
+        if kind == "trigger":
+            raw.execute(f"DROP TRIGGER {name}")
+    poisoned = []
+    for _, column, kind, *_ in raw.execute(f"PRAGMA table_info({table})").fetchall():
+        if kind.upper() not in ("TEXT", "ANY"):
+            continue
+        try:
+            raw.execute(f"UPDATE {table} SET {column} = {column} || ?", (HOSTILE,))
+            poisoned.append(f"{table}.{column}")
+        except DRIVER.Error:
+            continue  # Its values are checked: only the words that are allowed can stand there.
+    raw.close()
+    return poisoned
+
+
+def watch_live() -> None:
+    """Show the events of a run as a live display does."""
+    with LiveWatcher() as watcher:
+        for told in _events():
+            watcher(told)
+
+
+def watch_plainly() -> None:
+    """Show the events of a run as lines."""
+    watcher = PlainWatcher()
+    for told in _events():
+        watcher(told)
+
+
+def _events() -> Iterator[JsonObject]:
+    who = {"host": HOSTILE, "pid": 1, "since": HOSTILE, "expires_at": HOSTILE, "run_id": HOSTILE}
+    yield event("waiting_for_lease", **who, seconds=1)
+    begun = {"committed": 0, "staged": 1, "begun": 1, "total": 4, "max_concurrency": 1}
+    known = {"budget": {}, "spent": {}, "variants": VARIANTS, "folder": HOSTILE}
+    yield event("run_started", run_id=HOSTILE, **begun, **known)
+    slot = {"schedule_idx": 0, "variant_id": VARIANTS[0], "task_id": HOSTILE}
+    ended = {"status": HOSTILE, "reason": HOSTILE, "will_retry": True}
+    yield event("trial_finished", **slot, **ended)
+    yield event("warning", message=HOSTILE)
+    yield event("dispatch_paused", cause="engine", message=HOSTILE)
+    yield event("run_wanted", **who)
+    yield event("slot_committed", **slot, status="completed", verdict="pass", waiting=0)
+    yield event("tick", running=1, waiting=0)
+
+
+def _begin(writer: LedgerWriter, run_id: str) -> Lease:
+    roles = ("baseline", "treatment")
+    run = kit.new_run(
+        run_id,
+        experiment_id=f"demo{HOSTILE}",
+        name=HOSTILE,
+        authored=HOSTILE,
+        source_path=f"/tmp/{HOSTILE}",
+        images={f"image{HOSTILE}": HOSTILE},
+        labledger_version=HOSTILE,
+        variants=tuple(
+            Variant(name, role, {"mode": HOSTILE, HOSTILE: HOSTILE})
+            for name, role in zip(VARIANTS, roles, strict=True)
+        ),
+    )
+    tasks = ((f"t{n}{HOSTILE}", HOSTILE, {"id": f"t{n}", "task": HOSTILE}) for n in range(TASKS))
+    writer.create_run(run, tasks, _slots())
+    return writer.acquire_lease(run_id, Owner(f"host{HOSTILE}", 1, HOSTILE), 30.0)
+
+
+def _slots() -> Iterator[Slot]:
+    for idx in range(TASKS * len(VARIANTS)):
+        yield Slot(idx, VARIANTS[idx % 2], f"t{idx // 2}{HOSTILE}", 0)
+
+
+def _result(run_id: str, slot: Slot) -> TrialResult:
+    idx = slot.schedule_idx
+    ids = TrialIds.of(run_id, slot)
+    log = Artifact.inline(f"first\n{HOSTILE}\n\x00\tlast\n".encode())
+    own = {"ids": ids.as_json()}
+    score = kit.score(idx, "pass" if idx % 4 else "fail", float(idx), run_id) | own
+    score |= {"primary_metric_name": f"m{HOSTILE}", "error": {"message": HOSTILE}}
+    prediction = kit.prediction(idx, run_id) | own
+    prediction["prediction"] = {"kind": "text", "value": HOSTILE}
+    evidence = kit.evidence(idx, log, 1, run_id) | own
+    logs = ("agent_stdout", "agent_stderr", "grader_stdout", "workspace_patch")
+    evidence["evidence"] = dict.fromkeys(logs, log.reference)
+    evidence["ext"] = {
+        "notes": [HOSTILE],
+        "problems": {HOSTILE: HOSTILE},
+        "isolation": _isolation(),
+    }
+    fields: dict[str, Any] = {
+        "ids": ids,
+        "status": STATUSES[idx % len(STATUSES)],
+        "reason": HOSTILE,
+        "message": HOSTILE,
+        "outcome": HOSTILE,
+        "container": f"c{HOSTILE}{idx}",
+        "image_ref": HOSTILE,
+        "image_id": HOSTILE,
+        "scores": (score,),
+        "predictions": (prediction,),
+        "evidence": (evidence,),
+        "metrics": (Metric(f"cost{HOSTILE}", "result", 1.0), Metric("model", "result", HOSTILE)),
+        "events": (Event(0, HOSTILE, {"type": HOSTILE, HOSTILE: [HOSTILE, "\x00"]}),),
+        "artifacts": (log,),
+    }
+    return kit.result(idx, run_id, **fields)
+
+
+def _isolation() -> JsonObject:
+    return {
+        "agent_user": HOSTILE,
+        "sealed": "none",
+        "checked": "before_grading",
+        "tampering_suspected": [HOSTILE],
+        "tampering_total": 1,
+        "setup": False,
+        "workspace_hooks": [HOSTILE],
+    }

@@ -1,0 +1,288 @@
+"""What a new user meets at the edges: hints, refusals, streams and names of every kind."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import ledger_kit as kit
+import pytest
+from experiments import command_env, command_line
+from terminal_kit import Case, show
+
+import labledger
+from labledger import RunOptions, errors
+from labledger.cli.next_steps import to_type, typed_lab_dir, with_lab_dir
+from labledger.errors import QueryFailed
+from labledger.experiment.authoring import load_experiment
+from labledger.ledger import migrate
+from labledger.near_names import near_names
+from labledger.plurals import counted
+from labledger.reading import open_ledger
+from labledger.references import CONTRACT_NAMES
+from labledger.runner.lab import Lab
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lab with a run of four committed slots."""
+    folder = tmp_path_factory.mktemp("edges")
+    with kit.open_writer(kit.make_ledger(folder)) as writer:
+        lease = kit.begin_run(writer)
+        for idx in range(4):
+            writer.commit_result(lease, kit.result(idx))
+    return folder
+
+
+def command(folder: Path, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command_line(*words),
+        cwd=folder,
+        env=command_env(**env),
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=False,
+    )
+
+
+# -- hints
+
+
+def test_what_to_type_next_names_the_lab_folder(folder: Path, tmp_path: Path) -> None:
+    """Hints of results and errors can be typed as they stand, whatever the path."""
+    place = tmp_path / "my lab"
+    (folder / ".lab").rename(place)
+    try:
+        named = f"--lab-dir '{place}'"
+        status = command(tmp_path, "status", "run-1", "--lab-dir", place)
+        assert f"next: labledger resume run-1 {named}\n" in status.stderr
+        absent = command(tmp_path, "query", "SELECT nothing FROM nowhere(1)", f"--lab-dir={place}")
+        assert f"`labledger query --schema {named}` lists" in absent.stderr
+    finally:
+        place.rename(folder / ".lab")
+    assert "--lab-dir" not in command(folder, "status", "run-1").stderr
+
+
+def test_commands_are_named_with_the_lab_folder_once() -> None:
+    """Only commands that have a lab folder, and none that names one itself."""
+    lab = Path("/my lab")
+    text = "`labledger resume r`, `labledger init DIR`, `labledger import S --lab-dir NEW`, `sh`"
+    assert with_lab_dir(text, None) == text
+    assert with_lab_dir(text, lab) == text.replace("resume r`", "resume r --lab-dir '/my lab'`")
+    assert to_type("labledger runs", None) == "labledger runs"
+    assert typed_lab_dir(["runs", "--lab-dir", "/a"]) == Path("/a")
+    assert typed_lab_dir(["runs", "--lab-dir=/a"]) == Path("/a")
+    assert typed_lab_dir(["runs", "--lab-dir"]) is None
+
+
+REFUSED = [
+    (["run", "-n", "x", "."], "--max-concurrency: found 'x'; expected a whole number"),
+    (["run", "-n", "0", "."], "--max-concurrency: found '0'; expected 1 or more"),
+    (["run", ".", "--max-error-rate", "2"], "--max-error-rate: found '2'; expected 1 or less"),
+    (["run", ".", "--patience", "x"], "--patience: found 'x'; expected a number"),
+    (["run", ".", "--keep", "x"], "--keep: found 'x'; expected one of none, failed, all"),
+    (["run", ".", "--limt", "1"], "has no such option (did you mean --limit?)"),
+    (["run"], "EXPERIMENT: is missing"),
+    (["runs", "more"], "more: `labledger runs` takes no such argument"),
+    (["run", "--env"], "--env: found nothing after it; expected a value"),
+    (["statsu"], "statsu: `labledger` has no such command (did you mean status?)"),
+    (["db", "upgrad"], "`labledger db` has no such command (did you mean upgrade?)"),
+]
+
+
+def test_a_command_line_is_refused_in_our_words(folder: Path) -> None:
+    """What was found and what was expected, and how to learn more."""
+    told = show([Case(words, folder) for words, _ in REFUSED])
+    for shown, (_, says) in zip(told, REFUSED, strict=True):
+        assert shown.code == 2
+        assert says in shown.text
+        assert "--help` lists its arguments and options" in shown.text
+        assert "Input should" not in shown.text
+
+
+def test_only_near_names_are_meant() -> None:
+    """A slip is named; another word is not."""
+    assert near_names("replicatons", ["replications", "schedule"]) == ["replications"]
+    assert near_names("rum", ["run", "runs"], 1) == ["run"]
+    assert near_names("gradr", ["graph", "agent"]) == []
+
+
+def test_gpus_are_said_not_to_be_there(tmp_path: Path) -> None:
+    """Not taken for a slip of another resource."""
+    command(tmp_path, "init", "demo")
+    path = tmp_path / "demo" / "experiment.yaml"
+    text = path.read_text().replace("cpus: 1", "gpus: 1")
+    assert "gpus" in text
+    path.write_text(text)
+    with pytest.raises(errors.InvalidInput) as caught:
+        load_experiment(path)
+    assert "unknown key 'gpus'; labledger gives containers no GPUs yet" in str(caught.value)
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["AGENTLAB_é", "AGENTLAB_RESULTPATH"])
+def test_a_name_that_no_container_has_is_refused(tmp_path: Path, name: str) -> None:
+    """In the contract's own space only its names may stand."""
+    command(tmp_path, "init", "demo")
+    path = tmp_path / "demo" / "experiment.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("$examples]", f"$examples, ${name}]"))
+    with pytest.raises(errors.InvalidInput, match=rf"\${name} is no name that a container has"):
+        load_experiment(path)
+
+
+def test_the_names_of_the_contract_are_in_the_readme() -> None:
+    """They are all there is."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    assert all(f"`{name}`" in readme for name in CONTRACT_NAMES)
+
+
+def test_numbers_and_nouns_agree() -> None:
+    """One is one."""
+    assert [counted(n, "slot") for n in (0, 1, 2, 1200)] == [
+        "0 slots",
+        "1 slot",
+        "2 slots",
+        "1,200 slots",
+    ]
+
+
+# -- the library
+
+
+def test_every_error_is_importable() -> None:
+    """Whoever catches an error finds it where `run` is."""
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            assert getattr(labledger, name) is kind
+            assert name in labledger.__all__
+
+
+def test_the_lab_folder_may_be_text(folder: Path) -> None:
+    """As may the files of an environment."""
+    lab = str(folder / ".lab")
+    assert Lab.find(RunOptions(lab_dir=lab).lab_dir).root == folder / ".lab"
+    with open_ledger(lab_dir=lab) as ledger:
+        assert [run.run_id for run in ledger.runs()] == ["run-1"]
+
+
+def test_a_new_ledger_adds_nothing_to_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alembic tells of its own doings only what is a warning."""
+    caplog.set_level(logging.INFO)
+    migrate.upgrade(tmp_path / ".lab" / "ledger.sqlite")
+    assert caplog.records == []
+
+
+# -- queries
+
+
+@pytest.mark.parametrize(
+    ("sql", "view"),
+    [
+        ("SELECT * FROM score", "scores"),
+        ("SELECT count(*) FROM (SELECT record FROM main.score)", "scores"),
+        ("SELECT verdict, (SELECT status FROM trial) FROM scores", "trials"),
+        ("WITH t AS (SELECT * FROM event) SELECT * FROM t", "events"),
+    ],
+)
+def test_a_table_of_the_ledger_itself_is_refused(folder: Path, sql: str, view: str) -> None:
+    """It changes with every version; the view that is meant is named."""
+    with open_ledger(folder / ".lab") as ledger, pytest.raises(QueryFailed) as caught:
+        ledger.query(sql)
+    assert "is a table of the ledger itself" in caught.value.message
+    assert caught.value.hint == f"ask the view {view!r}"
+
+
+def test_every_view_is_still_answered(folder: Path) -> None:
+    """Also under names of the asker's own, in other queries, and as of a generation."""
+    with open_ledger(folder / ".lab") as ledger:
+        for view in ledger.views():
+            ledger.query(view.name)
+            ledger.query(view.name, generation=1)
+            ledger.query(f"WITH mine AS (SELECT * FROM {view.name}) SELECT count(*) FROM mine")
+        assert ledger.query("SELECT count(*) AS n FROM scores AS score") == [{"n": 4}]
+
+
+# -- files and streams
+
+
+@pytest.mark.parametrize(
+    "words", [("report", "run-1", "-o"), ("query", "SELECT 1", "--format", "csv", "--out")]
+)
+def test_no_folder_is_made_for_a_file(folder: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """A folder that is not there is a slip, and is named."""
+    done = command(folder, *words, tmp_path / "absent" / "x.html")
+    assert done.returncode == 2
+    assert f"there is no folder {tmp_path / 'absent'}" in done.stderr
+    assert not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "closed"),
+    [("runs", "1>&-"), ("query runs --format csv", "0<&- 1>&- 2>&-"), ("nothing", "2>&-")],
+)
+def test_a_closed_stream_is_no_error(folder: Path, words: str, closed: str) -> None:
+    """What was to be written there goes nowhere, least of all into the ledger."""
+    before = (folder / ".lab" / "ledger.sqlite").read_bytes()
+    line = " ".join(command_line(*words.split()))
+    done = subprocess.run(
+        ["sh", "-c", f"{line} {closed}"], cwd=folder, env=command_env(), capture_output=True
+    )
+    assert done.returncode == (2 if words == "nothing" else 0), done.stderr
+    assert b"Traceback" not in done.stderr
+    assert (folder / ".lab" / "ledger.sqlite").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "encoding"), [("status run-1", "latin-1"), ("show run-1 0", "ascii")]
+)
+def test_another_encoding_is_written(folder: Path, words: str, encoding: str) -> None:
+    """What it does not have is replaced; JSON is UTF-8 all the same."""
+    done = command(folder, *words.split(), PYTHONIOENCODING=encoding)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    raw = subprocess.run(
+        command_line("query", "SELECT 'é→' AS a", "--format", "json"),
+        cwd=folder,
+        env=command_env(PYTHONIOENCODING=encoding),
+        capture_output=True,
+        check=True,
+    ).stdout
+    assert json.loads(raw.decode("utf-8")) == [{"a": "é→"}]
+
+
+UNNAMEABLE = os.fsdecode(b"caf\xe9")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["init", UNNAMEABLE],
+        ["runs", "--lab-dir", UNNAMEABLE],
+        ["preflight", UNNAMEABLE],
+        ["run", UNNAMEABLE, "--dry-run"],
+        ["import", UNNAMEABLE],
+        ["query", "--file", UNNAMEABLE],
+        ["report", "run-1", "--markdown", "-o", UNNAMEABLE],
+        ["export", "run-1", "--out", f"{UNNAMEABLE}-export"],
+        ["db", "backup", f"{UNNAMEABLE}.sqlite"],
+        ["query", f"SELECT '{UNNAMEABLE}'"],
+        ["query", "SELECT :a", "-p", f"a={UNNAMEABLE}"],
+        ["show", UNNAMEABLE, "0"],
+    ],
+)
+def test_names_that_are_not_utf8_are_no_traceback(
+    folder: Path, tmp_path: Path, words: list[str]
+) -> None:
+    """They are written with escapes, or refused with a reason."""
+    done = command(tmp_path, *words, LABLEDGER_DIR=str(folder / ".lab"))
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 2, 3)
+    shown: Any = done.stdout + done.stderr
+    assert UNNAMEABLE not in shown

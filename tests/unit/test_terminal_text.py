@@ -1,0 +1,193 @@
+"""Nothing that a container, a task or an experiment wrote commands a terminal."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from itertools import product
+from pathlib import Path
+
+import hostile_ledger
+import pytest
+from experiments import command_env, command_line
+from terminal_kit import HOSTILE, Case, Shown, show
+
+from labledger.ledger.objects import VIEWS
+from labledger.reading import open_ledger
+from labledger.terminal_text import escape_json, escape_line, escape_lines
+
+NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, é, 漢字, 👍", "plain, é, 漢字, 👍"),
+        ("a\x1b[2Jb\x07", "a\\x1b[2Jb\\x07"),
+        ("\x9b1m", "\\x9b1m"),
+        ("\u202eabc\u2066", "\\u202eabc\\u2066"),
+        ("pa\u200bss\u2060\ufeff", "pa\\u200bss\\u2060\\ufeff"),
+        ("a\nb\rc\td\x7f", "a\\nb\\rc\\td\\x7f"),
+        ("a\u2028b\u2029", "a\\u2028b\\u2029"),
+        ("a\U000e0041\u115f\u3164", "a\\U000e0041\\u115f\\u3164"),
+        ("\ud800\udcff", "\\ud800\\udcff"),
+        ("no-break\xa0space", "no-break\xa0space"),
+    ],
+)
+def test_what_does_not_print_is_an_escape(text: str, shown: str) -> None:
+    """Controls, overrides of direction, and what has no width are visible; the rest is as it is."""
+    assert escape_line(text) == shown
+
+
+def test_lines_stay_lines() -> None:
+    """In a text of several lines each is escaped, and a tab is spaces."""
+    assert escape_lines("a\tb\r\nc\x1b\rd\n") == "a       b\nc\\x1b\\rd\n"
+
+
+def test_json_keeps_its_values() -> None:
+    """What a program reads is the same; nothing in it is raw."""
+    value = {"text": HOSTILE, "more": ["é👍\U000e0041", "\ud800", 1.5]}
+    for document in (json.dumps(value, ensure_ascii=False, indent=2), json.dumps(value)):
+        escaped = escape_json(document)
+        assert json.loads(escaped) == value
+        assert not Shown((), 0, escaped).hidden()
+
+
+def commands(lab: Path) -> list[list[str]]:
+    """Every command that prints, in every form it has for people and for programs."""
+    run, unfinished = hostile_ledger.RUN, hostile_ledger.UNFINISHED
+    told = [
+        ["runs"],
+        ["status", run],
+        ["status", unfinished],
+        ["show", run, "0"],
+        ["show", run, "2", "--full"],
+        ["show", unfinished, "1"],
+        ["report", run, "--markdown"],
+        ["compare", run, "--format", "markdown"],
+        ["compare", run, *hostile_ledger.VARIANTS],
+        ["compare", run, "--metric", HOSTILE],
+        ["query", f"SELECT '{HOSTILE}' AS \"{HOSTILE}\""],
+        ["query", f"SELECT no_such FROM [{HOSTILE}]"],
+        ["query", "--schema"],
+        ["query", "--schema", HOSTILE],
+        ["export", run, "--what", HOSTILE],
+        ["export", run, "--what", "scores", "--out", "-", "--format", "csv"],
+        ["verify"],
+        ["doctor"],
+        ["clean"],
+        ["db", "current"],
+        ["db", "backup", "copy.sqlite"],
+        ["import", str(lab), "--lab-dir", "other"],
+        ["import", "hostile", "--lab-dir", "other"],
+        ["init", f"new{HOSTILE}"],
+        ["preflight", "hostile"],
+        ["run", "hostile", "--dry-run"],
+        ["run", "hostile", "--run-id", HOSTILE],
+        ["regrade", run, "--grader", "hostile/experiment.yaml"],
+        ["show", HOSTILE, "0"],
+        ["resume", HOSTILE, "--lab-dir", HOSTILE],
+        [HOSTILE],
+        ["run", f"--{HOSTILE}"],
+        ["!hostile_ledger:watch_live"],
+        ["!hostile_ledger:watch_plainly"],
+    ]
+    told += [["query", view] for view in VIEWS]
+    told += [["export", run, "--what", what, "--out", "-"] for what in ("trials", "events")]
+    return told
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    hostile_ledger.make(folder)
+    experiment = folder / "hostile"
+    experiment.mkdir()
+    text = json.dumps({"experiment": {"id": HOSTILE, HOSTILE: 1}, HOSTILE: HOSTILE})
+    (experiment / "experiment.yaml").write_text(text)
+    return folder
+
+
+def test_no_command_lets_hostile_text_through(folder: Path) -> None:
+    """On terminals narrow and wide, what stands in the ledger sends nothing and forges no line."""
+    words = commands(folder / ".lab")
+    cases = [Case(each, folder, 100, NO_ENGINE) for each in words]
+    cases += [Case(["query", "trial_facts"], folder, width) for width in (40, 2000)]
+    for shown in show(cases):
+        assert not shown.hidden(), (shown.words, shown.hidden(), shown.text)
+        # A record of CSV may have lines of its own.
+        assert "csv" in shown.words or not shown.forged(), (shown.words, shown.text)
+        assert "Traceback" not in shown.text, (shown.words, shown.text)
+        assert shown.text, shown.words
+
+
+def test_no_column_lets_hostile_text_through(folder: Path, tmp_path: Path) -> None:
+    """Also where a ledger was tampered with, whatever errors that leads to."""
+    shutil.copytree(folder / ".lab", tmp_path / ".lab")
+    ledger = tmp_path / ".lab" / "ledger.sqlite"
+    poisoned = [
+        column
+        for table in hostile_ledger.tables(ledger)
+        for column in hostile_ledger.poison(ledger, table)
+    ]
+    assert {"run.name", "trial.message", "dispatch.container", "lease.host"} <= set(poisoned)
+    words = [["runs"], ["status", "run-1"], ["show", "run-1", "0"], ["verify"]]
+    words += [["query", view] for view in ("runs", "trials", "events", "evidence", "gradings")]
+    cases = [Case(each, tmp_path, 100, NO_ENGINE) for each in words]
+    for shown in show(cases):
+        assert not shown.hidden(), (shown.words, shown.hidden(), shown.text)
+        assert not shown.forged(), (shown.words, shown.text)
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_json_on_a_terminal_is_exact(folder: Path, form: str) -> None:
+    """A program that reads what a terminal was sent has every value as it is in the ledger."""
+    with open_ledger(folder / ".lab") as ledger:
+        rows = ledger.query("trial_facts") + ledger.query("events")
+    cases = [
+        Case(["query", view, "--format", form], folder, 80) for view in ("trial_facts", "events")
+    ]
+    told = []
+    for shown in show(cases):
+        assert not shown.hidden()
+        whole = form == "json"
+        told += json.loads(shown.text) if whole else map(json.loads, shown.text.splitlines())
+    assert json.loads(json.dumps(rows)) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    list(
+        product(
+            [
+                ["query", "SELECT * FROM events", "--format", "csv"],
+                ["export", "run-1", "--what", "trials", "--out", "-"],
+                ["export", "run-1", "--what", "trials", "--format", "csv", "--out", "-"],
+            ],
+            ["utf-8", "latin-1"],
+        )
+    ),
+)
+def test_what_programs_read_is_exact(folder: Path, words: list[str], lines: str) -> None:
+    """Off a terminal CSV and exports are byte for byte as in a file, in UTF-8 whatever is set."""
+    piped = subprocess.run(
+        command_line(*words), cwd=folder, env=command_env(PYTHONIOENCODING=lines), stdout=-1
+    ).stdout
+    path = folder / "exact"
+    words = [word for word in words if word not in ("--out", "-")]
+    subprocess.run(command_line(*words, "--out", path), cwd=folder, env=command_env(), check=True)
+    assert piped == path.read_bytes()
+
+
+def test_a_shell_completes_no_name_that_it_cannot_show(folder: Path, tmp_path: Path) -> None:
+    """A run whose name commands the terminal is not offered; its like are."""
+    shutil.copytree(folder / ".lab", tmp_path / ".lab")
+    ledger = tmp_path / ".lab" / "ledger.sqlite"
+    import ledger_kit as kit
+
+    with kit.open_writer(ledger) as writer:
+        writer.create_run(kit.new_run(f"run-{HOSTILE}"), kit.tasks(1), kit.slots(2))
+    env = {"_LABLEDGER_COMPLETE": "complete_bash", "COMP_WORDS": "labledger show ru"}
+    (shown,) = show([Case(["show"], tmp_path, 100, {**env, "COMP_CWORD": "2"})])
+    assert shown.lines == ["run-2", "run-1"]
