@@ -120,9 +120,9 @@ def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
     table = chromium.rows("#errors-table tbody tr")
     assert sorted(row[:3] for row in table) == sorted([s, r, str(n)] for s, r, n in errors)
     metrics = chromium.rows("#metrics-table tbody tr")
-    assert {(row[1], row[2], row[5]) for row in metrics} == {
-        (name, f"{total:g}", str(known)) for name, total, known in tokens
-    }
+    sums = {(row[1], row[2], row[5]) for row in metrics}
+    # Of a metric of the experiment's own nobody knows whether a total means anything.
+    assert sums == {(name, "–", str(known)) for name, _, known in tokens}
     assert head in chromium.text("#provenance")
     assert "were committed" in chromium.text("#verification")
     stayed_inside(chromium, page)

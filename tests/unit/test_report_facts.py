@@ -12,7 +12,7 @@ import ledger_kit as kit
 import pytest
 
 from labledger import schema
-from labledger.analysis.report import trouble
+from labledger.analysis.report import spending, trouble
 from labledger.analysis.report.options import MIB
 from labledger.api import ReportOptions, open_ledger
 from labledger.errors import InvalidInput
@@ -101,6 +101,41 @@ def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
     assert [task["task_id"] for task in trouble.flaky(tasks)] == ["t01"]
     assert [trouble.spread(task) for task in tasks] == [0, 0.5, 0, 0]
     assert trouble.share(tasks[3]) is None
+
+
+def test_the_flakiest_task_comes_first(path: Path) -> None:
+    """Not the first by name: even odds with both variants come before even odds with one."""
+    letters = ["PPPF", "PFPF", "PFPF", "PPPP"]
+    comparison_kit.make_run(path, {"base": letters, "treat": ["PPPP", "PPPP", "PFPF", "PPPP"]})
+    flaky = [task["task_id"] for task in trouble.flaky(facts(path)["tasks"])]
+    assert flaky == ["t02", "t01", "t00"]
+
+
+def test_cost_stands_beside_quality() -> None:
+    """What a trial costs, and what a pass does; unknown where no trial passed or told its cost."""
+    rate = {"value": 0.5, "low": 0.2, "high": 0.8}
+    variants = [
+        {"variant_id": "a", "pass_rate": rate},
+        {"variant_id": "b", "pass_rate": {**rate, "value": 0}},
+        {"variant_id": "c", "pass_rate": None},
+    ]
+    means = (("a", 3.0), ("b", 1.0), ("c", None))
+    costs = [{"variant_id": name, "mean": mean} for name, mean in means]
+    tokens = [{"variant_id": name, "mean": 10} for name in "ab"]
+    metrics = [
+        {"metric_id": "cost_usd", "variants": costs},
+        {"metric_id": "tokens_in", "variants": tokens},
+        {"metric_id": "tokens_out", "variants": tokens},
+        {"metric_id": "confidence", "variants": tokens},
+    ]
+    found = spending.cost_and_quality(variants, metrics)
+    assert [(one["cost"], one["cost_of_pass"], one["tokens"]) for one in found] == [
+        (3.0, 6.0, 20.0),
+        (1.0, None, 20.0),
+        (None, None, None),
+    ]
+    assert spending.cost_and_quality(variants, metrics[3:]) == []
+    assert [spending.adds_up(one["metric_id"]) for one in metrics] == [True, True, True, False]
 
 
 def test_what_is_compared_can_be_chosen(path: Path) -> None:

@@ -188,7 +188,11 @@ def test_logs_of_failed_trials_come_first(path: Path) -> None:
     assert list(packed(path, Logs.ALL, 1_000_000)) == [1, 3, 0, 2]
     assert list(packed(path, Logs.NONE, 1_000_000)) == []
     assert packed(path, Logs.ALL, 10) == {}
-    (text,) = failed[3]
+    *told, text = failed[3]
+    assert [one["name"] for one in told] == ["task", "metrics", "events"]
+    assert told[0]["head"] == json.dumps({"n": 1}, indent=2)
+    assert "tokens_in: 13\n" in told[1]["head"]
+    assert json.loads(told[2]["head"].splitlines()[9])["n"] == 9
     assert text["name"] == "agent_stdout"
     assert text["head"].startswith("3 !")
     assert len(text["head"]) + text["cut"] + len(text["tail"]) == text["size"] == len(log) + 1
@@ -212,7 +216,7 @@ def test_a_log_that_is_lost_is_told(path: Path) -> None:
         writer.commit_result(lease, kit.result(0))
         writer.commit_result(lease, kit.result(1, evidence=(lost,), artifacts=()))
         writer.release_lease(lease, RunStatus.INTERRUPTED)
-    ((text,),) = packed(path, Logs.FAILED, 1_000_000).values()
+    ((*_, text),) = packed(path, Logs.FAILED, 1_000_000).values()
     assert "holds no artifact" in text["problem"]
 
 

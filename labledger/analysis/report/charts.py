@@ -236,6 +236,44 @@ def durations(variants: Sequence[JsonObject]) -> Chart:
     )
 
 
+def cost_against_quality(worth: Sequence[JsonObject]) -> Chart | None:
+    """The pass rate of each variant and its interval over what a trial costs, or its tokens."""
+    key = "cost" if any(one["cost"] is not None for one in worth) else "tokens"
+    values = [
+        {"variant": one["variant_id"], "spent": one[key], **one["pass_rate"]}
+        for one in worth
+        if one[key] is not None and one["pass_rate"]
+    ]
+    if len(values) < 2:
+        return None
+    title = "mean cost of a trial, USD" if key == "cost" else "mean tokens of a trial"
+    x = {"field": "spent", "type": "quantitative", "title": title, "scale": {"zero": True}}
+    y = {"type": "quantitative", "scale": {"domain": [0, 1]}, "title": "pass rate"}
+    y |= {"axis": {"format": "%"}}
+    colour = {"field": "variant", "type": "nominal", "sort": [row["variant"] for row in values]}
+    known = [row for row in values if row["low"] is not None]
+    return draw(
+        [
+            {
+                "data": {"values": known},
+                "mark": {"type": "rule", "strokeWidth": 6, "opacity": 0.35},
+                "encoding": {
+                    "x": x,
+                    "y": {"field": "low", **y},
+                    "y2": {"field": "high"},
+                    "color": colour,
+                },
+            },
+            {
+                "data": {"values": values},
+                "mark": {"type": "point", "filled": True, "size": 130, "opacity": 1},
+                "encoding": {"x": x, "y": {"field": "value", **y}, "color": colour},
+            },
+        ],
+        "Pass rate over cost by variant.",
+    )
+
+
 def phases(variants: Sequence[JsonObject]) -> Chart:
     """The mean time of each phase, one after the other."""
     values = [

@@ -13,6 +13,7 @@ from labledger.analysis.report.questions import Asked
 from labledger.analysis.report.text import plain, plain_all
 from labledger.errors import LedgerError
 from labledger.ledger.reader import LedgerReader
+from labledger.plurals import counted
 from labledger.records import JsonObject
 
 NAMES = (
@@ -21,6 +22,8 @@ NAMES = (
 )
 """Which evidence is shown, and in which order."""
 
+_EVENTS = 500
+"""How many events of a trial are shown."""
 _HEAD, _TAIL = 24 * 1024, 40 * 1024
 """How many bytes of a longer text are kept, of its beginning and of its end."""
 
@@ -47,7 +50,8 @@ def pack(
     references = dict(asked.evidence()) if wanted else {}
     islands: dict[int, str] = {}
     for schedule_idx in wanted:
-        texts = list(_texts(reader, json.loads(references.get(schedule_idx, "{}"))))
+        texts = list(_told(reader, asked.root_id, schedule_idx))
+        texts += _texts(reader, json.loads(references.get(schedule_idx, "{}")))
         island = _compressed(texts)
         room -= len(island)
         if room < 0:
@@ -82,6 +86,37 @@ def _texts(reader: LedgerReader, references: Mapping[str, str]) -> Iterator[Json
             continue
         if content:
             yield {"name": name, "size": len(content), **_cut(content)}
+
+
+def _told(reader: LedgerReader, run_id: str, schedule_idx: int) -> Iterator[JsonObject]:
+    """What a trial was given, and the numbers and events that it reported."""
+    task_id = reader.slot(run_id, schedule_idx).task_id
+    yield _text("task", _task(reader.task(run_id, task_id)))
+    found = next(reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)
+    if found is None:
+        return
+    if metrics := found.objects("metrics"):
+        yield _text("metrics", "\n".join(f"{one['metric_id']}: {one['value']}" for one in metrics))
+    if events := found.objects("events"):
+        shown = [json.dumps(one["event"], ensure_ascii=False) for one in events[:_EVENTS]]
+        if len(events) > _EVENTS:
+            shown.append(f"… and {counted(len(events) - _EVENTS, 'more event')}")
+        yield _text("events", "\n".join(shown))
+
+
+def _task(row: JsonObject) -> str:
+    """What the agent was asked: a prompt as it is, then the rest of the task."""
+    task = row.get("task")
+    if not isinstance(task, dict) or not isinstance(task.get("prompt"), str):
+        return json.dumps(task, indent=2, ensure_ascii=False)
+    rest = {key: value for key, value in task.items() if key != "prompt"}
+    more = f"\n\n{json.dumps(rest, indent=2, ensure_ascii=False)}" if rest else ""
+    return f"{task['prompt']}{more}"
+
+
+def _text(name: str, text: str) -> JsonObject:
+    content = text.encode("utf-8", "backslashreplace")
+    return {"name": name, "size": len(content), **_cut(content)}
 
 
 def _cut(content: bytes) -> JsonObject:

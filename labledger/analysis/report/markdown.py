@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from labledger.analysis.report import figures, sentences, trouble
+from labledger.analysis.report import figures, sentences, spending, trouble
 from labledger.analysis.report.text import plain_all
 from labledger.records import JsonObject
 
@@ -128,7 +128,8 @@ def _metrics(report: JsonObject) -> Iterator[str]:
         (
             _code(metric["metric_id"]),
             _code(one["variant_id"]),
-            *map(figures.figure, (one["sum"], one["mean"])),
+            figures.figure(one["sum"] if spending.adds_up(metric["metric_id"]) else None),
+            figures.figure(one["mean"]),
             figures.count(one["unknown"]),
         )
         for metric in report["metrics"]

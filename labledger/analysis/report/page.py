@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from labledger.analysis.report import charts, figures, needs, sentences, trouble
+from labledger.analysis.report import charts, figures, needs, sentences, spending, trouble
 from labledger.analysis.report.drawing import Chart
 from labledger.analysis.report.logs import Packed, badness, pack
 from labledger.analysis.report.options import ReportOptions
@@ -77,6 +77,7 @@ def _template() -> Any:
         "css": _CSS.__getitem__,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
         "shortened": _shortened,
+        "adds_up": spending.adds_up,
     }
     return environment.get_template("page.html.j2")
 
@@ -104,6 +105,7 @@ def _view(report: JsonObject, listed: Sequence[JsonObject]) -> JsonObject:
         "outcomes_text": sentences.outcomes(report),
         "time_text": sentences.times(report),
         "cost_text": sentences.METRICS,
+        "worth": spending.cost_and_quality(report["variants"], report["metrics"]),
         "charts": _charts(report),
         "differences_text": sentences.about_differences(report["comparisons"]),
         "comparisons": [_comparison(one, report) for one in report["comparisons"]],
@@ -131,7 +133,6 @@ def _figures(report: JsonObject) -> Iterator[tuple[str, str, str]]:
     )
     unscored = run["committed"] - run["scored"]
     yield "scored", figures.count(run["scored"]), f"{figures.count(unscored)} without a score"
-    yield "passed", figures.count(run["passed"]), "of all trials that count"
     if report["time"]["wall_ms"] is not None:
         yield "from start to end", figures.took(report["time"]["wall_ms"]), ""
     for metric in report["metrics"]:
@@ -160,6 +161,9 @@ def _charts(report: JsonObject) -> JsonObject:
         else None,
         "durations": charts.durations(ran) if ran else None,
         "phases": charts.phases(ran) if ran else None,
+        "worth": charts.cost_against_quality(
+            spending.cost_and_quality(report["variants"], report["metrics"])
+        ),
     }
 
 

@@ -13,8 +13,8 @@ from labledger.analysis.report.options import Logs
 from labledger.records import JsonObject
 
 METRICS = (
-    "Totals and means are over the trials that reported a number. A trial that reported none is "
-    "unknown, never 0."
+    "Means are over the trials that reported a number, and so are the totals of what adds up, "
+    "tokens and money. A trial that reported none is unknown, never 0."
 )
 VERDICTS = {
     "better": "Better",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from labledger import clock
 from labledger.analysis.report.questions import Trial
@@ -83,6 +83,43 @@ def metrics(
         }
         for metric_id, of_variant in values.items()
     ]
+
+
+def adds_up(metric_id: str) -> bool:
+    """Whether a sum of the metric over trials means something: tokens and money do."""
+    return metric_id in USUAL_METRICS
+
+
+def cost_and_quality(
+    variants: Sequence[JsonObject], found: Sequence[JsonObject]
+) -> list[JsonObject]:
+    """What a trial of each variant costs beside how often it passes, and what a pass costs."""
+    means = {
+        metric["metric_id"]: {one["variant_id"]: one for one in metric["variants"]}
+        for metric in found
+        if adds_up(metric["metric_id"])
+    }
+    if not means:
+        return []
+    return [_worth(variant, means) for variant in variants]
+
+
+def _worth(variant: JsonObject, means: Mapping[str, Mapping[str, JsonObject]]) -> JsonObject:
+    name, rate = variant["variant_id"], variant["pass_rate"]
+    passes = rate["value"] if rate else 0
+    cost = means.get("cost_usd", {}).get(name, {}).get("mean")
+    tokens = [
+        mean
+        for metric_id in ("tokens_in", "tokens_out")
+        if (mean := means.get(metric_id, {}).get(name, {}).get("mean")) is not None
+    ]
+    return {
+        "variant_id": name,
+        "pass_rate": rate,
+        "cost": cost,
+        "tokens": math.fsum(tokens) if tokens else None,
+        "cost_of_pass": cost / passes if cost is not None and passes else None,
+    }
 
 
 def _metric(variant_id: str, values: Sequence[float], ran: Counter[str]) -> JsonObject:

@@ -198,6 +198,7 @@
   const dialog = $("#trial");
   let opened = null;
   const HUMAN = {
+    task: "task", metrics: "numbers that it reported: tokens, cost and others", events: "events",
     workspace_patch: "patch of the workspace", agent_stdout: "agent, stdout", agent_stderr: "agent, stderr",
     grader_stdout: "grader, stdout", grader_stderr: "grader, stderr", setup_stdout: "setup, stdout",
     setup_stderr: "setup, stderr", trial_output: "result that the agent wrote",
@@ -225,7 +226,7 @@
   function logBlock(log) {
     const name = HUMAN[log.name] ?? log.name;
     if (log.problem) return make("p", {}, `${name}: ${log.problem}`);
-    const first = ["workspace_patch", "agent_stderr", "grader_stderr"].includes(log.name);
+    const first = ["task", "metrics", "workspace_patch", "agent_stderr", "grader_stderr"].includes(log.name);
     return make("details", { open: first, className: "log" }, make("summary", {}, `${name}, ${number(log.size)} bytes`), shownText(log));
   }
   function facts(trial) {
