@@ -81,7 +81,7 @@ def flaky(tasks: Sequence[JsonObject]) -> list[JsonObject]:
     """Flaky tasks, the flakiest first; of equally flaky ones, first those with more trials."""
     return sorted(
         filter(is_flaky, tasks),
-        key=lambda task: (-flakiness(task), -scored(task), task["task_id"]),
+        key=lambda task: (-flakiness(task), -rated(task), task["task_id"]),
     )
 
 
