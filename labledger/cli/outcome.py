@@ -12,7 +12,6 @@ from labledger.errors import Exit
 from labledger.ledger.model import Spent
 from labledger.ledger.spending import OPTIONS, used_up
 from labledger.passing import PassCounts
-from labledger.plurals import counted
 from labledger.records import RunStatus, SlotStatus
 
 if TYPE_CHECKING:
