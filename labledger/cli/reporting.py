@@ -51,6 +51,14 @@ def report(
         str | None,
         typer.Option(metavar="SIZE", help="About how large the page may be; 10m where not given."),
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Recompute every digest of the run, as `labledger verify` does; without it, only "
+            "the chain of its commits is checked.",
+        ),
+    ] = False,
     confidence: Annotated[float, typer.Option(help="Of intervals and decisions.")] = 0.95,
     estimand: Annotated[
         str,
@@ -81,6 +89,7 @@ def report(
         estimand=Estimand.named(estimand),
         logs=Logs(logs),
         max_bytes=arguments.size("--max-size", max_size, 10 * MIB),
+        verify=verify,
     )
     form = "markdown" if markdown else "json" if json else "html"
     path = out_path or (_PAGE if form == "html" else Path("-"))

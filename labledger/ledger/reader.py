@@ -11,6 +11,7 @@ from typing import Any, Self
 from labledger.canonical import sha256_hex
 from labledger.errors import LedgerError, SlotNotFound
 from labledger.ledger import (
+    chain_check,
     chain_records,
     flat,
     gradings,
@@ -44,6 +45,15 @@ JOIN run_variant
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
 WHERE slot.run_no = ? AND slot.schedule_idx >= ?
 ORDER BY slot.schedule_idx"""
+
+_SCHEDULED_SQL = """
+SELECT run_variant.variant_id, run_task.task_id, count(*)
+FROM slot
+JOIN run_variant
+  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+WHERE slot.run_no = ?
+GROUP BY slot.variant_idx, slot.task_idx"""
 
 
 class LedgerReader:
@@ -137,6 +147,12 @@ class LedgerReader:
         with self._of_run(run_id) as (connection, run_no):
             for row in connection.exec_driver_sql(_SLOT_SQL, (run_no, start)):
                 yield Slot(*row)
+
+    def scheduled(self, run_id: str) -> dict[tuple[str, str], int]:
+        """How many slots each (variant, task) has; those without any are not there."""
+        with self._of_run(run_id) as (connection, run_no):
+            rows = connection.exec_driver_sql(_SCHEDULED_SQL, (run_no,))
+            return {(variant_id, task_id): count for variant_id, task_id, count in rows}
 
     def slot(self, run_id: str, schedule_idx: int) -> Slot:
         """One slot. Raises `SlotNotFound`."""
@@ -270,6 +286,11 @@ class LedgerReader:
                 (run_no,),
             ).scalar_one()
             return head
+
+    def chain_problems(self, run_id: str) -> Iterator[tuple[int | None, str]]:
+        """What is wrong with the chain of a run's commits, as `chain_check` finds it."""
+        with self._of_run(run_id) as (connection, run_no):
+            yield from chain_check.problems(connection, run_no, run_id)
 
     def has_artifact(self, sha256: str) -> bool:
         """Whether the ledger knows an artifact (64 hex digits)."""

@@ -12,7 +12,7 @@ import ledger_kit as kit
 import pytest
 
 from labledger import schema
-from labledger.analysis.report import spending, trouble
+from labledger.analysis.report import sentences, spending, trouble
 from labledger.analysis.report.options import MIB
 from labledger.api import ReportOptions, open_ledger
 from labledger.errors import InvalidInput
@@ -169,20 +169,70 @@ def test_options_are_checked_at_once(path: Path) -> None:
     assert [problem.where for problem in refused.value.problems] == ["--confidence", "--max-size"]
 
 
-def test_a_changed_ledger_is_told(path: Path) -> None:
+def change(path: Path, table: str, change: str) -> None:
+    """Change rows behind the ledger's back."""
+    with sqlite3.connect(path) as raw:
+        for action in ("update", "delete"):
+            raw.execute(f"DROP TRIGGER IF EXISTS {table}_refuses_{action}")
+        raw.execute(change)
+
+
+def test_a_changed_record_is_told_where_all_is_verified(path: Path) -> None:
     """Provenance says what the run was, and that a row was changed after its commit."""
     comparison_kit.make_run(path, {"base": ["P"], "treat": ["F"]})
-    clean = facts(path)["provenance"]
+    clean = facts(path, verify=True)["provenance"]
     assert clean["verification"]["clean"]
+    assert clean["verification"]["extent"] == "all"
     assert clean["experiment_digest"] == "d" * 64
     assert clean["images"] == [{"ref": "python:3.11", "id": "sha256:" + "1" * 64}]
-    with sqlite3.connect(path) as raw:
-        raw.execute("DROP TRIGGER score_refuses_update")
-        raw.execute("UPDATE score SET primary_metric_value = 1")
-    found = facts(path)["provenance"]["verification"]
+    change(path, "score", "UPDATE score SET primary_metric_value = 1")
+    found = facts(path, verify=True)["provenance"]["verification"]
     assert not found["clean"]
     assert found["findings"] == len(found["told"])
     assert any(text.startswith("slot 1: the columns of a row of score") for text in found["told"])
+
+
+def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
+    """The report says what it checked, and does not read every record again."""
+    comparison_kit.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
+    change(path, "score", "UPDATE score SET primary_metric_value = 1")
+    found = facts(path)
+    verification = found["provenance"]["verification"]
+    assert (verification["extent"], verification["clean"]) == ("chain", True)
+    assert (verification["commits"], verification["artifacts"]) == (4, 0)
+    said = sentences.verified(found)
+    assert "the chain of 4 commits was whole" in said
+    assert "`labledger verify run-1`" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            "UPDATE slot_commit SET payload_digest = 'x' WHERE schedule_idx = 1",
+            ["slot 1: the commit does not follow from the one before it"],
+        ),
+        (
+            "UPDATE slot_commit SET slot_commit_id = 'x' WHERE schedule_idx = 3",
+            ["slot 3: the commit's id was changed"],
+        ),
+        (
+            "DELETE FROM slot_commit WHERE schedule_idx = 1",
+            ["slot 1: the commits of slots 1 to 1 are missing"],
+        ),
+        (
+            "DELETE FROM slot_commit WHERE schedule_idx = 3",
+            ["the progress says 4 slots are committed; 3 are"],
+        ),
+    ],
+)
+def test_a_broken_chain_is_told(path: Path, changed: str, told: list[str]) -> None:
+    """A commit that was changed or removed is found without reading any record."""
+    comparison_kit.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
+    change(path, "slot_commit", changed)
+    found = facts(path)
+    assert found["provenance"]["verification"]["told"] == told
+    assert "The ledger was changed after the run: 1 finding" in sentences.verified(found)
 
 
 def test_isolation_is_told_where_scores_say_it(path: Path) -> None:

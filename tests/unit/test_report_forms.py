@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from experiments import command_env
 from markdown_it import MarkdownIt
 
 from labledger.analysis.question import Estimand
-from labledger.analysis.report import figures
+from labledger.analysis.report import figures, page
 from labledger.analysis.report.logs import pack
 from labledger.analysis.report.options import Logs
 from labledger.analysis.report.page import fitting
@@ -40,6 +41,21 @@ def test_markdown_holds_the_numbers(path: Path) -> None:
     assert '<code>base</code></td>\n<td style="text-align:right">8</td>' in html
     assert "<code>infra_error</code>" in html
     assert "d" * 64 in html
+
+
+def test_the_page_lists_no_more_than_its_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large a run is, the page lists the worst trials, and says how many it has."""
+    monkeypatch.setattr(page, "MOST_TRIALS", 3)
+    comparison_kit.make_run(path, {"base": ["P"] * 4, "treat": ["P", "F", "P", "i"]})
+    with open_ledger(path) as ledger:
+        html = ledger.rendered_report("run-1", "html").decode()
+        assert len(ledger.report("run-1")["trials"]) == 8
+    (data,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL
+    )
+    listed = json.loads(data)["trials"]
+    assert [trial[0] for trial in listed] == [0, 3, 7]
+    assert "8 committed slots, of which 3 fit into the list" in html
 
 
 def test_markdown_says_which_p_values_are_corrected(path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
+from heapq import nsmallest
 
 from labledger import __version__, clock, schema
 from labledger.analysis.report import outcomes, sentences, spending, trouble
 from labledger.analysis.report.comparing import compare_all
+from labledger.analysis.report.logs import badness
 from labledger.analysis.report.options import ReportOptions
 from labledger.analysis.report.origin import provenance
 from labledger.analysis.report.questions import Asked, Trial
@@ -18,8 +19,12 @@ from labledger.records import JsonObject
 SCHEMA = "report_v1"
 
 
-def collect(reader: LedgerReader, run_id: str, options: ReportOptions) -> JsonObject:
+def collect(
+    reader: LedgerReader, run_id: str, options: ReportOptions, listed: int | None = None
+) -> JsonObject:
     """The `report_v1` of what is committed so far of a run, or of one of its gradings.
+
+    It lists all trials, or the worst `listed` of them, in schedule order.
 
     Raises `RunNotFound`, and `InvalidInput` where the options or what is to be compared are not
     valid.
@@ -28,9 +33,10 @@ def collect(reader: LedgerReader, run_id: str, options: ReportOptions) -> JsonOb
     graded = reader.graded(run_id)
     run, root = graded.run, reader.run(graded.root_id)
     asked = Asked(reader.path, root.run_id, run.run_id, run.next_schedule_idx)
-    trials = asked.trials()
-    scheduled = Counter((slot.variant_id, slot.task_id) for slot in reader.slots(run.run_id))
+    # First, as it needs the most memory.
     compared = compare_all(reader, graded, options)
+    trials = asked.trials()
+    scheduled = reader.scheduled(run.run_id)
     variants = outcomes.by_variant(run, trials, scheduled, options.confidence)
     document: JsonObject = {
         "schema_version": SCHEMA,
@@ -46,11 +52,24 @@ def collect(reader: LedgerReader, run_id: str, options: ReportOptions) -> JsonOb
         "time": spending.times(root, trials),
         "metrics": spending.metrics(run, trials, asked.metrics()),
         "errors": trouble.errors(run, trials),
-        "trials": [_trial(trial) for trial in trials],
-        "provenance": provenance(reader, graded, asked, trials),
+        "trials": [_trial(trial) for trial in _worst(trials, listed)],
+        "provenance": provenance(reader, graded, asked, trials, options),
     }
-    schema.check(document, SCHEMA)
+    _check(document)
     return document
+
+
+def _check(document: JsonObject) -> None:
+    """Hold the document against its schema: of its long lists, whose rows are alike, the ends."""
+    ends = {name: document[name][:1] + document[name][-1:] for name in ("tasks", "trials")}
+    schema.check({**document, **ends}, SCHEMA)
+
+
+def _worst(trials: Sequence[Trial], listed: int | None) -> Sequence[Trial]:
+    if listed is None or listed >= len(trials):
+        return trials
+    worst = nsmallest(listed, trials, key=lambda t: badness(t.status, t.verdict, t.schedule_idx))
+    return sorted(worst, key=lambda trial: trial.schedule_idx)
 
 
 def _run(graded: Graded, root: RunInfo, trials: Sequence[Trial]) -> JsonObject:

@@ -46,7 +46,9 @@ def pack(
     reader: LedgerReader, asked: Asked, trials: Iterable[JsonObject], logs: Logs, room: int
 ) -> Packed:
     """The logs of the trials that `logs` names, worst first, while they fit into `room` bytes."""
-    wanted = [trial["schedule_idx"] for trial in sorted(trials, key=badness) if _wants(trial, logs)]
+    wanted = [
+        trial["schedule_idx"] for trial in sorted(trials, key=badness_of) if _wants(trial, logs)
+    ]
     references = dict(asked.evidence()) if wanted else {}
     islands: dict[int, str] = {}
     for schedule_idx in wanted:
@@ -63,14 +65,19 @@ def pack(
 def _wants(trial: JsonObject, logs: Logs) -> bool:
     if trial["attempt"] is None or logs is Logs.NONE:
         return False
-    return logs is Logs.ALL or badness(trial)[0] < 2
+    return logs is Logs.ALL or badness_of(trial)[0] < 2
 
 
-def badness(trial: JsonObject) -> tuple[int, int]:
+def badness(status: str, verdict: str | None, schedule_idx: int) -> tuple[int, int]:
     """An order of trials: what did not complete first, then what did not pass, then the rest."""
-    if trial["status"] != "completed":
-        return 0, trial["schedule_idx"]
-    return (2 if trial["verdict"] == "pass" else 1), trial["schedule_idx"]
+    if status != "completed":
+        return 0, schedule_idx
+    return (2 if verdict == "pass" else 1), schedule_idx
+
+
+def badness_of(trial: JsonObject) -> tuple[int, int]:
+    """The same, of a trial as a `report_v1` has it."""
+    return badness(trial["status"], trial["verdict"], trial["schedule_idx"])
 
 
 def _texts(reader: LedgerReader, references: Mapping[str, str]) -> Iterator[JsonObject]:

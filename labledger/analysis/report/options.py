@@ -36,6 +36,8 @@ class ReportOptions:
     logs: Logs = Logs.FAILED
     max_bytes: int = 10 * MIB
     """About how large the page may become; logs that would make it larger are not in it."""
+    verify: bool = False
+    """Recompute every digest of the run, as `labledger verify` does, not the chain's alone."""
 
     def check(self) -> None:
         """Raise `InvalidInput` with every option that is not valid."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from labledger.analysis.report import charts, figures, needs, sentences, spending, trouble
 from labledger.analysis.report.drawing import Chart
-from labledger.analysis.report.logs import Packed, badness, pack
+from labledger.analysis.report.logs import Packed, badness_of, pack
 from labledger.analysis.report.options import ReportOptions
 from labledger.analysis.report.questions import Asked
 from labledger.analysis.report.text import plain_all
@@ -21,6 +21,8 @@ from labledger.records import JsonObject
 _FOLDER = Path(__file__).resolve().parent / "page"
 _MOST_ROWS = 2000
 """More tasks than this are in the chart alone."""
+MOST_TRIALS = 20_000
+"""More trials than this are not listed, however large the page may be."""
 _RANKED = 12
 _COLUMNS = (
     *("schedule_idx", "variant_id", "task_id", "repl_idx", "status", "reason", "message"),
@@ -277,7 +279,7 @@ def _data(report: JsonObject, listed: Sequence[JsonObject]) -> JsonObject:
 def fitting(trials: Sequence[JsonObject], room: int) -> list[JsonObject]:
     """The trials whose rows fit into `room` bytes, worst first, in schedule order."""
     found = []
-    for trial in sorted(trials, key=badness):
+    for trial in sorted(trials, key=badness_of):
         room -= len(json.dumps(_row(trial))) + 2
         if room < 0:
             break

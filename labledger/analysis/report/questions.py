@@ -6,7 +6,7 @@ fit each other while the run goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +61,12 @@ class Trial(NamedTuple):
         return None if self.status == "grade_error" else self.verdict
 
 
+def _shared(row: Iterable[Any], known: dict[Any, Any]) -> Iterator[Any]:
+    """The values of a row, with equal texts as one: most are names that come again and again."""
+    for value in row:
+        yield known.setdefault(value, value) if type(value) is str else value
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The commits that a report is about: the first `committed` of a grading."""
@@ -74,7 +80,8 @@ class Asked:
 
     def trials(self) -> list[Trial]:
         """Every committed slot, in schedule order."""
-        return [Trial(*row) for row in self._rows(_TRIALS_SQL)]
+        known: dict[Any, Any] = {}
+        return [Trial(*_shared(row, known)) for row in self._rows(_TRIALS_SQL)]
 
     def metrics(self) -> Iterator[tuple[str, str, float]]:
         """Every metric that is a number: its id, the variant, the value."""

@@ -20,7 +20,8 @@ def render(reader: LedgerReader, run_id: str, form: str, options: ReportOptions)
         raise InvalidInput("the report", [problem])
     if form == "html":
         needs.require()  # Before the work, not after it.
-    report = collect(reader, run_id, options)
+    listed = {"html": page.MOST_TRIALS, "markdown": 0, "json": None}[form]
+    report = collect(reader, run_id, options, listed)
     if form == "markdown":
         return markdown.render(report).encode()
     if form == "json":

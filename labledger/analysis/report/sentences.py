@@ -183,8 +183,8 @@ def logs(report: JsonObject, listed: int, packed: Packed, asked: Logs) -> str:
         Logs.FAILED: f"The file holds logs and patches of {held} that did not pass",
         Logs.ALL: f"The file holds logs and patches of {held}",
     }[asked]
-    text = f"{counted(len(report['trials']), 'committed slot')}"
-    if listed < len(report["trials"]):
+    text = f"{counted(report['run']['committed'], 'committed slot')}"
+    if listed < report["run"]["committed"]:
         text += f", of which {count(listed)} fit into the list, errors and failures first"
     text += f". {who}; choose one to see it."
     if asked is Logs.NONE:
@@ -198,7 +198,10 @@ def logs(report: JsonObject, listed: int, packed: Packed, asked: Logs) -> str:
 
 
 def verified(report: JsonObject) -> str:
+    """What was verified of the run's rows, and what was found."""
     found = report["provenance"]["verification"]
+    if found.get("extent") == "chain":
+        return _chain_verified(report)
     looked = f"{counted(found['commits'], 'commit')} and {counted(found['artifacts'], 'artifact')}"
     if found["clean"]:
         return f"The ledger was verified: {looked} of this run are as they were committed."
@@ -206,6 +209,22 @@ def verified(report: JsonObject) -> str:
     return (
         f"The ledger was changed after the run: {counted(found['findings'], 'finding')} in "
         f"{looked}. `labledger verify {run_id}` lists them."
+    )
+
+
+def _chain_verified(report: JsonObject) -> str:
+    found = report["provenance"]["verification"]
+    run_id = report["provenance"]["grading"]["run_id"]
+    commits = counted(found["commits"], "commit")
+    if found["clean"]:
+        return (
+            f"When this report was written, the chain of {commits} was whole: each follows from "
+            "the one before it. The records behind it were not read again: "
+            f"`labledger verify {run_id}` and `labledger report --verify` do that."
+        )
+    return (
+        f"The ledger was changed after the run: {counted(found['findings'], 'finding')} in the "
+        f"chain of {commits}. `labledger verify {run_id}` lists them, and looks at the records."
     )
 
 

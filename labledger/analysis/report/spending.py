@@ -9,6 +9,8 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from labledger import clock
 from labledger.analysis.report.questions import Trial
@@ -23,14 +25,16 @@ def times(run: RunInfo, trials: Sequence[Trial]) -> JsonObject:
     if run.status is RunStatus.COMPLETED and run.ended_at is not None:
         spent = clock.parse(run.ended_at) - clock.parse(run.created_at)
         wall = round(spent.total_seconds() * 1000)
+    of_variant: dict[str, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        of_variant[trial.variant_id].append(trial)
     return {
         "wall_ms": wall,
-        "variants": [_of_variant(variant.variant_id, trials) for variant in run.variants],
+        "variants": [_of_variant(v.variant_id, of_variant[v.variant_id]) for v in run.variants],
     }
 
 
-def _of_variant(variant_id: str, trials: Iterable[Trial]) -> JsonObject:
-    own = [trial for trial in trials if trial.variant_id == variant_id]
+def _of_variant(variant_id: str, own: Sequence[Trial]) -> JsonObject:
     phases = {
         "setup": [trial.setup_ms for trial in own],
         "agent": [trial.agent_ms for trial in own],
@@ -66,23 +70,21 @@ def _spread(found: Iterable[int | None]) -> JsonObject | None:
 def metrics(
     run: RunInfo, trials: Iterable[Trial], found: Iterable[tuple[str, str, float]]
 ) -> list[JsonObject]:
-    """Each metric that is a number, by variant, with how many trials did not report it."""
+    """Each metric that is a number, by variant, with how many trials did not report it.
+
+    `found` has the values of each metric together; those of one are held in memory at once.
+    """
     ran = Counter(trial.variant_id for trial in trials if trial.attempt is not None)
-    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for metric_id, variant_id, value in found:
-        if value < 0 and metric_id in USUAL_METRICS:
-            continue
-        values[metric_id][variant_id].append(value)
-    return [
-        {
-            "metric_id": metric_id,
-            "variants": [
-                _metric(variant.variant_id, of_variant[variant.variant_id], ran)
-                for variant in run.variants
-            ],
-        }
-        for metric_id, of_variant in values.items()
-    ]
+    documents = []
+    for metric_id, rows in groupby(found, key=itemgetter(0)):
+        values: dict[str, list[float]] = defaultdict(list)
+        for _, variant_id, value in rows:
+            if value >= 0 or metric_id not in USUAL_METRICS:
+                values[variant_id].append(value)
+        if values:
+            of_variants = [_metric(v.variant_id, values[v.variant_id], ran) for v in run.variants]
+            documents.append({"metric_id": metric_id, "variants": of_variants})
+    return documents
 
 
 def adds_up(metric_id: str) -> bool:
