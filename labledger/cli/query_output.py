@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labledger.analysis.query import require_names
-from labledger.cli.console import out, out_exact, out_json, out_json_text, say, table
+from labledger.cli.console import out, out_exact, out_json_text, say, table
 from labledger.errors import InvalidInput, Problem, QueryFailed
 from labledger.export.files import replacing
 from labledger.plurals import counted
@@ -96,7 +96,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: str)
         case "table":
             _print_table(columns, rows)
         case "json":
-            out_json([_named(columns, row) for row in rows])
+            _print_json(_named(columns, row) for row in rows)
         case "jsonl":
             for row in rows:
                 out_json_text(json.dumps(_named(columns, row), ensure_ascii=False))
@@ -114,6 +114,16 @@ class _ExactStdout:
 
     def write(self, text: str) -> None:
         out_exact(text)
+
+
+def _print_json(rows: Iterable[dict[str, Any]]) -> None:
+    """Print one JSON array, in the layout of `out_json`, holding one row in memory at a time."""
+    before = "["
+    for row in rows:
+        out_json_text(before)
+        text = json.dumps([row], indent=2, ensure_ascii=False)
+        before = text.removeprefix("[\n").removesuffix("\n]") + ","
+    out_json_text("[]" if before == "[" else f"{before.removesuffix(',')}\n]")
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,30 @@ def test_json_lines_and_json_agree(capsys: pytest.CaptureFixture[str]) -> None:
     whole = json.loads(capsys.readouterr().out)
     assert [json.loads(line) for line in lines] == whole
     assert whole[0] == {"task_id": 'ä, "b"\nc', "value": 1.5, "blob": "00ff"}
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl", "csv"])
+def test_rows_are_printed_as_they_come(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An answer of any length takes no memory: each row is printed before the next but one."""
+    printed: list[str] = []
+
+    def rows() -> Iterator[tuple[int]]:
+        for number in range(100, 104):
+            printed.append(capsys.readouterr().out)
+            yield (number,)
+
+    query_output.print_rows(("number",), rows(), form)
+    printed.append(capsys.readouterr().out)
+    assert "100" in "".join(printed[:3])
+    if form == "json":
+        whole = "".join(printed)
+        assert whole == json.dumps([{"number": n} for n in range(100, 104)], indent=2) + "\n"
+
+
+def test_no_rows_are_an_empty_array(capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty answer is JSON, too."""
+    query_output.print_rows(("number",), [], "json")
+    assert capsys.readouterr().out == "[]\n"
 
 
 def test_csv_is_read_back(capsys: pytest.CaptureFixture[str]) -> None:
