@@ -22,6 +22,7 @@ SECTIONS: dict[str, tuple[str, Measure]] = {
     "help": ("Short commands, as whole processes", startup.measure),
     "memory": ("The coordinator's memory, with made-up trials", coordinator.memory),
     "events": ("The coordinator's memory, with trials that report much", coordinator.events),
+    "wide": ("A run with very many trials in flight, made up", coordinator.wide),
     "export": ("Exporting the events of a run, beside the bare driver", exchange.exports),
     "import": ("Importing a run of another ledger", exchange.imports),
     "views": ("Questions to the views of a large ledger, as a library call", views.measure),

@@ -70,6 +70,47 @@ def events(folder: Path, *, quick: bool) -> Iterator[Row]:
     )
 
 
+def wide(folder: Path, *, quick: bool) -> Iterator[Row]:
+    """Two rounds of trials that all run at once, of as many slots with few and with many of them.
+
+    The baseline of the processor time is a run of the same slots with few in flight.
+    """
+    slots, seconds = (2_000, 8.0) if quick else (16_000, 32.0)
+    many, few = slots // 2, 8
+    say(f"coordinator: {slots:,} made-up trials, {few} and {many:,} at once")
+    narrow = _timed(folder / "narrow", slots, few, 0.0)
+    broad = _timed(folder / "broad", slots, many, seconds)
+    cpu_ms = {
+        width: 1000 * report["cpu_s"] / slots for width, report in ((few, narrow), (many, broad))
+    }
+    yield Row(
+        f"processor time a slot, {many:,} trials in flight",
+        f"{cpu_ms[many]:.2f} ms",
+        f"{cpu_ms[few]:.2f} ms with {few}",
+        f"{cpu_ms[many] / cpu_ms[few]:.2f}",
+    )
+    ideal = 2 * seconds
+    yield Row(
+        f"{slots:,} trials of {seconds:.0f} s, {many:,} at once",
+        f"{broad['seconds']:.1f} s",
+        f"{ideal:.0f} s without any work",
+        f"{broad['seconds'] / ideal:.2f}",
+    )
+
+
+def _timed(place: Path, slots: int, width: int, seconds: float) -> dict[str, Any]:
+    tasks = slots // len(synthetic.VARIANTS)
+    variants = len(synthetic.VARIANTS)
+    synthetic.write_experiment(place, tasks=tasks, variants=variants, concurrency=width)
+    lab = place / ".lab"
+    report = _coordinator(
+        ["timed", str(seconds)],
+        ["run", str(place), "--run-id", _RUN, "--lab-dir", str(lab), "--quiet"],
+    )
+    shutil.rmtree(place)
+    return report
+
+
 def resume(folder: Path, *, quick: bool) -> Iterator[Row]:
     slots = _many(quick)
     lab = _half_committed(folder, slots)

@@ -2,18 +2,23 @@
 
     python -m bench.made_up_trials BEGUN first -- COMMAND…
     python -m bench.made_up_trials BEGUN whole HALF IDX -- COMMAND…
+    python -m bench.made_up_trials BEGUN timed SECONDS -- COMMAND…
 
 `first` ends the process, as a kill would, at the first dispatch. `whole` goes on to the end, and
-copies the lab folder to HALF when slot IDX is dispatched. BEGUN is when the caller started this
+copies the lab folder to HALF when slot IDX is dispatched. In `timed`, every trial takes about
+SECONDS, and as many run at once as the command says. BEGUN is when the caller started this
 process (`time.monotonic`). The last line on stdout is the report, as JSON.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
+import random
 import shutil
 import sys
+import threading
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -38,13 +43,14 @@ class Watch:
     def __init__(self, begun: float) -> None:
         self.begun = begun
         self.first_dispatch: float | None = None
+        self.first_cpu_s = 0.0
         self.dispatches = 0
         self.memory_mb: list[float] = []
         """What the process held while it dispatched, now and then."""
 
     def dispatched(self) -> None:
         if self.first_dispatch is None:
-            self.first_dispatch = time.monotonic()
+            self.first_dispatch, self.first_cpu_s = time.monotonic(), time.process_time()
         if self.dispatches % _LOOK_EVERY == 0:
             self.memory_mb.append(memory_mb("VmRSS"))
         self.dispatches += 1
@@ -57,6 +63,7 @@ class Watch:
             "first_mb": self.memory_mb[0],
             "last_mb": self.memory_mb[-1],
             "peak_mb": memory_mb("VmHWM"),
+            "cpu_s": time.process_time() - self.first_cpu_s,
         }
         print(json.dumps(found), flush=True)
 
@@ -80,10 +87,54 @@ class MadeUpTrials(LocalTrials):
 
     def discard(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
         del keep_folder  # There is none.
-        traces.forget(spec.folder)
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
+        return _forgotten(spec)
+
+
+class TimedTrials(LocalTrials):
+    """Trials that take their time, without a thread each; only so many run at once."""
+
+    watch: Watch
+    seconds = 0.0
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self._going: list[tuple[float, int, Future[TrialResult], TrialSpec]] = []
+        """A heap by the moment at which they end."""
+        self._changed = threading.Condition()
+        threading.Thread(target=self._end_each, daemon=True).start()
+
+    def submit(self, spec: TrialSpec) -> Future[TrialResult]:
+        self.watch.dispatched()
+        future: Future[TrialResult] = Future()
+        # Not in the order in which they began.
+        lasts = self.seconds * random.uniform(0.9, 1.1)
+        with self._changed:
+            number = self.watch.dispatches
+            heapq.heappush(self._going, (time.monotonic() + lasts, number, future, spec))
+            self._changed.notify()
+        return future
+
+    def discard(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+        del keep_folder
+        return _forgotten(spec)
+
+    def _end_each(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._going)
+                left = self._going[0][0] - time.monotonic()
+                if left > 0:
+                    self._changed.wait(left)
+                    continue
+                _, _, future, spec = heapq.heappop(self._going)
+            future.set_result(synthetic.result(spec.run_id, spec.slot, spec.attempt))
+
+
+def _forgotten(spec: TrialSpec) -> Future[None]:
+    traces.forget(spec.folder)
+    done: Future[None] = Future()
+    done.set_result(None)
+    return done
 
 
 def _made_up(spec: TrialSpec) -> TrialResult:
@@ -99,17 +150,22 @@ def _shared_memory(_folder: str, names: list[str]) -> list[str]:
 def main() -> None:
     split = sys.argv.index("--")
     begun, mode, *rest = sys.argv[1:split]
-    MadeUpTrials.watch = Watch(float(begun))
+    watch = Watch(float(begun))
+    executor: type[LocalTrials] = MadeUpTrials
+    MadeUpTrials.watch = TimedTrials.watch = watch
     if mode == "whole":
         MadeUpTrials.half, MadeUpTrials.half_idx = Path(rest[0]), int(rest[1])
-    session.LocalTrials = MadeUpTrials  # type: ignore[attr-defined,misc]
+    elif mode == "timed":
+        TimedTrials.seconds = float(rest[0])
+        executor = TimedTrials
+    session.LocalTrials = executor  # type: ignore[attr-defined,misc]
     sys.argv = ["labledger", *sys.argv[split + 1 :]]
     try:
         app.main()
     except SystemExit as ended:
         if ended.code != 0:
             raise
-    MadeUpTrials.watch.report()
+    watch.report()
 
 
 if __name__ == "__main__":
