@@ -43,6 +43,10 @@ _MOST_AT_ONCE = 256
 _MOST_REMOVING = 2
 """How many times as many trials may await their removal as may be in hand: their folders fill the
 disk, and no faster than they are removed."""
+_COMMITS_A_RESULT = 4
+"""How many slots that waited for their turn are committed for each result that is taken: the fewer
+wait, the more results are committed without being staged first.
+"""
 _STOPPED = "a second Ctrl-C ended its container; its agent had begun"
 
 
@@ -93,10 +97,13 @@ class Coordinator:
         return self.books.next_idx == self.run.total_slots
 
     def _advance(self) -> bool:
-        """Take one result, commit one slot, fill the places; or wait. False at the run's end."""
+        """Take one result, commit a few slots, fill the places; or wait. False at the run's end."""
         self._heed_stop()
         advanced = self._take_next()
-        advanced = self._commit_next() or advanced
+        for _ in range(_COMMITS_A_RESULT):
+            if not self._commit_next():
+                break
+            advanced = True
         self._look_around()
         advanced = self._dispatch() or advanced
         if advanced:
@@ -151,8 +158,8 @@ class Coordinator:
         self._look_for_trouble(self.books.trouble)
         fills = not self._stopping or self._only_collects
         wanted = self.trials.capacity - len(self._running) if fills else 0
-        wanted = max(0, min(wanted, _MOST_REMOVING * self.trials.capacity - self._removing))
-        allowed = min(self.holds.allowance(wanted), _MOST_AT_ONCE)
+        wanted = min(wanted, _MOST_REMOVING * self.trials.capacity - self._removing)
+        allowed = min(self.holds.allowance(wanted), _MOST_AT_ONCE) if wanted > 0 else 0
         specs: list[TrialSpec] = []
         while len(specs) < allowed and (spec := self._next_spec()) is not None:
             specs.append(spec)
@@ -262,6 +269,8 @@ class Coordinator:
 
     def _tick(self) -> None:
         self._ticked = time.monotonic()
+        # Trials that run are to know when a disk was full, also where nothing is dispatched.
+        self.holds.allowance(0)
         running, waiting = len(self._running), len(self.books.staged)
         self.tell(event("tick", running=running, waiting=waiting, removing=self._removing))
 
