@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench import commits, coordinator, exchange, startup, trials, verifying, views
+from bench import answers, commits, coordinator, exchange, startup, trials, verifying, views
 from bench.report import Row, machine, print_table, say
 
 PROJECT = Path(__file__).parents[2]
@@ -27,6 +27,7 @@ SECTIONS: dict[str, tuple[str, Measure]] = {
     "import": ("Importing a run of another ledger", exchange.imports),
     "views": ("Questions to the views of a large ledger, as a library call", views.measure),
     "verify": ("Verifying a run of made-up trials", verifying.measure),
+    "answers": ("Whole commands over a run of very many slots", answers.measure),
     "resume": ("The coordinator's start, with made-up trials", coordinator.resume),
 }
 """What each section is called on paper, and what measures it, in the order they are run."""

@@ -22,7 +22,6 @@ from labledger.store import ArtifactStore
 SLOTS_OF_A_RUN = 10_000
 RUNS_OF_AN_EXPERIMENT = 10
 REPLICATIONS = 5
-_TASKS = SLOTS_OF_A_RUN // REPLICATIONS // len(synthetic.VARIANTS)
 
 _FATE = "(task_idx * 7919 + run_no * 104729 + variant_idx * 31 + repl_idx * 17) % 100"
 """A number below 100 for each slot, the same every time."""
@@ -74,15 +73,17 @@ _FILL = (
 """All rows of a run's committed slots that the views of trials read."""
 
 
-def write(ledger: Path, trials: int) -> list[str]:
+def write(ledger: Path, trials: int, slots_of_a_run: int = SLOTS_OF_A_RUN) -> list[str]:
     """Make a ledger of about `trials` slots; the ids of its runs, the last one half committed."""
     migrate.upgrade(ledger)
-    run_ids = [f"run-{number:04d}" for number in range(max(2, trials // SLOTS_OF_A_RUN))]
+    tasks = slots_of_a_run // REPLICATIONS // len(synthetic.VARIANTS)
+    run_ids = [f"run-{number:04d}" for number in range(max(2, trials // slots_of_a_run))]
     with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
         for number, run_id in enumerate(run_ids):
             experiment = f"experiment-{number // RUNS_OF_AN_EXPERIMENT:03d}"
             run = replace(synthetic.new_run(run_id), experiment_id=experiment)
-            writer.create_run(run, synthetic.task_rows(len(synthetic.VARIANTS) * _TASKS), _slots())
+            rows = synthetic.task_rows(len(synthetic.VARIANTS) * tasks)
+            writer.create_run(run, rows, _slots(tasks))
     raw = DRIVER.connect(str(ledger), isolation_level=None)
     # Nobody minds if this file is lost, and its progress does not go slot by slot.
     raw.execute("PRAGMA synchronous = OFF")
@@ -92,7 +93,7 @@ def write(ledger: Path, trials: int) -> list[str]:
         values = {
             "run_no": number,
             "run_id": run_id,
-            "committed": SLOTS_OF_A_RUN if whole else SLOTS_OF_A_RUN // 2,
+            "committed": slots_of_a_run if whole else slots_of_a_run // 2,
             "ended_at": "2026-01-31T13:00:00.000Z" if whole else None,
             "status": "completed" if whole else "interrupted",
         }
@@ -106,8 +107,8 @@ def write(ledger: Path, trials: int) -> list[str]:
     return run_ids
 
 
-def _slots() -> Iterator[Slot]:
+def _slots(tasks: int) -> Iterator[Slot]:
     """The variants of each task side by side, and its replications one after another."""
-    cells = product(range(_TASKS), range(REPLICATIONS), synthetic.VARIANTS)
+    cells = product(range(tasks), range(REPLICATIONS), synthetic.VARIANTS)
     for idx, (task, repl_idx, variant) in enumerate(cells):
         yield Slot(idx, variant, f"task-{task:06d}", repl_idx)
