@@ -18,7 +18,7 @@ from experiments import CHECKOUT
 
 from labledger.analysis.compare import compare
 from labledger.analysis.query import query, views
-from labledger.analysis.question import CompareOptions, Errors
+from labledger.analysis.question import CompareOptions
 from labledger.ledger.columns import told as names_told
 from labledger.ledger.objects import VIEWS
 from labledger.ledger.reader import LedgerReader
@@ -237,19 +237,24 @@ def test_wins_losses_and_ties_are_the_pairs_counted(path: Path, told: list[Told]
 
 
 def test_pairs_agree_with_compare(path: Path) -> None:
-    """Where `compare` takes graded trials alone, its pairs are the views', wins and losses too."""
-    sql = """SELECT count(*) AS pairs, count(*) FILTER (WHERE outcome = 'improvement') AS only_b,
-        count(*) FILTER (WHERE outcome = 'regression') AS only_a FROM paired_outcomes
-        WHERE run_id = ? AND variant_id = ? AND outcome <> 'unpaired'
-          AND verdict <> 'error' AND baseline_verdict <> 'error'"""
-    options = CompareOptions(errors=Errors.LEFT_OUT)
+    """`compare` takes the trials that the views count, of the tasks that both sides have."""
+    sql = """WITH task AS (
+          SELECT task_id, count(passed) FILTER (WHERE variant_id = 'base') AS a,
+              count(passed) FILTER (WHERE variant_id = :variant) AS b,
+              avg(passed) FILTER (WHERE variant_id = 'base') AS rate_a,
+              avg(passed) FILTER (WHERE variant_id = :variant) AS rate_b
+          FROM trial_facts WHERE run_id = :run GROUP BY task_id)
+        SELECT sum(min(a, b)) AS pairs, sum(a) AS trials_a, sum(b) AS trials_b,
+            avg(rate_b - rate_a) AS difference
+        FROM task WHERE a > 0 AND b > 0"""
     with LedgerReader.open(path) as reader:
         for run_id, variant_id in product(("run-1", "run-2", "run-3"), ("treat", "other")):
-            document = compare(reader, (run_id, "base", variant_id), options).as_json()
+            document = compare(reader, (run_id, "base", variant_id), CompareOptions()).as_json()
             [one] = document["comparisons"]
-            found = {"pairs": one["pairs"], **one["counts"]}
-            [row] = ask(path, sql, [run_id, variant_id])
-            assert row == {name: found[name] for name in row}
+            [row] = ask(path, sql, {"run": run_id, "variant": variant_id})
+            assert row["pairs"] == one["pairs"]
+            assert (row["trials_a"], row["trials_b"]) == (one["a"]["trials"], one["b"]["trials"])
+            assert row["difference"] == pytest.approx(one["difference"]["value"])
 
 
 def test_task_views_gather_all_runs(path: Path, told: list[Told]) -> None:
