@@ -230,7 +230,7 @@ def test_export_of_what_is_not_there(project: Project, out: tuple[str, ...]) -> 
 
 def test_verify(project: Project) -> None:
     """A clean ledger says what was looked at."""
-    assert "1 runs, 6 commits" in project.output("verify")
+    assert "1 run, 6 commits" in project.output("verify")
     assert project.json("verify", RUN, "--json")["findings"] == []
 
 
@@ -268,7 +268,7 @@ def test_doctor(project: Project, tmp_path: Path) -> None:
     looked = project.output("doctor")
     for name in ("labledger", "docker", "sqlite", "disk", "ledger", "artifacts"):
         assert any(line[6:].startswith(f"{name}: ") for line in looked.splitlines()), name
-    assert "1 runs" in looked
+    assert "1 run, " in looked
     checks = project.json("doctor", "--json", "--lab-dir", tmp_path / ".lab")
     assert any("none at" in check["detail"] for check in checks)
     sick = project.command("doctor", DOCKER_HOST="unix:///nonexistent.sock")

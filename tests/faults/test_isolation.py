@@ -204,7 +204,9 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
         facts["tampering_suspected"]
     )
     monkeypatch.setattr("labledger.trial.container.os.access", lambda *_: False)
-    asked = look(thread_engine(), spec, "after_grading")
+    state = thread_engine().inspect(spec.container)
+    assert state is not None
+    asked = look(thread_engine(), spec, state.container_id, "after_grading")
     assert list(asked.suspected) == facts["tampering_suspected"]
     assert asked.total == facts["tampering_total"]
 

@@ -118,17 +118,20 @@ def test_files_of_the_phases_are_durable_before_their_folder_is(watched: Watched
 
 
 def test_the_trial_script_is_durable_before_it_has_its_name(watched: Watched) -> None:
-    """Every later trial of the run, and every later coordinator, takes it as it finds it."""
+    """Every later trial of the run, and every later coordinator, takes it as it finds it.
+
+    Two trials that begin at the same time may each put it in its place.
+    """
     [script] = (watched.project.lab / "runs" / RUN / "deps").glob("trial-*.sh")
     disk = Disk()
+    placed = []
     for kind, *about in watched.journal:
         if kind == "replace" and about[0] == str(script):
-            break
+            placed.append(about[1])
+            assert placed[-1] in disk.synced
         if kind != "commit":
             disk.take(kind, *about)
-    else:
-        raise AssertionError("trial.sh was never put in its place")
-    assert script.stat().st_ino in disk.synced
+    assert script.stat().st_ino in placed
 
 
 def test_mirrors_are_durable_before_the_run_is_complete(watched: Watched) -> None:

@@ -16,6 +16,7 @@ from labledger.ledger.engine import driver_risk
 from labledger.ledger.model import VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
+from labledger.passing import PassCounts
 from labledger.records import SlotStatus
 
 
@@ -73,8 +74,12 @@ def test_counts_tell_statuses_and_verdicts_apart(
     writer.commit_result(lease, kit.result(2, status=SlotStatus.GRADE_ERROR, reason="x"))
     writer.commit_unexecuted(lease, 3, SlotStatus.SKIPPED_PRUNED, "pruned")
     assert reader.counts(kit.RUN) == [
-        VariantCounts("base", 3, 2, {"completed": 1, "grade_error": 1}, {"pass": 1}),
-        VariantCounts("treat", 3, 2, {"completed": 1, "skipped_pruned": 1}, {"fail": 1}),
+        VariantCounts(
+            "base", 3, 2, {"completed": 1, "grade_error": 1}, {"pass": 1}, PassCounts(1, 0)
+        ),
+        VariantCounts(
+            "treat", 3, 2, {"completed": 1, "skipped_pruned": 1}, {"fail": 1}, PassCounts(0, 1)
+        ),
     ]
 
 

@@ -271,7 +271,7 @@ def test_a_result_that_uses_the_budget_up_dispatches_nothing(run: Run) -> None:
 
     run.when_idle = spend
     assert not run.coordinator.execute()
-    assert "1.2 USD are spent" in str(run.coordinator.trouble)
+    assert "1.2 of 1 USD are spent" in str(run.coordinator.trouble)
     assert run.dispatched() == [0, 1, 2]
 
 
