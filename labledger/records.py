@@ -170,10 +170,27 @@ class EventFile:
     folder: Path
     name: str
     count: int
+    sha256: str | None = None
+    """Of the file, in hex; None where an earlier version of labledger staged it."""
 
     @property
     def path(self) -> Path:
         return self.folder / self.name
+
+    def problem(self) -> str | None:
+        """Return how the file is not what was staged, as the rest of a sentence, or None."""
+        try:
+            with self.path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            return "is missing"
+        except OSError as error:
+            return f"cannot be read: {error.strerror}"
+        return None if self.sha256 in (None, found) else "was changed since it was staged"
+
+    def as_json(self) -> JsonObject:
+        digest = {} if self.sha256 is None else {"sha256": self.sha256}
+        return {"file": self.name, "count": self.count, **digest}
 
     def __len__(self) -> int:
         return self.count
@@ -267,7 +284,7 @@ class TrialResult:
             "evidence": list(self.evidence),
             "metrics": [[m.metric_id, m.source, m.value] for m in self.metrics],
             "events": (
-                {"file": self.events.name, "count": self.events.count}
+                self.events.as_json()
                 if isinstance(self.events, EventFile)
                 else [[e.row_seq, e.type, e.body] for e in self.events]
             ),
@@ -293,7 +310,12 @@ class TrialResult:
                 "events": (
                     tuple(Event(*values) for values in data["events"])
                     if data["version"] == 1
-                    else EventFile(staged_events, data["events"]["file"], data["events"]["count"])
+                    else EventFile(
+                        staged_events,
+                        data["events"]["file"],
+                        data["events"]["count"],
+                        data["events"].get("sha256"),
+                    )
                 ),
                 "artifacts": tuple(Artifact(sha, size, None) for sha, size in data["artifacts"]),
             }

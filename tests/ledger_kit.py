@@ -17,6 +17,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import (
     Artifact,
     Event,
+    EventFile,
     JsonObject,
     Metric,
     Phase,
@@ -211,6 +212,15 @@ def begin_run(writer: LedgerWriter, total: int = 4, run_id: str = RUN) -> Lease:
     """A new run of `total` slots, owned."""
     writer.create_run(new_run(run_id), tasks((total + 1) // 2), slots(total))
     return writer.acquire_lease(run_id, OWNER, 30.0)
+
+
+def event_file(writer: LedgerWriter, name: str) -> EventFile:
+    """Ten events in a file of that name, as those of a trial that reported very many."""
+    content = b"".join(b'{"n":%d,"type":"step"}\n' % n for n in range(10))
+    file = EventFile(writer._store.staged_events, name, 10, canonical.sha256_hex(content))
+    file.path.parent.mkdir(parents=True)
+    file.path.write_bytes(content)
+    return file
 
 
 def tamper(path: Path, *statements: str) -> None:

@@ -15,4 +15,4 @@ def keep(connection: Connection, run_no: int, limits: Mapping[str, float]) -> No
         if math.isinf(limit):
             connection.exec_driver_sql(statements.DELETE_BUDGET, (run_no, kind))
         else:
-            connection.exec_driver_sql(statements.UPSERT_BUDGET, (run_no, kind, limit))
+            connection.exec_driver_sql(statements.UPSERT_BUDGET, (run_no, kind, float(limit)))

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from labledger.errors import LedgerError, LedgerFull, LedgerMissing, NotALedger
 from labledger.ledger.connection import Connection, Engine
+from labledger.ledger.row_digests import row_digest
 
 APPLICATION_ID = 0x4C4C4447
 """SQLite's `application_id` of a ledger: `LLDG`."""
@@ -147,6 +148,7 @@ def _engine(
             connection.execute(pragma)
         connection.create_function("regexp", 2, _matches, deterministic=True)
         if not reading:
+            connection.create_function("row_digest", -1, row_digest, deterministic=True)
             connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
         if not foreign_keys:
             connection.execute("PRAGMA foreign_keys = OFF")

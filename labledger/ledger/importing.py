@@ -15,7 +15,7 @@ from typing import Any
 
 from labledger import faults
 from labledger.errors import LedgerError
-from labledger.ledger import histories, leases, rebuilding, rows, statements
+from labledger.ledger import histories, leases, rebuilding, row_digests, rows, statements
 from labledger.ledger.connection import Connection
 from labledger.ledger.histories import History, Standing
 from labledger.ledger.lookup import run_number
@@ -71,15 +71,18 @@ _HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
 _PROGRESS_SQL = """
 SELECT next_schedule_idx, epoch, status, updated_at, ended_at, stop_cause, stop_message
 FROM schedule_progress WHERE run_no = ?"""
-_INSERT_PROGRESS = (
-    "INSERT INTO schedule_progress "
-    "(run_no, next_schedule_idx, epoch, status, updated_at, ended_at, stop_cause, stop_message) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-)
 _STEP = "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
 _SETTLE = (
-    "UPDATE schedule_progress SET epoch = max(epoch, ?) + 1, status = ?, updated_at = ?, "
-    "ended_at = ?, stop_cause = ?, stop_message = ? WHERE run_no = ?"
+    row_digests.update(
+        "schedule_progress",
+        epoch="max(epoch, ?1) + 1",
+        status="?2",
+        updated_at="?3",
+        ended_at="?4",
+        stop_cause="?5",
+        stop_message="?6",
+    )
+    + " WHERE run_no = ?7"
 )
 _STAGED_SQL = "SELECT count(*) FROM staged_result WHERE run_no = ?"
 _END_LEASE = "DELETE FROM lease WHERE run_no = ?"
@@ -256,7 +259,7 @@ def _settle(
     ended_at = ended_at or updated_at
     if history.standing is Standing.NEW:
         progress = (run_no, committed, epoch, status, updated_at, ended_at, *stop)
-        connection.exec_driver_sql(_INSERT_PROGRESS, progress)
+        connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
     else:
         steps = [(run_no,)] * (committed - history.here)
         connection.exec_driver_sql(_STEP, steps)

@@ -12,7 +12,7 @@ from labledger.ledger import budgets, statements
 from labledger.ledger.chain import Genesis
 from labledger.ledger.connection import Connection
 from labledger.ledger.model import NewRun
-from labledger.records import JsonObject, Slot
+from labledger.records import JsonObject, RunStatus, Slot
 
 TaskRow = tuple[str, str, JsonObject]
 """Task id, digest, and the frozen task row."""
@@ -46,7 +46,8 @@ def register(
     task_numbers = _insert_tasks(connection, run_no, tasks, genesis)
     total = _insert_slots(connection, run_no, slots, variants, task_numbers, genesis)
     connection.exec_driver_sql(statements.INSERT_SCHEDULE, (run_no, total, genesis.hexdigest()))
-    connection.exec_driver_sql(statements.INSERT_PROGRESS, (run_no, now))
+    progress = (run_no, 0, 0, RunStatus.INTERRUPTED.value, now, None, None, None)
+    connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
     budgets.keep(connection, run_no, run.budget)
 
 

@@ -6,13 +6,15 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from labledger import canonical
-from labledger.ledger import chain, copies, gradings, statements
+from labledger.ledger import chain, copies, gradings, row_digests, statements
 from labledger.ledger.connection import Connection
 from labledger.ledger.slot_checks import UNREADABLE, Message
-from labledger.records import RunStatus, TrialResult, slot_commit_id
+from labledger.records import EventFile, RunStatus, TrialResult, slot_commit_id
+from labledger.store import ArtifactStore
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _RUN_SQL = f"SELECT {', '.join(statements.RUN_COLUMNS)} FROM run WHERE run_no = ?"  # noqa: S608
@@ -46,10 +48,12 @@ _LEFT_STAGED_SQL = (
     "AND slot_commit.schedule_idx = staged_result.schedule_idx WHERE staged_result.run_no = ?"
 )
 _STAGED_SQL = (
-    "SELECT schedule_idx, attempt, payload, staged_at FROM staged_result WHERE run_no = ? "
-    "AND schedule_idx NOT IN (SELECT schedule_idx FROM slot_commit WHERE run_no = ?1) "
-    "ORDER BY schedule_idx, attempt"
+    f"{row_digests.select('staged_result')} AND schedule_idx NOT IN "  # noqa: S608
+    "(SELECT schedule_idx FROM slot_commit WHERE run_no = ?1) ORDER BY schedule_idx, attempt"
 )
+_IS_OWNED_SQL = "SELECT count(*) FROM lease WHERE run_no = ?"
+_IN_NO_RECORD = ("schedule_progress", "lease", "claim", "budget", "dispatch")
+"""Tables whose rows have a digest of their own; those of staged results are checked with them."""
 _DISPATCH_SQL = (
     "SELECT schedule_idx, attempt, epoch, container, dispatched_at FROM dispatch "
     "WHERE run_no = ? ORDER BY schedule_idx, attempt, epoch"
@@ -62,14 +66,20 @@ _LEASE_SQL = (
 )
 
 
-def problems(connection: Connection, run_no: int, run_id: str) -> Iterator[Message]:
-    """Find what does not fit. A check that cannot read its rows is a finding as well."""
+def problems(
+    connection: Connection, run_no: int, run_id: str, store: ArtifactStore | None = None
+) -> Iterator[Message]:
+    """Find what does not fit. A check that cannot read its rows is a finding as well.
+
+    Files in which events of staged results lie are checked where their `store` is given.
+    """
     checks: tuple[tuple[str, Callable[[], Iterator[Message]]], ...] = (
         ("row, variants, tasks or slots", lambda: _genesis(connection, run_no)),
         ("progress", lambda: _progress(connection, run_no)),
-        ("staged results", lambda: _staged(connection, run_no, run_id)),
+        ("staged results", lambda: _staged(connection, run_no, run_id, store)),
         ("journal of dispatches", lambda: _dispatches(connection, run_no, run_id)),
         ("budget or lease", lambda: _settings(connection, run_no)),
+        *(_row_digests(connection, table, run_no) for table in _IN_NO_RECORD),
         ("rows of slot_outcome", lambda: copies.outcome_problems(connection, run_no)),
         ("gradings", lambda: ((None, text) for text in gradings.problems(connection, run_no))),
     )
@@ -130,20 +140,47 @@ def _progress(connection: Connection, run_no: int) -> Iterator[Message]:
         yield None, f"the run cannot have ended at {ended_at!r}"
 
 
-def _staged(connection: Connection, run_no: int, run_id: str) -> Iterator[Message]:
+def _row_digests(
+    connection: Connection, table: str, run_no: int
+) -> tuple[str, Callable[[], Iterator[Message]]]:
+    return f"rows of {table}", lambda: row_digests.problems(connection, table, run_no)
+
+
+def _staged(
+    connection: Connection, run_no: int, run_id: str, store: ArtifactStore | None
+) -> Iterator[Message]:
     """Results that wait to be committed."""
+    is_owned = bool(connection.exec_driver_sql(_IS_OWNED_SQL, (run_no,)).scalar())
     for (idx,) in _rows(connection, _LEFT_STAGED_SQL, run_no):
         yield idx, "a staged result was left behind by the commit"
-    for idx, attempt, payload, staged_at in _rows(connection, _STAGED_SQL, run_no):
+    for row in _rows(connection, _STAGED_SQL, run_no):
+        _, idx, attempt, _, payload, staged_at, _ = row
+        if not row_digests.fits("staged_result", row):
+            yield idx, "a staged result was changed since it was staged"
+            continue
         try:
-            result = TrialResult.from_json(json.loads(payload))
+            folder = Path() if store is None else store.staged_events
+            result = TrialResult.from_json(json.loads(payload), folder)
             mine = (result.schedule_idx, result.attempt, result.slot_commit_id, result.ids.run_id)
             if canonical.dumps(result.as_json()) != payload or not _TIME.fullmatch(staged_at):
                 yield idx, "a staged result is not in the form in which results are staged"
             elif mine != (idx, attempt, slot_commit_id(run_id, idx), run_id):
                 yield idx, "a staged result is about another slot or attempt"
+            elif store is not None:
+                yield from ((idx, message) for message in _event_file(result, is_owned))
         except UNREADABLE as error:
             yield idx, f"a staged result cannot be read: {error}"
+
+
+def _event_file(result: TrialResult, is_owned: bool) -> Iterator[str]:
+    """Check the file in which the events of a staged result lie, where they do.
+
+    The owner of the run may have committed the result since, and deleted the file.
+    """
+    events = result.events
+    problem = events.problem() if isinstance(events, EventFile) else None
+    if isinstance(events, EventFile) and problem and (events.path.exists() or not is_owned):
+        yield f"the file of events of a staged result {problem}: {events.path}"
 
 
 def _dispatches(connection: Connection, run_no: int, run_id: str) -> Iterator[Message]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labledger.ledger import rows
+from labledger.ledger import row_digests, rows
 
 
 def _insert(table: str, row: type[tuple[object, ...]]) -> str:
@@ -37,33 +37,16 @@ INSERT_SLOT_COMMIT = _insert_columns(
 INSERT_ARTIFACT = (
     "INSERT INTO artifact (sha256, size, content) VALUES (?, ?, ?) ON CONFLICT (sha256) DO NOTHING"
 )
-UPSERT_BUDGET = (
-    "INSERT INTO budget (run_no, kind, amount) VALUES (?, ?, ?) "
-    "ON CONFLICT (run_no, kind) DO UPDATE SET amount = excluded.amount"
-)
+UPSERT_BUDGET = row_digests.upsert("budget", "run_no", "kind")
 DELETE_BUDGET = "DELETE FROM budget WHERE run_no = ? AND kind = ?"
-INSERT_DISPATCH = _insert_columns(
-    "dispatch",
-    "run_no",
-    "schedule_idx",
-    "attempt",
-    "epoch",
-    "container",
-    "host",
-    "dispatched_at",
-)
-INSERT_STAGED = _insert_columns(
-    "staged_result", "run_no", "schedule_idx", "attempt", "final", "payload", "staged_at"
-)
+INSERT_DISPATCH = row_digests.insert("dispatch")
+INSERT_STAGED = row_digests.insert("staged_result")
 DELETE_STAGED = "DELETE FROM staged_result WHERE run_no = ? AND schedule_idx = ?"
-SELECT_STAGED = (
-    "SELECT attempt, final, payload FROM staged_result "
-    "WHERE run_no = ? AND schedule_idx = ? ORDER BY attempt"
-)
+SELECT_STAGED = f"{row_digests.select('staged_result')} AND schedule_idx = ? ORDER BY attempt"
 
 ADVANCE = (
-    "UPDATE schedule_progress SET next_schedule_idx = ?, updated_at = ? "
-    "WHERE run_no = ? AND next_schedule_idx = ? AND epoch = ?"
+    row_digests.update("schedule_progress", next_schedule_idx="?1", updated_at="?2")
+    + " WHERE run_no = ?3 AND next_schedule_idx = ?4 AND epoch = ?5"
 )
 SELECT_PROGRESS = "SELECT epoch, next_schedule_idx FROM schedule_progress WHERE run_no = ?"
 
@@ -86,30 +69,37 @@ SELECT_LEASE = (
     "lease.acquired_at, lease.renewed_at, lease.expires_at "
     "FROM lease JOIN run ON run.run_no = lease.run_no WHERE lease.run_no = ?"
 )
-UPSERT_LEASE = (
-    "INSERT INTO lease (run_no, epoch, host, pid, process_token, acquired_at, renewed_at, "
-    "expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_no) DO UPDATE SET "
-    "epoch = excluded.epoch, host = excluded.host, pid = excluded.pid, "
-    "process_token = excluded.process_token, acquired_at = excluded.acquired_at, "
-    "renewed_at = excluded.renewed_at, expires_at = excluded.expires_at"
+UPSERT_LEASE = row_digests.upsert("lease", "run_no")
+RENEW_LEASE = (
+    row_digests.update("lease", renewed_at="?1", expires_at="?2")
+    + " WHERE run_no = ?3 AND epoch = ?4"
 )
-RENEW_LEASE = "UPDATE lease SET renewed_at = ?, expires_at = ? WHERE run_no = ? AND epoch = ?"
 SELECT_CLAIM = "SELECT host, pid, process_token, claimed_at, expires_at FROM claim WHERE run_no = ?"
-UPSERT_CLAIM = (
-    "INSERT INTO claim (run_no, host, pid, process_token, claimed_at, expires_at) "
-    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (run_no) DO UPDATE SET host = excluded.host, "
-    "pid = excluded.pid, process_token = excluded.process_token, "
-    "claimed_at = excluded.claimed_at, expires_at = excluded.expires_at"
-)
+UPSERT_CLAIM = row_digests.upsert("claim", "run_no")
 DELETE_CLAIM = "DELETE FROM claim WHERE run_no = ? AND host = ? AND pid = ? AND process_token = ?"
 DELETE_LEASE = "DELETE FROM lease WHERE run_no = ? AND epoch = ?"
 BEGIN_EPOCH = (
-    "UPDATE schedule_progress SET epoch = ?, status = 'running', updated_at = ?, ended_at = NULL, "
-    "stop_cause = NULL, stop_message = NULL WHERE run_no = ?"
+    row_digests.update(
+        "schedule_progress",
+        epoch="?1",
+        status="'running'",
+        updated_at="?2",
+        ended_at="NULL",
+        stop_cause="NULL",
+        stop_message="NULL",
+    )
+    + " WHERE run_no = ?3"
 )
 END_EPOCH = (
-    "UPDATE schedule_progress SET status = ?, updated_at = ?, ended_at = ?, stop_cause = ?, "
-    "stop_message = ? WHERE run_no = ?"
+    row_digests.update(
+        "schedule_progress",
+        status="?1",
+        updated_at="?2",
+        ended_at="?3",
+        stop_cause="?4",
+        stop_message="?5",
+    )
+    + " WHERE run_no = ?6"
 )
 
 RUN_COLUMNS = (
@@ -141,7 +131,4 @@ INSERT_TASK = _insert_columns(
 INSERT_SLOT = _insert_columns(
     "slot", "run_no", "schedule_idx", "variant_idx", "task_idx", "repl_idx"
 )
-INSERT_PROGRESS = (
-    "INSERT INTO schedule_progress (run_no, next_schedule_idx, epoch, status, updated_at) "
-    "VALUES (?, 0, 0, 'interrupted', ?)"
-)
+INSERT_PROGRESS = row_digests.insert("schedule_progress")

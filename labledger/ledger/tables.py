@@ -58,6 +58,11 @@ def _text(name: str, *, null: bool = False) -> Column[str]:
     return Column(name, Text, nullable=null)
 
 
+def _row_digest() -> Column[str]:
+    """What `row_digests` says of the row; null where an earlier version of labledger wrote it."""
+    return _text("row_digest", null=True)
+
+
 def _key(table: str, *columns: str) -> PrimaryKeyConstraint:
     return PrimaryKeyConstraint(*columns, name=f"pk_{table}")
 
@@ -218,6 +223,7 @@ schedule_progress = Table(
     _text("ended_at", null=True),
     _text("stop_cause", null=True),
     _text("stop_message", null=True),
+    _row_digest(),
     _key("schedule_progress", "run_no"),
     _refers("schedule_progress", "run", "run_no"),
     _one_of("schedule_progress", "status", RunStatus),
@@ -235,6 +241,7 @@ lease = Table(
     _text("acquired_at"),
     _text("renewed_at"),
     _text("expires_at"),
+    _row_digest(),
     _key("lease", "run_no"),
     _refers("lease", "run", "run_no"),
     **_STRICT,
@@ -249,6 +256,7 @@ claim = Table(
     _text("process_token"),
     _text("claimed_at"),
     _text("expires_at"),
+    _row_digest(),
     _key("claim", "run_no"),
     _refers("claim", "run", "run_no"),
     **_STRICT,
@@ -260,6 +268,7 @@ budget = Table(
     _integer("run_no"),
     _text("kind"),
     Column("amount", REAL, nullable=False),
+    _row_digest(),
     _key("budget", "run_no", "kind"),
     _refers("budget", "run", "run_no"),
     _check("budget", "kind", "kind IN ('cost_usd', 'tokens')"),
@@ -268,7 +277,8 @@ budget = Table(
 )
 """What a run may spend; of a kind without a row, whatever it takes.
 
-It is somebody's will and may change, no result: it is in no digest, and no import brings it.
+It is somebody's will and may change, no result: the chain does not cover it, and no import
+brings it.
 """
 
 dispatch = Table(
@@ -280,6 +290,7 @@ dispatch = Table(
     _text("container"),
     _text("host"),
     _text("dispatched_at"),
+    _row_digest(),
     _key("dispatch", "run_no", "schedule_idx", "attempt", "epoch"),
     _refers("dispatch", "slot", "run_no", "schedule_idx"),
     _check("dispatch", "attempt", "attempt >= 1"),
@@ -294,6 +305,7 @@ staged_result = Table(
     _integer("final"),
     _text("payload"),
     _text("staged_at"),
+    _row_digest(),
     _key("staged_result", "run_no", "schedule_idx", "attempt"),
     _refers("staged_result", "slot", "run_no", "schedule_idx"),
     _check("staged_result", "final", "final IN (0, 1)"),

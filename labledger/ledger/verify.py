@@ -119,7 +119,8 @@ class _Checker:
         with slot_workers.started(path, self._store, ranges, processes) as checked_elsewhere:
             self._of_file(findings)
             for run_no, run_id in runs:
-                found = run_checks.problems(self._connection, run_no, run_id)
+                store = None if path is None else self._store
+                found = run_checks.problems(self._connection, run_no, run_id, store)
                 findings += [Finding(run_id, idx, message) for idx, message in found]
                 if path is not None:
                     findings += self._of_start(run_no, run_id)

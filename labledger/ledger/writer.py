@@ -19,6 +19,7 @@ from labledger.ledger import (
     migrate,
     place,
     registration,
+    row_digests,
     rows,
     statements,
 )
@@ -29,6 +30,7 @@ from labledger.ledger.lookup import ledger_id
 from labledger.ledger.model import Dispatch, Lease, NewRun
 from labledger.records import (
     Artifact,
+    EventFile,
     Slot,
     SlotRecords,
     SlotStatus,
@@ -172,9 +174,8 @@ class LedgerWriter(ImportWriter):
                     "staged already"
                 )
             self._insert_artifacts(connection, result.artifacts)
-            records = self._publish(
-                connection, lease, ids, previous, [*self._results(staged), result]
-            )
+            results = [*self._results(lease, staged), result]
+            records = self._publish(connection, lease, ids, previous, results)
             if staged:
                 connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, idx))
             return records
@@ -189,7 +190,8 @@ class LedgerWriter(ImportWriter):
                 raise LedgerError(
                     f"slot {schedule_idx} of run {lease.run_id} has no final result staged"
                 )
-            records = self._publish(connection, lease, ids, previous, self._results(staged))
+            results = self._results(lease, staged)
+            records = self._publish(connection, lease, ids, previous, results)
             connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, schedule_idx))
             return records
 
@@ -311,9 +313,17 @@ class LedgerWriter(ImportWriter):
                 f"artifact {artifact.sha256} is neither given nor in the store {self._store.root}"
             )
 
-    def _results(self, staged: Sequence[Any]) -> list[TrialResult]:
-        events = self._store.staged_events
-        return [TrialResult.from_json(json.loads(row.payload), events) for row in staged]
+    def _results(self, lease: Lease, staged: Sequence[Any]) -> list[TrialResult]:
+        """The results of rows of `staged_result`. Raises `LedgerError` where one was changed."""
+        results = []
+        for row in staged:
+            if not row_digests.fits("staged_result", row):
+                raise _changed(lease, row, "its row of staged_result was changed")
+            result = TrialResult.from_json(json.loads(row.payload), self._store.staged_events)
+            if isinstance(result.events, EventFile) and (problem := result.events.problem()):
+                raise _changed(lease, row, f"its file of events {result.events.path} {problem}")
+            results.append(result)
+        return results
 
     @staticmethod
     def _staged(connection: Connection, lease: Lease, idx: int) -> Sequence[Any]:
@@ -323,6 +333,15 @@ class LedgerWriter(ImportWriter):
     def _transaction(self, what: str) -> Iterator[Connection]:
         with translated(what, self.path), self._connection.begin():
             yield self._connection
+
+
+def _changed(lease: Lease, row: Any, what: str) -> LedgerError:
+    return LedgerError(
+        f"the staged result of slot {row.schedule_idx}, attempt {row.attempt}, of run "
+        f"{lease.run_id} cannot be committed, because it is not what was staged: {what}",
+        hint=f"`labledger verify {lease.run_id}` lists every change; go on from a copy of the "
+        "ledger and its artifacts from before it (`labledger db backup` copies the ledger)",
+    )
 
 
 def _insert_dispatches(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -52,7 +53,7 @@ def read_events(
                 reader.move_to(stack.enter_context(written_atomically(place.path)))
         if reader.file is None:
             return tuple(reader.events), reader.dropped
-    return replace(place, count=reader.count), reader.dropped
+    return replace(place, count=reader.count, sha256=reader.sha256), reader.dropped
 
 
 def _brackets(content: bytes) -> int:
@@ -72,6 +73,12 @@ class _Reader:
     count: int = 0
     dropped: int = 0
     _broken: int = 0
+    _hasher: hashlib._Hash = field(default_factory=hashlib.sha256)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 (hex) of what was written to the file."""
+        return self._hasher.hexdigest()
 
     def take(self, line: bytes) -> None:
         body = self._parsed(line) if self._looks_on else None
@@ -82,13 +89,13 @@ class _Reader:
             self.events.append(Event.of(self.count, body))
             self.held += len(line)
         else:
-            _write(self.file, [body])
+            self._write([body])
         self.count += 1
 
     def move_to(self, file: BinaryIO) -> None:
         """Write the events to a file, those read so far and all that follow."""
         self.file = file
-        _write(file, (event.body for event in self.events))
+        self._write(event.body for event in self.events)
         self.events.clear()
 
     @property
@@ -111,6 +118,9 @@ class _Reader:
         found: JsonObject = self.redactor.json(body)
         return found
 
-
-def _write(file: BinaryIO, bodies: Iterable[JsonObject]) -> None:
-    file.writelines(canonical.dump_bytes(body) + b"\n" for body in bodies)
+    def _write(self, bodies: Iterable[JsonObject]) -> None:
+        assert self.file is not None
+        for body in bodies:
+            line = canonical.dump_bytes(body) + b"\n"
+            self._hasher.update(line)
+            self.file.write(line)

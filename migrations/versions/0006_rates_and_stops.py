@@ -1,4 +1,4 @@
-"""How each slot counts for the pass rate, and why a run stopped.
+"""How each slot counts for the pass rate, why a run stopped, digests of rows that change.
 
 Revision ID: 0006
 Revises: 0005
@@ -16,6 +16,8 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("schedule_progress", sa.Column("stop_cause", sa.Text(), nullable=True))
     op.add_column("schedule_progress", sa.Column("stop_message", sa.Text(), nullable=True))
+    for table in ("schedule_progress", "lease", "claim", "budget", "dispatch", "staged_result"):
+        op.add_column(table, sa.Column("row_digest", sa.Text(), nullable=True))
     # The table repeats what others hold: making it anew is simpler than changing a clustered one.
     op.drop_table("slot_outcome")
     op.create_table(

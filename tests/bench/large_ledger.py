@@ -68,7 +68,7 @@ _FILL = (
         )
     ),
     """UPDATE schedule_progress SET next_schedule_idx = :committed, epoch = 1, status = :status,
-    ended_at = :ended_at WHERE run_no = :run_no""",
+    ended_at = :ended_at, row_digest = NULL WHERE run_no = :run_no""",
 )
 """All rows of a run's committed slots that the views of trials read."""
 

@@ -20,7 +20,7 @@ from labledger.records import RunStatus, SlotStatus
 
 NEWER = {"alembic_version", "claim", "slot_outcome", "grading", "counted", "budget"}
 """Tables that revision 0001 lacks, and Alembic's own."""
-NEWER_COLUMNS = {"stop_cause", "stop_message"}
+NEWER_COLUMNS = {"stop_cause", "stop_message", "row_digest"}
 """Columns that tables of revision 0001 have got since."""
 
 ASKER = Owner("there", 99, "boot-2")

@@ -384,7 +384,8 @@ def test_a_ledger_in_use_is_not_upgraded(older: Path) -> None:
     """While a coordinator owns a run, the upgrade is refused with who it is."""
     run_sql(
         older,
-        "INSERT INTO lease VALUES (1, 2, 'here', 4711, 't', '2026', '2026', "
+        "INSERT INTO lease (run_no, epoch, host, pid, process_token, acquired_at, renewed_at, "
+        "expires_at) VALUES (1, 2, 'here', 4711, 't', '2026', '2026', "
         f"'{clock.utc_now().replace('20', '21', 1)}')",
     )
     with pytest.raises(LedgerError, match="run run-1 belongs to process 4711 on here"):

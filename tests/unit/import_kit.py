@@ -18,13 +18,18 @@ NOT_CARRIED = frozenset(
 )
 
 
+NUMBERED = {"run_no", "row_digest"}
+"""Columns that go by a run's number, which differs from ledger to ledger."""
+
+
 def rows(lab: Path, run_id: str = kit.RUN) -> dict[str, list[Any]]:
     """Every row that belongs to a run, without its number, and the artifacts by their digests."""
     raw = DRIVER.connect(str(lab / "ledger.sqlite"))
     [run_no] = raw.execute("SELECT run_no FROM run WHERE run_id = ?", (run_id,)).fetchone()
     found: dict[str, list[Any]] = {}
     for table in metadata.sorted_tables:
-        columns = ", ".join(column.name for column in table.columns if column.name != "run_no")
+        names = [column.name for column in table.columns if column.name not in NUMBERED]
+        columns = ", ".join(names)
         if "run_no" in table.columns and table.name not in NOT_CARRIED:
             sql = f"SELECT {columns} FROM {table.name} WHERE run_no = ? ORDER BY 1, 2"
             found[table.name] = raw.execute(sql, (run_no,)).fetchall()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 import ledger_kit as kit
 import pytest
 
+from labledger import canonical
 from labledger.errors import LabLedgerError
 from labledger.ledger import flat, objects, tables
 from labledger.ledger.engine import DRIVER
-from labledger.ledger.model import Dispatch
+from labledger.ledger.model import Dispatch, Owner, Stop
 from labledger.ledger.slot_checks import UNREADABLE
-from labledger.reading import open_ledger
+from labledger.reading import Ledger, open_ledger
 from labledger.records import RECORD_KINDS, Phase, RunStatus, SlotStatus
 from labledger.runner.lab import Lab
 from labledger.runner.verification import verify_lab
@@ -28,7 +30,7 @@ SEED = 20261122
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A ledger with a complete run, and one that was interrupted with a result staged."""
+    """A ledger with a run that is complete, one that stopped with a result staged, one owned."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 6)
@@ -49,7 +51,11 @@ def path(tmp_path: Path) -> Path:
             [Dispatch(idx, 1, name, "here", kit.TIMES[0]) for idx, name in enumerate(names, 1)],
         )
         writer.stage(lease, kit.result(2, "run-2"), final=True)
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        stop = Stop("budget", "2.21 of 1.50 USD are spent")
+        writer.release_lease(lease, RunStatus.INTERRUPTED, stop)
+        lease = kit.begin_run(writer, 2, "run-3")
+        writer.set_budget(lease, {"tokens": 1000})
+        writer.claim_lease("run-3", Owner("there", 99, "boot-2"), 30, 10)
     return path
 
 
@@ -65,6 +71,7 @@ def shown(path: Path) -> dict[str, Any]:
         found["ledger"] = reader.ledger_id
         for run in reader.runs():
             found[run.run_id] = repr(run)
+            found |= {f"{run.run_id} {name}": told for name, told in status(ledger, run.run_id)}
             for what in (*RECORD_KINDS, "summary", "chain"):
                 stream = io.BytesIO()
                 ledger.export_to(run.run_id, what, stream)
@@ -74,6 +81,18 @@ def shown(path: Path) -> dict[str, Any]:
                 ledger.export_to(run.run_id, what, stream, format="csv")
                 found[f"{run.run_id} {what} as csv"] = stream.getvalue()
     return found
+
+
+def status(ledger: Ledger, run_id: str) -> Iterator[tuple[str, str]]:
+    """Ask all that the commands `runs` and `status` show of a run, and what `resume` goes by."""
+    yield "run", canonical.dumps(ledger.run(run_id).as_json())
+    for ask in (ledger.counts, ledger.gradings, ledger.begun, ledger.spent):
+        yield ask.__name__, repr(ask(run_id))
+    reader = ledger._reader
+    yield "staged", repr(reader.staged(run_id))
+    yield "dispatches", repr(reader.last_dispatches(run_id))
+    for idx in reader.staged(run_id):
+        yield f"staged result {idx}", repr(reader.staged_result(run_id, idx))
 
 
 def content(path: Path) -> list[str]:
@@ -101,6 +120,30 @@ def fate(path: Path, expected: dict[str, Any], rows: list[str]) -> str:
         return f"missed: {error}"
     differing = [name for name in expected if seen.get(name) != expected[name]]
     return f"missed: {differing}" if differing else "never shown"
+
+
+CHANGING = ("schedule_progress", "lease", "claim", "budget", "dispatch", "staged_result")
+
+
+def test_a_bit_that_flips_in_a_row_that_changes_is_found(path: Path) -> None:
+    """Texts of rows that the chain does not cover are found whichever of their bits flips."""
+    raw = DRIVER.connect(f"file:{path}?mode=ro", uri=True)
+    rows = [row for name in CHANGING for row in raw.execute(f"SELECT * FROM {name}")]
+    raw.close()
+    whole = path.read_bytes()
+    chosen = random.Random(SEED)
+    missed = []
+    for text in {value for row in rows for value in row if isinstance(value, str)}:
+        start = whole.rindex(text.encode()) if text.encode() in whole else None
+        if start is None:
+            continue  # It lies on several pages.
+        place, bit = start + chosen.randrange(len(text)), chosen.randrange(8)
+        changed = bytearray(whole)
+        changed[place] ^= 1 << bit
+        path.write_bytes(changed)
+        if fate(path, {}, []) not in ("found", "refused"):
+            missed.append((text, place - start, bit))
+    assert not missed
 
 
 def test_every_bit_that_flips_is_found_or_never_shown(

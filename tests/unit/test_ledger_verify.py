@@ -12,6 +12,7 @@ import pytest
 from labledger.canonical import sha256_hex
 from labledger.errors import RunNotFound
 from labledger.ledger.engine import DRIVER
+from labledger.ledger.model import Dispatch, Lease, Owner, Stop
 from labledger.ledger.verify import Finding, verify
 from labledger.records import Artifact, RunStatus, SlotStatus
 from labledger.runner.lab import Lab
@@ -99,7 +100,7 @@ CHANGED = {
         2,
     ),
     "left staged": (
-        "INSERT INTO staged_result VALUES (1, 0, 1, 1, '{}', '2026')",
+        "INSERT INTO staged_result VALUES (1, 0, 1, 1, '{}', '2026', NULL)",
         0,
     ),
 }  # fmt: skip
@@ -184,9 +185,9 @@ NOT_IN_RECORDS = {
     "id of the ledger": ("UPDATE ledger_meta SET value = 'a' WHERE key = 'ledger_id'", None),
     "creation of the ledger": ("UPDATE ledger_meta SET value = 'a' WHERE key = 'created_at'", None),
     "number of the last slot": ("UPDATE slot SET schedule_idx = 9 WHERE schedule_idx = 5", 5),
-    "budget": ("INSERT INTO budget VALUES (1, 'cost_usd', 9e999)", None),
+    "budget": ("INSERT INTO budget VALUES (1, 'cost_usd', 9e999, NULL)", None),
     "dispatch": (
-        "INSERT INTO dispatch VALUES (1, 0, 1, 1, 'labledger-0-run-1-1-1', 'h', '2026')", 0),
+        "INSERT INTO dispatch VALUES (1, 0, 1, 1, 'labledger-0-run-1-1-1', 'h', '2026', NULL)", 0),
 }  # fmt: skip
 
 
@@ -227,6 +228,111 @@ def test_a_changed_staged_result_is_found(path: Path, change: str) -> None:
     [finding] = verify(path).findings
     assert finding.run_id == "run-2"
     assert "staged result" in finding.message
+
+
+ASKER = Owner("there", 99, "boot-2")
+
+
+@pytest.fixture
+def rewritten(path: Path) -> Path:
+    """The complete run, one that is owned and claimed with a result staged, one that stopped."""
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 4, "run-2")
+        writer.set_budget(lease, {"cost_usd": 20})
+        names = [f"labledger-{writer.ledger_id[:8]}-run-2-{idx}-1" for idx in range(2)]
+        writer.journal_dispatch(
+            lease, [Dispatch(idx, 1, name, "here", kit.TIMES[0]) for idx, name in enumerate(names)]
+        )
+        writer.stage(lease, kit.result(1, "run-2"), final=True)
+        writer.renew_lease(lease)
+        assert not isinstance(writer.claim_lease("run-2", ASKER, 30, 10), Lease)
+        lease = kit.begin_run(writer, 4, "run-3")
+        writer.commit_result(lease, kit.result(0, "run-3"))
+        stop = Stop("budget", "2.21 of 1.50 USD are spent")
+        writer.release_lease(lease, RunStatus.INTERRUPTED, stop)
+    return path
+
+
+_LATER = "'2026-03-01T00:00:00.000Z'"
+REWRITTEN = {
+    "digit of a staged result": (
+        """UPDATE staged_result
+        SET payload = replace(payload, '"duration_ms":1500', '"duration_ms":1501')""", "run-2", 1),
+    "whether a staged result is final": ("UPDATE staged_result SET final = 0", "run-2", 1),
+    "time of staging": (f"UPDATE staged_result SET staged_at = {_LATER}", "run-2", 1),
+    "amount of a budget": ("UPDATE budget SET amount = 21.0", "run-2", None),
+    "kind of a budget": ("UPDATE budget SET kind = 'tokens'", "run-2", None),
+    "budget of another run": ("UPDATE budget SET run_no = 3", "run-3", None),
+    "host of a dispatch": ("UPDATE dispatch SET host = 'h' WHERE schedule_idx = 1", "run-2", 1),
+    "container of a dispatch": (
+        "UPDATE dispatch SET container = 'x' || container WHERE schedule_idx = 1", "run-2", 1),
+    "time of a dispatch": (
+        f"UPDATE dispatch SET dispatched_at = {_LATER} WHERE schedule_idx = 1", "run-2", 1),
+    "host of a lease": ("UPDATE lease SET host = 'there'", "run-2", None),
+    "process of a lease": ("UPDATE lease SET pid = pid + 1", "run-2", None),
+    "token of a lease": ("UPDATE lease SET process_token = 'boot-2'", "run-2", None),
+    "end of a lease": (f"UPDATE lease SET expires_at = {_LATER}", "run-2", None),
+    "process of a takeover request": ("UPDATE claim SET pid = pid + 1", "run-2", None),
+    "end of a takeover request": (f"UPDATE claim SET expires_at = {_LATER}", "run-2", None),
+    "cause of a stop": (
+        "UPDATE schedule_progress SET stop_cause = 'error_rate' WHERE run_no = 3", "run-3", None),
+    "message of a stop": (
+        "UPDATE schedule_progress SET stop_message = '1.21 of 1.50 USD are spent' WHERE run_no = 3",
+        "run-3", None),
+    "time of the last step": (
+        f"""UPDATE schedule_progress SET updated_at = {_LATER}, ended_at = {_LATER}
+        WHERE run_no = 3""", "run-3", None),
+    "time of the last step of a run that goes on": (
+        f"UPDATE schedule_progress SET updated_at = {_LATER} WHERE run_no = 2", "run-2", None),
+    "digest of a row": ("UPDATE budget SET row_digest = replace(row_digest, 'a', 'b')",
+                        "run-2", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("statement", "run_id", "slot"), REWRITTEN.values(), ids=REWRITTEN.keys())
+def test_a_changed_row_that_may_be_rewritten_is_found(
+    rewritten: Path, statement: str, run_id: str, slot: int | None
+) -> None:
+    """A value of the right form is found in rows that labledger itself writes more than once."""
+    assert verify(rewritten).findings == ()
+    kit.tamper(rewritten, statement)
+    [finding] = verify(rewritten).findings
+    assert (finding.run_id, finding.schedule_idx) == (run_id, slot)
+    assert "was changed since" in finding.message
+
+
+def test_rows_that_earlier_versions_wrote_are_no_finding(rewritten: Path) -> None:
+    """Without a digest a row is taken as it is; written again, it has one."""
+    tables = ("schedule_progress", "lease", "claim", "budget", "dispatch", "staged_result")
+    kit.tamper(rewritten, *(f"UPDATE {table} SET row_digest = NULL" for table in tables))
+    assert verify(rewritten).is_clean
+    with kit.open_writer(rewritten) as writer:
+        writer.commit_result(writer.acquire_lease("run-3", kit.OWNER, 30), kit.result(1, "run-3"))
+    assert verify(rewritten).is_clean
+    kit.tamper(rewritten, f"UPDATE schedule_progress SET updated_at = {_LATER} WHERE run_no = 3")
+    kit.tamper(rewritten, "UPDATE lease SET pid = pid + 1 WHERE run_no = 3")
+    assert [finding.message for finding in verify(rewritten).findings] == [
+        "the row of schedule_progress was changed since labledger wrote it",
+        "the row of lease was changed since labledger wrote it",
+    ]
+
+
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_a_changed_file_of_staged_events_is_found(path: Path, damage: str) -> None:
+    """Events that wait in a file are part of the result that waits."""
+    with kit.open_writer(path) as writer:
+        lease = kit.begin_run(writer, 2, "run-2")
+        events = kit.event_file(writer, "run-2/000000-1.jsonl")
+        writer.stage(lease, kit.result(0, "run-2", events=events), final=True)
+        writer.release_lease(lease, RunStatus.INTERRUPTED)
+    assert verify(path).is_clean
+    if damage == "gone":
+        events.path.unlink()
+    else:
+        events.path.write_bytes(events.path.read_bytes().replace(b"7", b"8"))
+    [finding] = verify(path).findings
+    assert (finding.run_id, finding.schedule_idx) == ("run-2", 0)
+    assert "file of events" in finding.message
 
 
 SCHEMA = {

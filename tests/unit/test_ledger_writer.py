@@ -240,6 +240,30 @@ def test_staged_results_are_kept_until_their_turn(
         writer.commit_staged(lease, 2)
 
 
+@pytest.mark.parametrize("change", ["a digit", "a retried attempt", "its events", "no events"])
+def test_a_changed_staged_result_is_not_committed(
+    writer: LedgerWriter, reader: LedgerReader, path: Path, change: str
+) -> None:
+    """What is not what was staged is refused with what to do, and nothing is written."""
+    lease = kit.begin_run(writer)
+    events = kit.event_file(writer, f"{kit.RUN}/000000-1.jsonl")
+    writer.stage(lease, kit.result(0, events=events), final=change != "a retried attempt")
+    if change == "its events":
+        events.path.write_bytes(events.path.read_bytes().replace(b"7", b"8"))
+    elif change == "no events":
+        events.path.unlink()
+    else:
+        digit = """payload = replace(payload, '"duration_ms":1500', '"duration_ms":1501')"""
+        kit.tamper(path, f"UPDATE staged_result SET {digit}")
+    commits = {"a retried attempt": lambda: writer.commit_result(lease, kit.result(0, attempt=2))}
+    with pytest.raises(LedgerError, match=r"slot 0, attempt 1, .* not what was staged") as error:
+        commits.get(change, lambda: writer.commit_staged(lease, 0))()
+    assert error.value.hint is not None
+    assert f"labledger verify {kit.RUN}" in error.value.hint
+    assert rows_of(path, "slot_commit", "staged_result") == {"slot_commit": 0, "staged_result": 1}
+    assert reader.run(kit.RUN).next_schedule_idx == 0
+
+
 def test_a_committed_slot_cannot_be_staged(writer: LedgerWriter) -> None:
     """Staging a slot that is committed is refused."""
     lease = kit.begin_run(writer)

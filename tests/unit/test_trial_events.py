@@ -67,6 +67,7 @@ def test_many_events_are_held_in_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     place = EventFile(tmp_path, "run/000007-1.jsonl", 0)
     spooled, dropped_then = read_events(content, place, Redactor({"KEY": "hush-hush"}))
     assert isinstance(spooled, EventFile)
+    assert spooled.sha256 == canonical.sha256_hex(spooled.path.read_bytes())
     assert (tuple(spooled), len(spooled), dropped_then) == (held, 50, dropped)
     assert tuple(spooled) == held, "it could be read once only"
     assert list(spooled.bodies()) == [canonical.dumps(event.body) for event in held]

@@ -283,6 +283,8 @@ def test_result_survives_being_staged() -> None:
     assert back.as_json() == result.as_json()
     apart = replace(result, events=EventFile(Path("/lab/staged"), "run/000003-2.jsonl", 9))
     assert TrialResult.from_json(apart.as_json(), Path("/lab/staged")).events == apart.events
+    digested = replace(result, events=replace(apart.events, sha256="d" * 64))
+    assert TrialResult.from_json(digested.as_json(), Path("/lab/staged")).events == digested.events
     assert artifact.reference == f"artifact://sha256/{sha256_hex(b'content')}"
     assert result.verdict is None
     with pytest.raises(ValueError, match="version 3"):
