@@ -18,7 +18,7 @@ from labledger.trial.grading import (
     Judgement,
     judge,
 )
-from labledger.trial.phases import before_grading, has_begun, read_phases
+from labledger.trial.phases import before_grading, has_begun, parse_phases, read_phases
 from labledger.trial.recalled import RecalledEvidence
 from labledger.trial.redact import Redactor
 
@@ -57,7 +57,7 @@ def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult
     phases = _phases(spec, ended)
     evidence.collect_inputs()
     faults.reached("reading_outputs", spec.slot.schedule_idx)
-    evidence.collect_logs(list(phases) or list(spec.plan.phases))
+    evidence.collect_logs(_logged_phases(spec, ended, phases))
     evidence.collect_rejected(judgement)
     result = evidence.collect_result()
     events, dropped = evidence.collect_events()
@@ -153,11 +153,21 @@ def evidence_of(spec: TrialSpec, redactor: Redactor) -> Evidence:
 
 
 def _phases(spec: TrialSpec, ended: Ended) -> dict[str, Phase]:
-    noted = read_phases(spec) if _is_trial_shs(ended) else {}
+    """The phases that ran. Where `trial.sh` did not end the trial, its own note is not trusted.
+
+    What the host noted between the two starts of a container is: no container can change it.
+    """
+    noted = read_phases(spec) if _is_trial_shs(ended) else parse_phases(ended.first_phases or "")
     if spec.earlier is None:
         return noted
     grader = {"grader": noted["grader"]} if "grader" in noted else {}
     return before_grading(spec.earlier) | grader
+
+
+def _logged_phases(spec: TrialSpec, ended: Ended, phases: dict[str, Phase]) -> list[str]:
+    """The phases that may have logs: all of them, unless it is known which ones ran."""
+    is_known = spec.earlier is not None or _is_trial_shs(ended)
+    return list(phases if phases and is_known else spec.plan.phases)
 
 
 def _is_trial_shs(ended: Ended) -> bool:

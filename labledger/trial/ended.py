@@ -34,6 +34,8 @@ class Ended:
     """True where a disk that it wrote on was seen full since it began."""
     was_paused: bool = False
     """True where somebody is known to have paused it from outside."""
+    first_phases: str | None = None
+    """The phases before the second start, as the host noted them; None where there was none."""
     seen: Seen | None = None
     """What a look at its file system before the grading came to, where there was one."""
 

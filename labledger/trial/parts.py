@@ -153,5 +153,6 @@ def _both(first: _FirstPart, last: Ended) -> Ended:
         out_of_memory=first.out_of_memory or last.out_of_memory,
         refused=refused,
         disk_was_full=first.disk_was_full,
+        first_phases=first.phases,
         seen=first.seen,
     )

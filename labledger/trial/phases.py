@@ -12,10 +12,7 @@ def read_phases(spec: TrialSpec) -> dict[str, Phase]:
 
     To be trusted only where `trial.sh` ended the trial: before, the agent can write there too.
     """
-    return {
-        name: Phase(status, max(0, end - start) * 10, timed_out == 1)
-        for name, (status, start, end, timed_out) in phase_fields(spec).items()
-    }
+    return _as_phases(phase_fields(spec))
 
 
 def has_begun(spec: TrialSpec) -> bool:
@@ -37,8 +34,24 @@ def phase_fields(spec: TrialSpec) -> dict[str, PhaseFields]:
     content, _ = outputs.read_leniently(
         spec.folder / "state", contract.PHASES_FILE, outputs.PHASES_CAP
     )
+    return _parse((content or b"").decode("ascii", "replace"))
+
+
+def parse_phases(lines: str) -> dict[str, Phase]:
+    """Return the phases of a note in the form of `phase_lines`."""
+    return _as_phases(_parse(lines))
+
+
+def _as_phases(fields: dict[str, PhaseFields]) -> dict[str, Phase]:
+    return {
+        name: Phase(status, max(0, end - start) * 10, timed_out == 1)
+        for name, (status, start, end, timed_out) in fields.items()
+    }
+
+
+def _parse(lines: str) -> dict[str, PhaseFields]:
     found: dict[str, PhaseFields] = {}
-    for line in (content or b"").decode("ascii", "replace").splitlines():
+    for line in lines.splitlines():
         fields = line.split()
         if len(fields) == 5 and fields[0] in contract.PHASE_NAMES:
             try:

@@ -12,6 +12,7 @@ from trial_kit import GRADES, Trials, brief, until
 
 from labledger import resources
 from labledger.errors import NoRoom
+from labledger.passing import has_passed
 from labledger.records import JsonObject
 from labledger.trial.container import thread_engine
 from labledger.trial.gate import Abandoned, NotStarted, StartGate, use_gate
@@ -73,11 +74,13 @@ def test_nothing_outlives_the_agent(trials: Trials) -> None:
     ids=("no shell", "no file", "no interpreter"),
 )
 def test_container_that_cannot_be_started_again(trials: Trials, ruin: str) -> None:
-    """An agent that ruins its image has no verdict, and the evidence says what it did."""
-    result = trials.run(f"trap : EXIT; {ruin}; chmod 755 /bin/sh", **AFTER)
+    """An agent that fails and ruins its image has not passed, and the evidence says what it did."""
+    result = trials.run(f"trap : EXIT; {ruin}; chmod 755 /bin/sh; exit 3", **AFTER)
     assert brief(result)[:2] == ("grade_error", "grader_exit_nonzero")
     assert result.message is not None
     assert "the container could not" in result.message
+    assert [(name, phase.exit_status) for name, phase in result.phases.items()] == [("agent", 3)]
+    assert has_passed(result.status, None, result.phases["agent"].exit_status) is False
     assert any(path.startswith("/bin") for path in isolation(result)["tampering_suspected"])
     assert "agent_stdout" in result.evidence[0]["evidence"]
 
