@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes of the command line, as documented in the README."""
+    """Exit codes of the command line, as documented in docs/reference/outcomes.md."""
 
     COMPLETE = 0
     GATE_MISSED = 1

@@ -14,7 +14,7 @@ VERSION = 1
 
 
 def event(kind: str, **fields: Any) -> JsonObject:
-    """An event. Kinds and fields are listed in the README."""
+    """An event. Kinds and fields are listed in docs/reference/run-events.md."""
     return {"event": kind, "version": VERSION, **fields}
 
 

@@ -158,11 +158,6 @@ def options(command: typer.main.TyperCommand) -> set[str]:
     return {word for param in command.params for word in param.opts if word.startswith("-")}
 
 
-@pytest.fixture(scope="module")
-def readme() -> str:
-    return (CHECKOUT / "README.md").read_text("utf-8")
-
-
 def test_every_command_says_what_it_does() -> None:
     """--help lists every command with a sentence, and every option of each with another."""
     shown = python("-m", "labledger", "--help").stdout
@@ -173,55 +168,12 @@ def test_every_command_says_what_it_does() -> None:
             assert param.help, f"{name} {param.name}"  # type: ignore[attr-defined]
 
 
-def test_every_command_is_documented(readme: str) -> None:
-    """README's table names every command there is."""
-    for name in commands():
-        assert re.search(rf"`(labledger )?{name}\b", readme), name
-
-
-def test_every_documented_command_exists(readme: str) -> None:
-    """Whatever README calls `labledger …` is a command, and so is what other files tell to type."""
+def test_every_command_that_is_told_to_be_typed_exists() -> None:
+    """Whatever a hint of the code or a script calls `labledger …` is a command."""
     sources = [*(CHECKOUT / "labledger").rglob("*.py"), *(CHECKOUT / "scripts").iterdir()]
-    texts = [readme, *(path.read_text("utf-8") for path in sources if path.is_file())]
+    texts = [path.read_text("utf-8") for path in sources if path.is_file()]
     known = commands()
     groups = {name.split()[0] for name in known if " " in name}
     for first, second in re.findall(TYPED, "\n".join(texts), re.MULTILINE):
         name = f"{first} {second}" if first in groups else first
         assert name in known, f"labledger {first} {second}"
-
-
-def test_every_documented_option_exists(readme: str) -> None:
-    """The options that README gives a command in its table are that command's own."""
-    known = commands()
-    rows = re.findall(r"^\| `labledger ([^`]+)`[^|]*\| (.*) \|$", readme, re.MULTILINE)
-    assert len(rows) >= 10
-    for usage, text in rows:
-        name = usage.split()[0]
-        if name in known:
-            given = set(re.findall(r"`(--?[a-z][a-z-]*)", text))
-            assert given <= options(known[name]), name
-
-
-def test_important_options_are_documented(readme: str) -> None:
-    """What steers a run is in README."""
-    for option in sorted(options(commands()["run"]) | {"--frozen"}):
-        if option not in ("--help", "-h", "-q", "--max-concurrency"):
-            assert f"`{option}" in readme, option
-
-
-def test_exit_codes_are_documented(readme: str) -> None:
-    """README's table of exit codes is the code's own."""
-    from labledger.errors import Exit
-
-    section = readme.partition("| exit code | meaning |")[2].partition("\n\n")[0]
-    assert {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)} == {*Exit}
-
-
-def test_events_are_documented(readme: str) -> None:
-    """Every kind of event that a run tells is in README, but for the tick, which --json skips."""
-    told: set[str] = set()
-    for path in Path(CHECKOUT / "labledger" / "runner").glob("*.py"):
-        told |= set(re.findall(r"event\(\s*\"(\w+)\"", path.read_text("utf-8")))
-    assert "run_started" in told
-    for kind in told - {"tick"}:
-        assert f"`{kind}`" in readme, kind

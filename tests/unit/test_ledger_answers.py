@@ -14,7 +14,6 @@ import answers_kit as made
 import ledger_kit as kit
 import pytest
 from answers_kit import Told, as_text, counts, summed
-from experiments import CHECKOUT
 
 from labledger.analysis.compare import compare
 from labledger.analysis.query import query, views
@@ -453,11 +452,3 @@ def test_views_are_read_while_a_run_is_written(tmp_path: Path) -> None:
         assert writer.wait(timeout=30) == 0
         assert before[2:8].count(0) > 0
         assert len(list(long_read)) == len(made.VARIANTS) - 1
-
-
-def test_the_readme_lists_every_view_as_the_schema_does() -> None:
-    """Its table has each view once, in the same order and in the same words."""
-    text = (CHECKOUT / "README.md").read_text("utf-8")
-    table = text.partition("| view | one row is |")[2].partition("\n\n")[0]
-    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE)
-    assert rows == [(name, view.comment.removeprefix("one row ")) for name, view in VIEWS.items()]

@@ -58,7 +58,7 @@ def dump(path: Path) -> list[object]:
 
 
 def test_every_documented_view_can_be_asked(path: Path) -> None:
-    """Each view of the README exists, says what its rows are, and has rows."""
+    """Each documented view exists, says what its rows are, and has rows."""
     found = {view.name: view for view in views(path)}
     assert set(found) >= DOCUMENTED
     for view in found.values():
