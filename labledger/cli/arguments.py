@@ -45,7 +45,7 @@ FailUnder = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[VARIANT=]RATE",
-        help="Exit 1 where a variant passes fewer than this share of its slots; repeatable.",
+        help="Exit 1 where a variant's pass rate is lower than this; repeatable.",
     ),
 ]
 
