@@ -25,26 +25,26 @@ __all__ = [
 
 
 def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome:
-    """Run an experiment file to its end and return how it stands.
+    """Run an experiment file to its end and return the run's outcome.
 
-    Raises `InvalidInput` or `PreflightFailed` before anything exists, and another
-    `LabLedgerError` where the run could not go on; then `resume` continues it.
+    Raises `InvalidInput` or `PreflightFailed` before anything is created, and another
+    `LabLedgerError` if the run could not continue; then `resume` continues it.
     """
     return start_run(Path(experiment), options or RunOptions())
 
 
 def resume(run_id: str, options: RunOptions | None = None) -> RunOutcome:
-    """Go on with an interrupted run. Nothing that finished or was started is run again."""
+    """Continue an interrupted run. No trial that was started is run again."""
     return resume_run(run_id, options or RunOptions())
 
 
 def regrade(
     run_id: str, grader: str | Path, options: RunOptions | None = None, *, again: bool = False
 ) -> RunOutcome:
-    """Judge a complete run's stored evidence with another grader, as its next generation.
+    """Grade the stored trials of a complete run with another grader, as its next generation.
 
-    `grader` is an experiment file, whose grader is taken, or a script in the place of the run's
-    own. No agent runs. Raises `RunNotComplete`, or `AlreadyJudged` where the same grader has
-    judged the run before and `again` is not given.
+    `grader` is an experiment file, whose grader is used, or a script that replaces the run's own.
+    No agent runs. Raises `RunNotComplete`, or `AlreadyJudged` if the same grader has graded the
+    run before and `again` is false.
     """
     return regrade_run(run_id, Path(grader), options or RunOptions(), again=again)

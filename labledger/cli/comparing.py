@@ -98,8 +98,8 @@ def compare(
 ) -> None:
     """Compare variants or runs on the same tasks.
 
-    With intervals that know tasks, replications and clusters, what was left out and why, and the
-    smallest difference that so many tasks could have shown. Differences are B less A.
+    Prints intervals that take account of tasks, replications and clusters, what was left out and
+    why, and the smallest difference that so many tasks could have shown. Differences are B minus A.
     """
     from labledger.analysis.question import CompareOptions, Estimand
     from labledger.cli.console import say

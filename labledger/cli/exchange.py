@@ -38,11 +38,11 @@ def import_command(
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
-    """Bring runs of another ledger into this one.
+    """Import runs of another ledger into this one.
 
-    The source is verified first and never changed. Of a run's folder without its ledger, the
-    mirrors are read. Runs that are here are left as they are, and
-    those that have grown are brought up to it; another run of the same name is a conflict.
+    The source is verified first and never changed. From a run's folder without its ledger, the
+    mirrors are read. A run that is here already stays as it is; if the source has more slots of
+    it, the rest is imported. A different run of the same name is refused.
     """
     from labledger.runner.importing import import_runs
     from labledger.runner.lab import Lab

@@ -107,15 +107,15 @@ def resume(
     take_over: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="Take it from a coordinator that runs, at its lease's end."
+            "--take-over", help="Take the run over from another coordinator when its lease ends."
         ),
     ] = False,
 ) -> None:
-    """Go on with an interrupted run.
+    """Continue an interrupted run.
 
-    Nothing that finished is run again, and nothing that was started: trials that ended are
-    collected, those that run are waited for. A run that another coordinator owns is refused;
-    with --take-over this waits until that one's lease ends, which no heartbeat puts off any more.
+    No trial that was started is run again: trials that have ended are collected, and running ones
+    are waited for. A run that another coordinator owns is refused. With --take-over, the other's
+    lease is no longer extended, and this command waits until it ends.
     """
     from labledger.runner.launch import resume_run
 

@@ -54,9 +54,9 @@ def verify(
 
 
 def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None:
-    """Say what is wrong here and what mends it.
+    """Check the machine, and suggest a fix for each problem.
 
-    Looks at Docker, SQLite, the disk and the ledger.
+    Checks Docker, SQLite, the disk and the ledger.
     """
     from labledger.runner.diagnosis import diagnose
     from labledger.runner.lab import Lab
@@ -75,14 +75,14 @@ def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed.")] = False,
     unfinished: Annotated[
         bool,
-        typer.Option("--unfinished", help="Also those that resume would go on with."),
+        typer.Option("--unfinished", help="Also those whose trials resume would continue."),
     ] = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Remove containers that nothing needs.
 
-    Only those of this ledger that belong to no live run and hold no trial that resume would go
-    on with.
+    Removes only containers of this ledger that belong to no live run and hold no trial that
+    `labledger resume` would continue.
     """
     from labledger.runner.cleaning import clean as clean_lab
     from labledger.runner.lab import Lab

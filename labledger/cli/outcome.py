@@ -208,7 +208,7 @@ def _next(outcome: RunOutcome) -> list[str]:
         asked = "SELECT schedule_idx, status, reason, message FROM trials"
         commands.append(f'labledger query "{asked} WHERE {where}"')
     if statuses.get(SlotStatus.GRADE_ERROR):
-        commands.append(f"labledger regrade {run_id} --grader FILE   (when the grader is mended)")
+        commands.append(f"labledger regrade {run_id} --grader FILE   (when the grader is repaired)")
     commands.append(f"labledger show {run_id} 0")
     commands.append(f"labledger report {run_id} -o report.html")
     commands.append(f"labledger export {run_id} --what scores --out -")

@@ -31,16 +31,16 @@ def regrade(
         ),
     ],
     again: Annotated[
-        bool, typer.Option("--again", help="Even where this grader has judged the run before.")
+        bool, typer.Option("--again", help="Grade even if this grader has graded the run before.")
     ] = False,
 ) -> None:
-    """Judge a complete run's stored evidence again with another grader. Runs no agent.
+    """Grade the stored trials of a complete run with another grader. Runs no agent.
 
-    Each trial's workspace, result and events are put into a fresh container, and the grader looks
-    at them there. The new scores stand beside the old as the run's next generation, which views,
-    comparisons and reports take when it is complete. `labledger resume` goes on with one that was
-    interrupted, by the name that it has here. Stops where more than half of the slots end as
-    errors, unless --max-error-rate says else.
+    Each trial's workspace, result and events are put into a fresh container, where the grader
+    runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
+    reports use the new generation once it is complete. `labledger resume` continues an interrupted
+    regrading by its own run id. Stops if more than half of the slots end as errors, unless
+    --max-error-rate says otherwise.
     """
     from labledger.runner.regrading import regrade_run
 

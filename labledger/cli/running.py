@@ -62,8 +62,8 @@ class Running:
         str | None,
         typer.Option(
             metavar="USD|none",
-            help="Stop dispatching when trials have cost so much (metric cost_usd). The run keeps "
-            "it for whoever resumes it; none lifts it.",
+            help="Stop dispatching when trials have cost this much (metric cost_usd). The run "
+            "stores its budget, so that resume has it too; none removes it.",
         ),
     ] = None
     budget_tokens: Annotated[
