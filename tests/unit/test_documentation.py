@@ -18,7 +18,15 @@ from labledger import open_ledger
 from labledger.cli.app import app
 from labledger.ledger.migrate import upgrade
 from labledger.reading import Ledger
-from labledger.records import GradeReason, SlotStatus, Verdict
+from labledger.records import NOT_STARTED, GradeReason, SlotStatus, Verdict
+from labledger.trial.collect import (
+    CONTAINER_KILLED,
+    CONTAINER_PAUSED,
+    CONTAINER_REMOVED,
+    STATUS_FORGED,
+)
+from labledger.trial.contract import ExitStatus
+from labledger.trial.grading import DISK_FULL, SCRIPT_FAILED, SCRIPT_HINDERED
 
 PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"
@@ -30,6 +38,12 @@ PAGES = sorted(
     and (path.parent.name != "contributing" or path.name == "index.md")
 )
 
+_REASONS = [
+    *GradeReason,
+    *sorted(NOT_STARTED),
+    *(CONTAINER_KILLED, CONTAINER_PAUSED, CONTAINER_REMOVED, STATUS_FORGED),
+    *(DISK_FULL, SCRIPT_FAILED, SCRIPT_HINDERED),
+]
 _OPERATORS = {"&&", "||", "|", ";"}
 _BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`(labledger [^`]*)`")
@@ -149,11 +163,18 @@ def test_every_view_is_documented(ledger: Ledger) -> None:
         assert all(view.meanings)
 
 
-@pytest.mark.parametrize("word", [*SlotStatus, *Verdict, *GradeReason], ids=str)
+@pytest.mark.parametrize("word", [*SlotStatus, *Verdict, *_REASONS], ids=str)
 def test_every_outcome_is_documented(word: str) -> None:
-    """Each status, verdict and reason of a grade_error is explained."""
+    """Each status, verdict and reason that has a name in the code is explained."""
     page = DOCS / "reference/outcomes.md"
     assert f"`{word}`" in page.read_text("utf-8"), f"explain `{word}` in docs/reference/outcomes.md"
+
+
+@pytest.mark.parametrize("status", sorted(ExitStatus.KNOWN))
+def test_every_exit_status_of_a_container_is_documented(status: int) -> None:
+    """Each status with which `trial.sh` can end is in the table of the container contract."""
+    page = (DOCS / "reference/container-contract.md").read_text("utf-8")
+    assert re.search(rf"^\|.*\| {status} \|", page, re.MULTILINE) or f"\n| {status} |" in page
 
 
 def test_every_run_event_is_documented() -> None:
