@@ -92,7 +92,7 @@ def _events() -> Iterator[JsonObject]:
     who = {"host": HOSTILE, "pid": 1, "since": HOSTILE, "expires_at": HOSTILE, "run_id": HOSTILE}
     yield event("waiting_for_lease", **who, seconds=1)
     begun = {"committed": 0, "staged": 1, "begun": 1, "total": 4, "max_concurrency": 1}
-    known = {"budget": {}, "spent": {}, "variants": VARIANTS, "folder": HOSTILE}
+    known = {"budget": {}, "spent": {}, "variants": VARIANTS, "folder": HOSTILE, "counts": []}
     yield event("run_started", run_id=HOSTILE, **begun, **known)
     slot = {"schedule_idx": 0, "variant_id": VARIANTS[0], "task_id": HOSTILE}
     ended = {"status": HOSTILE, "reason": HOSTILE, "will_retry": True}
@@ -100,7 +100,7 @@ def _events() -> Iterator[JsonObject]:
     yield event("warning", message=HOSTILE)
     yield event("dispatch_paused", cause="engine", message=HOSTILE)
     yield event("run_wanted", **who)
-    yield event("slot_committed", **slot, status="completed", verdict="pass", waiting=0)
+    yield event("slot_committed", **slot, status="completed", verdict="pass", passed=1, waiting=0)
     yield event("tick", running=1, waiting=0)
 
 

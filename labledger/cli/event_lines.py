@@ -64,8 +64,8 @@ def started_line(event: JsonObject) -> str:
     if limits := event["budget"]:
         amounts = " or ".join(f"{limit:,.10g} {UNITS[kind]}" for kind, limit in limits.items())
         line += (
-            f"; nothing is started once {amounts} are spent, and what is in flight then "
-            "(up to so many at once) still adds to it"
+            f"; once {amounts} are spent, no trial starts, and those that run then "
+            f"(at most {event['max_concurrency']}) still add to it"
         )
     return line
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from labledger import clock
 from labledger.cli.console import out, percent, say, table
 from labledger.cli.next_steps import to_type
-from labledger.cli.run_view import spent_texts
+from labledger.cli.run_view import VERDICT_COLUMNS, VERDICTS, spent_texts, without_verdict
 from labledger.errors import Exit
 from labledger.ledger.model import Spent
 from labledger.ledger.spending import OPTIONS, used_up
@@ -119,11 +119,6 @@ def print_status(
         say(f"next: {to_type(_resume(run.run_id, used_up(run.budget, spent)), lab_dir)}")
 
 
-VERDICTS = ("pass", "fail", "missing", "error")
-VERDICT_COLUMNS = ("pass", "fail", "miss", "err", "agent")
-"""Column names of what a pass rate counts: the verdicts, and failed agents without one."""
-
-
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str]) -> None:
     """A table of outcomes; the column of failed agents is left out where there are none."""
     at = columns.index(VERDICT_COLUMNS[-1])
@@ -131,11 +126,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequ
         columns = (*columns[:at], *columns[at + 1 :])
         rows = [(*row[:at], *row[at + 1 :]) for row in rows]
     table(columns, rows, right=right)
-
-
-def without_verdict(passes: PassCounts, verdicts: Iterable[int]) -> int:
-    """How many slots count as not passed though they have no verdict: their agent failed."""
-    return max(0, passes.counted - sum(verdicts))
 
 
 def why_stopped(run: RunInfo) -> str | None:
@@ -208,7 +198,7 @@ def _next(outcome: RunOutcome) -> list[str]:
         asked = "SELECT schedule_idx, status, reason, message FROM trials"
         commands.append(f'labledger query "{asked} WHERE {where}"')
     if statuses.get(SlotStatus.GRADE_ERROR):
-        commands.append(f"labledger regrade {run_id} --grader FILE   (when the grader is repaired)")
+        commands.append(f"labledger regrade {run_id} --grader FILE   (once the grader is fixed)")
     commands.append(f"labledger show {run_id} 0")
     commands.append(f"labledger report {run_id} -o report.html")
     commands.append(f"labledger export {run_id} --what scores --out -")

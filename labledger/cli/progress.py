@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from labledger.cli.console import console, say, tell_json
 from labledger.cli.event_lines import notable_line
-from labledger.cli.run_view import RunView, spent_texts
+from labledger.cli.run_view import VERDICT_COLUMNS, RunView, spent_texts
 from labledger.terminal_text import escape_line
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.live import Live
     from rich.text import Text
 
@@ -112,24 +114,45 @@ class LiveWatcher:
     def _draw(self) -> RenderableType:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
         view = self._view
         if not view.total:
             return _line(view.note or "checking …")
+        bar = Table.grid(expand=True)  # A bar by itself does not end its line.
+        bar.add_row(ProgressBar(total=view.total, completed=view.committed))
         parts: list[RenderableType] = [
-            _line(view.run_id, "bold"),
-            ProgressBar(total=view.total, completed=view.committed),
-            _line(" · ".join(view.standing())),
+            Text(escape_line(view.run_id), style="bold", overflow="fold"),
+            bar,
+            _Phrases(view.standing()),
             _variants(view),
         ]
         if texts := spent_texts(view.spent, view.budget):
-            parts.append(_line(" · ".join(texts), "dim"))
+            parts.append(_Phrases(texts, "dim"))
         if cleaning := view.cleaning_text():
             parts.append(_line(cleaning, "dim"))
         if view.note:
             parts.append(Text(escape_line(view.note), style="yellow"))
         return Group(*parts)
+
+
+class _Phrases:
+    """Phrases beside each other, on as few lines as hold them; no line ends within a phrase."""
+
+    def __init__(self, phrases: Sequence[str], style: str = "") -> None:
+        self._phrases = phrases
+        self._style = style
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
+        line = ""
+        for phrase in self._phrases:
+            longer = f"{line} · {phrase}" if line else phrase
+            if line and len(longer) > options.max_width:
+                yield _line(line, self._style)
+                longer = phrase
+            line = longer
+        yield _line(line, self._style)
 
 
 def _line(text: str, style: str = "") -> Text:
@@ -143,16 +166,14 @@ def _variants(view: RunView) -> RenderableType:
     from rich.table import Table
 
     drawn = Table.grid(padding=(0, 2))
-    names = ("pass rate", "pass", "fail", "missing", "error", "agent", "grade", "infra")
+    names = ("pass rate", *VERDICT_COLUMNS, "left out")
     drawn.add_row(_line("variant", "dim"), *(_line(name, "dim") for name in names))
     for name, column in zip(names, drawn.columns[1:], strict=True):
         column.min_width = len(name)  # Only the names of variants are cut on a narrow terminal.
+        column.justify = "right"
     for variant in view.variants[:12]:
-        verdicts, statuses = view.verdicts[variant], view.statuses[variant]
-        agent = sum(statuses[s] for s in ("agent_error", "agent_timeout", "setup_error"))
-        counts = [verdicts[v] for v in ("pass", "fail", "missing", "error")]
-        counts += [agent, statuses["grade_error"], statuses["infra_error"]]
-        drawn.add_row(_line(variant), _line(view.rate(variant), "bold"), *(str(c) for c in counts))
+        counts = map(str, view.counts(variant))
+        drawn.add_row(_line(variant), _line(view.rate(variant), "bold"), *counts)
     if len(view.variants) > 12:
         drawn.add_row(f"and {len(view.variants) - 12} more")
     return drawn

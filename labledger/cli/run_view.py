@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from labledger.records import JsonObject
 
 
+VERDICTS = ("pass", "fail", "missing", "error")
+VERDICT_COLUMNS = ("pass", "fail", "miss", "err", "agent")
+"""Column names of what a pass rate counts: the verdicts, and failed agents without one."""
+
 _LEAST_FINISHED = 3
 """From fewer trials nothing is foretold."""
 
@@ -106,6 +110,8 @@ class RunView:
         """Seconds to the end at the pace so far; None until as many have ended as run at once."""
         if self._dispatching_since is None or self.finished < max(self.width, _LEAST_FINISHED):
             return None
+        if self.committed == self.total:
+            return None
         seconds = time.monotonic() - self._dispatching_since
         return seconds / self.finished * (self.total - self.committed - self.waiting)
 
@@ -115,9 +121,9 @@ class RunView:
     def line(self) -> str:
         """One line on where the run stands."""
         statuses = self.all_statuses()
-        slots, *times = self.standing()
+        committed, running, waiting, *times = self.standing()
         parts = [
-            slots,
+            *(committed, running, waiting),
             *(f"{variant} {self.rate(variant)}" for variant in self.variants[:4]),
             counted(statuses["grade_error"], "grade error"),
             counted(statuses["infra_error"], "infra error"),
@@ -136,16 +142,29 @@ class RunView:
     def standing(self) -> tuple[str, ...]:
         """How many slots are how far; how long it took, and may still take."""
         slots = (
-            f"{self.committed}/{self.total} committed · {self.running} running · "
-            f"{self.waiting} waiting to commit"
+            f"{self.committed}/{self.total} committed",
+            f"{self.running} running",
+            f"{self.waiting} waiting to commit",
         )
         eta = self.remaining_s
         left = () if eta is None else (f"about {duration(eta)} left",)
-        return slots, f"{duration(self.elapsed_s)} elapsed", *left
+        return *slots, f"{duration(self.elapsed_s)} elapsed", *left
+
+    def counts(self, variant: str) -> tuple[int, ...]:
+        """How many slots of a variant ended in each way: `VERDICT_COLUMNS`, and left out."""
+        verdicts = [self.verdicts[variant][verdict] for verdict in VERDICTS]
+        passes = self.passes[variant]
+        left_out = self.statuses[variant].total() - passes.counted
+        return *verdicts, without_verdict(passes, verdicts), left_out
 
     def rate(self, variant: str) -> str:
         """The pass rate of a variant so far, as a percentage."""
         return percent(self.passes[variant].rate)
+
+
+def without_verdict(passes: PassCounts, verdicts: Iterable[int]) -> int:
+    """How many slots count as not passed though they have no verdict: their agent failed."""
+    return max(0, passes.counted - sum(verdicts))
 
 
 def spent_texts(spent: Mapping[str, Spent], budget: Mapping[str, float]) -> list[str]:

@@ -116,8 +116,8 @@ def test_a_terminal_shows_the_run_live(project: Project) -> None:
     """Committed, running, pass rate and failures while it runs; at the end the table stays."""
     words = ("run", project.experiment, "--run-id", "live", "--env", "PACE=holding")
     with closing(Terminal(project, *words)) as terminal:
-        terminal.await_text(r"4/6 committed +1 running +1 waiting to commit")
-        terminal.await_text(r"base +50\.0% +1 +1 +0 +0 +1 ")
+        terminal.await_text(r"4/6 committed · 1 running · 1 waiting to commit")
+        terminal.await_text(r"base +50\.0% +1 +1 +0 +0 +0 +0")
         assert re.search(r"slot 2 \(base, b\): agent_error: agent_exit_nonzero", terminal.text)
         (held,) = [slot for slot, _ in project.running("live")]
         project.open_gate("live", held)
