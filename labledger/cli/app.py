@@ -76,6 +76,12 @@ def _exit_code() -> int:
         return int(app(standalone_mode=False) or Exit.COMPLETE)
     except LabLedgerError as error:
         failure = error
+    except SystemExit:
+        # typer raises it, with code 1, in the place of an error about a pipe without a reader.
+        if not has_no_reader(sys.stdout):
+            raise
+        silence(sys.stdout)
+        return int(Exit.COMPLETE)
     except OSError as error:
         if has_no_reader(sys.stdout):
             # The reader of a pipe has seen enough, as `head` does.
