@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _NAMED = 10
 """How many tasks are named."""
 
+_WIDEST_HEADING = 24
+"""With longer names above the columns, the table would not fit 80 columns."""
+
 Row = tuple[str, str, str, str]
 
 
@@ -27,13 +30,23 @@ def print_comparison(found: Comparison, options: CompareOptions) -> None:
         if number:
             out()
         out(_title(compared, options))
-        columns = ("", *compared.labels, "difference")
+        columns = ("", *_headings(compared), "difference")
         table(columns, _figures(compared, found, options), right=columns[1:])
         for name, text in _facts(compared, found, options):
             out(f"{name}: {text}")
         out(compared.decision.text)
     for gate in found.gates:
         out(f"gate {'passed' if gate.passed else 'missed'}: {gate.option}: {gate.text}")
+
+
+def _headings(compared: Compared) -> tuple[str, str]:
+    """The names of both sides, or A and B beside them where the names are long."""
+    a, b = compared.labels
+    if max(len(a), len(b)) <= _WIDEST_HEADING:
+        return a, b
+    out(f"A: {a}")
+    out(f"B: {b}")
+    return "A", "B"
 
 
 def print_markdown(found: Comparison, options: CompareOptions) -> None:

@@ -8,6 +8,7 @@ that is escaped already, and writes it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 
 _WRAPPED_WIDTH = 16
 """A column of sentences is not narrower than that."""
-_LONGEST_NAME = 48
+_LONGEST_WORD = 48
 """Longer words, such as JSON without spaces, are folded."""
+_LONGEST_NAME = 80
+"""Names, run ids and digests are not folded up to this length."""
+_NAME = re.compile(r"[\w.:/@+-]+")
 _GAP = 2
 
 
@@ -77,8 +81,15 @@ def _fitted(content: Content, width: int) -> list[int] | None:
 
 def _longest_word(texts: Iterable[str]) -> int:
     """Cells that the longest word needs which is not to be folded."""
-    lengths = (_width(word) for text in texts for word in text.split())
-    return max((n for n in lengths if n <= _LONGEST_NAME), default=1)
+    return max(
+        (_width(word) for text in texts for word in text.split() if _is_kept(word)), default=1
+    )
+
+
+def _is_kept(word: str) -> bool:
+    """Whether a word stays on one line."""
+    longest = _LONGEST_NAME if _NAME.fullmatch(word) else _LONGEST_WORD
+    return _width(word) <= longest
 
 
 def _by_column(content: Content) -> list[tuple[str, ...]]:
