@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from experiments import BY_MODE, PASSING, UNGRADABLE, Project
+from experiments import BY_MODE, PASSING, RIGHT, UNGRADABLE, Project
 
 from labledger.api import open_ledger
+from labledger.cli.run_view import RunView
 
 pytestmark = pytest.mark.docker
 
@@ -33,6 +35,50 @@ def test_crashing_does_not_make_an_agent_look_better(project: Project) -> None:
     assert "50.0%" in done.stdout
     assert "100.0%" not in done.stdout
     assert "not passed, without a verdict, because the agent failed: 2" in done.stdout
+
+
+def rates_shown(output: str) -> list[str]:
+    """The percentages in the rows of both variants of a table."""
+    rows = [line for line in output.splitlines() if line.startswith(("base ", "treat "))]
+    return [word for row in rows for word in row.split() if word.endswith("%")]
+
+
+def test_every_answer_has_the_same_rates(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """Both solve 12 of 24 tasks; where one is wrong, the other crashes: 50 % against 50 %.
+
+    The grader cannot judge what the crash left, so that those twelve have no score.
+    """
+    spoiled = 'if [ "$mode" = hasty ]; then echo ungradable >answer; exit 3; fi; answer=wrong'
+    scripts = {f"solved-{n}": RIGHT for n in range(12)} | {f"other-{n}": spoiled for n in range(12)}
+    project = Project(tmp_path, scripts, max_concurrency=4)
+    live = RunView()
+    with closing(project.run("even", *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    for told in coordinator.events:
+        live.take(told)
+    status = project.output("status", "even")
+    final = project.output("resume", "even", *PASSING)
+    with open_ledger(lab_dir=project.lab) as ledger:
+        board = ledger.query("SELECT variant_id, pass_rate FROM leaderboard")
+        summary = ledger.summary("even")["ext"]["variants"]
+    (compared,) = project.json("compare", "even", "--format", "json")["comparisons"]
+    reported = project.json("report", "even", "--json")["variants"]
+    assert {
+        "live display": [live.rate(name) for name in live.variants],
+        "final table": rates_shown(final),
+        "status": rates_shown(status),
+        "summary": [one["pass_rate"] for one in summary],
+        "leaderboard": [one["pass_rate"] for one in board],
+        "compare": [compared["a"]["mean"]["value"], compared["b"]["mean"]["value"]],
+        "report": [one["pass_rate"]["value"] for one in reported],
+    } == {
+        **dict.fromkeys(("live display", "final table", "status"), ["50.0%"] * 2),
+        **dict.fromkeys(("summary", "leaderboard", "compare", "report"), [0.5] * 2),
+    }
+    assert live.counts("treat") == (12, 0, 0, 0, 12, 0)
+    for rate, code in (("0.5", 0), ("0.51", 1)):
+        gated = project.command("resume", "even", *PASSING, "--fail-under", rate)
+        assert gated.returncode == code, gated.stderr
 
 
 def test_a_variant_without_a_score_is_no_success(project: Project) -> None:
