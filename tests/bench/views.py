@@ -16,6 +16,7 @@ from bench.report import Row, paired_ratio, say
 from labledger.analysis.query import query
 from labledger.api import Ledger, open_ledger
 from labledger.export.mirrors import PATHS
+from labledger.passing import PASSED_SQL
 
 GOAL_S = 1.0
 ROUNDS = 5
@@ -24,11 +25,14 @@ RUN, EXPERIMENT, TASK = "run-0001", "experiment-000", "task-000042"
 
 _TRIALS = """read_json('{folder}/{runs}/facts/trials.jsonl', format='newline_delimited', columns={{
     ids: 'STRUCT(run_id VARCHAR, variant_id VARCHAR, task_id VARCHAR, repl_idx BIGINT)',
-    status: 'VARCHAR', verdict: 'VARCHAR', duration_ms: 'BIGINT'}})"""
+    status: 'VARCHAR', verdict: 'VARCHAR', phases: 'STRUCT(agent STRUCT(exit_status BIGINT))',
+    duration_ms: 'BIGINT'}})"""
 _METRICS = """read_json('{folder}/{runs}/facts/metrics_long.jsonl', format='newline_delimited',
     columns={{ids: 'STRUCT(run_id VARCHAR)', metric_id: 'VARCHAR', value: 'DOUBLE'}})"""
-_COUNTED = "(verdict IS NOT NULL AND status <> 'grade_error')"
-_RATE = f"count(*) FILTER ({_COUNTED}), avg((verdict = 'pass')::INT) FILTER ({_COUNTED})"
+_PASSED = PASSED_SQL.format(
+    status="status", verdict="verdict", agent_exit_status="phases.agent.exit_status"
+)
+_RATE = f"count({_PASSED}), avg(({_PASSED})::INT)"
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,11 @@ QUESTIONS = (
     Question(
         "paired_outcomes of a run, regressions",
         f"paired_outcomes WHERE run_id = '{RUN}' AND outcome = 'regression'",
-        f"""SELECT a.ids, b.ids FROM {_TRIALS} a JOIN {_TRIALS} b
+        f"""WITH counted AS (SELECT ids, {_PASSED} AS passed FROM {_TRIALS})
+        SELECT a.ids, b.ids FROM counted a JOIN counted b
         ON a.ids.task_id = b.ids.task_id AND a.ids.repl_idx = b.ids.repl_idx
         WHERE a.ids.variant_id = 'base' AND b.ids.variant_id = 'treat'
-        AND a.verdict = 'pass' AND b.verdict <> 'pass'
-        AND a.status <> 'grade_error' AND b.status <> 'grade_error'""",
+        AND a.passed::INT = 1 AND b.passed::INT = 0""",
         RUN,
     ),
     Question("win_loss_tie of a run", f"win_loss_tie WHERE run_id = '{RUN}'"),
@@ -81,8 +85,9 @@ QUESTIONS = (
     Question(
         "flaky_tasks of an experiment",
         f"flaky_tasks WHERE experiment_id = '{EXPERIMENT}'",
-        f"""SELECT ids.variant_id, ids.task_id FROM {_TRIALS} WHERE {_COUNTED}
-        GROUP BY 1, 2 HAVING count(DISTINCT verdict) > 1""",
+        f"""WITH counted AS (SELECT ids, {_PASSED} AS passed FROM {_TRIALS})
+        SELECT ids.variant_id, ids.task_id FROM counted
+        GROUP BY 1, 2 HAVING count(DISTINCT passed::INT) > 1""",
         "run-000?",
     ),
     Question("flaky_tasks, all", "flaky_tasks"),
