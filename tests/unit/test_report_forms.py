@@ -111,7 +111,7 @@ def test_a_report_can_be_about_its_suite(path: Path) -> None:
         single = ledger.report("single", suite)["headline"]
         assert b"<svg" in ledger.rendered_report("single", "html", suite)
     assert report["headline"].startswith("treat is worse than base on this suite (-100.0 points")
-    assert "its tasks are given, their replications the sample" in page
+    assert "the sample is the replications of its tasks" in page
     assert single == (
         "Whether treat and base differ on this suite cannot be said without replications."
     )

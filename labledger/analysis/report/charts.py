@@ -248,6 +248,7 @@ def cost_against_quality(worth: Sequence[JsonObject]) -> Chart | None:
         return None
     title = "mean cost of a trial, USD" if key == "cost" else "mean tokens of a trial"
     x = {"field": "spent", "type": "quantitative", "title": title, "scale": {"zero": True}}
+    x |= {"axis": {"labelFlush": False}}
     y = {"type": "quantitative", "scale": {"domain": [0, 1]}, "title": "pass rate"}
     y |= {"axis": {"format": "%"}}
     colour = {"field": "variant", "type": "nominal", "sort": [row["variant"] for row in values]}
@@ -271,6 +272,7 @@ def cost_against_quality(worth: Sequence[JsonObject]) -> Chart | None:
             },
         ],
         "Pass rate over cost by variant.",
+        named_by_legend=True,
     )
 
 

@@ -56,24 +56,32 @@ class Chart:
     """What it shows, for who cannot see it."""
 
 
-def draw(layers: Sequence[JsonObject], says: str) -> Chart:
-    """Draw layers at both widths; a layer's marks are drawn one above the other."""
-    return Chart({name: _drawn(layers, name) for name in WIDTHS}, says)
+def draw(layers: Sequence[JsonObject], says: str, *, named_by_legend: bool = False) -> Chart:
+    """Draw layers at both widths; a layer's marks are drawn one above the other.
+
+    Variants are named along the vertical axis; where `named_by_legend`, only in the legend, which
+    then has room for names.
+    """
+    return Chart({name: _drawn(layers, name, named_by_legend) for name in WIDTHS}, says)
 
 
-def _drawn(layers: Sequence[JsonObject], width: str) -> str:
+def _drawn(layers: Sequence[JsonObject], width: str, named_by_legend: bool) -> str:
     import vl_convert
 
     limit, columns, ticks = _SIZES[width]
+    axis_y = {"labelLimit": limit, "minExtent": limit if limit < 100 else 0}
+    legend = {"columns": columns}
+    if named_by_legend:
+        columns = columns // 3 or 1
+        # Browsers draw letters wider than they are measured here: a quarter is kept free.
+        legend = {"columns": columns, "labelLimit": 3 * WIDTHS[width] // (4 * columns) - 30}
+        legend["columnPadding"] = WIDTHS[width] // (8 * columns)
+        axis_y = {}
     config = {
         **_CONFIG,
-        "axisY": {
-            **_CONFIG["axisY"],
-            "labelLimit": limit,
-            "minExtent": limit if limit < 100 else 0,
-        },
+        "axisY": {**_CONFIG["axisY"], **axis_y},
         "axisX": {"tickCount": ticks, "titleLimit": WIDTHS[width] - limit - 36},
-        "legend": {**_CONFIG["legend"], "columns": columns},
+        "legend": {**_CONFIG["legend"], **legend},
     }
     spec: JsonObject = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",

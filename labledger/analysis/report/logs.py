@@ -95,6 +95,11 @@ def _texts(reader: LedgerReader, references: Mapping[str, str]) -> Iterator[Json
             yield {"name": name, "size": len(content), **_cut(content)}
 
 
+def _metric_line(metric: JsonObject) -> str:
+    value = metric["value"]
+    return f"{metric['metric_id']}: {format(value, '.10g') if isinstance(value, float) else value}"
+
+
 def _told(reader: LedgerReader, run_id: str, schedule_idx: int) -> Iterator[JsonObject]:
     """What a trial was given, and the numbers and events that it reported."""
     task_id = reader.slot(run_id, schedule_idx).task_id
@@ -103,7 +108,7 @@ def _told(reader: LedgerReader, run_id: str, schedule_idx: int) -> Iterator[Json
     if found is None:
         return
     if metrics := found.objects("metrics"):
-        yield _text("metrics", "\n".join(f"{one['metric_id']}: {one['value']}" for one in metrics))
+        yield _text("metrics", "\n".join(map(_metric_line, metrics)))
     if events := found.objects("events"):
         shown = [json.dumps(one["event"], ensure_ascii=False) for one in events[:_EVENTS]]
         if len(events) > _EVENTS:

@@ -186,7 +186,7 @@ def _differences(document: JsonObject) -> Chart:
     if len(against) == 1 and len({b for _, b in pairs}) == len(pairs):
         title = f"points more or less than {against.pop()}"
         return charts.differences(document, [b for _, b in pairs], title)
-    return charts.differences(document, [f"{b} less {a}" for a, b in pairs], "points, B less A")
+    return charts.differences(document, [f"{b} less {a}" for a, b in pairs], "points, B − A")
 
 
 def _compared(one: JsonObject, variants: JsonObject) -> JsonObject:

@@ -128,14 +128,15 @@ def outcomes(report: JsonObject) -> str:
     run = report["run"]
     text = (
         f"Of {counted(run['scheduled'], 'slot')}, {count(run['committed'])} are committed and "
-        f"{count(run['scored'])} of these have a score that counts. A pass rate is passes over "
-        "the trials that were judged and those whose agent failed; what the environment, the "
-        "setup command, or the grader of an agent that succeeded spoilt is in no rate."
+        f"{count(run['scored'])} of these have a score that counts. The pass rate is the share "
+        "that passed of the trials that were judged or whose agent failed. Trials that failed for "
+        "another reason (the environment, the setup command, or the grader of an agent that "
+        "succeeded) are left out of it."
     )
     if any(one["pass_rate"] and one["pass_rate"]["low"] is not None for one in report["variants"]):
         text += (
-            f" Intervals ({level(report['confidence'])}) are Wilson’s, and know which trials are "
-            "of the same task."
+            f" Intervals ({level(report['confidence'])}) are Wilson’s, and take into account which "
+            "trials are of the same task."
         )
     return text
 
@@ -242,20 +243,20 @@ def labels(one: JsonObject) -> tuple[str, str]:
 def about_differences(documents: Sequence[JsonObject]) -> str:
     """What the comparisons are about, and how they are made."""
     about = {document["estimand"] for document in documents}
-    sample = "Of each task both sides count alike, and tasks weigh alike. "
+    sample = "In each task both sides weigh the same, and so do all tasks. "
     if about == {Estimand.SUITE.value}:
-        sample += "They are about this suite: its tasks are given, their replications the sample. "
+        sample += "They are about this suite: the sample is the replications of its tasks. "
     else:
         drawn = sorted(
             {f"clusters ({d['cluster']})" if d["cluster"] else "tasks" for d in documents}
         )
-        sample += f"They are about tasks like these: the {' or '.join(drawn)} are the sample. "
+        sample += f"They are about tasks like these: the sample is the {' or '.join(drawn)}. "
     family = figures.family_of(documents)
-    together = f", for all {family} comparisons together" if family > 1 else ""
+    together = f", for all {family} comparisons together," if family > 1 else ""
     return (
-        f"{sample}A difference is called shown where its interval leaves out 0{together}, which is "
-        "where its p value is small enough. An agent that failed counts as not passed; what the "
-        "laboratory spoilt is left out."
+        f"{sample}A difference is called shown where its interval{together} does not contain 0; "
+        "its p value is then small enough, too. An agent that failed counts as not passed; trials "
+        "that failed for another reason are left out."
     )
 
 

@@ -153,8 +153,9 @@
   }
   function trialRow(trial) {
     const cell = (text, className = "") => make("td", { className }, text);
+    const name = (text) => make("span", { className: "name" }, text);
     const link = make("a", { href: `#trial-${trial.schedule_idx}`, textContent: trial.schedule_idx });
-    const row = make("tr", {}, cell(link, "number"), cell(trial.task_id), cell(trial.variant_id),
+    const row = make("tr", {}, cell(link, "number"), cell(name(trial.task_id)), cell(name(trial.variant_id)),
       cell(String(trial.repl_idx), "number extra"), cell(badge(trial)),
       cell(figure(trial.metric_value), "number extra"), cell(seconds(trial.duration_ms), "number extra"));
     row.addEventListener("click", (event) => { if (!event.target.closest("a")) open(trial); });
@@ -198,7 +199,7 @@
   const dialog = $("#trial");
   let opened = null;
   const HUMAN = {
-    task: "task", metrics: "numbers that it reported: tokens, cost and others", events: "events",
+    task: "task", metrics: "metrics", events: "events",
     workspace_patch: "patch of the workspace", agent_stdout: "agent, stdout", agent_stderr: "agent, stderr",
     grader_stdout: "grader, stdout", grader_stderr: "grader, stderr", setup_stdout: "setup, stdout",
     setup_stderr: "setup, stderr", trial_output: "result that the agent wrote",
