@@ -22,8 +22,14 @@ def with_lab_dir(text: str, lab_dir: Path | None) -> str:
     if lab_dir is None:
         return text
     return _TYPED.sub(
-        lambda found: f"`{found[1] if _OPTION in found[1] else to_type(found[1], lab_dir)}`", text
+        lambda found: f"`{found[1] if _is_complete(found[1]) else to_type(found[1], lab_dir)}`",
+        text,
     )
+
+
+def _is_complete(command: str) -> bool:
+    """Whether a command needs no lab folder, or names one."""
+    return _OPTION in command or command.endswith(" --help")
 
 
 def typed_lab_dir(words: Sequence[str] | None = None) -> Path | None:

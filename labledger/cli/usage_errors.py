@@ -32,13 +32,13 @@ def _what_is_wrong(error: Any, command: str) -> tuple[str, str]:
     if param is not None:
         return _name(param), _expected(error, message)
     if kind == "NoSuchOption":
-        return error.option_name, f"`{command}` has no such option"
+        return error.option_name, f"{command} has no such option"
     if kind == "BadOptionUsage" and "requires an argument" in message:
         return error.option_name, "found nothing after it; expected a value"
     if unknown := re.match(r"No such command '(.*?)'", message):
-        return unknown[1], f"`{command}` has no such command"
+        return unknown[1], f"{command} has no such command"
     if extra := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message):
-        return extra[1], f"`{command}` takes no such argument; expected fewer"
+        return extra[1], f"{command} takes no such argument; expected fewer"
     return command, message
 
 

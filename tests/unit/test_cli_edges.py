@@ -88,10 +88,10 @@ REFUSED = [
     (["run", ".", "--keep", "x"], "--keep: found 'x'; expected one of none, failed, all"),
     (["run", ".", "--limt", "1"], "has no such option (did you mean --limit?)"),
     (["run"], "EXPERIMENT: is missing"),
-    (["runs", "more"], "more: `labledger runs` takes no such argument"),
+    (["runs", "more"], "more: labledger runs takes no such argument"),
     (["run", "--env"], "--env: found nothing after it; expected a value"),
-    (["statsu"], "statsu: `labledger` has no such command (did you mean status?)"),
-    (["db", "upgrad"], "`labledger db` has no such command (did you mean upgrade?)"),
+    (["statsu"], "statsu: labledger has no such command (did you mean status?)"),
+    (["db", "upgrad"], "labledger db has no such command (did you mean upgrade?)"),
 ]
 
 

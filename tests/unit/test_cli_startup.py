@@ -134,7 +134,7 @@ def test_version_and_usage() -> None:
     assert python("-m", "labledger", "--version").stdout == f"labledger {__version__}\n"
     unknown = python("-m", "labledger", "rum")
     assert unknown.returncode == 2
-    assert "rum: `python -m labledger` has no such command (did you mean run?)" in unknown.stderr
+    assert "rum: python -m labledger has no such command (did you mean run?)" in unknown.stderr
     assert python("-m", "labledger").returncode == 2
 
 
