@@ -109,7 +109,8 @@ class LiveWatcher:
         if line is not None and self._live is not None:
             from rich.text import Text
 
-            self._live.console.print(Text(escape_line(line)))
+            # Lines end between words, so that names stay whole.
+            self._live.console.print(Text(escape_line(line)), soft_wrap=False)
 
     def _draw(self) -> RenderableType:
         from rich.console import Group
