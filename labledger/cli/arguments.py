@@ -27,7 +27,7 @@ LabDir = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first so many tasks.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N tasks.")]
 Tasks = Annotated[
     list[str] | None, typer.Option("--task", help="Only tasks whose id fits this glob; repeatable.")
 ]

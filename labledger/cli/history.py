@@ -82,7 +82,7 @@ def _graded(run_id: str, gradings: Sequence[Grading]) -> JsonObject:
 def status(
     run_id: arguments.RunId, lab_dir: arguments.LabDir = None, json: arguments.Json = False
 ) -> None:
-    """Say how far a run is, who owns it, what it spent of its budget, and what to type next."""
+    """Show a run's progress, its owner and what it spent of its budget."""
     from labledger.cli.outcome import print_status
     from labledger.reading import open_ledger
 

@@ -151,7 +151,7 @@ def is_owned(run: RunInfo) -> bool:
 
 
 def print_summary(summary: JsonObject) -> None:
-    """The outcome by variant, with what is in no rate."""
+    """The outcome by variant, with what is left out of the rate."""
     beside = {variant["variant_id"]: variant for variant in summary["ext"]["variants"]}
     names = {variant["primary_metric_name"] for variant in summary["variants"]} - {None}
     mean = f"mean {names.pop()}" if len(names) == 1 else "mean"
@@ -174,7 +174,7 @@ def print_summary(summary: JsonObject) -> None:
     if no_verdict:
         out(f"not passed, without a verdict, because the agent failed: {no_verdict}")
     if left_out:
-        out(f"in no pass rate, since it was not the agent that failed: {left_out}")
+        out(f"left out of the pass rate, because something other than the agent failed: {left_out}")
 
 
 def _resume(run_id: str, used_up: Iterable[str]) -> str:

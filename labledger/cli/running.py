@@ -70,7 +70,7 @@ class Running:
         str | None,
         typer.Option(
             metavar="TOKENS|none",
-            help="The same at so many tokens (metrics tokens_in and tokens_out).",
+            help="The same for tokens (metrics tokens_in and tokens_out).",
         ),
     ] = None
     keep: Annotated[

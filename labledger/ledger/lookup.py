@@ -71,7 +71,7 @@ def run_number(connection: Connection, run_id: str) -> int:
         f"the ledger holds no run {run_id!r}",
         hint=f"did you mean {listed}?"
         if close
-        else f"the newest are {', '.join(names)}"
+        else f"its {'newest runs are' if len(known) > 1 else 'only run is'} {', '.join(names)}"
         if names
         else "`labledger run` makes the first one",
     )
