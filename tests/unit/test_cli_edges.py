@@ -72,6 +72,7 @@ def test_commands_are_named_with_the_lab_folder_once() -> None:
     """Only commands that have a lab folder, and none that names one itself."""
     lab = Path("/my lab")
     text = "`labledger resume r`, `labledger init DIR`, `labledger import S --lab-dir NEW`, `sh`"
+    text += ", `labledger run --help`"
     assert with_lab_dir(text, None) == text
     assert with_lab_dir(text, lab) == text.replace("resume r`", "resume r --lab-dir '/my lab'`")
     assert to_type("labledger runs", None) == "labledger runs"

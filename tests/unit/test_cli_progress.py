@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from labledger.cli import progress
 from labledger.cli.console import duration, percent
@@ -132,6 +134,22 @@ def test_the_line_says_where_the_run_stands() -> None:
     assert line.startswith(
         "2/10 committed · 3 running · 1 waiting to commit · base 100.0% · treat –"
     )
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_live_display_shows_where_the_run_stands(width: int) -> None:
+    """Every phrase of the plain line is there, whole, whatever the width of the terminal."""
+    shown = io.StringIO()
+    watcher = progress.LiveWatcher()
+    for told in (STARTED, committed(2, "completed", "fail"), event("tick", running=3, waiting=1)):
+        watcher(told)
+    Console(file=shown, width=width).print(watcher._draw())
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    for phrase in ("3/10 committed", "3 running", "1 waiting to commit", "0s elapsed"):
+        assert any(phrase in line for line in lines), phrase
+    if width >= 80:
+        assert any(re.match(r"base +50\.0% +1 +1 +0 +0 +0 +0", line) for line in lines)
 
 
 def test_the_line_says_what_is_still_cleaned_up() -> None:

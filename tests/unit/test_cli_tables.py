@@ -50,6 +50,15 @@ def test_no_value_is_broken(content: Content, width: int) -> None:
     assert max(map(len, lines)) <= max(width, longest + 12)
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_long_run_id_is_not_broken(width: int) -> None:
+    """A run's id is as long as its experiment's and 21 characters more."""
+    run_id = "swe-rename-keyword-arguments-of-functions-20261120-093150-4cc5"
+    found = runs()
+    rows = [[run_id, *row[1:]] for row in found.rows]
+    assert any(run_id in line for line in drawn(Content(found.columns, rows, found.right), width))
+
+
 def test_a_wide_table_is_one_line_a_row_where_there_is_room() -> None:
     """At 200 columns nothing is folded, and columns keep three spaces between them."""
     lines = drawn(outcome(), 200)
