@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from labledger.analysis.comparison import EFFECTS, SAME_TRIALS, effect_value, left_out
 from labledger.analysis.decision import amount, corrected_for, p_value, supposed
 from labledger.analysis.run_differences import grader_name
-from labledger.cli.console import cell, out, percent, table
+from labledger.cli.console import cell, out, out_sentence, percent, table
 
 if TYPE_CHECKING:
     from labledger.analysis.comparison import Compared, Comparison, Sensitivity
@@ -29,14 +29,14 @@ def print_comparison(found: Comparison, options: CompareOptions) -> None:
     for number, compared in enumerate(found.comparisons):
         if number:
             out()
-        out(_title(compared, options))
+        out_sentence(_title(compared, options))
         columns = ("", *_headings(compared), "difference")
         table(columns, _figures(compared, found, options), right=columns[1:])
         for name, text in _facts(compared, found, options):
-            out(f"{name}: {text}")
-        out(compared.decision.text)
+            out_sentence(f"{name}: {text}")
+        out_sentence(compared.decision.text)
     for gate in found.gates:
-        out(f"gate {'passed' if gate.passed else 'missed'}: {gate.option}: {gate.text}")
+        out_sentence(f"gate {'passed' if gate.passed else 'missed'}: {gate.option}: {gate.text}")
 
 
 def _headings(compared: Compared) -> tuple[str, str]:

@@ -32,6 +32,24 @@ def out(line: str = "") -> None:
     _write(_for_person(line) + "\n")
 
 
+def out_sentence(line: str) -> None:
+    """Write a line as `out` does; on a terminal, break it between words, never within a name."""
+    if not sys.stdout.isatty():
+        out(line)
+        return
+    import shutil
+    import textwrap
+
+    wrapped = textwrap.fill(
+        _for_person(line),
+        max(shutil.get_terminal_size().columns, 40),
+        subsequent_indent="  ",  # Only its first line begins at the left margin.
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    _write(wrapped + "\n")
+
+
 def out_lines(text: str) -> None:
     """Write several lines of the result itself, each escaped."""
     _write(escape_lines(text) + "\n")
