@@ -232,10 +232,15 @@ class LedgerReader:
             for commit in stream.commits(connection, run_id, run_no, start, stop):
                 yield commit.records
 
-    def record_lines(self, run_id: str, kind: str, start: int = 0) -> Iterator[tuple[int, str]]:
-        """Records of one of `RECORD_KINDS` from slot `start` on, with each its `schedule_idx`."""
+    def record_lines(
+        self, run_id: str, kind: str, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[int, str]]:
+        """Records of one of `RECORD_KINDS` of slots `start` to `stop` (not included), streamed.
+
+        Each comes with its `schedule_idx`.
+        """
         with self._of_run(run_id) as (connection, run_no):
-            for idx, lines in stream.lines(connection, kind, run_id, run_no, start):
+            for idx, lines in stream.lines(connection, kind, run_id, run_no, start, stop):
                 for line in lines:
                     yield idx, line
 

@@ -49,11 +49,11 @@ def pack(
     wanted = [
         trial["schedule_idx"] for trial in sorted(trials, key=badness_of) if _wants(trial, logs)
     ]
-    references = dict(asked.evidence()) if wanted else {}
     islands: dict[int, str] = {}
     for schedule_idx in wanted:
         texts = list(_told(reader, asked.root_id, schedule_idx))
-        texts += _texts(reader, json.loads(references.get(schedule_idx, "{}")))
+        attempts = _records(reader, asked.run_id, "evidence", schedule_idx)
+        texts += _texts(reader, attempts[-1]["evidence"] if attempts else {})
         island = _compressed(texts)
         room -= len(island)
         if room < 0:
@@ -104,16 +104,22 @@ def _told(reader: LedgerReader, run_id: str, schedule_idx: int) -> Iterator[Json
     """What a trial was given, and the numbers and events that it reported."""
     task_id = reader.slot(run_id, schedule_idx).task_id
     yield _text("task", _task(reader.task(run_id, task_id)))
-    found = next(reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)
-    if found is None:
-        return
-    if metrics := found.objects("metrics"):
-        yield _text("metrics", "\n".join(map(_metric_line, metrics)))
-    if events := found.objects("events"):
+    if metrics := _records(reader, run_id, "metrics", schedule_idx):
+        yield _text("metrics", "
+".join(map(_metric_line, metrics)))
+    if events := _records(reader, run_id, "events", schedule_idx):
         shown = [json.dumps(one["event"], ensure_ascii=False) for one in events[:_EVENTS]]
         if len(events) > _EVENTS:
             shown.append(f"… and {counted(len(events) - _EVENTS, 'more event')}")
         yield _text("events", "\n".join(shown))
+
+
+def _records(
+    reader: LedgerReader, run_id: str, kind: str, schedule_idx: int
+) -> list[JsonObject]:
+    """A slot's records of one kind, in order; of evidence, the last attempt's is the last."""
+    lines = reader.record_lines(run_id, kind, schedule_idx, schedule_idx + 1)
+    return [json.loads(line) for _, line in lines]
 
 
 def _task(row: JsonObject) -> str:

@@ -221,15 +221,15 @@ def _tasks(report: JsonObject) -> JsonObject:
             "scored": trouble.rated(task),
             "passed": sum(cell["passed"] for cell in task["cells"]),
         }
-        for task in trouble.hardest_first(tasks)
+        for task in trouble.hardest_first(tasks)[:_MOST_ROWS]
     ]
-    failed = [row for row in rows if row["share"] is not None and row["share"] < 1]
+    failed = trouble.hardest(tasks)
     flaky = trouble.flaky(tasks)
     return {
-        "tasks": rows[:_MOST_ROWS],
-        "tasks_cut": len(rows) if len(rows) > _MOST_ROWS else 0,
+        "tasks": rows,
+        "tasks_cut": len(tasks) if len(tasks) > _MOST_ROWS else 0,
         "tasks_text": sentences.tasks(report),
-        "hardest": failed[:_RANKED],
+        "hardest": rows[: min(_RANKED, len(failed))],
         "hardest_none": sentences.no_hard(report),
         "hardest_more": max(0, len(failed) - _RANKED),
         "flaky": [{**t, "says": flaky_cells(t, report["variants"])} for t in flaky[:_RANKED]],

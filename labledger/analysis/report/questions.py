@@ -20,11 +20,7 @@ SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, ver
 FROM trials WHERE run_id = :run AND schedule_idx < :committed ORDER BY schedule_idx"""
 _METRICS_SQL = """
 SELECT metric_id, variant_id, value FROM metrics_long
-WHERE run_id = :run AND schedule_idx < :committed AND typeof(value) IN ('integer', 'real')
-ORDER BY metric_id, schedule_idx"""
-_EVIDENCE_SQL = """
-SELECT schedule_idx, evidence FROM evidence
-WHERE run_id = :run AND schedule_idx < :committed ORDER BY schedule_idx, attempt, row_seq"""
+WHERE run_id = :run AND schedule_idx < :committed AND typeof(value) IN ('integer', 'real')"""
 _ISOLATION_SQL = """
 SELECT record -> '$.ext.isolation', count(*) FROM scores
 WHERE run_id = :run AND schedule_idx < :committed AND record -> '$.ext.isolation' IS NOT NULL
@@ -84,12 +80,8 @@ class Asked:
         return [Trial(*_shared(row, known)) for row in self._rows(_TRIALS_SQL)]
 
     def metrics(self) -> Iterator[tuple[str, str, float]]:
-        """Every metric that is a number: its id, the variant, the value."""
+        """Every metric that is a number, in no order: its id, the variant, the value."""
         yield from self._rows(_METRICS_SQL)
-
-    def evidence(self) -> Iterator[tuple[int, str]]:
-        """The references of every attempt as JSON, by slot, the last attempt last."""
-        yield from self._rows(_EVIDENCE_SQL)
 
     def isolation(self) -> list[tuple[str, int]]:
         """What scores say of how the trial was isolated, as JSON, each with how many say so."""

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 
 from labledger import clock
 from labledger.analysis.report.questions import Trial
@@ -70,21 +69,24 @@ def _spread(found: Iterable[int | None]) -> JsonObject | None:
 def metrics(
     run: RunInfo, trials: Iterable[Trial], found: Iterable[tuple[str, str, float]]
 ) -> list[JsonObject]:
-    """Each metric that is a number, by variant, with how many trials did not report it.
-
-    `found` has the values of each metric together; those of one are held in memory at once.
-    """
+    """Each metric that is a number, by variant, with how many trials did not report it."""
     ran = Counter(trial.variant_id for trial in trials if trial.attempt is not None)
-    documents = []
-    for metric_id, rows in groupby(found, key=itemgetter(0)):
-        values: dict[str, list[float]] = defaultdict(list)
-        for _, variant_id, value in rows:
-            if value >= 0 or metric_id not in USUAL_METRICS:
-                values[variant_id].append(value)
-        if values:
-            of_variants = [_metric(v.variant_id, values[v.variant_id], ran) for v in run.variants]
-            documents.append({"metric_id": metric_id, "variants": of_variants})
-    return documents
+    # Arrays: eight bytes a value, of which a large run has millions.
+    values: dict[str, dict[str, array[float]]] = defaultdict(lambda: defaultdict(_doubles))
+    for metric_id, variant_id, value in found:
+        if value >= 0 or metric_id not in USUAL_METRICS:
+            values[metric_id][variant_id].append(value)
+    return [
+        {
+            "metric_id": metric_id,
+            "variants": [_metric(v.variant_id, of[v.variant_id], ran) for v in run.variants],
+        }
+        for metric_id, of in sorted(values.items())
+    ]
+
+
+def _doubles() -> array[float]:
+    return array("d")
 
 
 def adds_up(metric_id: str) -> bool:
