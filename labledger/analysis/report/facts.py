@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable
 from heapq import nsmallest
 
 from labledger import __version__, clock, schema
@@ -12,6 +13,7 @@ from labledger.analysis.report.logs import badness
 from labledger.analysis.report.options import ReportOptions
 from labledger.analysis.report.origin import provenance
 from labledger.analysis.report.questions import Asked, Trial
+from labledger.analysis.report.tally import Tally
 from labledger.ledger.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
@@ -35,25 +37,26 @@ def collect(
     asked = Asked(reader.path, root.run_id, run.run_id, run.next_schedule_idx)
     # First, as it needs the most memory.
     compared = compare_all(reader, graded, options)
-    trials = asked.trials()
+    tally = Tally()
+    trials = _worst(tally.counting(asked.trials()), listed)
     scheduled = reader.scheduled(run.run_id)
-    variants = outcomes.by_variant(run, trials, scheduled, options.confidence)
+    variants = outcomes.by_variant(run, tally, scheduled, options.confidence)
     document: JsonObject = {
         "schema_version": SCHEMA,
         "written_at": clock.utc_now(),
         "written_by": __version__,
         "confidence": options.confidence,
-        "run": _run(graded, root, trials),
+        "run": _run(graded, root, tally),
         "headline": sentences.headline(variants, compared.documents),
         "missing": list(compared.missing),
         "variants": variants,
         "comparisons": list(compared.documents),
-        "tasks": outcomes.by_task(run, trials, scheduled, reader.task_digests(run.run_id)),
-        "time": spending.times(root, trials),
-        "metrics": spending.metrics(run, trials, asked.metrics()),
-        "errors": trouble.errors(run, trials),
-        "trials": [_trial(trial) for trial in _worst(trials, listed)],
-        "provenance": provenance(reader, graded, asked, trials, options),
+        "tasks": outcomes.by_task(run, tally, scheduled, reader.task_digests(run.run_id)),
+        "time": spending.times(root, tally),
+        "metrics": spending.metrics(run, tally, asked.metrics()),
+        "errors": trouble.errors(run, tally),
+        "trials": [_trial(trial) for trial in trials],
+        "provenance": provenance(reader, graded, asked, tally, options),
     }
     _check(document)
     return document
@@ -65,16 +68,20 @@ def _check(document: JsonObject) -> None:
     schema.check({**document, **ends}, SCHEMA)
 
 
-def _worst(trials: Sequence[Trial], listed: int | None) -> Sequence[Trial]:
-    if listed is None or listed >= len(trials):
-        return trials
+def _worst(trials: Iterable[Trial], listed: int | None) -> list[Trial]:
+    """The worst `listed` trials, in schedule order; every one is taken from `trials`."""
+    if listed is None:
+        return list(trials)
+    if not listed:
+        deque(trials, maxlen=0)  # nsmallest would take none of them.
+        return []
     worst = nsmallest(listed, trials, key=lambda t: badness(t.status, t.verdict, t.schedule_idx))
     return sorted(worst, key=lambda trial: trial.schedule_idx)
 
 
-def _run(graded: Graded, root: RunInfo, trials: Sequence[Trial]) -> JsonObject:
+def _run(graded: Graded, root: RunInfo, tally: Tally) -> JsonObject:
     """When its agents ran, and how far the grading is."""
-    run = graded.run
+    run, variants = graded.run, tally.variants.values()
     return {
         "run_id": graded.name,
         "experiment_id": run.experiment_id,
@@ -84,9 +91,9 @@ def _run(graded: Graded, root: RunInfo, trials: Sequence[Trial]) -> JsonObject:
         "updated_at": run.updated_at,
         "ended_at": root.ended_at,
         "scheduled": run.total_slots,
-        "committed": len(trials),
-        "scored": sum(trial.counted is not None for trial in trials),
-        "passed": sum(trial.passed == 1 for trial in trials),
+        "committed": sum(one.committed for one in variants),
+        "scored": sum(one.scored for one in variants),
+        "passed": sum(one.passed for one in variants),
     }
 
 

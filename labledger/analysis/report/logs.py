@@ -114,9 +114,7 @@ def _told(reader: LedgerReader, run_id: str, schedule_idx: int) -> Iterator[Json
         yield _text("events", "\n".join(shown))
 
 
-def _records(
-    reader: LedgerReader, run_id: str, kind: str, schedule_idx: int
-) -> list[JsonObject]:
+def _records(reader: LedgerReader, run_id: str, kind: str, schedule_idx: int) -> list[JsonObject]:
     """A slot's records of one kind, in order; of evidence, the last attempt's is the last."""
     lines = reader.record_lines(run_id, kind, schedule_idx, schedule_idx + 1)
     return [json.loads(line) for _, line in lines]

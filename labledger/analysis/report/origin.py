@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from labledger.analysis.report.options import ReportOptions
-from labledger.analysis.report.questions import Asked, Trial
+from labledger.analysis.report.questions import Asked
+from labledger.analysis.report.tally import Tally
 from labledger.ledger.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
@@ -24,13 +25,12 @@ def provenance(
     reader: LedgerReader,
     graded: Graded,
     asked: Asked,
-    trials: Iterable[Trial],
+    tally: Tally,
     options: ReportOptions,
 ) -> JsonObject:
     """Digests, images, versions, and what was verified of the run's rows."""
     run = graded.run
-    images = dict(run.images)
-    images |= {t.image_ref: t.image_id for t in trials if t.image_ref is not None}
+    images = {**run.images, **tally.images}
     first = reader.first_score(run.run_id) or {}
     benchmark = run.resolved.get("benchmark") or first.get("benchmark") or {}
     evaluator = first.get("evaluator") or {}

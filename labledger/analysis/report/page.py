@@ -46,15 +46,14 @@ def render(reader: LedgerReader, report: JsonObject, options: ReportOptions) -> 
     shown = plain_all(report)
     listed = fitting(shown["trials"], options.max_bytes // 2)
     view = _view(shown, listed)
-    empty = _filled(view, Packed({}, 0), options)
-    room = options.max_bytes - len(empty)
+    room = options.max_bytes - len(_filled(view, Packed({}, 0), options))
     return _filled(view, pack(reader, asked, listed, options.logs, room), options)
 
 
 def _filled(view: JsonObject, packed: Packed, options: ReportOptions) -> bytes:
     text = sentences.logs(view["report"], view["listed"], packed, options.logs)
-    page: str = _template().render(**view, islands=packed.islands, logs_text=text)
-    return page.encode()
+    pieces = _template().generate(**view, islands=packed.islands, logs_text=text)
+    return b"".join(piece.encode() for piece in pieces)
 
 
 def _template() -> Any:

@@ -74,10 +74,10 @@ class Asked:
     """The run that holds the rows."""
     committed: int
 
-    def trials(self) -> list[Trial]:
-        """Every committed slot, in schedule order."""
+    def trials(self) -> Iterator[Trial]:
+        """Every committed slot, in schedule order, streamed."""
         known: dict[Any, Any] = {}
-        return [Trial(*_shared(row, known)) for row in self._rows(_TRIALS_SQL)]
+        return (Trial(*_shared(row, known)) for row in self._rows(_TRIALS_SQL))
 
     def metrics(self) -> Iterator[tuple[str, str, float]]:
         """Every metric that is a number, in no order: its id, the variant, the value."""

@@ -8,47 +8,39 @@ from __future__ import annotations
 import math
 import statistics
 from array import array
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from labledger import clock
-from labledger.analysis.report.questions import Trial
+from labledger.analysis.report.tally import PHASES, Tally, VariantTally
 from labledger.ledger.model import RunInfo
 from labledger.ledger.tables import USUAL_METRICS
 from labledger.records import JsonObject, RunStatus
 
 
-def times(run: RunInfo, trials: Sequence[Trial]) -> JsonObject:
+def times(run: RunInfo, tally: Tally) -> JsonObject:
     """From the run's creation to its completion, and each variant's trials, in milliseconds."""
     wall = None
     if run.status is RunStatus.COMPLETED and run.ended_at is not None:
         spent = clock.parse(run.ended_at) - clock.parse(run.created_at)
         wall = round(spent.total_seconds() * 1000)
-    of_variant: dict[str, list[Trial]] = defaultdict(list)
-    for trial in trials:
-        of_variant[trial.variant_id].append(trial)
     return {
         "wall_ms": wall,
-        "variants": [_of_variant(v.variant_id, of_variant[v.variant_id]) for v in run.variants],
+        "variants": [_of_variant(v.variant_id, tally.variants[v.variant_id]) for v in run.variants],
     }
 
 
-def _of_variant(variant_id: str, own: Sequence[Trial]) -> JsonObject:
-    phases = {
-        "setup": [trial.setup_ms for trial in own],
-        "agent": [trial.agent_ms for trial in own],
-        "grader": [trial.grader_ms for trial in own],
-    }
+def _of_variant(variant_id: str, found: VariantTally) -> JsonObject:
     return {
         "variant_id": variant_id,
-        "trial": _spread([trial.duration_ms for trial in own]),
-        "phases": {name: _spread(found) for name, found in phases.items()},
+        "trial": _spread(found.times["trial"]),
+        "phases": {name: _spread(found.times[name]) for name in PHASES},
     }
 
 
-def _spread(found: Iterable[int | None]) -> JsonObject | None:
+def _spread(found: Sequence[int]) -> JsonObject | None:
     """How many values there are, their sum and quartiles; None where there are none."""
-    values = sorted(value for value in found if value is not None)
+    values = sorted(found)
     if not values:
         return None
     first, median, third = (
@@ -67,10 +59,9 @@ def _spread(found: Iterable[int | None]) -> JsonObject | None:
 
 
 def metrics(
-    run: RunInfo, trials: Iterable[Trial], found: Iterable[tuple[str, str, float]]
+    run: RunInfo, tally: Tally, found: Iterable[tuple[str, str, float]]
 ) -> list[JsonObject]:
     """Each metric that is a number, by variant, with how many trials did not report it."""
-    ran = Counter(trial.variant_id for trial in trials if trial.attempt is not None)
     # Arrays: eight bytes a value, of which a large run has millions.
     values: dict[str, dict[str, array[float]]] = defaultdict(lambda: defaultdict(_doubles))
     for metric_id, variant_id, value in found:
@@ -79,7 +70,10 @@ def metrics(
     return [
         {
             "metric_id": metric_id,
-            "variants": [_metric(v.variant_id, of[v.variant_id], ran) for v in run.variants],
+            "variants": [
+                _metric(v.variant_id, of[v.variant_id], tally.variants[v.variant_id].ran)
+                for v in run.variants
+            ],
         }
         for metric_id, of in sorted(values.items())
     ]
@@ -126,12 +120,12 @@ def _worth(variant: JsonObject, means: Mapping[str, Mapping[str, JsonObject]]) -
     }
 
 
-def _metric(variant_id: str, values: Sequence[float], ran: Counter[str]) -> JsonObject:
+def _metric(variant_id: str, values: Sequence[float], ran: int) -> JsonObject:
     total = math.fsum(values) if values else None
     return {
         "variant_id": variant_id,
         "known": len(values),
-        "unknown": max(0, ran[variant_id] - len(values)),
+        "unknown": max(0, ran - len(values)),
         "sum": total,
         "mean": None if total is None else total / len(values),
         "median": statistics.median(values) if values else None,

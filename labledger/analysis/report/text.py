@@ -17,6 +17,8 @@ _MARKED = Replacements(lambda _: "\ufffd", kept="\t\n")
 
 def plain(text: str) -> str:
     """The text with terminal sequences taken out, and a mark for every other hidden character."""
+    if text.isascii() and text.isprintable():
+        return text  # The same text, so that a large report is not in memory twice.
     text = _ESCAPE_SEQUENCES.sub("", text)
     return text.replace("\r\n", "\n").replace("\r", "\n").translate(_MARKED)
 

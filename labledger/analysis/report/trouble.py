@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from labledger.analysis.report.questions import Trial
+from labledger.analysis.report.tally import Tally
 from labledger.ledger.model import RunInfo
 from labledger.passing import PassCounts
-from labledger.records import JsonObject, SlotStatus
-
-_EXAMPLES = 3
+from labledger.records import JsonObject
 
 
-def errors(run: RunInfo, trials: Iterable[Trial]) -> list[JsonObject]:
+def errors(run: RunInfo, tally: Tally) -> list[JsonObject]:
     """Slots that did not complete, by status and reason, the most frequent first."""
-    found: dict[tuple[str, str], list[Trial]] = defaultdict(list)
-    for trial in trials:
-        if trial.status != SlotStatus.COMPLETED.value:
-            found[trial.status, trial.reason or ""].append(trial)
-    ranked = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    ranked = sorted(tally.errors.items(), key=lambda item: (-item[1].variants.total(), item[0]))
     return [
         {
             "status": status,
             "reason": reason or None,
-            "count": len(those),
-            "variants": _by_variant(run, those),
-            "examples": [trial.schedule_idx for trial in those[:_EXAMPLES]],
-            "message": next((trial.message for trial in those if trial.message), None),
+            "count": found.variants.total(),
+            "variants": {
+                variant.variant_id: count
+                for variant in run.variants
+                if (count := found.variants[variant.variant_id])
+            },
+            "examples": found.examples,
+            "message": found.message,
         }
-        for (status, reason), those in ranked
+        for (status, reason), found in ranked
     ]
-
-
-def _by_variant(run: RunInfo, trials: Iterable[Trial]) -> dict[str, int]:
-    counts = Counter(trial.variant_id for trial in trials)
-    return {v.variant_id: counts[v.variant_id] for v in run.variants if counts[v.variant_id]}
 
 
 def rated(task: JsonObject) -> int:
