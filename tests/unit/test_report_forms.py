@@ -17,7 +17,8 @@ from experiments import command_env
 from markdown_it import MarkdownIt
 
 from labledger.analysis.question import Estimand
-from labledger.analysis.report import figures, page
+from labledger.analysis.report import figures, page, trouble
+from labledger.analysis.report.facts import collect
 from labledger.analysis.report.logs import pack
 from labledger.analysis.report.options import Logs
 from labledger.analysis.report.page import fitting
@@ -56,6 +57,25 @@ def test_the_page_lists_no_more_than_its_limit(path: Path, monkeypatch: pytest.M
     listed = json.loads(data)["trials"]
     assert [trial[0] for trial in listed] == [0, 3, 7]
     assert "8 committed slots, of which 3 fit into the list" in html
+
+
+def test_what_a_page_does_not_list_is_counted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors, times and outcomes are of all trials, and the table has the hardest tasks."""
+    comparison_kit.make_run(path, {"base": ["P", "i", "F", "P"], "treat": ["P", "F", "F", "i"]})
+    with open_ledger(path) as ledger:
+        whole = ledger.report("run-1")
+        reader = ledger._reader
+        for listed in (0, 1):
+            short = collect(reader, "run-1", ReportOptions(), listed)
+            assert len(short["trials"]) == listed
+            for name in ("run", "variants", "tasks", "time", "metrics", "errors"):
+                assert short[name] == whole[name]
+        monkeypatch.setattr(page, "_MOST_ROWS", 2)
+        html = ledger.rendered_report("run-1", "html").decode()
+    assert re.findall(r'<tr data-task="(.*?)"', html) == [
+        task["task_id"] for task in trouble.hardest_first(whole["tasks"])[:2]
+    ]
+    assert "The 2 hardest of 4 tasks are listed" in html
 
 
 def test_markdown_says_which_p_values_are_corrected(path: Path) -> None:

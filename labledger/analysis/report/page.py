@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +44,27 @@ def render(reader: LedgerReader, report: JsonObject, options: ReportOptions) -> 
     grading = report["provenance"]["grading"]
     committed = report["run"]["committed"]
     asked = Asked(reader.path, grading["root_id"], grading["run_id"], committed)
-    shown = plain_all(report)
-    listed = fitting(shown["trials"], options.max_bytes // 2)
-    view = _view(shown, listed)
+    report = plain_all(
+        {**report, "comparisons": [_without_tasks(d) for d in report["comparisons"]]}
+    )
+    listed = fitting(report["trials"], options.max_bytes // 2)
+    view = _view(report, listed)
     room = options.max_bytes - len(_filled(view, Packed({}, 0), options))
     return _filled(view, pack(reader, asked, listed, options.logs, room), options)
+
+
+def _without_tasks(document: JsonObject) -> JsonObject:
+    """A `comparison_v1` without its row for every task, which the page does not show."""
+    return {**document, "comparisons": [{**one, "by_task": []} for one in document["comparisons"]]}
 
 
 def _filled(view: JsonObject, packed: Packed, options: ReportOptions) -> bytes:
     text = sentences.logs(view["report"], view["listed"], packed, options.logs)
     pieces = _template().generate(**view, islands=packed.islands, logs_text=text)
-    return b"".join(piece.encode() for piece in pieces)
+    page = BytesIO()  # Its value is not copied; a join would hold the page twice.
+    for piece in pieces:
+        page.write(piece.encode())
+    return page.getvalue()
 
 
 def _template() -> Any:

@@ -21,9 +21,9 @@ def render(reader: LedgerReader, run_id: str, form: str, options: ReportOptions)
     if form == "html":
         needs.require()  # Before the work, not after it.
     listed = {"html": page.MOST_TRIALS, "markdown": 0, "json": None}[form]
+    if form == "html":  # The page lets go of the report once it has taken what it shows.
+        return page.render(reader, collect(reader, run_id, options, listed), options)
     report = collect(reader, run_id, options, listed)
     if form == "markdown":
         return markdown.render(report).encode()
-    if form == "json":
-        return (json.dumps(report, indent=2) + "\n").encode()
-    return page.render(reader, report, options)
+    return (json.dumps(report, indent=2) + "\n").encode()
