@@ -105,8 +105,7 @@ def _told(reader: LedgerReader, run_id: str, schedule_idx: int) -> Iterator[Json
     task_id = reader.slot(run_id, schedule_idx).task_id
     yield _text("task", _task(reader.task(run_id, task_id)))
     if metrics := _records(reader, run_id, "metrics", schedule_idx):
-        yield _text("metrics", "
-".join(map(_metric_line, metrics)))
+        yield _text("metrics", "\n".join(map(_metric_line, metrics)))
     if events := _records(reader, run_id, "events", schedule_idx):
         shown = [json.dumps(one["event"], ensure_ascii=False) for one in events[:_EVENTS]]
         if len(events) > _EVENTS:
