@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from bench import comparison_error
 from scipy import optimize, stats
 from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.power import TTestPower
@@ -160,6 +161,15 @@ def test_coverage_of_replications(tasks: int, replications: int) -> None:
         assert found.high is not None
         held += found.low <= 0 <= found.high  # The difficulty and the spread are symmetric.
     assert held / 300 > 0.93
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared difficulty", "own difficulty"])
+def test_false_alarms_with_replications(*, own: bool) -> None:
+    """Of 4,000 runs without a difference about one in twenty is called different; never .065."""
+    kind = comparison_error.own_difficulty if own else comparison_error.shared_difficulty
+    design = comparison_error.Design("", 40, 3, kind(1))
+    # The standard error is .0034: a test that errs at .08 passes once in 10⁵ times.
+    assert 0.025 < design.false_alarms(4000) < 0.065
 
 
 def test_replications_that_are_copies_add_nothing() -> None:
