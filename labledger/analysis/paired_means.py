@@ -246,7 +246,7 @@ def _bounds(found: Units, confidence: float, p: float) -> tuple[float | None, fl
     if 2.0 ** (1 - count) >= level:
         return None, None
     if count <= _ALL_TRIED:
-        return _subset_bounds(found, level)
+        return _agreeing(found.mean, *_subset_bounds(found, level), is_shown=p < level)
     turned = Units(-found.sums, found.sizes)
     low, upper = _approximate_bound(found, level), _approximate_bound(turned, level)
     return _agreeing(found.mean, low, -upper, is_shown=p < level)
@@ -386,10 +386,12 @@ def suite_deviation(*sides: Groups) -> tuple[float, float]:
 
     A side's mean is that over the tasks' means.
     """
+    deviations = [[deviation(g) if len(g) > 1 else None for g in groups] for groups in sides]
+    of_all = [found for known in deviations for found in known if found is not None]
     errors, degrees = [], []
-    for groups in sides:
-        known = [deviation(group) if len(group) > 1 else None for group in groups]
-        measured = [found for found in known if found is not None]
+    for groups, known in zip(sides, deviations, strict=True):
+        # A side without replications is supposed to vary as the other one does.
+        measured = [found for found in known if found is not None] or of_all
         usual = math.hypot(*measured) / math.sqrt(len(measured)) if measured else 0.0
         for found, group in zip(known, groups, strict=True):
             of_trial = usual if found is None else found

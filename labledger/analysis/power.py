@@ -40,7 +40,7 @@ def detectable_rate(size: float, discordant: float, confidence: float) -> float 
     def power(difference: float) -> float:
         return rate_power(pairs, max(discordant, difference), difference, confidence)
 
-    if pairs < 1 or power(1.0) < POWER:
+    if pairs < 2 or power(1.0) < POWER:
         return None
     return _smallest(power, 1.0)
 

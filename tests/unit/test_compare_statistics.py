@@ -278,6 +278,15 @@ def test_coverage_of_a_suite(kind: str) -> None:
     assert held / 200 > 0.92
 
 
+def test_a_suite_with_replications_on_one_side_only() -> None:
+    """The other side is supposed to vary alike; it does not fail, nor count as exact."""
+    single, replicated = [[0.0], [1.0]], [[0.0, 2.0], [1.0]]
+    error, degrees = paired_means.suite_deviation(single, replicated)
+    of_trial = math.sqrt(2)
+    assert error == pytest.approx(of_trial * math.sqrt(1 + 1 + 1 / 2 + 1) / 2)
+    assert degrees > 0
+
+
 def test_a_suites_metric_is_a_welch_test_over_its_tasks() -> None:
     """Of one task it is Welch's test; of several, intervals hold their own difference."""
     a, b = [3.0, 5.0, 4.0, 7.0], [6.0, 8.5, 9.0]
