@@ -434,6 +434,12 @@ def test_coverage_of_a_mean(tasks: int) -> None:
     assert held / 200 > 0.93
 
 
+def test_one_huge_difference_does_not_part_interval_and_test() -> None:
+    """Where p is below the level, the interval leaves out 0, also beside rounding."""
+    found = paired_means.of_tasks([[0.0]] * 6, [[-0.4], [0.1], [0.1], [0.1], [0.1], [1e12]], ALL)
+    assert (found.p < 0.05) == leaves_out_zero(found)
+
+
 def test_skewed_differences_are_called_so() -> None:
     """Of lognormal differences most samples are; of normal ones, few or none."""
     chance = np.random.default_rng(16)
