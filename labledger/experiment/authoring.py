@@ -1,4 +1,9 @@
-"""The authored experiment: one YAML file, read whole, and everything wrong with it said at once."""
+"""Read and validate an experiment file.
+
+An experiment is one YAML file. It is read whole, checked as YAML, against its JSON schema and for
+fields that contradict each other, and all problems are reported together, in the order of lines.
+`resolve` takes the result; the dataset is not read here.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 from labledger import schema
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import checks
-from labledger.experiment.findings import FieldPath, Finding
+from labledger.experiment.findings import FieldPath, FieldProblem
 from labledger.records import JsonObject
 
 if TYPE_CHECKING:
     from labledger.experiment.yaml_lines import YamlDocument
 
 MAX_BYTES = 4 << 20
-"""How large an experiment file may be."""
+"""The largest experiment file that is read, in bytes."""
 
 
 @dataclass(frozen=True)
 class Authored:
-    """An experiment file as it was written; `data` is valid by schema and by sense."""
+    """An experiment file as it was written; `data` is valid by schema and by `checks`."""
 
     path: Path
     text: str
@@ -31,15 +36,15 @@ class Authored:
 
     @property
     def folder(self) -> Path:
-        """Where the paths in the file start from."""
+        """The folder that relative paths in the file start from."""
         return self.path.parent
 
     def line(self, path: FieldPath) -> int:
-        """The line (from 1) of a field such as ``("runtime", "agent", "command", 0)``."""
+        """Return the line (from 1) of a field such as ``("runtime", "agent", "command", 0)``."""
         return self.document.line(path)
 
     def problem(self, path: FieldPath, message: str, hint: str | None = None) -> Problem:
-        """A problem at a field of this file."""
+        """Return a problem at a field of this file."""
         field = schema.dotted(path) or None
         return Problem(str(self.path), message, self.line(path), field, hint)
 
@@ -47,49 +52,51 @@ class Authored:
 def load_experiment(path: Path) -> Authored:
     """Read and check the experiment file at `path`.
 
-    Raises `InvalidInput` with every problem found, in the order of lines: in the YAML, against
-    the schema `experiment_v1`, and in what the fields mean together. The tasks are not read yet.
+    Raises `InvalidInput` with all problems in the order of lines: of the YAML, against the schema
+    `experiment_v1`, and of fields that contradict each other. The tasks are not read yet.
     """
     from labledger.experiment import yaml_lines
 
     text = _read_text(path)
     document = yaml_lines.parse(text, str(path))
     authored = Authored(path, text, document.data, document)
-    findings = list(document.findings)
-    broken = {finding.path for finding in findings}
-    findings += [found for found in _schema_findings(document.data) if found.path not in broken]
-    findings += checks.find_all(authored.data, path.parent, [found.path for found in findings])
-    if findings:
-        found = sorted(findings, key=lambda f: f.line or document.line(f.path))
-        problems = [_located(finding, authored) for finding in found]
-        raise InvalidInput(f"the experiment {path} is not valid", problems)
+    problems = list(document.problems)
+    invalid_paths = {problem.path for problem in problems}
+    problems += [p for p in _schema_problems(document.data) if p.path not in invalid_paths]
+    problems += checks.find_problems(authored.data, path.parent, [p.path for p in problems])
+    if problems:
+        problems.sort(key=lambda p: p.line or document.line(p.path))
+        located = [_located(problem, authored) for problem in problems]
+        raise InvalidInput(f"the experiment {path} is not valid", located)
     return authored
 
 
-def _located(finding: Finding, authored: Authored) -> Problem:
-    line = finding.line or authored.line(finding.path)
-    field = schema.dotted(finding.path) or None
-    return Problem(str(authored.path), finding.message, line, field, finding.hint)
+def _located(problem: FieldProblem, authored: Authored) -> Problem:
+    line = problem.line or authored.line(problem.path)
+    field = schema.dotted(problem.path) or None
+    return Problem(str(authored.path), problem.message, line, field, problem.hint)
 
 
-def _schema_findings(data: Any) -> Iterator[Finding]:
+def _schema_problems(data: Any) -> Iterator[FieldProblem]:
     if data is None:
-        yield Finding((), "is empty", "`labledger init DIR` writes an experiment to start from")
+        yield FieldProblem(
+            (), "is empty", "`labledger init DIR` writes an experiment to start from"
+        )
         return
     for path, message in schema.problems(data, "experiment_v1"):
-        yield Finding(path, message, _quoting_hint(data, path, message))
+        yield FieldProblem(path, message, _quoting_hint(data, path, message))
 
 
 def _quoting_hint(data: Any, path: FieldPath, message: str) -> str | None:
-    """For a bare number or word that YAML did not read as text where text was expected."""
+    """Return a hint for a bare value that YAML did not read as text where text was expected."""
     value = data
     for step in path:
         if isinstance(value, dict) and step not in value:
             return None
         value = value[step]
     bare = value is None or isinstance(value, bool | int | float)
-    wants_text = message.endswith("expected text")
-    return "put it in quotes if text is meant" if bare and wants_text else None
+    expects_text = message.endswith("expected text")
+    return "put it in quotes if text is meant" if bare and expects_text else None
 
 
 def _read_text(path: Path) -> str:

@@ -1,4 +1,9 @@
-"""What a schema cannot say about an experiment: how its fields must fit together."""
+"""Check what the JSON schema of an experiment cannot express: how its fields fit together.
+
+Examples are unique variant ids, files that must exist, and which keys a metric's source allows.
+A field that the schema has already rejected is skipped, so that one mistake is reported once.
+`authoring.load_experiment` runs these checks.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from typing import Any
 
 from labledger import references
 from labledger.experiment import staging
-from labledger.experiment.findings import FieldPath, Finding, Refused
+from labledger.experiment.findings import FieldPath, FieldProblem, UnusablePath
 from labledger.near_names import near_names
 from labledger.records import JsonObject
 
@@ -18,13 +23,13 @@ PHASES: dict[str, FieldPath] = {
     "agent": ("runtime", "agent"),
     "grader": ("benchmark", "grader"),
 }
-"""Where each phase of a trial is authored."""
+"""Path in the experiment file of each phase of a trial."""
 
 RUNNER_FIELDS = ("setup_ms", "agent_ms", "grader_ms", "total_ms")
-"""What a metric `from: runner` may measure: durations in milliseconds."""
+"""Fields of a metric `from: runner`: durations in milliseconds."""
 
 MIN_MEMORY_BYTES = 6 << 20
-"""Docker starts no container with less."""
+"""The least memory with which Docker starts a container."""
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _METRIC_KEYS = {
@@ -35,55 +40,55 @@ _METRIC_KEYS = {
 }
 
 
-class _Sound:
-    """The parts of an experiment that nothing has been said against."""
+class _ValidParts:
+    """The parts of an experiment in which no problem has been reported."""
 
-    def __init__(self, data: Any, broken: Sequence[FieldPath]) -> None:
+    def __init__(self, data: Any, invalid: Sequence[FieldPath]) -> None:
         self.data = data
-        self._broken = broken
+        self._invalid = invalid
 
     def get(self, path: FieldPath) -> Any:
-        """The value at `path`, or None where it is missing or something at or in it is broken."""
-        return lookup(self.data, path) if self._is_sound(path) else None
+        """Return the value at `path`, or None if it is missing or not wholly valid."""
+        return lookup(self.data, path) if self._is_valid(path) else None
 
-    def _is_sound(self, path: FieldPath) -> bool:
-        return not any(broken[: len(path)] == path for broken in self._broken)
+    def _is_valid(self, path: FieldPath) -> bool:
+        return not any(invalid[: len(path)] == path for invalid in self._invalid)
 
     def mapping(self, path: FieldPath) -> Iterator[tuple[FieldPath, str, Any]]:
-        """Place, key and value of each sound entry of the mapping at `path`."""
-        found = lookup(self.data, path)
-        for key in found if isinstance(found, dict) else ():
-            if self._is_sound((*path, key)):
-                yield (*path, key), key, found[key]
+        """Yield path, key and value of each valid entry of the mapping at `path`."""
+        entries = lookup(self.data, path)
+        for key in entries if isinstance(entries, dict) else ():
+            if self._is_valid((*path, key)):
+                yield (*path, key), key, entries[key]
 
     def items(self, path: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
-        """Place and value of each sound item of the list at `path`."""
-        found = lookup(self.data, path)
-        for index in range(len(found) if isinstance(found, list) else 0):
-            if self._is_sound((*path, index)):
-                yield (*path, index), found[index]
+        """Yield path and value of each valid item of the list at `path`."""
+        items = lookup(self.data, path)
+        for index in range(len(items) if isinstance(items, list) else 0):
+            if self._is_valid((*path, index)):
+                yield (*path, index), items[index]
 
 
-def find_all(data: Any, folder: Path, broken: Sequence[FieldPath]) -> Iterator[Finding]:
-    """Everything in an experiment that fits the schema and makes no sense.
+def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iterator[FieldProblem]:
+    """Yield every problem of an experiment that its schema cannot detect.
 
-    `folder` is where its paths start from. What is `broken` already is left alone, so that one
-    mistake is said once.
+    `folder` is the folder that its paths start from. Fields at or around an `invalid` path are
+    skipped, so that one mistake is reported once.
     """
-    sound = _Sound(data, broken)
-    yield from _variant_findings(sound)
-    yield from _dataset_findings(sound, folder)
-    yield from _resource_findings(sound)
-    yield from _user_findings(sound)
-    yield from _grader_binding_findings(sound)
+    valid = _ValidParts(data, invalid)
+    yield from _variant_problems(valid)
+    yield from _dataset_problems(valid, folder)
+    yield from _resource_problems(valid)
+    yield from _user_problems(valid)
+    yield from _grader_binding_problems(valid)
     for path in PHASES.values():
-        yield from _phase_findings(sound, path)
-        yield from _file_findings(sound, path, folder)
-    yield from _metric_findings(sound)
+        yield from _phase_problems(valid, path)
+        yield from _file_problems(valid, path, folder)
+    yield from _metric_problems(valid)
 
 
 def lookup(data: Any, path: FieldPath) -> Any:
-    """The value at `path`, or None where there is nothing."""
+    """Return the value at `path`, or None if there is none."""
     for step in path:
         if isinstance(data, dict):
             data = data.get(step)
@@ -95,161 +100,169 @@ def lookup(data: Any, path: FieldPath) -> Any:
 
 
 def authored_variants(data: Any) -> list[tuple[FieldPath, JsonObject]]:
-    """The baseline and then the variants of the plan, each with where it is written."""
-    places: list[FieldPath] = [("baseline",)]
-    places += [("variant_plan", i) for i in range(len(lookup(data, ("variant_plan",)) or []))]
-    return [(place, lookup(data, place)) for place in places]
+    """Return the baseline and then the variants of the plan, each with its path in the file."""
+    paths: list[FieldPath] = [("baseline",)]
+    paths += [("variant_plan", i) for i in range(len(lookup(data, ("variant_plan",)) or []))]
+    return [(path, lookup(data, path)) for path in paths]
 
 
 def memory_bytes(memory: str | float) -> int:
-    """Bytes in a size such as ``512m``, ``1.5g`` or a plain number; units are powers of 1024."""
+    """Return the bytes in a size such as ``512m``, ``1.5g`` or a plain number.
+
+    Units are powers of 1024.
+    """
     text = str(memory).lower()
     number = text.rstrip("bkmg")
     return int(float(number) * _UNITS[text[len(number) :]])
 
 
 def phase_texts(phase: JsonObject) -> Iterator[tuple[FieldPath, str]]:
-    """Each authored text of a phase in which a `$NAME` may stand, with its place in the phase."""
+    """Yield each text of a phase that may contain a `$NAME`, with its path in the phase."""
     for index, word in enumerate(phase["command"]):
         yield ("command", index), str(word)
     for name, value in (phase.get("env") or {}).items():
         yield ("env", name), str(value)
 
 
-def _variant_findings(sound: _Sound) -> Iterator[Finding]:
+def _variant_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     seen: dict[str, FieldPath] = {}
-    for place in (("baseline",), *_plan_places(sound)):
-        name = sound.get((*place, "variant_id"))
+    for place in (("baseline",), *_plan_paths(valid)):
+        name = valid.get((*place, "variant_id"))
         if name in seen:
             first = "the baseline" if seen[name] == ("baseline",) else f"entry {seen[name][-1]}"
-            message = f"the variant id {name!r} is taken by {first} already"
-            yield Finding((*place, "variant_id"), message, "give each variant an id of its own")
+            message = f"the variant id {name!r} is already used by {first}"
+            yield FieldProblem((*place, "variant_id"), message, "give each variant a unique id")
         elif name is not None:
             seen[name] = place
 
 
-def _plan_places(sound: _Sound) -> list[FieldPath]:
-    plan = lookup(sound.data, ("variant_plan",))
+def _plan_paths(valid: _ValidParts) -> list[FieldPath]:
+    plan = lookup(valid.data, ("variant_plan",))
     return [("variant_plan", i) for i in range(len(plan) if isinstance(plan, list) else 0)]
 
 
-def _dataset_findings(sound: _Sound, folder: Path) -> Iterator[Finding]:
-    path = sound.get(("dataset", "path"))
+def _dataset_problems(valid: _ValidParts, folder: Path) -> Iterator[FieldProblem]:
+    path = valid.get(("dataset", "path"))
     if path is not None and not (folder / path).is_file():
         kind = "is not a file" if (folder / path).exists() else "does not exist"
         hint = "paths start from the experiment file's folder"
         message = f"{path!r} {kind} (looked for {(folder / path).absolute()})"
-        yield Finding(("dataset", "path"), message, hint)
+        yield FieldProblem(("dataset", "path"), message, hint)
 
 
-def _resource_findings(sound: _Sound) -> Iterator[Finding]:
-    memory = sound.get(("runtime", "resources", "memory"))
+def _resource_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    memory = valid.get(("runtime", "resources", "memory"))
     if memory is not None and memory_bytes(memory) < MIN_MEMORY_BYTES:
         unit = f"did you mean {memory}m?" if re.fullmatch(r"\d+", str(memory)) else None
         message = f"found {memory}, which is {memory_bytes(memory)} bytes; Docker needs 6m or more"
-        yield Finding(("runtime", "resources", "memory"), message, unit)
+        yield FieldProblem(("runtime", "resources", "memory"), message, unit)
 
 
-def _user_findings(sound: _Sound) -> Iterator[Finding]:
-    """Only root can make the agent another user, and only another user than itself."""
+def _user_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    """Check `runtime.agent.user`: only root can start the agent as another user."""
     place = ("runtime", "agent", "user")
-    agent, container = sound.get(place), sound.get(("runtime", "user"))
+    agent, container = valid.get(place), valid.get(("runtime", "user"))
     if agent is None:
         return
     if _is_root(agent):
-        hint = "leave it out: the agent runs as the container's user then, root in most images"
-        yield Finding(place, f"found {agent}; expected another user than root", hint)
+        hint = "leave it out: the agent then runs as the container's user, root in most images"
+        yield FieldProblem(place, f"found {agent}; expected a user other than root", hint)
     elif container is not None and not _is_root(container):
         message = (
-            f"found {agent}, and runtime.user is {container}; only root can start it as another"
+            f"found {agent}, but runtime.user is {container}; only root can start the agent as "
+            "another user"
         )
-        hint = "leave runtime.user out, or make it root; the grader then runs as root too"
-        yield Finding(place, message, hint)
+        hint = "remove runtime.user, or set it to root; the grader then runs as root too"
+        yield FieldProblem(place, message, hint)
 
 
 def _is_root(user: str | int) -> bool:
     return str(user).partition(":")[0].strip("0") in {"", "root"}
 
 
-def _texts(sound: _Sound, phase: FieldPath) -> Iterator[tuple[FieldPath, str]]:
-    """Each sound text of a phase in which a `$NAME` may stand, with its place."""
-    for place, word in sound.items((*phase, "command")):
+def _texts(valid: _ValidParts, phase: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+    """Yield each valid text of a phase that may contain a `$NAME`, with its path."""
+    for place, word in valid.items((*phase, "command")):
         yield place, str(word)
-    for place, _, value in sound.mapping((*phase, "env")):
+    for place, _, value in valid.mapping((*phase, "env")):
         yield place, str(value)
 
 
-def _grader_binding_findings(sound: _Sound) -> Iterator[Finding]:
-    """The grader is the same for all variants, so it must not depend on one's bindings."""
-    variants: list[FieldPath] = [("baseline",), *_plan_places(sound)]
-    bound = {name for v in variants for _, name, _ in sound.mapping((*v, "bindings"))}
-    for place, text in _texts(sound, PHASES["grader"]):
+def _grader_binding_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    """Check that the grader, which is the same for all variants, uses no variant's bindings."""
+    variants: list[FieldPath] = [("baseline",), *_plan_paths(valid)]
+    bound = {name for v in variants for _, name, _ in valid.mapping((*v, "bindings"))}
+    for place, text in _texts(valid, PHASES["grader"]):
         for name in sorted(bound.intersection(references.names(text))):
             message = f"${name} is a binding; the grader is the same for every variant"
-            hint = "read it from $AGENTLAB_BINDINGS_PATH inside the grader, if it must know it"
-            yield Finding(place, message, hint)
+            hint = "if the grader needs it, read it from $AGENTLAB_BINDINGS_PATH"
+            yield FieldProblem(place, message, hint)
 
 
-def _phase_findings(sound: _Sound, path: FieldPath) -> Iterator[Finding]:
-    if sound.get((*path, "command", 0)) == "":
-        yield Finding((*path, "command", 0), "is empty; expected the program to start")
-    for place, text in _texts(sound, path):
+def _phase_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem]:
+    if valid.get((*path, "command", 0)) == "":
+        yield FieldProblem((*path, "command", 0), "is empty; expected the program to start")
+    for place, text in _texts(valid, path):
         for name in references.names(text):
             if references.is_contract_name(name) and name not in references.CONTRACT_NAMES:
                 known = sorted(references.CONTRACT_NAMES)
                 near = near_names(name, known) or known
-                hint = f"such names are {' '.join(f'${one}' for one in near)}"
-                yield Finding(place, f"${name} is no name that a container has", hint)
-    for place, name, _ in sound.mapping((*path, "env")):
+                hint = f"names that labledger sets: {' '.join(f'${each}' for each in near)}"
+                yield FieldProblem(place, f"${name} is not set in a container", hint)
+    for place, name, _ in valid.mapping((*path, "env")):
         if references.is_contract_name(name):
-            yield Finding(place, f"{name} is set by labledger in every container")
+            yield FieldProblem(place, f"{name} is set by labledger in every container")
 
 
-def _file_findings(sound: _Sound, path: FieldPath, folder: Path) -> Iterator[Finding]:
-    for place, name in sound.items((*path, "files")):
+def _file_problems(valid: _ValidParts, path: FieldPath, folder: Path) -> Iterator[FieldProblem]:
+    for place, name in valid.items((*path, "files")):
         try:
-            staging.find(folder, name)
-        except Refused as refused:
-            yield Finding(place, refused.message, refused.hint)
+            staging.find_files(folder, name)
+        except UnusablePath as refused:
+            yield FieldProblem(place, refused.message, refused.hint)
 
 
-def _metric_findings(sound: _Sound) -> Iterator[Finding]:
+def _metric_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     seen: dict[str, int | str] = {}
-    for path, metric in sound.items(("metrics",)):
+    for path, metric in valid.items(("metrics",)):
         if metric["id"] in seen:
-            message = f"the metric id {metric['id']!r} is taken by entry {seen[metric['id']]}"
-            yield Finding((*path, "id"), message, "give each metric an id of its own")
+            message = (
+                f"the metric id {metric['id']!r} is already used by entry {seen[metric['id']]}"
+            )
+            yield FieldProblem((*path, "id"), message, "give each metric a unique id")
         seen.setdefault(metric["id"], path[-1])
-        yield from _metric_key_findings(metric, path)
+        yield from _metric_key_problems(metric, path)
         if metric["from"] == "events":
-            yield from _event_metric_findings(metric, path)
+            yield from _event_metric_problems(metric, path)
 
 
-def _metric_key_findings(metric: JsonObject, path: FieldPath) -> Iterator[Finding]:
+def _metric_key_problems(metric: JsonObject, path: FieldPath) -> Iterator[FieldProblem]:
     source = metric["from"]
-    takes = _METRIC_KEYS[source]
-    for key in sorted(metric.keys() - takes - {"id", "from"}):
-        hint = f"it takes {', '.join(sorted(takes))}"
-        yield Finding((*path, key), f"means nothing for a metric from {source}", hint)
-    if takes == {"pointer"} and "pointer" not in metric:
+    allowed = _METRIC_KEYS[source]
+    for key in sorted(metric.keys() - allowed - {"id", "from"}):
+        hint = f"allowed keys: {', '.join(sorted(allowed))}"
+        yield FieldProblem((*path, key), f"is not allowed for a metric from {source}", hint)
+    if allowed == {"pointer"} and "pointer" not in metric:
         hint = "a JSON pointer into the agent's result or the score, such as /metrics/confidence"
-        yield Finding(path, "'pointer' is missing", hint)
+        yield FieldProblem(path, "'pointer' is missing", hint)
     if source == "runner" and metric.get("field") not in RUNNER_FIELDS:
-        found = f"found {metric['field']!r}" if "field" in metric else "'field' is missing"
-        at: FieldPath = (*path, "field") if "field" in metric else path
-        yield Finding(at, f"{found}; expected one of {', '.join(RUNNER_FIELDS)}")
+        actual = f"found {metric['field']!r}" if "field" in metric else "'field' is missing"
+        field_path: FieldPath = (*path, "field") if "field" in metric else path
+        yield FieldProblem(field_path, f"{actual}; expected one of {', '.join(RUNNER_FIELDS)}")
 
 
-def _event_metric_findings(metric: JsonObject, path: FieldPath) -> Iterator[Finding]:
+def _event_metric_problems(metric: JsonObject, path: FieldPath) -> Iterator[FieldProblem]:
     aggregate = metric.get("aggregate", "count" if "field" not in metric else None)
     if aggregate is None:
         hint = "one of sum, max, min or last"
-        yield Finding(path, "'aggregate' is missing: how many values become one", hint)
+        yield FieldProblem(
+            path, "'aggregate' is missing: how to combine many values into one", hint
+        )
     elif aggregate == "count" and "field" in metric:
         hint = "remove it, or choose sum, max, min or last"
-        yield Finding((*path, "field"), "means nothing where events are counted", hint)
+        yield FieldProblem((*path, "field"), "is not allowed when events are counted", hint)
     elif aggregate != "count" and "field" not in metric:
         hint = "the dotted path of a number in the event, such as usage.tokens_in"
-        yield Finding(path, f"'field' is missing: what to take the {aggregate} of", hint)
+        yield FieldProblem(path, f"'field' is missing: the value to take the {aggregate} of", hint)
     if aggregate != "count" and "event" not in metric:
-        yield Finding(path, "'event' is missing", "the type of the events to read")
+        yield FieldProblem(path, "'event' is missing", "the type of the events to read")

@@ -1,8 +1,8 @@
-"""The cluster of a task: a field of its row that says which tasks belong together.
+"""Read the cluster of a task: the value of a field of its row that groups related tasks.
 
-Tasks of one repository, or of one passage, resemble each other, and a comparison must not take
-them for independent. The experiment names the field (`dataset.cluster`), the resolved experiment
-keeps the name, and comparisons of stored runs read the field from the frozen rows.
+Tasks of one repository, or of one passage, resemble each other, and a comparison must not treat
+them as independent. The experiment names the field (`dataset.cluster`), the resolved experiment
+stores the name, and comparisons of stored runs read the field from the frozen rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def field_path(field: str) -> FieldPath:
 def cluster_of(row: Any, field: str) -> str | None:
     """Return the cluster of a task's frozen row as text.
 
-    None where the row has no such field, or it holds neither text nor a number.
+    None if the row has no such field, or if its value is neither text nor a number.
     """
     value = lookup(row, field_path(field))
     if isinstance(value, str):

@@ -1,4 +1,9 @@
-"""The resolved experiment as one JSON object: what will run, with every default filled in."""
+"""Build the document of a resolved experiment: one JSON object with every default filled in.
+
+The document (`resolved_experiment_v1`) is stored with a run and decides what runs. Its digest is
+taken over `result_part`, so neither the defaults nor the keys here may change for documents that
+exist. `resolve` and `new_grader` build documents; the runner and regrading read them.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,17 @@ from typing import Any
 
 from labledger import canonical, references
 from labledger.experiment.checks import PHASES, authored_variants, lookup, memory_bytes
-from labledger.experiment.findings import FieldPath, Refused, relative_name
+from labledger.experiment.findings import FieldPath, UnusablePath, relative_name
 from labledger.experiment.staging import StagedFile
 from labledger.experiment.task_row import plain_number
 from labledger.records import JsonObject
 
 SCHEMA_VERSION = "resolved_experiment_v1"
 DEPS = "/agentlab/deps"
-"""Where the container finds the staged files, in a folder for each phase."""
+"""Folder of the staged files in the container, with a subfolder for each phase."""
 
 TIMEOUT_S = {"setup": 600, "agent": 600, "grader": 120}
-"""Time limits of the phases, in seconds."""
+"""Default time limits of the phases, in seconds."""
 
 RUNTIME: JsonObject = {
     "image": None,
@@ -39,8 +44,8 @@ DESIGN: JsonObject = {
 RETRY: JsonObject = {"max_attempts": 2, "retry_on": ["infra_error"]}
 
 
-def base(data: JsonObject) -> JsonObject:
-    """The sections of the document that depend on the authored file alone.
+def base_sections(data: JsonObject) -> JsonObject:
+    """Return the sections of the document that depend on the authored file alone.
 
     Defaults: the constants of this module; `suite_id` is the benchmark's name; `split_id` and the
     benchmark's `split` are each other's default, then ``test``; `adapter_id` is the benchmark's
@@ -79,7 +84,7 @@ def _dataset(authored: JsonObject, suite_id: str, split_id: str) -> JsonObject:
 def _runtime(authored: JsonObject) -> JsonObject:
     runtime = RUNTIME | {key: authored[key] for key in RUNTIME.keys() & authored.keys()}
     resources = RESOURCES | authored.get("resources", {})
-    # Only where it is authored: experiments without it keep their digests.
+    # Absent unless authored, so that experiments without it keep their digests.
     oci = {"oci": authored["oci"]} if "oci" in authored else {}
     return runtime | {
         **oci,
@@ -136,7 +141,7 @@ def _design(authored: JsonObject) -> JsonObject:
 def variant_sections(
     data: JsonObject, chosen: Sequence[str], files: Mapping[str, Sequence[StagedFile]]
 ) -> list[JsonObject]:
-    """The `variants` of the document: the chosen ones, in authored order."""
+    """Return the `variants` of the document: those in `chosen`, in authored order."""
     sections = []
     for path, variant in authored_variants(data):
         if variant["variant_id"] not in chosen:
@@ -160,10 +165,10 @@ def phase_section(
     bindings: Mapping[str, Any],
     files: Mapping[str, Sequence[StagedFile]],
 ) -> JsonObject | None:
-    """One phase with the variant's bindings put in, or None where it is not authored.
+    """Return one phase with the variant's bindings substituted, or None if it is not authored.
 
-    Texts stay authored text: only names that the environment must give are left in them. A word
-    that names a staged file or folder becomes its path in the container.
+    Names that the environment must set stay in the texts as `$NAME`. A word of the command that
+    names a staged file or folder becomes its path in the container.
     """
     phase = lookup(data, PHASES[name])
     if phase is None:
@@ -179,7 +184,7 @@ def phase_section(
 
 
 def grader_section(data: JsonObject, files: Mapping[str, Sequence[StagedFile]]) -> JsonObject:
-    """The grader, which is the same for all variants, and whether it is sealed."""
+    """Return the grader, which is the same for all variants, and whether it is sealed."""
     section = phase_section(data, "grader", {}, files) or {}
     return section | {"sealed": bool(data["benchmark"]["grader"].get("sealed", False))}
 
@@ -189,7 +194,7 @@ def _text(value: Any) -> str:
 
 
 def _staged_paths(phase: str, files: Sequence[StagedFile]) -> dict[str, str]:
-    """Path in the container of each staged file and each folder around one, by relative name."""
+    """Return the container path of each staged file and each folder around it, by name."""
     paths: dict[str, str] = {}
     for file in files:
         steps = file.name.split("/")
@@ -206,17 +211,17 @@ def _word(authored: str, known: Mapping[str, str], staged: Mapping[str, str]) ->
 
 
 def literal_name(word: str) -> str | None:
-    """The relative name that a word of a command stands for, if it can be one at all."""
+    """Return a word of a command as a relative file name, or None if it cannot be one."""
     if any(True for _ in references.names(word)):
         return None
     try:
         return relative_name(references.expand(word, {}))
-    except Refused:
+    except UnusablePath:
         return None
 
 
 def phases(document: JsonObject) -> Iterator[tuple[str, str | None, JsonObject]]:
-    """Each phase of a resolved document: its name, its variant (None for the grader), itself."""
+    """Yield name, variant id (None for the grader) and section of each phase of a document."""
     for variant in document["variants"]:
         for name in ("setup", "agent"):
             if variant[name] is not None:
@@ -224,19 +229,19 @@ def phases(document: JsonObject) -> Iterator[tuple[str, str | None, JsonObject]]
     yield "grader", None, document["grader"]
 
 
-def authored_place(name: str, place: FieldPath) -> FieldPath:
-    """Where a text of a phase stands in the authored file."""
-    return (*PHASES[name], *place)
+def authored_path(phase: str, path: FieldPath) -> FieldPath:
+    """Return the path in the authored file of a text at `path` in a phase."""
+    return (*PHASES[phase], *path)
 
 
 def result_part(document: JsonObject) -> JsonObject:
-    """What of a resolved document can change a result.
+    """Return the part of a resolved document that can change a result.
 
-    Left out: how many trials run at once, what the experiment is called, where its tasks were
-    read from, how they were chosen (the dataset's digest says which they are) and which of them
-    belong together (`cluster`, which only comparisons use), the names of
-    the environment, which the phases hold, and which run a regrading regrades: its grader is in it
-    as any other's.
+    It leaves out the number of trials that run at once; the experiment's name, description and
+    tags; where its tasks were read from and how they were selected (the dataset's digest
+    identifies them); `cluster`, which only comparisons use; the names of the environment, which
+    the phases contain; and which run a regrading regrades, since its grader is included like any
+    other.
     """
     left_out = {"environment", "experiment", "dataset", "design", "regrades"}
     part = {key: value for key, value in document.items() if key not in left_out}

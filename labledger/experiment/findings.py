@@ -1,4 +1,8 @@
-"""What is wrong with something authored, before it is known on which line it stands."""
+"""Types for problems in authored files whose line is not known yet, and safe relative names.
+
+The checks of this package report a `FieldProblem` with the path of a field; `authoring` adds file
+and line and makes an `errors.Problem` of it.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,18 @@ FieldPath = tuple[str | int, ...]
 """The keys and indices that lead to a field from the top of a document."""
 
 
-class Finding(NamedTuple):
-    """One thing wrong at a field of a document."""
+class FieldProblem(NamedTuple):
+    """A problem at a field of a document."""
 
     path: FieldPath
     message: str
     hint: str | None = None
     line: int | None = None
-    """Set where the path alone does not tell the line, such as for a key written twice."""
+    """Set if the path alone does not determine the line, such as for a duplicate key."""
 
 
-class Refused(Exception):
-    """A name, a file or a folder that labledger does not take, and what to do about it."""
+class UnusablePath(Exception):
+    """A name, a file or a folder that cannot be used: unsafe, missing or unreadable."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -28,24 +32,27 @@ class Refused(Exception):
 
 
 def relative_name(text: str) -> str:
-    """`text` as a plain relative path (``./a//b/`` becomes ``a/b``).
+    """Return `text` as a plain relative path (``./a//b/`` becomes ``a/b``).
 
-    Raises `Refused` for a path that is absolute, empty, climbs with ``..``, or is no valid text.
+    Raises `UnusablePath` for a path that is absolute or empty, contains ``..`` or NUL, or cannot
+    be written as UTF-8.
     """
     if text.startswith("/"):
-        raise Refused(f"{text!r} is an absolute path", "name it relative to this file's folder")
+        raise UnusablePath(
+            f"{text!r} is an absolute path", "write it relative to this file's folder"
+        )
     if "\0" in text or not is_utf8(text):
-        raise Refused(f"the name {text!r} is not plain UTF-8 text")
+        raise UnusablePath(f"the name {text!r} is not plain UTF-8 text")
     steps = [step for step in text.split("/") if step not in {"", "."}]
     if ".." in steps:
-        raise Refused(f"{text!r} climbs out with '..'", "name something inside the folder")
+        raise UnusablePath(f"{text!r} contains '..'", "name something inside the folder")
     if not steps:
-        raise Refused(f"{text!r} names no file", "name a file or a folder inside")
+        raise UnusablePath(f"{text!r} names no file", "name a file or a folder inside")
     return "/".join(steps)
 
 
 def is_utf8(text: str) -> bool:
-    """Whether `text` can be written as UTF-8: a name of other bytes on the disk cannot."""
+    """Whether `text` can be written as UTF-8; a file name of other bytes cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,4 +1,8 @@
-"""Another grader for a run that is over: from an experiment file, or one script in its place."""
+"""Load the grader of a regrading: from an experiment file, or a script that replaces the old one.
+
+The result is resolved as far as a run's own grader is, and `apply_to` puts it into the document
+of the run that is regraded. Only `freeze` writes anything. `runner.regrading` is the caller.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from labledger.experiment import document as documents
 from labledger.experiment import staging
 from labledger.experiment.authoring import load_experiment
 from labledger.experiment.checks import PHASES, phase_texts
-from labledger.experiment.findings import Refused
+from labledger.experiment.findings import UnusablePath
 from labledger.experiment.resolve import freeze_file, require_executable
 from labledger.experiment.staging import StagedFile
 from labledger.records import JsonObject
@@ -25,28 +29,28 @@ _EXPERIMENT = frozenset({".yaml", ".yml"})
 
 @dataclass(frozen=True, slots=True)
 class NewGrader:
-    """A grader, resolved as far as a run's own is."""
+    """A resolved grader for a regrading."""
 
     source: Path
-    """The file that was named."""
+    """The file that was given."""
     section: JsonObject
-    """The grader of a resolved document."""
+    """The `grader` section of a resolved document."""
     files: tuple[JsonObject, ...]
     """All its staged files, as a resolved document lists them."""
     new_files: tuple[StagedFile, ...]
-    """Those of them that have to be kept first."""
+    """Those of `files` that `freeze` must put into the artifact store."""
     evaluator: JsonObject | None = None
-    """What says of itself who judges; None where that stays as it was."""
+    """The experiment's `benchmark.evaluator`; None to leave the run's own."""
     text: str | None = None
-    """The experiment that it was taken from."""
+    """The text of the experiment file that it was taken from, if any."""
 
     @classmethod
     def load(cls, path: Path, document: JsonObject) -> Self:
-        """The grader that `path` names for a run of a resolved document. Writes nothing.
+        """Return the grader at `path`, for a run with the resolved document `document`.
 
-        An experiment file (or its folder) means its `benchmark.grader`. Any other file takes the
-        place of the run's own script, under that one's name; the script's other files and the
-        command stay. Raises `InvalidInput`.
+        An experiment file (or its folder) means its `benchmark.grader`. Any other file replaces
+        the run's own grader script, under the name of that script; the grader's other files and
+        its command stay. Writes nothing. Raises `InvalidInput`.
         """
         path = path / "experiment.yaml" if path.is_dir() else path
         if path.suffix in _EXPERIMENT:
@@ -56,41 +60,41 @@ class NewGrader:
     @classmethod
     def _of_experiment(cls, path: Path) -> Self:
         authored = load_experiment(path)
-        place = (*PHASES["grader"], "files")
+        files_path = (*PHASES["grader"], "files")
         try:
             entries = authored.data["benchmark"]["grader"].get("files", [])
-            files = staging.stage(authored.folder, entries)
-        except Refused as refused:
-            problem = authored.problem(place, refused.message, refused.hint)
+            files = staging.stage_files(authored.folder, entries)
+        except UnusablePath as refused:
+            problem = authored.problem(files_path, refused.message, refused.hint)
             raise InvalidInput(f"the grader of {path}", [problem]) from None
         section = documents.grader_section(authored.data, {"grader": files})
         require_executable(authored, [("grader", section)], {"grader": files})
         listed = tuple(file.as_json() for file in files)
-        evaluator = documents.base(authored.data)["benchmark"]["evaluator"]
+        evaluator = documents.base_sections(authored.data)["benchmark"]["evaluator"]
         return cls(path.absolute(), section, listed, files, evaluator, authored.text)
 
     @classmethod
     def _of_script(cls, path: Path, document: JsonObject) -> Self:
         known = {file["name"]: file for file in document["files"]["grader"]}
-        replaced = _replaced(path, known, document["grader"]["command"])
+        replaced = _replaced_name(path, known, document["grader"]["command"])
         try:
-            (found,) = staging.stage(path.parent, [path.name])
-        except Refused as refused:
+            (script,) = staging.stage_files(path.parent, [path.name])
+        except UnusablePath as refused:
             problem = Problem(str(path), refused.message, hint=refused.hint)
             raise InvalidInput("the grader", [problem]) from None
-        entry = found.as_json() | {"name": replaced}
+        entry = script.as_json() | {"name": replaced}
         entry["executable"] = entry["executable"] or known[replaced]["executable"]
         files = tuple({**known, replaced: entry}.values())
-        return cls(path.absolute(), document["grader"], files, (found,))
+        return cls(path.absolute(), document["grader"], files, (script,))
 
     @property
     def environment(self) -> list[str]:
-        """The `$NAME`s that must be given from outside, sorted."""
+        """The `$NAME`s that the environment must set, sorted."""
         texts = (text for _, text in phase_texts(self.section))
         return sorted({n for text in texts for n in names(text) if not is_contract_name(n)})
 
-    def judging(self, document: JsonObject) -> JsonObject:
-        """The resolved document of a run, with this grader in the place of its own."""
+    def apply_to(self, document: JsonObject) -> JsonObject:
+        """Return a copy of a run's resolved document with this grader instead of its own."""
         changed = copy.deepcopy(document)
         changed["grader"] = self.section
         changed["files"]["grader"] = list(self.files)
@@ -100,20 +104,20 @@ class NewGrader:
         return changed
 
     def freeze(self, store: ArtifactStore) -> None:
-        """Put its files into `store`. Raises `ExperimentChanged` where one has changed since."""
+        """Put its files into `store`. Raises `ExperimentChanged` if one has changed."""
         for file in self.new_files:
             if not store.has(file.sha256):
                 freeze_file(file, store)
 
 
-def _replaced(path: Path, known: Mapping[str, JsonObject], command: Sequence[str]) -> str:
-    """Which of a run's grader files another one takes the place of."""
-    called = [name for name in known if PurePosixPath(name).name == path.name]
+def _replaced_name(path: Path, known: Mapping[str, JsonObject], command: Sequence[str]) -> str:
+    """Return the name of the run's grader file that the script at `path` replaces."""
+    same_name = [name for name in known if PurePosixPath(name).name == path.name]
     started = [name for name in known if f"{documents.DEPS}/grader/{name}" in command]
-    for candidates in (called, started):
+    for candidates in (same_name, started):
         if len(candidates) == 1:
             return candidates[0]
     listed = ", ".join(known) or "none"
     message = f"it is not clear which of the run's grader files it replaces ({listed})"
-    hint = "name it as one of them, or give an experiment file with the new `benchmark.grader`"
+    hint = "give it the name of one of them, or pass an experiment file with `benchmark.grader`"
     raise InvalidInput("the grader", [Problem(str(path), message, hint=hint)])

@@ -1,4 +1,8 @@
-"""From an authored experiment to the one thing that will run: `ResolvedExperiment`."""
+"""Resolve an authored experiment: fill in defaults, select variants and tasks, digest files.
+
+`resolve` writes nothing; `ResolvedExperiment.freeze` puts files into the artifact store, and fails
+if one has changed since. Preflight, `labledger run --dry-run` and the runner start from here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from labledger.experiment import schedule, staging
 from labledger.experiment.authoring import Authored
 from labledger.experiment.checks import PHASES, authored_variants, lookup, phase_texts
 from labledger.experiment.dataset import Dataset, Selection, TaskRef, read_tasks
-from labledger.experiment.findings import FieldPath, Refused
+from labledger.experiment.findings import FieldPath, UnusablePath
 from labledger.experiment.staging import StagedFile
 from labledger.near_names import near_names
 from labledger.records import JsonObject, Slot
@@ -26,11 +30,11 @@ from labledger.store import ArtifactStore
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the command line narrows or changes of an authored experiment.
+    """What the command line changes in an authored experiment.
 
-    `tasks` and `variants` are globs (`fnmatch`, matching case) and keep what any of them matches;
-    each must match something. `limit` keeps the first so many of the tasks left by
-    `dataset.limit` and `tasks`: it narrows the authored experiment and never widens it.
+    `tasks` and `variants` are globs (`fnmatch`, case-sensitive) and select what any of them
+    matches; each must match something. `limit` selects the first so many of the tasks left by
+    `dataset.limit` and `tasks`, so it can only reduce the authored experiment.
     """
 
     limit: int | None = None
@@ -39,8 +43,8 @@ class Overrides:
     max_concurrency: int | None = None
 
     @classmethod
-    def of(cls, document: JsonObject, *, max_concurrency: int | None = None) -> Self:
-        """The overrides that a resolved document was made with, to resolve it once more."""
+    def from_document(cls, document: JsonObject, *, max_concurrency: int | None = None) -> Self:
+        """Return the overrides that a resolved document was made with, to resolve it again."""
         filters = document["dataset"]["filters"]
         tasks, variants = tuple(filters["tasks"]), tuple(filters["variants"])
         return cls(filters["limit"], tasks, variants, max_concurrency)
@@ -48,11 +52,11 @@ class Overrides:
 
 @dataclass(frozen=True)
 class ResolvedExperiment:
-    """What will run: every default filled in, every file and task digested, nothing written."""
+    """An experiment with every default filled in and every file and task digested."""
 
     authored: Authored
     document: JsonObject
-    """`resolved_experiment_v1`, JSON all through."""
+    """The `resolved_experiment_v1`, as JSON values."""
     dataset: Dataset
     files: Mapping[str, tuple[StagedFile, ...]]
     """Staged files by phase name."""
@@ -72,7 +76,7 @@ class ResolvedExperiment:
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
-        """The selected variants' ids, the baseline first where it is selected."""
+        """The selected variants' ids, the baseline first if it is selected."""
         return tuple(variant["variant_id"] for variant in self.document["variants"])
 
     @cached_property
@@ -87,31 +91,31 @@ class ResolvedExperiment:
 
     @property
     def required_names(self) -> tuple[str, ...]:
-        """The `$NAME`s that --env, --env-file or the host's environment must give, sorted."""
+        """The `$NAME`s that --env, --env-file or the environment must set, sorted."""
         return tuple(self.document["environment"])
 
     @cached_property
     def images(self) -> tuple[str, ...]:
-        """Every image that some trial will run in, sorted."""
+        """Every image that a trial runs in, sorted."""
         default = self.document["runtime"]["image"]
         return tuple(sorted({task.image or default for task in self.tasks}))
 
     def slots(self) -> Iterator[Slot]:
-        """The schedule, lazily; see `schedule.slots` for its orders."""
+        """Yield the slots in schedule order; see `schedule.slots` for the orders."""
         task_ids = [task.task_id for task in self.tasks]
         return schedule.slots(self.document["design"], self.variants, task_ids)
 
     def frozen_tasks(self) -> Iterator[tuple[TaskRef, JsonObject]]:
-        """Each task with its frozen row, read from the file again, in flat memory.
+        """Yield each task with its frozen row, read from the file again one at a time.
 
-        Raises `ExperimentChanged` at a row that is no longer what was resolved.
+        Raises `ExperimentChanged` at a row that differs from what was resolved.
         """
         return self.dataset.rows()
 
     def freeze(self, store: ArtifactStore) -> None:
         """Put the staged files and the workspaces' tars into `store`.
 
-        Raises `ExperimentChanged` where one is no longer what was resolved.
+        Raises `ExperimentChanged` if one differs from what was resolved.
         """
         for file in {file.sha256: file for phase in self.files.values() for file in phase}.values():
             if not store.has(file.sha256):
@@ -119,15 +123,15 @@ class ResolvedExperiment:
         self.dataset.freeze(store)
 
     def missing_names(self, known: Collection[str]) -> list[Problem]:
-        """A problem for each of `required_names` that is not `known`, where it is first used."""
+        """Return a problem for each of `required_names` not in `known`, where it is first used."""
         problems: dict[str, Problem] = {}
-        for phase, variant, place, name in _references(self.document):
+        for phase, variant, path, name in _outside_names(self.document):
             if name not in known and name not in problems:
-                problems[name] = self._missing(phase, variant, place, name, known)
+                problems[name] = self._missing_name(phase, variant, path, name, known)
         return list(problems.values())
 
-    def _missing(
-        self, phase: str, variant: str | None, place: FieldPath, name: str, known: Collection[str]
+    def _missing_name(
+        self, phase: str, variant: str | None, path: FieldPath, name: str, known: Collection[str]
     ) -> Problem:
         by_variant = f"bound by variant {variant!r} nor " if variant else ""
         neither = "neither " if variant else "not "
@@ -137,34 +141,34 @@ class ResolvedExperiment:
         hint = f"pass --env {name}=… or export {name}"
         if close:
             hint = f"did you mean ${close[0]}? otherwise {hint}"
-        return self.authored.problem(documents.authored_place(phase, place), message, hint)
+        return self.authored.problem(documents.authored_path(phase, path), message, hint)
 
     def warnings(self) -> list[Problem]:
-        """Words of commands that look like a file forgotten in `files`; not an error by itself."""
+        """Return a warning for each word of a command that names a file missing from `files`."""
         problems: dict[FieldPath, Problem] = {}
         for phase, _, section in documents.phases(self.document):
             for index, word in enumerate(section["command"]):
                 name = documents.literal_name(word)
-                path = documents.authored_place(phase, ("command", index))
+                path = documents.authored_path(phase, ("command", index))
                 if name and "." in name and (self.authored.folder / name).is_file():
-                    message = f"{name!r} lies beside the experiment and is not staged"
+                    message = f"{name!r} is a file beside the experiment, but it is not staged"
                     hint = f"add it to {'.'.join(map(str, PHASES[phase]))}.files"
                     problems[path] = self.authored.problem(path, message, hint)
         return list(problems.values())
 
 
 def resolve(authored: Authored, overrides: Overrides | None = None) -> ResolvedExperiment:
-    """Fill in every default, choose variants and tasks, and digest every file. Writes nothing.
+    """Fill in every default, select variants and tasks, and digest every file. Write nothing.
 
     The tasks are read, checked and digested as a stream. Raises `InvalidInput` with every problem
-    of the tasks, or where a filter matches nothing.
+    of the tasks, or if a filter matches nothing.
     """
     overrides = overrides or Overrides()
     _check_overrides(overrides)
     data = authored.data
     chosen = _chosen_variants(data, overrides.variants)
     files = _staged(authored)
-    document = documents.base(data)
+    document = documents.base_sections(data)
     document["variants"] = documents.variant_sections(data, chosen, files)
     document["grader"] = documents.grader_section(data, files)
     commands = [(phase, section) for phase, _, section in documents.phases(document)]
@@ -188,7 +192,7 @@ def resolve(authored: Authored, overrides: Overrides | None = None) -> ResolvedE
     }
     if overrides.max_concurrency is not None:
         document["design"]["max_concurrency"] = overrides.max_concurrency
-    document["environment"] = sorted({name for *_, name in _references(document)})
+    document["environment"] = sorted({name for *_, name in _outside_names(document)})
     document["files"] = {phase: [f.as_json() for f in staged] for phase, staged in files.items()}
     return ResolvedExperiment(authored, document, dataset, files)
 
@@ -203,7 +207,7 @@ def _check_overrides(overrides: Overrides) -> None:
         if value is not None and value < 1
     ]
     if problems:
-        raise InvalidInput("the options given are not valid", problems)
+        raise InvalidInput("the options are not valid", problems)
 
 
 def _chosen_variants(data: JsonObject, globs: tuple[str, ...]) -> list[str]:
@@ -214,7 +218,7 @@ def _chosen_variants(data: JsonObject, globs: tuple[str, ...]) -> list[str]:
         if not any(fnmatchcase(name, glob) for name in known)
     ]
     if problems:
-        raise InvalidInput("the variants chosen do not exist", problems)
+        raise InvalidInput("the selected variants do not exist", problems)
     return [n for n in known if not globs or any(fnmatchcase(n, glob) for glob in globs)]
 
 
@@ -224,8 +228,8 @@ def _staged(authored: Authored) -> dict[str, tuple[StagedFile, ...]]:
     for phase, path in PHASES.items():
         entries = (lookup(authored.data, path) or {}).get("files", [])
         try:
-            files[phase] = staging.stage(authored.folder, entries)
-        except Refused as refused:
+            files[phase] = staging.stage_files(authored.folder, entries)
+        except UnusablePath as refused:
             problems.append(authored.problem((*path, "files"), refused.message, refused.hint))
     if problems:
         raise InvalidInput(f"the files of {authored.path} cannot be staged", problems)
@@ -237,36 +241,36 @@ def require_executable(
     commands: Iterable[tuple[str, JsonObject]],
     files: Mapping[str, tuple[StagedFile, ...]],
 ) -> None:
-    """A staged file that a phase's command starts itself must be executable."""
+    """Raise `InvalidInput` if a command starts a staged file that is not executable."""
     problems: dict[FieldPath, Problem] = {}
     for phase, section in commands:
-        path = documents.authored_place(phase, ("command", 0))
+        path = documents.authored_path(phase, ("command", 0))
         for file in files[phase]:
             started = section["command"][0] == f"{documents.DEPS}/{phase}/{file.name}"
             if started and not file.executable:
-                hint = f"chmod +x {file.source}, or start it by its interpreter"
+                hint = f"chmod +x {file.source}, or start it with its interpreter"
                 problems[path] = authored.problem(path, f"{file.name} is not executable", hint)
     if problems:
         raise InvalidInput(f"the commands of {authored.path} cannot start", list(problems.values()))
 
 
-def _references(document: JsonObject) -> Iterator[tuple[str, str | None, FieldPath, str]]:
-    """Each `$NAME` that a document takes from outside: phase, variant, place, name."""
+def _outside_names(document: JsonObject) -> Iterator[tuple[str, str | None, FieldPath, str]]:
+    """Yield phase, variant, path and name of each `$NAME` that the environment must set."""
     for phase, variant, section in documents.phases(document):
-        for place, text in phase_texts(section):
+        for path, text in phase_texts(section):
             for name in names(text):
                 if not is_contract_name(name):
-                    yield phase, variant, place, name
+                    yield phase, variant, path, name
 
 
 def freeze_file(file: StagedFile, store: ArtifactStore) -> None:
-    """Put a staged file into `store`. Raises `ExperimentChanged` where it has changed since."""
+    """Put a staged file into `store`. Raises `ExperimentChanged` if it has changed since."""
     try:
-        kept, _ = store.put_file(file.source)
+        stored_digest, _ = store.put_file(file.source)
     except FileNotFoundError:
-        kept = "gone"
-    if kept != file.sha256:
+        stored_digest = "gone"
+    if stored_digest != file.sha256:
         raise ExperimentChanged(
-            f"{file.source} changed while it was being used",
-            hint="leave the experiment's files alone until it has started, and start it again",
+            f"{file.source} changed while it was being read",
+            hint="do not change the experiment's files until the run has started; start it again",
         )

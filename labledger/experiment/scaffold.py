@@ -1,4 +1,8 @@
-"""A new experiment from a template: small, commented, and it runs as it is."""
+"""Write a new experiment from a template, for `labledger init`.
+
+Each profile is a small, commented experiment that runs unchanged. Its files are the shared ones of
+`templates/common` and those of its own folder. A failed write leaves no files behind.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,11 @@ PROFILES = {
     "sweep": "one variant for each value of a parameter",
     "regression": "a candidate against the released agent: a fixed suite for CI",
 }
-"""Each profile and what its experiment is, in a line."""
+"""Each profile with a description of its experiment in one line."""
 
 DEFAULT_PROFILE = "agent-eval"
 DEFAULT_IMAGE = "labledger/python:3"
-"""The image that `scripts/image` makes."""
+"""The image that `scripts/image` builds."""
 
 EXPERIMENT_FILE = "experiment.yaml"
 _TASKS_FILE = "tasks.jsonl"
@@ -30,21 +34,21 @@ _MAX_ID = 64
 
 
 def scaffold(profile: str, directory: Path, *, image: str | None = None) -> list[Path]:
-    """Write the experiment of `profile` into `directory`, which is made or must be empty.
+    """Write the experiment of `profile` into `directory`, which is created or must be empty.
 
     Returns the files written, `experiment.yaml` first. Raises `InvalidInput` for an unknown
-    profile or a directory that holds something. Where a file cannot be written, those before it
-    are removed again.
+    profile, a directory that is not empty, or a file that cannot be written; files written before
+    the failure are removed.
     """
     if profile not in PROFILES:
-        raise InvalidInput("cannot make the experiment", [_unknown_profile(profile)])
+        raise InvalidInput("cannot create the experiment", [_unknown_profile(profile)])
     _check_empty(directory)
     contents = _rendered(profile, experiment_id(directory, profile), image or DEFAULT_IMAGE)
     return _write_all(directory, contents)
 
 
 def experiment_id(directory: Path, fallback: str) -> str:
-    """The experiment id that a directory's name gives, or `fallback` where nothing is left."""
+    """Return a directory's name as an experiment id, or `fallback` if no character is usable."""
     name = unicodedata.normalize("NFKD", directory.resolve().name)
     ascii_name = name.encode("ascii", "ignore").decode()
     slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", ascii_name).lstrip("_.-")
@@ -52,9 +56,9 @@ def experiment_id(directory: Path, fallback: str) -> str:
 
 
 def _rendered(profile: str, name: str, image: str) -> dict[str, bytes]:
-    """Every file of a new experiment by its relative name, `experiment.yaml` first.
+    """Return every file of a new experiment by its relative name, `experiment.yaml` first.
 
-    They are the shared files and the profile's own. The profile's tasks follow the shared ones.
+    These are the shared files and the profile's own. The profile's tasks follow the shared ones.
     """
     shared = _read_folder(resources.templates() / _SHARED)
     own = _read_folder(resources.templates() / profile)
@@ -76,39 +80,42 @@ def _read_folder(folder: Path) -> dict[str, bytes]:
 
 
 def _write_all(directory: Path, contents: dict[str, bytes]) -> list[Path]:
-    made: list[Path] = []
+    created: list[Path] = []
     try:
         for relative, content in contents.items():
             target = directory / relative
             for folder in [folder for folder in reversed(target.parents) if not folder.exists()]:
                 folder.mkdir()
-                made.append(folder)
+                created.append(folder)
             with target.open("xb") as file:
-                made.append(target)
+                created.append(target)
                 file.write(content)
     except BaseException as error:
-        for path in reversed(made):
+        for path in reversed(created):
             path.rmdir() if path.is_dir() else path.unlink()
         if isinstance(error, OSError):
             problem = Problem(str(error.filename or directory), error.strerror or str(error))
-            raise InvalidInput("cannot make the experiment", [problem]) from error
+            raise InvalidInput("cannot create the experiment", [problem]) from error
         raise
-    return [path for path in made if path.is_file()]
+    return [path for path in created if path.is_file()]
 
 
 def _check_empty(directory: Path) -> None:
-    hint = "name a directory that is empty or not there yet"
+    hint = "name a directory that is empty or does not exist"
     try:
-        found = sorted(path.name for path in directory.iterdir())
+        existing = sorted(path.name for path in directory.iterdir())
     except FileNotFoundError:
         return
     except OSError as error:
         problem = Problem(str(directory), error.strerror or str(error), hint=hint)
-        raise InvalidInput("cannot make the experiment", [problem]) from error
-    if found:
-        names = ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
-        problem = Problem(str(directory), f"holds {names}; expected an empty directory", hint=hint)
-        raise InvalidInput("cannot make the experiment", [problem])
+        raise InvalidInput("cannot create the experiment", [problem]) from error
+    if existing:
+        rest = f" and {len(existing) - 5} more" if len(existing) > 5 else ""
+        names = ", ".join(existing[:5]) + rest
+        problem = Problem(
+            str(directory), f"contains {names}; expected an empty directory", hint=hint
+        )
+        raise InvalidInput("cannot create the experiment", [problem])
 
 
 def _unknown_profile(profile: str) -> Problem:

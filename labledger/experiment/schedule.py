@@ -1,4 +1,8 @@
-"""The order of an experiment's slots: pure, lazy, and the same on every Python version."""
+"""Compute the order of an experiment's slots.
+
+The order depends on nothing but the arguments and is the same on every Python version. A resumed
+run computes it again, so it must never change for a given design. Slots are yielded lazily.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +14,25 @@ from typing import Any
 
 from labledger.records import Slot
 
-Cell = tuple[int, int, int]
+SlotIndices = tuple[int, int, int]
 """Indices of a variant, a task and a replication."""
 
 
 def slots(
     design: Mapping[str, Any], variant_ids: Sequence[str], task_ids: Sequence[str]
 ) -> Iterator[Slot]:
-    """Every cell of variants × tasks × replications exactly once, numbered from 0.
+    """Yield every combination of variant, task and replication once, numbered from 0.
 
     `design` is that of a resolved experiment. Its `schedule` is one of
 
     - ``paired_interleaved``: by replication, then task, then variant, so that the variants of a
       task run side by side, in authored order, and an interrupted run compares like with like;
     - ``variant_sequential``: all of one variant, by replication and then task, before the next;
-    - ``randomized``: a permutation of all cells drawn from `random_seed`.
+    - ``randomized``: a permutation of all slots drawn from `random_seed`.
 
     `shuffle_tasks` first permutes the tasks, once for all variants and replications, from
-    `random_seed`. Memory is 4 bytes a task (a slot, when randomized).
+    `random_seed`. It takes 4 bytes of memory per task, or per slot
+    when randomized.
     """
     tasks = len(task_ids)
     order = permutation(tasks, design["random_seed"], "tasks") if design["shuffle_tasks"] else None
@@ -37,7 +42,7 @@ def slots(
         yield Slot(index, variant_ids[variant], task_id, repl_idx)
 
 
-def _cells(design: Mapping[str, Any], variants: int, tasks: int) -> Iterator[Cell]:
+def _cells(design: Mapping[str, Any], variants: int, tasks: int) -> Iterator[SlotIndices]:
     replications: int = design["replications"]
     match design["schedule"]:
         case "variant_sequential":
@@ -59,10 +64,10 @@ def _cells(design: Mapping[str, Any], variants: int, tasks: int) -> Iterator[Cel
 
 
 def permutation(size: int, seed: int, purpose: str) -> Sequence[int]:
-    """A permutation of range(size) that depends on nothing but its arguments.
+    """Return a permutation of range(size) that depends on nothing but the arguments.
 
     Fisher–Yates, drawing from `random.Random.random`, the one method whose sequence Python
-    promises to keep; the seed is hashed, since `Random` takes -1 and 1 for the same.
+    guarantees; the seed is hashed, because `Random` treats -1 and 1 as the same.
     """
     hashed = hashlib.sha256(f"labledger {purpose} {seed}".encode()).digest()
     draw = random.Random(int.from_bytes(hashed, "big")).random  # noqa: S311

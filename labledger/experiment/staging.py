@@ -1,4 +1,8 @@
-"""Files beside the experiment that are staged into its containers."""
+"""Find and digest the files beside the experiment that are staged into its containers.
+
+Only regular files inside the experiment's folder are accepted, links followed. `resolve` lists
+them in the resolved document, and freezing puts their contents into the artifact store.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.experiment.findings import Refused, relative_name
+from labledger.experiment.findings import UnusablePath, relative_name
 from labledger.records import JsonObject
 
 MAX_FILES = 5_000
-"""How many files one entry may expand to."""
+"""The largest number of files that one entry may expand to."""
 
 SKIPPED_FOLDERS = frozenset({"__pycache__", ".git", ".lab"})
-"""Folders that are never staged as a part of another."""
+"""Folders that are skipped inside a staged folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,41 +42,46 @@ class StagedFile:
         }
 
 
-def find(folder: Path, authored: str) -> dict[str, Path]:
-    """The files that one entry of `files` names: itself, or a folder's files at any depth.
+def find_files(folder: Path, authored: str) -> dict[str, Path]:
+    """Return the files that one entry of `files` names: a file, or all files in a folder.
 
-    Returns relative names and where they lie, sorted by name. `__pycache__`, `.git` and `.lab`
-    are left out of folders. Raises `Refused` for a name that is unsafe or names nothing, for
-    what is no regular file, and for links that lead out of `folder`.
+    The result maps relative names to paths, sorted by name. `__pycache__`, `.git` and `.lab`
+    inside a folder are skipped. Raises `UnusablePath` for a name that is unsafe or does not exist,
+    for anything but regular files, and for links that lead out of `folder`.
     """
     name = relative_name(authored)
     root = folder / name
     if not root.exists():
-        raise Refused(
+        raise UnusablePath(
             f"{authored!r} does not exist (looked for {root.absolute()})",
-            "files are named relative to the experiment file's folder",
+            "paths are relative to the experiment file's folder",
         )
     if not root.is_dir():
         return {name: _regular(folder, root, name)}
     if not root.resolve().is_relative_to(folder.resolve()):
-        raise Refused(f"{authored!r} is a link that leads out of the folder")
-    found = {}
+        raise UnusablePath(f"{authored!r} is a link that leads out of the folder")
+    files = {}
     for path in _walk(root):
         inner = path.relative_to(folder).as_posix()
-        found[relative_name(inner)] = _regular(folder, path, inner)
-        if len(found) > MAX_FILES:
-            raise Refused(f"{authored!r} holds more than {MAX_FILES:,} files", "put it in an image")
-    if not found:
-        raise Refused(f"{authored!r} is a folder without files")
-    return dict(sorted(found.items()))
+        files[relative_name(inner)] = _regular(folder, path, inner)
+        if len(files) > MAX_FILES:
+            raise UnusablePath(
+                f"{authored!r} contains more than {MAX_FILES:,} files", "put it in an image"
+            )
+    if not files:
+        raise UnusablePath(f"{authored!r} is a folder that contains no files")
+    return dict(sorted(files.items()))
 
 
-def stage(folder: Path, authored: Sequence[str]) -> tuple[StagedFile, ...]:
-    """The files of a phase, read and digested, sorted by name. Raises `Refused` as `find` does."""
-    found: dict[str, Path] = {}
+def stage_files(folder: Path, authored: Sequence[str]) -> tuple[StagedFile, ...]:
+    """Return the files of a phase with their digests, sorted by name.
+
+    Raises `UnusablePath` as `find_files` does, and for a file that cannot be read.
+    """
+    files: dict[str, Path] = {}
     for entry in authored:
-        found |= find(folder, entry)
-    return tuple(_digested(name, path) for name, path in sorted(found.items()))
+        files |= find_files(folder, entry)
+    return tuple(_digested(name, path) for name, path in sorted(files.items()))
 
 
 def _digested(name: str, path: Path) -> StagedFile:
@@ -85,7 +94,7 @@ def _digested(name: str, path: Path) -> StagedFile:
                 hasher.update(chunk)
                 size += len(chunk)
     except OSError as error:
-        raise Refused(f"{name!r} cannot be read: {error.strerror}") from None
+        raise UnusablePath(f"{name!r} cannot be read: {error.strerror}") from None
     return StagedFile(name, path, hasher.hexdigest(), size, executable)
 
 
@@ -95,14 +104,16 @@ def _walk(root: Path) -> Iterator[Path]:
         for name in folders:
             if (Path(current) / name).is_symlink():
                 link = str((Path(current) / name).relative_to(root.parent))
-                raise Refused(f"{link!r} is a link to a folder", "name the folder itself instead")
+                raise UnusablePath(
+                    f"{link!r} is a link to a folder", "name the folder itself instead"
+                )
         yield from (Path(current) / name for name in files)
 
 
 def _regular(folder: Path, path: Path, name: str) -> Path:
-    """`path`, if it is a regular file inside `folder`, links followed."""
+    """Return `path` if it is a regular file inside `folder`, links followed."""
     if not path.is_file():
-        raise Refused(f"{name!r} is not a regular file")
+        raise UnusablePath(f"{name!r} is not a regular file")
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise Refused(f"{name!r} is a link that leads out of the folder", "copy the file here")
+        raise UnusablePath(f"{name!r} is a link that leads out of the folder", "copy the file here")
     return path

@@ -1,4 +1,8 @@
-"""One task as its line says it: whether it is valid, where its workspace lies, what is frozen."""
+"""Validate one row of a dataset and turn it into the frozen row that a run stores.
+
+The digest of a task is taken over its frozen row, so the form of frozen rows must not change.
+`dataset` is the caller.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labledger.experiment.findings import relative_name
-from labledger.experiment.workspaces import Packed, Source
+from labledger.experiment.workspaces import WorkspaceSource, WorkspaceTar
 from labledger.records import JsonObject
 
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
@@ -16,9 +20,9 @@ _IMAGE = re.compile(r"[^\s$]+")
 
 
 def is_plainly_valid(row: Any) -> bool:
-    """Whether a row is of the common kind that needs no validator to be known valid.
+    """Whether a row is of the common form that is valid without running the schema.
 
-    Twenty times as fast as the schema, and never true for a row that the schema refuses.
+    Twenty times as fast as the schema, and never true for a row that the schema rejects.
     """
     if type(row) is not dict or not row.keys() <= {"id", "task", "image", "workspace"}:
         return False
@@ -34,8 +38,10 @@ def is_plainly_valid(row: Any) -> bool:
     return type(files) is dict and all(type(text) is str for text in files.values())
 
 
-def frozen_row(row: JsonObject, folder: Path, packed: Mapping[Source, Packed]) -> JsonObject:
-    """The row as it is frozen: `id`, `task`, and where given `image`, `timeout_s`, `workspace`.
+def frozen_row(
+    row: JsonObject, folder: Path, packed: Mapping[WorkspaceSource, WorkspaceTar]
+) -> JsonObject:
+    """Return the row as it is frozen: `id`, `task`, and if given `image`, `timeout_s`, `workspace`.
 
     A workspace is ``{"files": {name: text}}`` or ``{"tar": <sha256>, "size": <bytes>}``. Raises
     `KeyError` for a workspace that is not among `packed`.
@@ -56,13 +62,13 @@ def frozen_row(row: JsonObject, folder: Path, packed: Mapping[Source, Packed]) -
 
 
 def plain_number(value: float) -> float:
-    """A whole number as an int, so that 60 and 60.0 are frozen as the same."""
+    """Return a whole number as an int, so that 60 and 60.0 have the same frozen form."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def workspace_source(workspace: JsonObject, folder: Path) -> Source | None:
-    """The folder or tar of a workspace, or None where its files are inline."""
+def workspace_source(workspace: JsonObject, folder: Path) -> WorkspaceSource | None:
+    """Return the folder or tar of a workspace, or None if its files are inline."""
     for key in ("directory", "tar"):
         if key in workspace:
-            return Source(folder / relative_name(workspace[key]), key == "tar")
+            return WorkspaceSource(folder / relative_name(workspace[key]), key == "tar")
     return None

@@ -1,4 +1,9 @@
-"""A task's workspace as a deterministic tar: the same files give the same bytes."""
+"""Pack a task's workspace, a folder or a tar file, into a deterministic tar.
+
+The same files always give the same bytes and so the same digest, which is part of the task's
+digest. Names and links that could lead out of the workspace are rejected here, so that a stored
+tar is safe to unpack. `dataset` packs workspaces when it reads and freezes tasks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from labledger.experiment.findings import Refused, is_utf8, relative_name
+from labledger.experiment.findings import UnusablePath, is_utf8, relative_name
 
 _BLOCK = 512
 _SPOOL_BYTES = 32 << 20
@@ -29,11 +34,11 @@ _UNPACKERS: dict[bytes, Any] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
 }
-"""Readers of compressed tars by the bytes that their files start with."""
+"""Decompressors by the magic bytes at the start of a file."""
 _UNREADABLE = (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError)
 
 
-class Packed(NamedTuple):
+class WorkspaceTar(NamedTuple):
     """A workspace's tar: its SHA-256 in hex and its size in bytes."""
 
     sha256: str
@@ -41,18 +46,20 @@ class Packed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """Where a workspace comes from: a folder or a tar file (plain, gzip, bzip2 or xz)."""
+class WorkspaceSource:
+    """The folder or tar file (plain, gzip, bzip2 or xz) of a workspace."""
 
     path: Path
     is_tar: bool
 
     def chunks(self) -> Iterator[bytes]:
-        """The deterministic tar, in pieces: members sorted by name, owner 0, times 0, modes 755
-        and 644 only, uncompressed. A folder and a tar of that folder give the same bytes.
+        """Yield the deterministic tar in chunks.
 
-        Raises `Refused` for what must not be in a workspace: absolute names, ``..``, devices,
-        FIFOs, links that lead out, and names beneath something that is no folder.
+        Members are sorted by name, with owner 0, time 0 and mode 755 or 644; the tar is not
+        compressed. A folder and a tar of that folder give the same bytes.
+
+        Raises `UnusablePath` for what a workspace must not contain: absolute names, ``..``,
+        devices, FIFOs, links that lead out, and names beneath something that is not a folder.
         """
         opened = _tar_members(self.path) if self.is_tar else _folder_members(self.path)
         try:
@@ -63,31 +70,31 @@ class Source:
                 yield bytes(2 * _BLOCK)
         except _UNREADABLE as error:
             reason = getattr(error, "strerror", None) or error
-            raise Refused(f"the workspace {self.path} cannot be read: {reason}") from None
+            raise UnusablePath(f"the workspace {self.path} cannot be read: {reason}") from None
 
-    def pack(self) -> Packed:
-        """The digest and size of the tar, without writing anything. Raises `Refused`."""
+    def pack(self) -> WorkspaceTar:
+        """Return digest and size of the tar without writing it. Raises `UnusablePath`."""
         hasher = hashlib.sha256()
         size = 0
         for chunk in self.chunks():
             hasher.update(chunk)
             size += len(chunk)
-        return Packed(hasher.hexdigest(), size)
+        return WorkspaceTar(hasher.hexdigest(), size)
 
 
 def check_inline(files: Mapping[str, str]) -> None:
-    """Raise `Refused` unless every name of an inline workspace is safe and they fit together."""
+    """Raise `UnusablePath` if a name of an inline workspace is unsafe or conflicts with another."""
     folders = {""}
     for name in files:
         if relative_name(name) != name:
-            raise Refused(f"found the name {name!r}; expected {relative_name(name)!r}")
+            raise UnusablePath(f"found the name {name!r}; expected {relative_name(name)!r}")
         parent = posixpath.dirname(name)
         while parent not in folders:
             folders.add(parent)
             parent = posixpath.dirname(parent)
     for name in files:
         if name in folders:
-            raise Refused(f"{name!r} is a file, and other files lie beneath it")
+            raise UnusablePath(f"{name!r} is both a file and the folder of other files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ class _Member:
     size: int = 0
     executable: bool = False
     target: str = ""
-    """Where a symbolic link points, as it is written."""
+    """The target of a symbolic link, as written."""
     open: Callable[[], IO[bytes]] = io.BytesIO
 
 
@@ -120,18 +127,20 @@ def _member_chunks(name: str, member: _Member) -> Iterator[bytes]:
             left -= len(chunk)
             yield chunk
         if left or content.read(1):
-            raise Refused(f"{name!r} in the workspace changed while it was read")
+            raise UnusablePath(f"{name!r} in the workspace changed while it was read")
     if padding := -member.size % _BLOCK:
         yield bytes(padding)
 
 
 def _check_tree(members: dict[str, _Member]) -> None:
-    """Add the folders that are only implied; refuse what would reach out of the workspace."""
+    """Add folders that names imply; reject names and links that lead out of the workspace."""
     for name in list(members):
         parent = posixpath.dirname(name)
         while parent:
             if members.setdefault(parent, _FOLDER).kind != tarfile.DIRTYPE:
-                raise Refused(f"{name!r} in the workspace lies beneath {parent!r}, no folder")
+                raise UnusablePath(
+                    f"{name!r} in the workspace lies beneath {parent!r}, which is not a folder"
+                )
             parent = posixpath.dirname(parent)
     for name, member in members.items():
         if member.kind == tarfile.SYMTYPE:
@@ -139,16 +148,16 @@ def _check_tree(members: dict[str, _Member]) -> None:
 
 
 def _check_link(name: str, target: str) -> None:
-    """Refuse a link that may lead out of the workspace.
+    """Raise `UnusablePath` for a link that may lead out of the workspace.
 
-    ``..`` may stand only at the front of the target: there it climbs through real folders (what
-    lies beneath a link is refused), so counting steps tells the truth.
+    ``..`` is allowed only at the front of the target. There it goes up through real folders,
+    since names beneath a link are rejected, so it is enough to count the steps.
     """
     steps = [step for step in target.split("/") if step not in {"", "."}]
-    climbs = next((i for i, step in enumerate(steps) if step != ".."), len(steps))
-    outside = target.startswith("/") or climbs > name.count("/") or ".." in steps[climbs:]
+    steps_up = next((i for i, step in enumerate(steps) if step != ".."), len(steps))
+    outside = target.startswith("/") or steps_up > name.count("/") or ".." in steps[steps_up:]
     if outside or not target or not is_utf8(target):
-        raise Refused(
+        raise UnusablePath(
             f"the link {name!r} -> {target!r} leads out of the workspace",
             "links may only lead to something inside, by the shortest relative path",
         )
@@ -157,35 +166,39 @@ def _check_link(name: str, target: str) -> None:
 @contextmanager
 def _folder_members(root: Path) -> Iterator[dict[str, _Member]]:
     if not root.is_dir():
-        raise Refused(f"there is no folder {root}", "paths start from the tasks file's folder")
+        raise UnusablePath(
+            f"there is no folder {root}", "paths are relative to the tasks file's folder"
+        )
     members: dict[str, _Member] = {}
-    for current, folders, files in os.walk(root, onerror=_raise):
+    for current, folders, files in os.walk(root, onerror=_raise_error):
         for name in folders + files:
             path = Path(current, name)
             members[relative_name(path.relative_to(root).as_posix())] = _on_disk(path)
     yield members
 
 
-def _raise(error: OSError) -> None:
+def _raise_error(error: OSError) -> None:
     raise error
 
 
 def _on_disk(path: Path) -> _Member:
-    found = path.lstat()
-    if stat.S_ISDIR(found.st_mode):
+    status = path.lstat()
+    if stat.S_ISDIR(status.st_mode):
         return _FOLDER
-    if stat.S_ISLNK(found.st_mode):
+    if stat.S_ISLNK(status.st_mode):
         return _Member(tarfile.SYMTYPE, target=os.readlink(path))  # noqa: PTH115
-    if not stat.S_ISREG(found.st_mode):
-        raise Refused(f"{path} is not a file, a folder or a link")
-    executable = bool(found.st_mode & stat.S_IXUSR)
-    return _Member(tarfile.REGTYPE, found.st_size, executable, open=lambda: path.open("rb"))
+    if not stat.S_ISREG(status.st_mode):
+        raise UnusablePath(f"{path} is neither a file, a folder nor a link")
+    executable = bool(status.st_mode & stat.S_IXUSR)
+    return _Member(tarfile.REGTYPE, status.st_size, executable, open=lambda: path.open("rb"))
 
 
 @contextmanager
 def _tar_members(path: Path) -> Iterator[dict[str, _Member]]:
     if not path.is_file():
-        raise Refused(f"there is no file {path}", "paths start from the tasks file's folder")
+        raise UnusablePath(
+            f"there is no file {path}", "paths are relative to the tasks file's folder"
+        )
     with (
         _unpacked(path) as handle,
         tarfile.open(fileobj=handle, mode="r:", encoding="utf-8") as tar,
@@ -199,7 +212,7 @@ def _tar_members(path: Path) -> Iterator[dict[str, _Member]]:
 
 
 def _tar_name(name: str) -> str:
-    """The member's relative name; empty for the top of the workspace itself."""
+    """Return the member's relative name; empty for the root of the workspace."""
     return "" if name.strip("/") in {"", "."} else relative_name(name)
 
 
@@ -211,10 +224,12 @@ def _in_tar(tar: tarfile.TarFile, info: tarfile.TarInfo, earlier: dict[str, _Mem
     if info.islnk():
         target = earlier.get(relative_name(info.linkname))
         if target is None or target.kind != tarfile.REGTYPE:
-            raise Refused(f"the hard link {info.name!r} -> {info.linkname!r} names no file before")
+            raise UnusablePath(
+                f"the hard link {info.name!r} -> {info.linkname!r} does not name an earlier file"
+            )
         return replace(target)
     if not info.isreg():
-        raise Refused(f"{info.name!r} in the tar is a device or a FIFO")
+        raise UnusablePath(f"{info.name!r} in the tar is a device or a FIFO")
     executable = bool(info.mode & stat.S_IXUSR)
     return _Member(tarfile.REGTYPE, info.size, executable, open=lambda: _content(tar, info))
 
@@ -227,7 +242,7 @@ def _content(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
 
 @contextmanager
 def _unpacked(path: Path) -> Iterator[IO[bytes]]:
-    """The plain tar in `path`, seekable; a compressed one is unpacked to a nameless file first."""
+    """Open the tar at `path`, uncompressed and seekable, through a temporary file if necessary."""
     with path.open("rb") as raw:
         magic = raw.read(6)
         raw.seek(0)

@@ -1,6 +1,8 @@
-"""YAML as plain data that remembers its lines, read by the core schema of YAML 1.2.
+"""Parse YAML into plain JSON values with the line of each field, by the core schema of YAML 1.2.
 
-This module imports PyYAML; import it late.
+Values are built from parser events, with limits on depth and size, so that hostile input (deep
+nesting, alias bombs) cannot exhaust memory. `authoring` is the caller. This module imports PyYAML;
+import it inside functions, so that commands that read no YAML start fast.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ import yaml
 
 from labledger.canonical import MAX_DEPTH
 from labledger.errors import InvalidInput, Problem
-from labledger.experiment.findings import FieldPath, Finding
+from labledger.experiment.findings import FieldPath, FieldProblem
 
 MAX_NODES = 100_000
-"""How many values a document may hold once its aliases are expanded."""
+"""The largest number of values in a document, with aliases expanded."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _STR_TAG = "tag:yaml.org,2002:str"
@@ -31,26 +33,26 @@ _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """One YAML document: JSON values, the line of each field, and what is wrong with it."""
+    """One YAML document: JSON values, the line of each field, and its problems."""
 
     data: Any
     lines: Mapping[FieldPath, int]
-    findings: tuple[Finding, ...]
+    problems: tuple[FieldProblem, ...]
 
     def line(self, path: FieldPath) -> int:
-        """The line (from 1) of a field, or of the nearest field around it that was written."""
+        """Return the line (from 1) of a field, or of the nearest field around it in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 def parse(text: str, where: str) -> YamlDocument:
-    """Read the one document in `text`; `where` names the file in messages.
+    """Parse the single document in `text`; `where` names the file in messages.
 
-    Only ``true`` and ``false`` are booleans (``no`` and ``on`` are text), as YAML 1.2 has it.
-    Keys written twice, keys that are not text, numbers that JSON cannot hold, tags, merge keys
-    and anchors that hold themselves become findings. Raises `InvalidInput` when the text is not
-    YAML at all, holds several documents, or nests deeper than 64 levels.
+    Only ``true`` and ``false`` are booleans (``no`` and ``on`` are text), as in YAML 1.2.
+    Duplicate keys, keys that are not text, numbers that JSON cannot represent, tags, merge keys
+    and anchors that contain themselves become problems. Raises `InvalidInput` if the text is not
+    YAML, contains several documents, or nests deeper than 64 levels.
     """
     try:
         builder = _Builder(yaml.parse(text, Loader=_LOADER))
@@ -59,13 +61,13 @@ def parse(text: str, where: str) -> YamlDocument:
         raise InvalidInput(f"cannot read {where}", [_syntax_problem(error, text, where)]) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        problem = Problem(where, "holds control characters; this is not a text file", line)
+        problem = Problem(where, "contains control characters; this is not a text file", line)
         raise InvalidInput(f"cannot read {where}", [problem]) from None
     except _Unreadable as error:
         raise InvalidInput(
             f"cannot read {where}", [Problem(where, error.message, error.line, hint=error.hint)]
         ) from None
-    return YamlDocument(data, builder.lines, tuple(builder.findings))
+    return YamlDocument(data, builder.lines, tuple(builder.problems))
 
 
 class _Unreadable(Exception):
@@ -77,12 +79,12 @@ class _Unreadable(Exception):
 
 
 class _Builder:
-    """Builds plain values from YAML events, so that deep or circular input cannot hurt."""
+    """Builds plain values from YAML events, with limits on depth and size."""
 
     def __init__(self, events: Iterator[yaml.Event]) -> None:
         self.events = events
         self.lines: dict[FieldPath, int] = {}
-        self.findings: list[Finding] = []
+        self.problems: list[FieldProblem] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._open: set[str] = set()
         self._nodes = 0
@@ -122,59 +124,63 @@ class _Builder:
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event, path)
         if tag := getattr(event, "tag", None):
-            self._add(path, event, f"the tag {tag} is not taken", "write the plain value")
+            self._add_problem(
+                path, event, f"the tag {tag} is not supported", "write the plain value"
+            )
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(path)
         return self._sequence(path)
 
     def _mapping(self, path: FieldPath) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         while not isinstance(key_event := next(self.events), yaml.MappingEndEvent):
             key = self._key(key_event, path)
             value_event = next(self.events)
             if key is None:
                 self._value(value_event, (*path, "?"))
                 continue
-            if key in found:
+            if key in mapping:
                 first = self.lines[*path, key]
-                self._add(
-                    (*path, key), key_event, f"is written twice; the first is on line {first}"
+                self._add_problem(
+                    (*path, key), key_event, f"is a duplicate key; the first is on line {first}"
                 )
             else:
                 self.lines[*path, key] = _line(key_event)
-            found[key] = self._value(value_event, (*path, key))
-        return found
+            mapping[key] = self._value(value_event, (*path, key))
+        return mapping
 
     def _key(self, event: yaml.Event, path: FieldPath) -> str | None:
-        """The text of a key, or None after a finding, where it is not text."""
+        """Return the text of a key, or add a problem and return None if it is not text."""
         if not isinstance(event, yaml.ScalarEvent):
             self._value(event, (*path, "?"))
-            self._add(path, event, "a key must be text, not a list, a mapping or an alias")
+            self._add_problem(path, event, "a key must be text, not a list, a mapping or an alias")
             return None
         key = self._scalar(event, path)
         if key == "<<" and not event.style:
-            hint = "write the keys out; an anchor may still stand for one whole value"
-            self._add(path, event, "merge keys (<<) are not part of YAML 1.2", hint)
+            hint = "write the keys out; an anchor and alias may stand for one whole value"
+            self._add_problem(path, event, "merge keys (<<) are not part of YAML 1.2", hint)
             return None
         if not isinstance(key, str):
-            self._add(path, event, f"the key {event.value!r} is not text", "put it in quotes")
+            self._add_problem(
+                path, event, f"the key {event.value!r} is not text", "put it in quotes"
+            )
             return None
         return key
 
     def _sequence(self, path: FieldPath) -> list[Any]:
-        found: list[Any] = []
+        items: list[Any] = []
         while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-            found.append(self._value(event, (*path, len(found))))
-        return found
+            items.append(self._value(event, (*path, len(items))))
+        return items
 
     def _alias(self, event: yaml.AliasEvent, path: FieldPath) -> Any:
         name = str(event.anchor)
         if name in self._open:
-            self._add(path, event, f"the anchor &{name} holds itself")
+            self._add_problem(path, event, f"the anchor &{name} contains itself")
             return None
         if name not in self._anchors:
-            hint = "put the value in quotes if a text starting with * is meant"
-            self._add(path, event, f"no anchor &{name} was set before *{name}", hint)
+            hint = "put the value in quotes if it is text that starts with *"
+            self._add_problem(path, event, f"there is no anchor &{name} before *{name}", hint)
             return None
         value, nodes = self._anchors[name]
         self._count(nodes, event)
@@ -183,10 +189,12 @@ class _Builder:
     def _scalar(self, event: yaml.ScalarEvent, path: FieldPath) -> Any:
         text: str = event.value
         if event.tag not in {None, "!", _STR_TAG}:
-            self._add(path, event, f"the tag {event.tag} is not taken", "write the plain value")
+            self._add_problem(
+                path, event, f"the tag {event.tag} is not supported", "write the plain value"
+            )
             return None
         if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-            self._add(path, event, "holds a NUL or half of a surrogate pair")
+            self._add_problem(path, event, "contains a NUL or half of a surrogate pair")
             return None
         if event.style or event.tag:
             return text
@@ -200,24 +208,24 @@ class _Builder:
         if _INT.fullmatch(text):
             value = _whole_number(text)
             if value is None:
-                self._add(path, event, f"the integer {text[:40]} does not fit 64 bits")
+                self._add_problem(path, event, f"the integer {text[:40]} does not fit 64 bits")
             return value
         if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
             return float(text)
         if _NOT_FINITE.fullmatch(text) or _FLOAT.fullmatch(text):
-            self._add(path, event, f"the number {text[:40]} is not finite")
+            self._add_problem(path, event, f"the number {text[:40]} is not finite")
             return None
         return text
 
     def _count(self, nodes: int, event: yaml.Event) -> None:
         self._nodes += nodes
         if self._nodes > MAX_NODES:
-            raise _Unreadable(f"holds more than {MAX_NODES:,} values", event)
+            raise _Unreadable(f"contains more than {MAX_NODES:,} values", event)
 
-    def _add(
+    def _add_problem(
         self, path: FieldPath, event: yaml.Event, message: str, hint: str | None = None
     ) -> None:
-        self.findings.append(Finding(path, message, hint, _line(event)))
+        self.problems.append(FieldProblem(path, message, hint, _line(event)))
 
 
 def _line(event: yaml.Event) -> int:
@@ -226,7 +234,7 @@ def _line(event: yaml.Event) -> int:
 
 
 def _whole_number(text: str) -> int | None:
-    """The integer, or None where it does not fit 64 bits."""
+    """Return the integer, or None if it does not fit 64 bits."""
     if len(text) > 24:
         return None
     value = int(text, 0) if text[:2] in {"0o", "0x"} else int(text)
@@ -237,20 +245,22 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, where: str) -> Probl
     mark: Any = error.problem_mark or error.context_mark
     message = str(error.problem)
     if error.context_mark and "end of stream" in message:
-        mark, message = error.context_mark, "what opens here is never closed"
+        mark, message = error.context_mark, "a quote or bracket that opens here is never closed"
     row, column = (mark.line, mark.column) if mark else (0, 0)
     source = next(iter(text.splitlines()[row : row + 1]), "")
     rest = source[column:]
     context = f" {error.context}" if error.context and "simple key" not in error.context else ""
-    return Problem(where, f"is not YAML{context}: {message}", row + 1, hint=_mend(source, rest))
+    return Problem(
+        where, f"is not YAML{context}: {message}", row + 1, hint=_syntax_hint(source, rest)
+    )
 
 
-def _mend(source: str, rest: str) -> str:
-    """What most likely mends a syntax error on the line `source`, found before `rest`."""
+def _syntax_hint(source: str, rest: str) -> str:
+    """Return the likely fix of a syntax error on the line `source`, detected before `rest`."""
     if rest.startswith("\t") or source[: len(source) - len(source.lstrip())].count("\t"):
         return "indent with spaces, not tabs"
     if "${" in source:
         return 'inside [ ] and { } put "${NAME}" in quotes, or write $NAME'
     if rest[:1] in {"@", "`", "%"}:
-        return f"put a text that starts with {rest[0]} in quotes"
-    return "check the indentation, the brackets, and that text holding ': ' or ' #' is in quotes"
+        return f"put text that starts with {rest[0]} in quotes"
+    return "check the indentation, the brackets, and that text with ': ' or ' #' is in quotes"

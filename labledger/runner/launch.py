@@ -111,7 +111,7 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
         message = f"{source} is gone; the run goes on with the copy it was started with"
         options.tell(event("warning", message=message))
         return
-    overrides = Overrides.of(run.resolved, max_concurrency=options.max_concurrency)
+    overrides = Overrides.from_document(run.resolved, max_concurrency=options.max_concurrency)
     hint = "restore it, start a new run, or resume with --frozen to use the run's own copy"
     try:
         now = resolve(load_experiment(source), overrides)

@@ -61,7 +61,7 @@ def regrade_run(
 
 def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str) -> NewRun:
     """The run that judges `root`'s evidence: the same cells, in the same order."""
-    document = new.judging(root.resolved)
+    document = new.apply_to(root.resolved)
     generation = gradings[-1].generation + 1
     document["regrades"] = {
         "run_id": root.run_id,

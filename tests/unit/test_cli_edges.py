@@ -133,7 +133,7 @@ def test_a_name_that_no_container_has_is_refused(tmp_path: Path, name: str) -> N
     path = tmp_path / "demo" / "experiment.yaml"
     text = path.read_text()
     path.write_text(text.replace("$examples]", f"$examples, ${name}]"))
-    with pytest.raises(errors.InvalidInput, match=rf"\${name} is no name that a container has"):
+    with pytest.raises(errors.InvalidInput, match=rf"\${name} is not set in a container"):
         load_experiment(path)
 
 

@@ -20,8 +20,8 @@ from labledger.errors import ExperimentChanged, InvalidInput
 from labledger.experiment import dataset, task_row
 from labledger.experiment.clusters import cluster_of
 from labledger.experiment.dataset import Selection, read_tasks
-from labledger.experiment.findings import Refused
-from labledger.experiment.workspaces import Source
+from labledger.experiment.findings import UnusablePath
+from labledger.experiment.workspaces import WorkspaceSource
 from labledger.store import ArtifactStore
 
 
@@ -84,7 +84,7 @@ def test_gzip_blank_lines_and_byte_order_mark(folder: Folder) -> None:
         ('{"id": "a b"}', "expected an id of letters"),
         ('{"id": "b\\n"}', "expected an id of letters"),
         ('{"id": 1}', "id: found 1; expected text"),
-        ('{"id": "a"}', "the task id 'a' is taken by line 1 already"),
+        ('{"id": "a"}', "the task id 'a' is already used by line 1"),
         ('{"id": "b", "id": "c"}', "has the key 'id' twice"),
         ('{"id": "b", "task": NaN}', "has NaN"),
         ('{"id": "b", "task": "\\ud800"}', "surrogate"),
@@ -92,12 +92,12 @@ def test_gzip_blank_lines_and_byte_order_mark(folder: Folder) -> None:
         ('{"id": "b", "image": ""}', "image: found"),
         ('{"id": "b", "workspace": {}}', "exactly one of files, directory and tar"),
         ('{"id": "b", "workspace": {"files": {}, "tar": "x"}}', "exactly one of"),
-        ('{"id": "b", "workspace": {"files": {"../x": ""}}}', "climbs out with '..'"),
+        ('{"id": "b", "workspace": {"files": {"../x": ""}}}', "contains '..'"),
         ('{"id": "b", "workspace": {"files": {"/x": ""}}}', "absolute path"),
         ('{"id": "b", "workspace": {"files": {"./x": ""}}}', "expected 'x'"),
-        ('{"id": "b", "workspace": {"files": {"a": "", "a/b/c": ""}}}', "'a' is a file, and other"),
+        ('{"id": "b", "workspace": {"files": {"a": "", "a/b/c": ""}}}', "'a' is both a file"),
         ('{"id": "b", "workspace": {"directory": "nope"}}', "there is no folder"),
-        ('{"id": "b", "workspace": {"directory": "../x"}}', "climbs out"),
+        ('{"id": "b", "workspace": {"directory": "../x"}}', "contains '..'"),
         ('{"id": "b", "workspace": {"tar": "nope.tar"}}', "there is no file"),
         ('{"id": "b", "workspace": {"tar": "agent.py"}}', "cannot be read"),
         ("[" * 1000, "nests deeper"),
@@ -238,25 +238,25 @@ def workspace_folder(root: Path) -> Path:
 def test_workspace_tar_is_deterministic(tmp_path: Path) -> None:
     """A folder, its copy with other times and modes, and any tar of it give the same bytes."""
     root = workspace_folder(tmp_path / "one")
-    wanted = Source(root, is_tar=False).pack()
+    wanted = WorkspaceSource(root, is_tar=False).pack()
     other = workspace_folder(tmp_path / "two")
     os.utime(other / "a-b", (1, 1))
     (other / "a-b").chmod(0o600)
-    assert Source(other, is_tar=False).pack() == wanted
+    assert WorkspaceSource(other, is_tar=False).pack() == wanted
     packed = tmp_path / "packed.tar"
     with tarfile.open(packed, "w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(root.rglob("*"), reverse=True):
             tar.add(path, f"./{path.relative_to(root)}", recursive=False)
-    assert Source(packed, is_tar=True).pack() == wanted
+    assert WorkspaceSource(packed, is_tar=True).pack() == wanted
     for compress in (gzip.compress, bz2.compress, lzma.compress):
         squeezed = tmp_path / "squeezed"
         squeezed.write_bytes(compress(packed.read_bytes()))
-        assert Source(squeezed, is_tar=True).pack() == wanted
+        assert WorkspaceSource(squeezed, is_tar=True).pack() == wanted
 
 
 def test_workspace_tar_holds_what_was_there(tmp_path: Path) -> None:
     """The tar can be read by anyone: names, contents, modes and links are kept, owners are not."""
-    content = b"".join(Source(workspace_folder(tmp_path / "w"), is_tar=False).chunks())
+    content = b"".join(WorkspaceSource(workspace_folder(tmp_path / "w"), is_tar=False).chunks())
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         members = {info.name: info for info in tar}
         text = tar.extractfile("b/deep/x.txt")
@@ -277,7 +277,7 @@ def test_later_members_and_hard_links_are_kept(tmp_path: Path) -> None:
         ("a", {"mode": 0o755}, b"new"),
         ("deep/b", {"type": tarfile.LNKTYPE, "linkname": "a"}, b""),
     )
-    content = b"".join(Source(path, is_tar=True).chunks())
+    content = b"".join(WorkspaceSource(path, is_tar=True).chunks())
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         assert tar.getnames() == ["a", "deep", "deep/b"]
         assert [tar.extractfile(name).read() for name in ("a", "deep/b")] == [b"new", b"new"]  # type: ignore[union-attr]
@@ -309,10 +309,10 @@ def test_unsafe_tars_are_refused(tmp_path: Path, member: tuple[str, dict[str, An
     """Nothing in a tar may reach, or let anything reach, out of the workspace."""
     inside = ("inside", {"type": tarfile.SYMTYPE, "linkname": "file"}, b"")
     good = make_tar(tmp_path / "good.tar", ("file", {}, b"x"), inside)
-    Source(good, is_tar=True).pack()
+    WorkspaceSource(good, is_tar=True).pack()
     bad = make_tar(tmp_path / "bad.tar", ("file", {}, b"x"), inside, (*member, b""))
-    with pytest.raises(Refused):
-        Source(bad, is_tar=True).pack()
+    with pytest.raises(UnusablePath):
+        WorkspaceSource(bad, is_tar=True).pack()
 
 
 def test_cut_tars_are_refused(tmp_path: Path) -> None:
@@ -326,8 +326,8 @@ def test_cut_tars_are_refused(tmp_path: Path) -> None:
     ):
         cut = tmp_path / "cut.tar"
         cut.write_bytes(content)
-        with pytest.raises(Refused, match=r"cannot be read|changed"):
-            Source(cut, is_tar=True).pack()
+        with pytest.raises(UnusablePath, match=r"cannot be read|changed"):
+            WorkspaceSource(cut, is_tar=True).pack()
 
 
 @pytest.mark.parametrize(
@@ -344,18 +344,18 @@ def test_unsafe_folders_are_refused(tmp_path: Path, spoil: Callable[[Path], obje
     """Pipes, links that lead out and names that are not UTF-8 never become a workspace."""
     root = workspace_folder(tmp_path / "w")
     spoil(root)
-    with pytest.raises(Refused):
-        Source(root, is_tar=False).pack()
+    with pytest.raises(UnusablePath):
+        WorkspaceSource(root, is_tar=False).pack()
 
 
 @pytest.mark.parametrize("size", [0, 999, 1001])
 def test_files_that_change_while_packed_are_refused(tmp_path: Path, size: int) -> None:
     """A file that grows or shrinks under the reader does not make a torn tar."""
     root = workspace_folder(tmp_path / "w")
-    chunks = Source(root, is_tar=False).chunks()
+    chunks = WorkspaceSource(root, is_tar=False).chunks()
     next(chunks)
     (root / "b" / "deep" / "x.txt").write_text("x" * size)
-    with pytest.raises(Refused, match="changed while it was read"):
+    with pytest.raises(UnusablePath, match="changed while it was read"):
         list(chunks)
 
 

@@ -147,7 +147,7 @@ def test_slots_are_those_of_the_selection(folder: Folder) -> None:
     ]
     assert resolved.total_slots == 4
     assert resolved.document["design"]["max_concurrency"] == 7
-    again = folder.resolve(**dataclasses.asdict(Overrides.of(resolved.document)))
+    again = folder.resolve(**dataclasses.asdict(Overrides.from_document(resolved.document)))
     assert again.digest == resolved.digest
 
 
@@ -234,7 +234,7 @@ CHANGES: list[tuple[Callable[[Folder], object], list[str]]] = [
     (lambda f: f.write("lib/new", "new"), ["lib/new was added to the grader's files"]),
     (
         lambda f: (f.path / "lib/grade.py").chmod(0o755),
-        ["lib/grade.py changed in whether it is executable (a file of the grader)"],
+        ["lib/grade.py became executable or not executable (a file of the grader)"],
     ),
     (
         lambda f: f.tasks([{"id": "t/0"}, *TASKS[1:4], {"id": "new"}]),
@@ -252,17 +252,17 @@ CHANGES: list[tuple[Callable[[Folder], object], list[str]]] = [
             design={"replications": 2, "prune": {"max_consecutive_failures": 3}}
         ),
         [
-            "design.prune.max_consecutive_failures was not there and is 3",
+            "design.prune.max_consecutive_failures was not set and is 3",
             "design.replications was 1 and is 2",
         ],
     ),
     (
         lambda f: f.data["baseline"]["bindings"].update(extra={}),
-        ["variants.reference.bindings.extra was not there and is {}"],
+        ["variants.reference.bindings.extra was not set and is {}"],
     ),
     (
         lambda f: f.data["runtime"].update(oci="crun"),
-        ['runtime.oci was not there and is "crun"'],
+        ['runtime.oci was not set and is "crun"'],
     ),
     (lambda f: f.data.update(variant_plan=[]), ["the variant 'empty' was removed"]),
     (
@@ -272,7 +272,7 @@ CHANGES: list[tuple[Callable[[Folder], object], list[str]]] = [
     (
         lambda f: f.data["runtime"].update(setup={"command": ["x"]}),
         [
-            f"variants.{variant}.setup.{field} was not there and is {value}"
+            f"variants.{variant}.setup.{field} was not set and is {value}"
             for variant in ("empty", "reference")
             for field, value in (("command", '["x"]'), ("env", "{}"), ("timeout_s", "600"))
         ],

@@ -301,7 +301,7 @@ def test_the_current_directory_can_be_used(tmp_path: Path, monkeypatch: pytest.M
 def test_a_directory_that_holds_something_is_refused(tmp_path: Path) -> None:
     """Nothing is written over or beside what is there, and the message names it."""
     (tmp_path / "notes.txt").write_text("mine", "utf-8")
-    with pytest.raises(InvalidInput, match=r"holds notes\.txt"):
+    with pytest.raises(InvalidInput, match=r"contains notes\.txt"):
         scaffold("sweep", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
