@@ -122,20 +122,20 @@ def view_reference() -> Iterator[str]:
         upgrade(path)
         with open_ledger(path) as ledger:
             views = ledger.views()
-    yield from ("| view | one row is |", "| --- | --- |")
+    yield from ("| view | one row per |", "| --- | --- |")
     yield from (
         f"| [`{view.name}`](#{_anchor(view.name)}) | {_cell(_row_of(view))} |" for view in views
     )
     for view in views:
-        yield from ("", f"## {view.name}", "", f"One row is {_row_of(view)}.", "")
+        yield from ("", f"## {view.name}", "", f"One row per {_row_of(view)}.", "")
         yield from ("| column | meaning |", "| --- | --- |")
         for column, meaning in zip(view.columns, view.meanings, strict=True):
             yield f"| `{column}` | {_cell(meaning)} |"
 
 
 def _row_of(view: Any) -> str:
-    """What one row of a view is: its comment, which begins with ``one row``."""
-    return str(view.comment).removeprefix("one row ")
+    """What one row of a view is: its comment, which begins with ``one row per``."""
+    return str(view.comment).removeprefix("one row per ")
 
 
 # -- formats

@@ -88,7 +88,7 @@ def query(
     if generation < 1:
         problem = Problem("generation", f"found {generation}; expected 1 or more")
         raise InvalidInput("the query", [problem])
-    prepare = partial(as_of.count_generation, generation=generation)
+    prepare = partial(as_of.select_generation, generation=generation)
     return _answer(path, sql, params, prepare, views_only=views_only)
 
 
@@ -99,7 +99,7 @@ def query_run(
 
     Those of a regrading are shown under its root's id.
     """
-    return _answer(path, sql, params, partial(as_of.count_run, run_id=run_id))
+    return _answer(path, sql, params, partial(as_of.select_run, run_id=run_id))
 
 
 def require_names(columns: Sequence[str]) -> None:

@@ -1,11 +1,11 @@
-"""The ledger's views that answer questions: facts, pairs, counts and histories.
+"""The ledger's question views: facts, pairs, counts and histories.
 
-A slot's verdict counts where the slot is committed, has a score and is no `grade_error`: that is
-what `slot_outcome` holds, and beside it `passed`, by which rates are made (`labledger.passing`).
-Joins are ordered, and columns grouped, so that SQLite walks the keys
-and lets a condition on `run_id`, `experiment_id` or `task_id` in before it counts.
+A slot's verdict counts if the slot is scored: committed, with a score, and not a `grade_error`.
+`slot_outcome` holds such verdicts, and `passed`, from which rates are computed
+(`labledger.passing`). The order of joins and of grouped columns lets SQLite follow the keys and
+apply a condition on `run_id`, `experiment_id` or `task_id` before it counts.
 
-`run` is the run whose agents ran, and `counted` leads to the rows that count for it: its own, or
+`run` is the run whose agents ran. `counted` leads to the rows of its current grading: its own, or
 those of a regrading, which has the same variants, tasks and slots under the same numbers.
 """
 
@@ -52,7 +52,7 @@ _CELLS_FROM = """\
 
 
 def _usual(metric_id: str, what: str, whose: str) -> str:
-    """A number out of the metrics of one usual name; null where none is 0 or more."""
+    """Return SQL for an aggregate over the metrics named `metric_id` that are 0 or more."""
     return f"""(SELECT {what} FROM metric
      WHERE {whose} AND metric.metric_id = '{metric_id}'
        AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0)"""
@@ -78,7 +78,7 @@ _WHY_A, _WHY_B = (
 )
 
 _WITHOUT_VERDICT = "(cell.passed + cell.not_passed - cell.scored)"
-"""Slots of failed agents that have no verdict."""
+"""The number of slots without a verdict because their agent failed."""
 
 _PASSED_FACT = PASSED_SQL.format(
     status="slot_commit.status",
@@ -88,7 +88,7 @@ _PASSED_FACT = PASSED_SQL.format(
 
 ANSWERS: dict[str, View] = {
     "trial_facts": View(
-        "one row a committed slot with all that is usually asked of it, in one wide row",
+        "one row per committed slot: outcome, durations, tokens and cost in one wide row",
         f"""
 SELECT
     run.run_id, run.experiment_id, slot_commit.schedule_idx,
@@ -120,8 +120,8 @@ LEFT JOIN score
   AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'""",
     ),
     "leaderboard": View(
-        "one row a variant of a run: its denominators, verdicts, pass rate and mean metric; a "
-        "grade_error's score is kept but not counted",
+        "one row per variant of a run: its denominators, verdicts, pass rate and mean metric; the "
+        "score of a grade_error does not count",
         f"""
 SELECT
     run.run_id, run.experiment_id, run_variant.variant_id, run_variant.role,
@@ -139,8 +139,8 @@ SELECT
 {_VARIANTS_GROUP}""",
     ),
     "paired_outcomes": View(
-        "one row a scheduled slot of a treatment beside the baseline's of the same task and "
-        "replication",
+        "one row per scheduled slot of a treatment, with the baseline's slot of the same "
+        "task and replication",
         f"""
 SELECT
     run.run_id, run.experiment_id, run_task.task_id, slot.repl_idx,
@@ -168,7 +168,7 @@ LEFT JOIN slot_outcome AS b
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx""",
     ),
     "win_loss_tie": View(
-        "one row a treatment of a run: how many of its pairs with the baseline it wins, loses "
+        "one row per treatment of a run: how many of its pairs with the baseline it wins, loses "
         "and ties",
         f"""
 SELECT
@@ -196,7 +196,7 @@ GROUP BY run.run_no, run.run_id, run.experiment_id,
     treatment.variant_idx, treatment.variant_id""",
     ),
     "task_difficulty": View(
-        "one row a task of a suite over all runs and variants: how often it is passed",
+        "one row per task of a suite over all runs and variants: how often it passed",
         f"""
 WITH suite AS MATERIALIZED (
     SELECT run.run_no, run.created_at, {_SUITE} AS suite_id FROM run
@@ -222,7 +222,7 @@ JOIN run_task ON run_task.run_no = cell.run_no AND run_task.task_idx = cell.task
 GROUP BY suite.suite_id, run_task.task_id""",
     ),
     "task_history": View(
-        "one row a committed slot in its task's history, over all runs and variants, the oldest "
+        "one row per committed slot in its task's history, over all runs and variants, the oldest "
         "run first",
         f"""
 SELECT
@@ -244,8 +244,8 @@ ORDER BY
     run_task.task_id, run_task.run_no, run_variant.variant_idx, slot_outcome.repl_idx""",
     ),
     "flaky_tasks": View(
-        "one row a task on which a variant came to different verdicts, or to one and to none "
-        "because it failed, though nothing that affects results had changed: over the "
+        "one row per task and variant with different verdicts, or with and without one because "
+        "the agent failed, although nothing that affects results had changed: over the "
         "replications and the runs of one digest",
         f"""
 WITH cell AS (
@@ -277,7 +277,7 @@ HAVING sum(cell.passed + cell.not_passed) >
         sum({_WITHOUT_VERDICT}))""",
     ),
     "run_history": View(
-        "one row a run in its experiment's history: its pass rate, cost and duration",
+        "one row per run in its experiment's history: its pass rate, cost and duration",
         f"""
 SELECT
     run.experiment_id, run.run_id, run.name, run.created_at, schedule_progress.ended_at,
@@ -300,8 +300,8 @@ JOIN schedule_progress ON schedule_progress.run_no = run.run_no
 GROUP BY run.run_no, run.run_id, run.experiment_id""",
     ),
     "gradings": View(
-        "one row a generation of a run's scores: its grader, how far it is, what it says, whether "
-        "it counts",
+        "one row per generation of a run's scores: its grader, progress and verdicts, and whether "
+        "it is the current one",
         f"""
 SELECT
     run.run_id, run.experiment_id, grading.generation, {GRADING_ID},
@@ -323,8 +323,8 @@ LEFT JOIN slot_outcome ON slot_outcome.run_no = own.run_no
 GROUP BY run.run_no, run.run_id, run.experiment_id, grading.generation""",
     ),
     "coverage": View(
-        "one row a variant of a run: slots scheduled, committed and scored, and committed ones by "
-        "status; each slot counts once, however often it was tried",
+        "one row per variant of a run: slots scheduled, committed and scored, and committed "
+        "ones by status; each slot counts once, however many attempts it had",
         f"""
 SELECT
     run.run_id, run.experiment_id, run_variant.variant_id, run_variant.role,
@@ -350,4 +350,4 @@ SELECT
 {_VARIANTS_GROUP}""",
     ),
 }
-"""The views that answer a question each."""
+"""The question views by name."""

@@ -1,8 +1,8 @@
-"""Other rows behind the views of one connection: of an earlier generation, or of a chosen run.
+"""Make the views of one connection show an earlier generation, or one chosen run.
 
-A table `counted` and views of the same names are made beside the ledger's own, for this connection
-alone and in memory. SQLite finds them first; views that the ledger holds would go on to read its
-own table.
+A temporary table `counted` and temporary views shadow the ledger's own, for this connection only.
+The views must be created again, because the ledger's own views always read its own `counted`.
+`analysis.query` uses this for `--generation` and for comparisons.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SELECT run.run_no, grading.run_no FROM grading JOIN run ON run.run_id = grading.
 WHERE grading.run_no = (SELECT run_no FROM run WHERE run_id = ?)"""
 
 
-def count_generation(connection: Connection, generation: int) -> None:
-    """From here on the views take, for every run, its newest complete grading up to this one."""
+def select_generation(connection: Connection, generation: int) -> None:
+    """Make the views use, for every run, its newest complete grading up to `generation`."""
     _count(connection, _NEWEST, generation)
 
 
-def count_run(connection: Connection, run_id: str) -> None:
-    """From here on the views show what this run holds, whether it counts or not, and no other."""
+def select_run(connection: Connection, run_id: str) -> None:
+    """Make the views show the rows of this run or regrading only, even if it is not current."""
     _count(connection, _ONE, run_id)
 
 

@@ -1,6 +1,7 @@
-"""A run's chain as records: what a run was created with and each commit's digests, streamed.
+"""Stream a run's chain as records: its creation, and the digests of each commit.
 
-Together with the mirrors of the records themselves they are the whole history of a run.
+Together with the mirrors of the other records they contain the whole history of a run, so that
+`rebuilding` can restore it. Their bytes depend on the commits only, not on owner or progress.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TASK_COLUMNS = ("task_id", "digest", "payload")
 SLOT_COLUMNS = ("schedule_idx", "variant_idx", "task_idx", "repl_idx")
 SCHEDULE_COLUMNS = ("total_slots", "genesis_digest")
 JSON_COLUMNS = frozenset({"resolved", "images", "bindings", "payload"})
-"""Columns that hold canonical JSON; in a record it stands as the value that it is."""
+"""Columns that hold canonical JSON; in a record it appears as a JSON value."""
 
 _RUN_SQL = (
     f"SELECT {', '.join(f'run.{name}' for name in statements.RUN_COLUMNS)}, "  # noqa: S608
@@ -58,9 +59,9 @@ _SQL = {
 
 
 def records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
-    """The run, its variants, tasks and slots, and its commits, each a `chain_record_v1`.
+    """Yield the run, its variants, tasks, slots and commits, each as a `chain_record_v1`.
 
-    They are the same for the same commits, whoever owns the run and whether it has ended.
+    The records depend on the commits only, not on who owns the run or whether it has ended.
     """
     row = connection.exec_driver_sql(_RUN_SQL, (run_no,)).one()
     yield _record("run", (*statements.RUN_COLUMNS, *SCHEDULE_COLUMNS), row)

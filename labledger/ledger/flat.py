@@ -1,6 +1,7 @@
-"""Committed rows as flat columns with fixed types, for tools that want tables: streamed, in order.
+"""Stream committed rows as flat tables with fixed columns and types, in schedule order.
 
-The columns are a promise (`labledger_table_v1`), apart from the views, which may gain some.
+The columns are the stable format `labledger_table_v1`; views, in contrast, may gain columns.
+`export` writes these tables as CSV and Parquet, and data frames are built from them.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class FlatTable:
     sql: str
 
     def rows(self, connection: Connection, run_no: int) -> Iterator[tuple[Any, ...]]:
-        """The rows of a run in schedule order: what was committed, and nothing else."""
-        found = connection.exec_driver_sql(self.sql, (run_no,))
-        while batch := found.fetchmany(200):
+        """Yield the committed rows of a run in schedule order."""
+        result = connection.exec_driver_sql(self.sql, (run_no,))
+        while batch := result.fetchmany(200):
             yield from map(tuple, batch)
 
 
@@ -63,7 +64,7 @@ def _inside(kind: Kind, name: str, sql: str) -> tuple[Column, ...]:
 
 
 def _table(name: str, order: str, *groups: tuple[Column, ...], joins: str = "") -> FlatTable:
-    """CROSS JOIN keeps SQLite to the order of the rows' own key, so that nothing is sorted."""
+    """Return a table; CROSS JOIN makes SQLite follow the key, so that nothing is sorted."""
     who = (
         *_text("run", "run_id"),
         *_integer(name, "schedule_idx"),
@@ -88,11 +89,11 @@ WHERE {name}.run_no = ? ORDER BY {order}"""  # noqa: S608
 
 
 def _phases() -> tuple[Column, ...]:
-    found: list[Column] = []
+    columns: list[Column] = []
     for phase in ("setup", "agent", "grader"):
-        found += _integer("trial", f"{phase}_exit_status", f"{phase}_duration_ms")
-        found += _columns(Kind.BOOLEAN, "trial", f"{phase}_timed_out")
-    return tuple(found)
+        columns += _integer("trial", f"{phase}_exit_status", f"{phase}_duration_ms")
+        columns += _columns(Kind.BOOLEAN, "trial", f"{phase}_timed_out")
+    return tuple(columns)
 
 
 TABLES: dict[str, FlatTable] = {
@@ -180,4 +181,4 @@ TABLES: dict[str, FlatTable] = {
         _text("event", "type", "body"),
     ),
 }
-"""Each kind of row; all begin with whose they are."""
+"""The tables by kind; all begin with the columns of run, slot, trial, variant and task."""

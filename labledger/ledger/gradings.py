@@ -1,4 +1,8 @@
-"""The gradings of a run, read inside the caller's snapshot, and whether they fit their runs."""
+"""Read the gradings of a run, and check regradings against the run that they regrade.
+
+All queries run inside the caller's snapshot. A regrading stores the chain head of its root, so it
+belongs to exactly one history of that run. The reader, import and verification use this module.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +34,18 @@ ORDER BY grading.generation"""
 
 
 def of_run(connection: Connection, run_no: int) -> list[Grading]:
-    """Every generation of the run, or of the root of a regrading, the oldest first."""
-    found = connection.exec_driver_sql(_GRADINGS_SQL, (run_no,)).all()
+    """Return every grading of the run, or of the root of a regrading, the oldest first."""
+    rows = connection.exec_driver_sql(_GRADINGS_SQL, (run_no,)).all()
     return [
         Grading(
             root_id, generation, run_id, grading_id, digest, bool(complete), bool(counts), created
         )
-        for root_id, generation, run_id, grading_id, digest, complete, counts, created in found
+        for root_id, generation, run_id, grading_id, digest, complete, counts, created in rows
     ]
 
 
 class Regrades(NamedTuple):
-    """What a regrading says of the run that it judges again."""
+    """The run that a regrading grades again, as stored in its resolved experiment."""
 
     root_id: str
     generation: int
@@ -49,16 +53,16 @@ class Regrades(NamedTuple):
     """The root's chain head."""
 
 
-_SAYS = ("run_id", "generation", "head")
+_REGRADES_KEYS = ("run_id", "generation", "head")
 
 
 def regrades(connection: Connection, run_no: int) -> Regrades | None:
-    """None for a run whose agents ran."""
+    """Return what a regrading regrades; None for a run whose agents ran."""
     sql = "SELECT resolved FROM run WHERE run_no = ?"
     text = connection.exec_driver_sql(sql, (run_no,)).scalar_one()
     try:
-        found = json.loads(text).get("regrades")
-        return None if found is None else Regrades(*(found[name] for name in _SAYS))
+        stored = json.loads(text).get("regrades")
+        return None if stored is None else Regrades(*(stored[name] for name in _REGRADES_KEYS))
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
 
@@ -73,19 +77,22 @@ JOIN schedule_progress ON schedule_progress.run_no = run.run_no
 WHERE run.run_id = ?"""
 
 
-def not_upon(connection: Connection, found: Regrades) -> str | None:
-    """Why the ledger's run is not the one that was judged again; None where it is.
+def root_mismatch(connection: Connection, regraded: Regrades) -> str | None:
+    """Return why the ledger's run is not the one that was regraded; None if it is.
 
-    A run that the ledger does not hold is none.
+    A run that the ledger does not have is a mismatch.
     """
-    root = connection.exec_driver_sql(_ROOT_SQL, (found.root_id,)).first()
+    root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id,)).first()
     if root is None:
-        return f"it regrades {found.root_id}, which is not there"
+        return f"it regrades {regraded.root_id}, which the ledger does not have"
     _, complete, head = root
     if not complete:
-        return f"it regrades {found.root_id}, which is not complete"
-    if head != found.head:
-        return f"it regrades another history of {found.root_id}: {found.head} was its last digest"
+        return f"it regrades {regraded.root_id}, which is not complete"
+    if head != regraded.head:
+        return (
+            f"it regrades another history of {regraded.root_id}: "
+            f"{regraded.head} was its last digest"
+        )
     return None
 
 
@@ -95,8 +102,8 @@ WHERE NOT EXISTS (SELECT 1 FROM run AS root WHERE root.run_id = grading.root_id)
 ORDER BY run.run_no"""
 
 
-def without_root(connection: Connection) -> list[tuple[str, str]]:
-    """Regradings whose root the ledger does not hold, each with the root's id."""
+def find_orphan_regradings(connection: Connection) -> list[tuple[str, str]]:
+    """Return regradings whose root the ledger does not have, each with the root's id."""
     return [(row[0], row[1]) for row in connection.exec_driver_sql(_WITHOUT_ROOT_SQL)]
 
 
@@ -121,21 +128,21 @@ _PARTS = {
 
 
 def problems(connection: Connection, run_no: int) -> Iterator[str]:
-    """What of a run's rows in `grading` and `counted`, and of what it regrades, does not fit."""
-    found = regrades(connection, run_no)
+    """Yield problems of a run's rows in `grading` and `counted`, and of the run it regrades."""
+    regraded = regrades(connection, run_no)
     run_id, *kept = connection.exec_driver_sql(_KEPT_SQL, (run_no,)).one()
-    if kept != ([run_id, 1] if found is None else [found.root_id, found.generation]):
+    if kept != ([run_id, 1] if regraded is None else [regraded.root_id, regraded.generation]):
         yield "the run's row of grading does not fit its resolved experiment"
-    if found is None:
+    if regraded is None:
         if not connection.exec_driver_sql(_COUNTED_SQL, (run_no,)).scalar():
             yield "the row of counted, which views go by, is not the run's newest complete grading"
         return
     if connection.exec_driver_sql(_NOT_COUNTED_SQL, (run_no,)).first():
         yield "it is a regrading, and has a row of counted as if it were a run of its own"
-    root = connection.exec_driver_sql(_ROOT_SQL, (found.root_id,)).first()
+    root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id,)).first()
     if root is None:
         return
-    problem = not_upon(connection, found)
+    problem = root_mismatch(connection, regraded)
     if problem is not None:
         yield problem
     for part, sql in _PARTS.items():
@@ -143,4 +150,4 @@ def problems(connection: Connection, run_no: int) -> Iterator[str]:
         only = (f"SELECT 1 FROM ({a} EXCEPT {b})" for a, b in ((one, other), (other, one)))  # noqa: S608
         differ = " UNION ALL ".join(only)
         if connection.exec_driver_sql(differ, (run_no, root[0])).first():
-            yield f"its {part} are not those of {found.root_id}"
+            yield f"its {part} are not those of {regraded.root_id}"

@@ -1,4 +1,8 @@
-"""A run in two ledgers: is it the same history, a longer one, or another one of the same name."""
+"""Compare a run in two ledgers: the same history, a longer one, or a conflict.
+
+Equal chain digests prove equal histories, so two queries decide; rows are compared only to
+describe a conflict. `importing` uses this before it writes anything.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,8 @@ from labledger.ledger.connection import Connection
 from labledger.ledger.lookup import run_number
 
 
-class Standing(StrEnum):
-    """What a ledger has of a run that another one holds."""
+class RunRelation(StrEnum):
+    """How much of a source's run the target ledger already has."""
 
     NEW = "new"
     """Nothing."""
@@ -27,10 +31,10 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """How a run of a source stands to the run of that name here."""
+    """A run of a source compared with the run of that id in the target."""
 
     run_id: str
-    standing: Standing
+    standing: RunRelation
     total: int
     """Slots of its schedule in the source."""
     committed: int
@@ -38,9 +42,9 @@ class History:
     here: int = 0
     """How many are committed here."""
     left_staged: int = 0
-    """Finished results that the source has not committed; they stay there."""
+    """Staged results that the source has not committed; they are not imported."""
     difference: str = ""
-    """What differs first, of a conflict."""
+    """The first difference, for a conflict."""
 
 
 _PROGRESS_SQL = (
@@ -65,7 +69,7 @@ _PARTS = {
 
 
 def compare(source: Connection, target: Connection | None, run_id: str) -> History:
-    """How the run of `source` stands to the one of that name in `target`, by their digests."""
+    """Compare the run of `source` with the one of that id in `target` by their digests."""
     theirs = run_number(source, run_id)
     genesis, total, committed = source.exec_driver_sql(_PROGRESS_SQL, (theirs,)).one()
     staged = source.exec_driver_sql(_STAGED_SQL, (theirs,)).scalar_one()
@@ -74,11 +78,11 @@ def compare(source: Connection, target: Connection | None, run_id: str) -> Histo
         sql = "SELECT run_no FROM run WHERE run_id = ?"
         ours = target.exec_driver_sql(sql, (run_id,)).scalar()
     if target is None or ours is None:
-        return History(run_id, Standing.NEW, total, committed, left_staged=staged)
+        return History(run_id, RunRelation.NEW, total, committed, left_staged=staged)
     our_genesis, _, here = target.exec_driver_sql(_PROGRESS_SQL, (ours,)).one()
-    standing, difference = Standing.SAME if here >= committed else Standing.GROWN, ""
+    standing, difference = RunRelation.SAME if here >= committed else RunRelation.GROWN, ""
     if our_genesis != genesis:
-        standing, difference = Standing.CONFLICT, _first_part(source, theirs, target, ours)
+        standing, difference = RunRelation.CONFLICT, _first_part(source, theirs, target, ours)
     else:
         last = min(here, committed) - 1
         links = [
@@ -86,12 +90,12 @@ def compare(source: Connection, target: Connection | None, run_id: str) -> Histo
             for connection, run_no in ((source, theirs), (target, ours))
         ]
         if links[0] != links[1]:
-            standing, difference = Standing.CONFLICT, _first_commit(source, theirs, target, ours)
+            standing, difference = RunRelation.CONFLICT, _first_commit(source, theirs, target, ours)
     return History(run_id, standing, total, committed, here, staged, difference)
 
 
 def _first_part(source: Connection, theirs: int, target: Connection, ours: int) -> str:
-    """What differs first of what a run was created with."""
+    """Describe the first difference in what the runs were created with."""
     names = [name for name in statements.RUN_COLUMNS if name != "run_id"]
     sql = f"SELECT {', '.join(names)} FROM run WHERE run_no = ?"  # noqa: S608
     rows = (
@@ -109,7 +113,7 @@ def _first_part(source: Connection, theirs: int, target: Connection, ours: int) 
 
 
 def _first_commit(source: Connection, theirs: int, target: Connection, ours: int) -> str:
-    """Which commit differs first, and how."""
+    """Describe the first commit that differs."""
     for number, there, here in _both(source, theirs, target, ours, _COMMITS_SQL):
         if there is None or here is None or there[1] != here[1]:
             if there is None or here is None or there[0] != here[0]:
@@ -125,7 +129,7 @@ def _first_commit(source: Connection, theirs: int, target: Connection, ours: int
 def _both(
     source: Connection, theirs: int, target: Connection, ours: int, sql: str
 ) -> Iterator[tuple[int, Any, Any]]:
-    """The rows of both sides in pairs, numbered; None where a side has no more."""
+    """Yield number and both sides' rows in pairs; None for a side that has no more rows."""
     there, here = (
         iter(connection.exec_driver_sql(sql, (run_no,)))
         for connection, run_no in ((source, theirs), (target, ours))

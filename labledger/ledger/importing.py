@@ -1,8 +1,8 @@
-"""The writer's methods that bring runs of other ledgers in, as they are, digests and all.
+"""The writer's methods that import runs of other ledgers unchanged, including their digests.
 
-Artifacts come first, some at a time: they belong to no run, and those that are here already are
-not brought again. All the rows of a run follow in one transaction, so that a half import never
-looks like a run.
+Artifacts come first, in batches; they belong to no run, and existing ones are not copied again.
+All rows of a run follow in one transaction, so that an interrupted import never looks like a run.
+`runner.importing` verifies the source before it calls these methods.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from labledger import faults
 from labledger.errors import LedgerError
 from labledger.ledger import histories, leases, rebuilding, row_digests, rows, statements
 from labledger.ledger.connection import Connection
-from labledger.ledger.histories import History, Standing
+from labledger.ledger.histories import History, RunRelation
 from labledger.ledger.lookup import run_number
 from labledger.ledger.model import Owner
 from labledger.ledger.owners import OwnerWriter
@@ -59,7 +59,7 @@ _OF_THE_RUN = (
     ("slot", "schedule_idx, variant_idx, task_idx, repl_idx", statements.INSERT_SLOT),
     ("schedule", "total_slots, genesis_digest", statements.INSERT_SCHEDULE),
 )
-"""What never changes of a run: table, its columns after `run_no`, and the statement."""
+"""Tables that never change after a run is created: columns after `run_no`, and statement."""
 
 _PAYLOADS_SQL = (
     "SELECT task_payload.payload_digest, task_payload.body FROM run_task JOIN task_payload "
@@ -92,41 +92,41 @@ _HEAD_SQL = (
 
 
 class ImportWriter(OwnerWriter):
-    """Brings runs of a `Source` in; each method leaves nothing half-done that could be seen."""
+    """Imports runs of a `Source`; a reader never sees the result of an interrupted method."""
 
     path: Path
     _store: ArtifactStore
 
     def bring_artifacts(self, source: Source, run_id: str, start: int) -> int:
-        """Bring what the run, and its records from slot `start` on, refer to and is not here.
+        """Copy the missing artifacts that the run, and its records from slot `start` on, refer to.
 
-        Large ones are durable files before the ledger names them. Returns how many
-        references lead to nothing in the source. Raises `LedgerError` where one is not what its
-        name says.
+        Large artifacts are durable files before the ledger refers to them. Returns the number of
+        references whose artifact the source does not have. Raises `LedgerError` if the content of
+        one does not match its digest.
         """
         self._bring_frozen(source, run_number(source.connection, run_id))
         batches = references(source, run_id, start)
         return sum(self._bring(source, digests, run_id) for digests in batches)
 
     def rebuild_run(self, chain: Path, mirrors: dict[str, Path]) -> str:
-        """Make the run of a folder of mirrors in this ledger, which must be empty; return its id.
+        """Create the run of a folder of mirrors in this ledger, which must be empty; return its id.
 
-        It is to be verified then: nothing is, here. Raises `LedgerError` with file and line.
+        The caller must verify it; this method does not. Raises `LedgerError` with file and line.
         """
         with self._transaction(f"read {chain.parent}") as connection:
             return rebuilding.rebuild(connection, chain, mirrors)
 
     def bring_run(self, source: Source, run_id: str, is_dead: Callable[[Owner], bool]) -> History:
-        """Bring the run, or what it has grown by, in one transaction; return how it stood before.
+        """Import the run, or its new commits, in one transaction; return how it compared before.
 
-        A conflict is left to the caller: nothing is written then, nor where all is here. Raises
-        `LeaseHeld` where a coordinator owns the run here.
+        Nothing is written for a conflict, which the caller handles, or if nothing is new. Raises
+        `LeaseHeld` if a coordinator owns the run in this ledger.
         """
         with self._transaction(f"import run {run_id}") as connection:
             history = histories.compare(source.connection, connection, run_id)
-            if history.standing is Standing.NEW:
+            if history.standing is RunRelation.NEW:
                 run_no = _create(source, connection, run_id)
-            elif history.standing is Standing.GROWN:
+            elif history.standing is RunRelation.GROWN:
                 run_no = run_number(connection, run_id)
                 refuse_busy(connection, history, self._now(), is_dead)
             else:
@@ -145,7 +145,7 @@ class ImportWriter(OwnerWriter):
             return history
 
     def _bring_frozen(self, source: Source, source_no: int) -> None:
-        """The files and workspaces that the run was started with, for whoever resumes it."""
+        """Copy the frozen files and workspaces of the run, so that it can be resumed here."""
         texts = [
             source.connection.exec_driver_sql(
                 "SELECT resolved FROM run WHERE run_no = ?", (source_no,)
@@ -158,20 +158,20 @@ class ImportWriter(OwnerWriter):
                     self._bring_file(source, sha256)
 
     def _bring(self, source: Source, digests: Sequence[str], run_id: str) -> int:
-        """Bring some artifacts in one transaction; returns how many the source does not have."""
-        found, missing = [], 0
+        """Import artifacts in one transaction; return how many the source does not have."""
+        artifacts, missing = [], 0
         for sha256 in self._absent(digests):
             key = bytes.fromhex(sha256)
             row = source.connection.exec_driver_sql(_ARTIFACT_SQL, (key,)).first()
             if row is not None and row.content is not None:
-                found.append(tuple(row))
+                artifacts.append(tuple(row))
             elif source.store.has(sha256):
-                found.append((key, self._bring_file(source, sha256), None))
+                artifacts.append((key, self._bring_file(source, sha256), None))
             else:
                 missing += 1
-        if found:
+        if artifacts:
             with self._transaction(f"import artifacts of run {run_id}") as connection:
-                connection.exec_driver_sql(statements.INSERT_ARTIFACT, found)
+                connection.exec_driver_sql(statements.INSERT_ARTIFACT, artifacts)
         return missing
 
     def _absent(self, digests: Sequence[str]) -> list[str]:
@@ -184,25 +184,25 @@ class ImportWriter(OwnerWriter):
             ]
 
     def _bring_file(self, source: Source, sha256: str) -> int:
-        """Copy a file of the source's store into ours; returns its size."""
+        """Copy a file of the source's artifact store into this one; return its size."""
         if self._store.has(sha256):
             return self._store.path(sha256).stat().st_size
         try:
-            found, size = self._store.put_file(source.store.path(sha256))
+            copied_digest, size = self._store.put_file(source.store.path(sha256))
         except OSError as error:
             raise LedgerError(
                 f"could not copy artifact {sha256} from {source.store.root}: {error.strerror}"
             ) from error
-        if found != sha256:
+        if copied_digest != sha256:
             raise LedgerError(
-                f"artifact {sha256} of {source.store.root} was changed: it is {found}; "
+                f"artifact {sha256} of {source.store.root} was changed: its digest is {copied_digest}; "
                 "its run was not imported"
             )
         return size
 
 
 def references(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
-    """The digests that a run's records from slot `start` on refer to, some at a time."""
+    """Yield, in batches, the digests that a run's records from slot `start` on refer to."""
     run_no = run_number(source.connection, run_id)
     for table in ("evidence_record", "prediction", "score"):
         sql = (
@@ -217,7 +217,7 @@ def references(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
 def refuse_busy(
     connection: Connection, history: History, now: str, is_dead: Callable[[Owner], bool]
 ) -> None:
-    """Raise where a run that has grown cannot be brought: what it has here would be lost."""
+    """Raise if new commits cannot be imported, because work in this ledger would be lost."""
     run_no = run_number(connection, history.run_id)
     leases.refuse_held(connection, run_no, history.run_id, now, is_dead)
     staged = connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalar_one()
@@ -230,7 +230,7 @@ def refuse_busy(
 
 
 def _create(source: Source, connection: Connection, run_id: str) -> int:
-    """The run's row and all that never changes of it. Returns its number here."""
+    """Create the run and its variants, tasks and slots; return its number in this ledger."""
     source_no = run_number(source.connection, run_id)
     run_no: int = connection.exec_driver_sql(
         "SELECT coalesce(max(run_no), 0) + 1 FROM run"
@@ -250,14 +250,14 @@ def _create(source: Source, connection: Connection, run_id: str) -> int:
 def _settle(
     source: Source, source_no: int, connection: Connection, run_no: int, history: History
 ) -> None:
-    """Say how far the run is, once its rows are there; owners that it had here are fenced off."""
+    """Update the run's progress after its rows are written, and fence off earlier owners."""
     committed, epoch, status, updated_at, ended_at, *stop = source.connection.exec_driver_sql(
         _PROGRESS_SQL, (source_no,)
     ).one()
     if status == RunStatus.RUNNING.value:
         status = _ended(committed == history.total)
     ended_at = ended_at or updated_at
-    if history.standing is Standing.NEW:
+    if history.standing is RunRelation.NEW:
         progress = (run_no, committed, epoch, status, updated_at, ended_at, *stop)
         connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
     else:
@@ -274,7 +274,7 @@ def _settle(
 
 
 def _ended(complete: bool) -> str:
-    """How a run stands that has no owner."""
+    """Return the status of a run without an owner."""
     return (RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED).value
 
 
@@ -286,7 +286,7 @@ def _copy(
     statement: str,
     run_no: int,
 ) -> None:
-    """Write the rows that `sql` finds in the source under the run's number here."""
+    """Copy the rows that `sql` selects in the source, under the run's number in the target."""
     for batch in _batches(source.exec_driver_sql(sql, params), _ROWS_AT_ONCE):
         target.exec_driver_sql(statement, [(run_no, *row) for row in batch])
 

@@ -1,4 +1,8 @@
-"""Small questions that the writer and the reader both ask."""
+"""Look up runs and gradings by name, inside the caller's transaction.
+
+Reader, writer, import and verification share these queries. An unknown name raises `RunNotFound`
+with similar names as a hint.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +16,18 @@ _GENERATION = re.compile(r"(.+)\.g([1-9][0-9]{0,8})")
 
 
 def ledger_id(connection: Connection) -> str:
-    """The ledger's own id (32 hex digits), the same for its whole life."""
-    found: str = connection.exec_driver_sql(
+    """Return the ledger's id (32 hex digits), which never changes."""
+    value: str = connection.exec_driver_sql(
         "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
     ).scalar_one()
-    return found
+    return value
 
 
-def graded_number(connection: Connection, name: str) -> int:
-    """The `run_no` that holds what `name` means to those who ask for outcomes.
+def current_grading_run_no(connection: Connection, name: str) -> int:
+    """Return the `run_no` of the grading that `name` stands for.
 
-    A run is whatever counts of it; its id with `.g` and a number is that generation, complete or
-    not. Raises `RunNotFound`, with the generations that there are where the run is known.
+    A run's id stands for its current grading; its id with `.g` and a number for that generation,
+    complete or not. Raises `RunNotFound`, with a hint of the existing generations.
     """
     run_no = _number(connection, name)
     if run_no is not None:
@@ -31,28 +35,28 @@ def graded_number(connection: Connection, name: str) -> int:
             "SELECT run_no FROM counted WHERE root_no = ?", (run_no,)
         ).scalar()
         return run_no if counted is None else int(counted)
-    found = _GENERATION.fullmatch(name)
-    root_no = None if found is None else _number(connection, found[1])
-    if found is None or root_no is None:
+    match = _GENERATION.fullmatch(name)
+    root_no = None if match is None else _number(connection, match[1])
+    if match is None or root_no is None:
         return run_number(connection, name)
     known = connection.exec_driver_sql(
-        "SELECT generation, run_no FROM grading WHERE root_id = ? ORDER BY generation", (found[1],)
+        "SELECT generation, run_no FROM grading WHERE root_id = ? ORDER BY generation", (match[1],)
     ).all()
     for generation, number in known:
-        if generation == int(found[2]):
+        if generation == int(match[2]):
             return int(number)
-    listed = ", ".join(f"{found[1]}.g{generation}" for generation, _ in known)
+    listed = ", ".join(f"{match[1]}.g{generation}" for generation, _ in known)
     raise RunNotFound(
-        f"run {found[1]} has no generation {found[2]}",
-        hint=f"its gradings: {listed}" if known else f"{found[1]} is a regrading itself",
+        f"run {match[1]} has no generation {match[2]}",
+        hint=f"its gradings: {listed}" if known else f"{match[1]} is a regrading itself",
     )
 
 
 def run_number(connection: Connection, run_id: str) -> int:
-    """The `run_no` of a run. Raises `RunNotFound`, with close names where there are any."""
-    found = _number(connection, run_id)
-    if found is not None:
-        return found
+    """Return the `run_no` of a run. Raises `RunNotFound` with similar names as a hint."""
+    run_no = _number(connection, run_id)
+    if run_no is not None:
+        return run_no
     grading = _GENERATION.fullmatch(run_id)
     if grading is not None and grading[2] == "1" and _number(connection, grading[1]) is not None:
         raise RunNotFound(
@@ -73,12 +77,12 @@ def run_number(connection: Connection, run_id: str) -> int:
         if close
         else f"its {'newest runs are' if len(known) > 1 else 'only run is'} {', '.join(names)}"
         if names
-        else "`labledger run` makes the first one",
+        else "`labledger run` creates the first one",
     )
 
 
 def _number(connection: Connection, run_id: str) -> int | None:
-    found = connection.exec_driver_sql(
+    run_no = connection.exec_driver_sql(
         "SELECT run_no FROM run WHERE run_id = ?", (run_id,)
     ).scalar()
-    return None if found is None else int(found)
+    return None if run_no is None else int(run_no)

@@ -1,4 +1,8 @@
-"""Reading the ledger: never a lock that a writer waits for, never a write."""
+"""Read the ledger through a read-only connection.
+
+A reader never writes and never takes a lock that a writer waits for. Each call reads one snapshot.
+Exports, reports, comparisons and the coordinator use it; `ledger.writer` is the counterpart.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from labledger.ledger import (
 )
 from labledger.ledger.connection import Connection, Engine
 from labledger.ledger.engine import readonly_engine, translated
-from labledger.ledger.lookup import graded_number, ledger_id, run_number
+from labledger.ledger.lookup import current_grading_run_no, ledger_id, run_number
 from labledger.ledger.model import (
     Dispatch,
     Graded,
@@ -57,9 +61,9 @@ GROUP BY slot.variant_idx, slot.task_idx"""
 
 
 class LedgerReader:
-    """A way into the ledger that cannot write; methods may be called from any thread.
+    """A read-only view of a ledger, whose methods may be called from any thread.
 
-    Each call sees one state of the ledger, and an iterator keeps to the state at its first step
+    Each call reads one snapshot of the ledger. An iterator reads the snapshot of its first step
     until it is exhausted or closed.
     """
 
@@ -73,7 +77,9 @@ class LedgerReader:
 
     @classmethod
     def open(cls, path: Path, store: ArtifactStore | None = None) -> Self:
-        """Open a current ledger; `store` is the folder `artifacts` beside it by default.
+        """Open a ledger of the current revision.
+
+        `store` is the folder `artifacts` beside it by default.
 
         Raises `LedgerMissing`, `LedgerOutdated`, `LedgerTooNew`, or `LedgerError`.
         """
@@ -96,46 +102,46 @@ class LedgerReader:
     # -- runs
 
     def runs(self) -> list[RunInfo]:
-        """Every run, the newest first."""
+        """Return every run, the newest first."""
         with self._snapshot("list the runs") as connection:
             return runs.all_runs(connection)
 
     def run(self, run_id: str) -> RunInfo:
-        """One run. Raises `RunNotFound`."""
+        """Return one run. Raises `RunNotFound`."""
         with self._of_run(run_id) as (connection, run_no):
             return runs.one_run(connection, run_no)
 
     def gradings(self, run_id: str) -> list[Grading]:
-        """Every grading of a run, or of the root of a regrading, the oldest first."""
+        """Return every grading of a run, or of the root of a regrading, the oldest first."""
         with self._of_run(run_id) as (connection, run_no):
             return gradings.of_run(connection, run_no)
 
     def graded(self, name: str) -> Graded:
-        """What a run's id, or a grading's such as ``RUN.g1``, means to who asks for outcomes.
+        """Return the grading that a run's id, or a grading's id such as ``RUN.g1``, stands for.
 
-        Of a run that is the newest complete grading. Raises `RunNotFound`.
+        A run's id stands for its current grading. Raises `RunNotFound`.
         """
         with self._snapshot(f"read run {name}") as connection:
-            run_no = graded_number(connection, name)
-            found = gradings.of_run(connection, run_no)
+            run_no = current_grading_run_no(connection, name)
+            all_gradings = gradings.of_run(connection, run_no)
             run = runs.one_run(connection, run_no)
-            for grading in found:
+            for grading in all_gradings:
                 if grading.run_id == run.run_id:
-                    return Graded(name, run, grading, len(found))
+                    return Graded(name, run, grading, len(all_gradings))
         raise LedgerError(
-            f"the ledger has lost which grading run {run.run_id} is",
-            hint="`labledger verify` says what else was changed",
+            f"the ledger has no grading row for run {run.run_id}",
+            hint="`labledger verify` shows what else was changed",
         )
 
     def counts(self, run_id: str) -> list[VariantCounts]:
-        """How far each variant is, in the order of the experiment."""
+        """Return the slot counts of each variant, in the order of the experiment."""
         with self._of_run(run_id) as (connection, run_no):
-            return tallies.counts(connection, run_no)
+            return tallies.variant_counts(connection, run_no)
 
     def consecutive_failures(self, run_id: str) -> dict[str, int]:
-        """For each variant, its committed slots since the last `completed` one.
+        """Return the number of each variant's committed slots since its last `completed` one.
 
-        Pruned slots do not count: they neither failed nor ended a row of failures.
+        Pruned slots are not counted: they did not fail, and do not end a series of failures.
         """
         with self._of_run(run_id) as (connection, run_no):
             return tallies.consecutive_failures(connection, run_no)
@@ -143,30 +149,30 @@ class LedgerReader:
     # -- slots and tasks
 
     def slots(self, run_id: str, start: int = 0) -> Iterator[Slot]:
-        """The schedule from slot `start` on, streamed."""
+        """Yield the slots of the schedule from `start` on."""
         with self._of_run(run_id) as (connection, run_no):
             for row in connection.exec_driver_sql(_SLOT_SQL, (run_no, start)):
                 yield Slot(*row)
 
     def scheduled(self, run_id: str) -> dict[tuple[str, str], int]:
-        """How many slots each (variant, task) has; those without any are not there."""
+        """Return the number of slots of each (variant id, task id) that has any."""
         with self._of_run(run_id) as (connection, run_no):
             rows = connection.exec_driver_sql(_SCHEDULED_SQL, (run_no,))
             return {(variant_id, task_id): count for variant_id, task_id, count in rows}
 
     def slot(self, run_id: str, schedule_idx: int) -> Slot:
-        """One slot. Raises `SlotNotFound`."""
-        found = next(self.slots(run_id, schedule_idx), None)
-        if found is None or schedule_idx < 0:
+        """Return one slot. Raises `SlotNotFound`."""
+        slot = next(self.slots(run_id, schedule_idx), None)
+        if slot is None or schedule_idx < 0:
             total = self.run(run_id).total_slots
             raise SlotNotFound(
                 f"run {run_id} has no slot {schedule_idx}",
                 hint=f"its slots are numbered from 0 to {total - 1}",
             )
-        return found
+        return slot
 
     def task(self, run_id: str, task_id: str) -> JsonObject:
-        """The frozen row of a task. Raises `LedgerError` where the run has no such task."""
+        """Return the frozen row of a task. Raises `LedgerError` if the run has no such task."""
         with self._of_run(run_id) as (connection, run_no):
             body = connection.exec_driver_sql(
                 "SELECT task_payload.body FROM run_task JOIN task_payload "
@@ -180,28 +186,28 @@ class LedgerReader:
         return row
 
     def task_digests(self, run_id: str) -> dict[str, str]:
-        """The digest of each task by its id, in the order of the dataset."""
+        """Return the digest of each task by its id, in the order of the dataset."""
         with self._of_run(run_id) as (connection, run_no):
-            found = connection.exec_driver_sql(
+            rows = connection.exec_driver_sql(
                 "SELECT task_id, digest FROM run_task WHERE run_no = ? ORDER BY task_idx",
                 (run_no,),
             ).all()
-            return dict(map(tuple, found))
+            return dict(map(tuple, rows))
 
-    # -- what was begun and is not committed
+    # -- staged results and dispatches
 
     def staged(self, run_id: str) -> dict[int, StagedAttempt]:
-        """The newest staged result of each slot that has one, by `schedule_idx`."""
+        """Return the newest staged result of each slot that has one, by `schedule_idx`."""
         with self._of_run(run_id) as (connection, run_no):
-            found = connection.exec_driver_sql(
+            rows = connection.exec_driver_sql(
                 "SELECT schedule_idx, attempt, final FROM staged_result WHERE run_no = ? "
                 "ORDER BY schedule_idx, attempt",
                 (run_no,),
             ).all()
-            return {idx: StagedAttempt(attempt, bool(final)) for idx, attempt, final in found}
+            return {idx: StagedAttempt(attempt, bool(final)) for idx, attempt, final in rows}
 
     def staged_result(self, run_id: str, schedule_idx: int) -> TrialResult | None:
-        """The newest staged result of a slot, without the contents of its artifacts."""
+        """Return the newest staged result of a slot, without the contents of its artifacts."""
         with self._of_run(run_id) as (connection, run_no):
             payload = connection.exec_driver_sql(
                 "SELECT payload FROM staged_result WHERE run_no = ? AND schedule_idx = ? "
@@ -213,21 +219,21 @@ class LedgerReader:
         return TrialResult.from_json(json.loads(payload), self._store.staged_events)
 
     def last_dispatches(self, run_id: str, start: int = 0) -> dict[int, Dispatch]:
-        """The newest dispatch of each slot from `start` on that has one, by `schedule_idx`."""
+        """Return the newest dispatch of each slot from `start` on, by `schedule_idx`."""
         with self._of_run(run_id) as (connection, run_no):
-            found = connection.exec_driver_sql(
+            rows = connection.exec_driver_sql(
                 "SELECT schedule_idx, attempt, container, host, dispatched_at FROM dispatch "
                 "WHERE run_no = ? AND schedule_idx >= ? ORDER BY schedule_idx, attempt, epoch",
                 (run_no, start),
             ).all()
-            return {row[0]: Dispatch(*row) for row in found}
+            return {row[0]: Dispatch(*row) for row in rows}
 
-    # -- what is committed
+    # -- committed records
 
     def slot_records(
         self, run_id: str, start: int = 0, stop: int | None = None
     ) -> Iterator[SlotRecords]:
-        """What the commits of slots `start` to `stop` (not included) published, streamed."""
+        """Yield the records of the commits of slots `start` to `stop` (exclusive)."""
         with self._of_run(run_id) as (connection, run_no):
             for commit in stream.commits(connection, run_id, run_no, start, stop):
                 yield commit.records
@@ -235,27 +241,27 @@ class LedgerReader:
     def record_lines(
         self, run_id: str, kind: str, start: int = 0, stop: int | None = None
     ) -> Iterator[tuple[int, str]]:
-        """Records of one of `RECORD_KINDS` of slots `start` to `stop` (not included), streamed.
+        """Yield `schedule_idx` and line of each record of one of `RECORD_KINDS`.
 
-        Each comes with its `schedule_idx`.
+        From slot `start` on, to before slot `stop`.
         """
         with self._of_run(run_id) as (connection, run_no):
-            for idx, lines in stream.lines(connection, kind, run_id, run_no, start, stop):
+            for idx, lines in stream.lines_by_slot(connection, kind, run_id, run_no, start, stop):
                 for line in lines:
                     yield idx, line
 
     def chain_records(self, run_id: str) -> Iterator[JsonObject]:
-        """What the run was created with and each commit's digests, as `chain_record_v1`."""
+        """Yield the run's creation and each commit's digests, as `chain_record_v1`."""
         with self._of_run(run_id) as (connection, run_no):
             yield from chain_records.records(connection, run_no)
 
     def flat_rows(self, run_id: str, kind: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of one of `flat.TABLES` with its columns, in schedule order, streamed."""
+        """Yield the rows of one of `flat.TABLES`, with its columns, in schedule order."""
         with self._of_run(run_id) as (connection, run_no):
             yield from flat.TABLES[kind].rows(connection, run_no)
 
     def primary_metrics(self, run_id: str) -> dict[str, PrimaryMetric]:
-        """The mean primary metric of each variant whose scored slots all have the same one.
+        """Return the mean primary metric of each variant whose scored slots all have the same one.
 
         A `grade_error`'s score is not counted.
         """
@@ -263,17 +269,17 @@ class LedgerReader:
             return tallies.primary_metrics(connection, run_no)
 
     def spent(self, run_id: str) -> dict[str, Spent]:
-        """What the committed trials spent, as far as they say it: `cost_usd` and `tokens`."""
+        """Return the `cost_usd` and `tokens` that committed trials reported."""
         with self._of_run(run_id) as (connection, run_no):
             return spending.committed(connection, run_no)
 
     def spent_so_far(self, run_id: str) -> dict[str, Spent]:
-        """The same, with the trials that are finished and wait for their commits."""
+        """Return the same, including finished trials that are not committed yet."""
         with self._of_run(run_id) as (connection, run_no):
             return spending.so_far(connection, run_no)
 
     def first_score(self, run_id: str) -> JsonObject | None:
-        """The first committed score record, which names the benchmark and the evaluator."""
+        """Return the first committed score record, which names benchmark and evaluator."""
         with self._of_run(run_id) as (connection, run_no):
             record = connection.exec_driver_sql(
                 "SELECT record FROM score WHERE run_no = ? ORDER BY schedule_idx, row_seq LIMIT 1",
@@ -282,7 +288,7 @@ class LedgerReader:
         return None if record is None else json.loads(record)
 
     def chain_head(self, run_id: str) -> str:
-        """The digest that stands for all that is committed: the last commit's, or the genesis."""
+        """Return the chain digest of the last commit, or the genesis digest if there is none."""
         with self._of_run(run_id) as (connection, run_no):
             head: str = connection.exec_driver_sql(
                 "SELECT coalesce((SELECT chain_digest FROM slot_commit WHERE run_no = ?1 "
@@ -293,39 +299,42 @@ class LedgerReader:
             return head
 
     def chain_problems(self, run_id: str) -> Iterator[tuple[int | None, str]]:
-        """What is wrong with the chain of a run's commits, as `chain_check` finds it."""
+        """Yield slot and text of each problem in the chain of a run's commits."""
         with self._of_run(run_id) as (connection, run_no):
             yield from chain_check.problems(connection, run_no, run_id)
 
     def has_artifact(self, sha256: str) -> bool:
-        """Whether the ledger knows an artifact (64 hex digits)."""
+        """Whether the ledger has an artifact (64 hex digits)."""
         with self._snapshot("look for an artifact") as connection:
             sql = "SELECT 1 FROM artifact WHERE sha256 = ?"
             return connection.exec_driver_sql(sql, (_digest_bytes(sha256),)).first() is not None
 
     def small_artifacts(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """The contents of those artifacts that lie in the ledger itself, by digest.
+        """Return the contents of those artifacts that are stored in the ledger itself, by digest.
 
-        Raises `LedgerError` where one was changed.
+        Raises `LedgerError` if one was changed.
         """
         with self._snapshot("read artifacts") as connection:
-            found = {}
+            contents = {}
             for sha256 in digests:
                 content = connection.exec_driver_sql(
                     "SELECT content FROM artifact WHERE sha256 = ?", (_digest_bytes(sha256),)
                 ).scalar()
                 if content is not None:
-                    found[sha256] = _unchanged(content, sha256)
-            return found
+                    contents[sha256] = _unchanged(content, sha256)
+            return contents
 
     def artifact(self, sha256: str) -> bytes:
-        """The content of an artifact (64 hex digits), its digest checked. Raises `LedgerError`."""
+        """Return the content of an artifact (64 hex digits). Raises `LedgerError`.
+
+        The content is checked against its digest.
+        """
         with self._snapshot("read an artifact") as connection:
             row = connection.exec_driver_sql(
                 "SELECT content FROM artifact WHERE sha256 = ?", (_digest_bytes(sha256),)
             ).first()
         if row is None:
-            raise LedgerError(f"the ledger holds no artifact {sha256}")
+            raise LedgerError(f"the ledger has no artifact {sha256}")
         try:
             content: bytes = row[0] if row[0] is not None else self._store.path(sha256).read_bytes()
         except OSError as error:

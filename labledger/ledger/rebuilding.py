@@ -1,6 +1,7 @@
-"""From a folder of mirrors back to the rows of a run, to be verified like any other ledger's.
+"""Rebuild the rows of a run from a folder of mirrors.
 
-Whatever the files say is written as they say it; whether it is one history, the digests tell.
+The files are untrusted: only their form is checked here, and their content is written unchanged.
+The caller verifies the digests afterwards, as for any other source of an import.
 """
 
 from __future__ import annotations
@@ -36,31 +37,31 @@ INSERT INTO schedule_progress (run_no, next_schedule_idx, epoch, status, updated
 SELECT ?1, count(*), coalesce(max(epoch), 0),
   CASE WHEN count(*) = ?3 THEN 'completed' ELSE 'interrupted' END, coalesce(max(committed_at), ?2)
 FROM slot_commit WHERE run_no = ?1"""
-"""Commits alone say how far a run is."""
+"""Progress follows from the commits alone."""
 
 
-class Unfit(ValueError):
-    """A line is not what its file holds."""
+class InvalidMirrorLine(ValueError):
+    """A line that does not belong into its file."""
 
 
 def rebuild(connection: Connection, chain: Path, mirrors: dict[str, Path]) -> str:
-    """Write the run of these files into an empty ledger; returns its id.
+    """Write the run of these files into an empty ledger; return its id.
 
-    `mirrors` has the file of each of `RECORD_KINDS`. Raises `LedgerError` with file and line.
+    `mirrors` maps each of `RECORD_KINDS` to its file. Raises `LedgerError` with file and line.
     """
-    with _lines(chain) as found:
-        run_id = _chain(connection, found)
+    with _lines(chain) as chain_lines:
+        run_id = _chain(connection, chain_lines)
     for kind in ("trials", "metrics", "events", "predictions", "scores", "evidence"):
-        with _lines(mirrors[kind]) as found:
-            _records(connection, found, _ROWS[kind])
+        with _lines(mirrors[kind]) as mirror_lines:
+            _records(connection, mirror_lines, _ROWS[kind])
     return run_id
 
 
-def _chain(connection: Connection, found: Iterator[tuple[bytes, JsonObject]]) -> str:
-    records = (record for _, record in found)
+def _chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject]]) -> str:
+    records = (record for _, record in lines)
     run = next(records, None)
     if run is None or (run["schema_version"], run["type"]) != (SCHEMA, "run"):
-        raise Unfit(f"it does not begin with the run of a {SCHEMA}")
+        raise InvalidMirrorLine(f"it does not begin with the run of a {SCHEMA}")
     columns = [_text(run[name]) if name in JSON_COLUMNS else run[name] for name in _RUN]
     connection.exec_driver_sql(statements.INSERT_RUN, (_RUN_NO, *columns))
     schedule = [run[name] for name in SCHEDULE_COLUMNS]
@@ -68,7 +69,7 @@ def _chain(connection: Connection, found: Iterator[tuple[bytes, JsonObject]]) ->
     counts = dict.fromkeys(_WRITERS, 0)
     for kind, group in groupby(records, key=lambda record: str(record["type"])):
         if kind not in _WRITERS:
-            raise Unfit(f"{kind[:40]!r} is no type of a {SCHEMA}")
+            raise InvalidMirrorLine(f"{kind[:40]!r} is no type of a {SCHEMA}")
         while batch := list(islice(group, _BATCH)):
             _WRITERS[kind](connection, batch, counts[kind])
             counts[kind] += len(batch)
@@ -128,13 +129,13 @@ Rows = list[tuple[str, tuple[Any, ...]]]
 
 def _records(
     connection: Connection,
-    found: Iterator[tuple[bytes, JsonObject]],
+    lines: Iterator[tuple[bytes, JsonObject]],
     make: Callable[[int, int, str, JsonObject], Rows],
 ) -> None:
-    """Write a mirror's records; those of a slot are numbered from 0, as they stand."""
+    """Write a mirror's records; those of an attempt are numbered from 0, in file order."""
     last, seq = None, 0
     waiting: dict[str, list[tuple[Any, ...]]] = {}
-    for number, (line, record) in enumerate(found, 1):
+    for number, (line, record) in enumerate(lines, 1):
         key = (record["schedule_idx"], record["attempt"])
         last, seq = key, seq + 1 if key == last else 0
         for statement, row in make(key[0], seq, line.decode(), record):
@@ -145,13 +146,13 @@ def _records(
 
 
 def _write(connection: Connection, waiting: dict[str, list[tuple[Any, ...]]]) -> None:
-    for statement, found in waiting.items():
-        connection.exec_driver_sql(statement, found)
+    for statement, batch in waiting.items():
+        connection.exec_driver_sql(statement, batch)
     waiting.clear()
 
 
 def trial_row(run_no: int, idx: int, record: JsonObject) -> rows.TrialRow:
-    """Return the row of `trial` that a `trial_record_v1` was made of."""
+    """Return the row of `trial` that a `trial_record_v1` was made from."""
     names = ("attempt", "status", "reason", "message", "verdict", "outcome", "exit_status")
     return rows.TrialRow._make(
         (
@@ -218,7 +219,7 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def _lines(path: Path) -> Iterator[Iterator[tuple[bytes, JsonObject]]]:
-    """The lines of a regular file, each with the object it holds; what is wrong names the line."""
+    """Iterate over a regular file: each line with its JSON object. Errors name file and line."""
     number = 0
 
     def read(handle: BinaryIO) -> Iterator[tuple[bytes, JsonObject]]:
@@ -226,10 +227,10 @@ def _lines(path: Path) -> Iterator[Iterator[tuple[bytes, JsonObject]]]:
         while line := handle.readline(_LONGEST_LINE):
             number += 1
             if not line.endswith(b"\n"):
-                raise Unfit("the line has no end, or is too long")
+                raise InvalidMirrorLine("the line has no end, or is too long")
             value = canonical.loads(line[:-1], max_depth=_DEPTH)
             if not isinstance(value, dict):
-                raise Unfit("it is no JSON object")
+                raise InvalidMirrorLine("it is no JSON object")
             yield line[:-1], value
 
     try:

@@ -1,4 +1,7 @@
-"""What the ledger holds on runs as a whole, read inside the caller's snapshot."""
+"""Read runs as `RunInfo`: experiment, progress, lease, takeover request and budget.
+
+All queries run inside the caller's snapshot. `LedgerReader` and the writer use them.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +31,22 @@ LEFT JOIN claim ON claim.run_no = run.run_no
 
 
 def all_runs(connection: Connection) -> list[RunInfo]:
-    """Every run, the newest first."""
-    found = connection.exec_driver_sql(f"{_RUN_SQL} ORDER BY run.run_no DESC").all()
-    return [_run_info(connection, row) for row in found]
+    """Return every run, the newest first."""
+    rows = connection.exec_driver_sql(f"{_RUN_SQL} ORDER BY run.run_no DESC").all()
+    return [_run_info(connection, row) for row in rows]
 
 
 def one_run(connection: Connection, run_no: int) -> RunInfo:
-    found = connection.exec_driver_sql(f"{_RUN_SQL} WHERE run.run_no = ?", (run_no,))
-    return _run_info(connection, found.one())
+    result = connection.exec_driver_sql(f"{_RUN_SQL} WHERE run.run_no = ?", (run_no,))
+    return _run_info(connection, result.one())
 
 
 def variants(connection: Connection, run_no: int) -> tuple[Variant, ...]:
-    found = connection.exec_driver_sql(
+    rows = connection.exec_driver_sql(
         "SELECT variant_id, role, bindings FROM run_variant WHERE run_no = ? ORDER BY variant_idx",
         (run_no,),
     ).all()
-    return tuple(Variant(name, role, json.loads(bindings)) for name, role, bindings in found)
+    return tuple(Variant(name, role, json.loads(bindings)) for name, role, bindings in rows)
 
 
 def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
@@ -54,8 +57,8 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
     lease = None
     if lease_epoch is not None:
         lease = LeaseInfo(run_id, lease_epoch, Owner(host, pid, token), *times)
-    asker, asker_pid, asker_token, *claim_times = row[25:30]
-    claim = Claim(Owner(asker, asker_pid, asker_token), *claim_times) if asker else None
+    claim_host, claim_pid, claim_token, *claim_times = row[25:30]
+    claim = Claim(Owner(claim_host, claim_pid, claim_token), *claim_times) if claim_host else None
     return RunInfo(
         run_id=run_id,
         experiment_id=experiment_id,

@@ -1,4 +1,8 @@
-"""What a ledger of somebody else's must hold besides fitting digests, which anybody can compute."""
+"""Check the records of a source beyond their digests, which anybody can compute.
+
+Run ids must be safe as folder names, texts canonical JSON, records valid by their schemas and about
+their own slot. `source.Source.verify` runs these checks before an import.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ SCHEMAS = {
     "scores": "benchmark_score_record_v1",
     "evidence": "evidence_record_v1",
 }
-"""Kinds that are kept as text, and are checked against their schemas; others are columns."""
+"""Schemas of the record kinds that are stored as text; the others are stored in columns."""
 
 _DEPTH = canonical.MAX_DEPTH + 8
 """A record wraps what an agent wrote, which may nest as deep as `MAX_DEPTH`."""
@@ -34,7 +38,7 @@ _PAYLOADS_SQL = (
 
 
 def check_runs(connection: Connection, run_ids: Sequence[str]) -> None:
-    """Raise `LedgerError` where a run's name could not be a folder's, or its texts are no JSON."""
+    """Raise `LedgerError` if a run id is not a safe folder name, or a text is not JSON."""
     for run_id in run_ids:
         if not RUN_ID.fullmatch(run_id):
             raise LedgerError(f"the source holds a run {run_id[:120]!r}, which is no run's name")
@@ -49,13 +53,13 @@ def check_runs(connection: Connection, run_ids: Sequence[str]) -> None:
         _check_regrades(run_id, json.loads(texts[0]).get("regrades"))
 
 
-def _check_regrades(run_id: str, found: Any) -> None:
-    """Raise `LedgerError` where what a regrading says of its root is not what labledger writes."""
-    if found is None:
+def _check_regrades(run_id: str, regrades: Any) -> None:
+    """Raise `LedgerError` if `regrades` is not what labledger writes for a regrading."""
+    if regrades is None:
         return
-    match found:
+    match regrades:
         case {"run_id": str(root), "generation": int(generation), "grader_digest": str(digest),
-              "head": str(head)} if len(found) == 4:  # fmt: skip
+              "head": str(head)} if len(regrades) == 4:  # fmt: skip
             names = run_id == f"{root}.g{generation}" and generation > 1
             if names and _DIGEST.fullmatch(digest) and _DIGEST.fullmatch(head):
                 return
@@ -63,7 +67,7 @@ def _check_regrades(run_id: str, found: Any) -> None:
 
 
 def problems(run_id: str, commit: Commit) -> Iterator[str]:
-    """What is wrong with a commit's records, though their digests may fit."""
+    """Yield the problems of a commit's records, whose digests may be correct."""
     records = commit.records
     for kind, name in SCHEMAS.items():
         for line in records.lines(kind):
@@ -93,13 +97,13 @@ def _unfit(record: JsonObject, name: str, run_id: str, commit: Commit) -> str | 
         schema.check(record, name)
     except SchemaInvalid as error:
         return f"does not fit {name}: {error}"
-    whose: tuple[Any, ...] = (
+    record_slot: tuple[Any, ...] = (
         record["ids"]["run_id"],
         record["ids"]["variant_id"],
         record["schedule_idx"],
         record["slot_commit_id"],
     )
     records = commit.records
-    if whose != (run_id, records.variant_id, records.schedule_idx, commit.slot_commit_id):
+    if record_slot != (run_id, records.variant_id, records.schedule_idx, commit.slot_commit_id):
         return "is about another slot"
     return None

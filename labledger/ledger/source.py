@@ -1,4 +1,9 @@
-"""Another ledger, read as a stranger's: never changed, and checked before it is believed."""
+"""Open another ledger as the source of an import.
+
+A source is untrusted: it is opened read-only, links and special files are refused, its tables must
+be those that labledger creates, and its rows are verified before anything is imported. A ledger of
+an older revision is upgraded in a copy.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +39,14 @@ _UNREADABLE = (
     TypeError,
     ValueError,
 )
-"""What reading rows raises that no labledger wrote."""
+"""Exceptions from reading rows that labledger did not write."""
 
 
 class SourceStore(ArtifactStore):
-    """The store beside a source: only regular files that lie in it, not what links lead to."""
+    """The artifact store of a source: only regular files in its folder, no links."""
 
     def path(self, sha256: str) -> Path:
-        """Raises `OSError` for what is no regular file, or lies elsewhere."""
+        """Return the path of an artifact. Raises `OSError` unless it is a regular file inside."""
         path = super().path(sha256)
         kind = os.lstat(path).st_mode
         if not stat.S_ISREG(kind) or not path.resolve().is_relative_to(self.root.resolve()):
@@ -57,26 +62,26 @@ class SourceStore(ArtifactStore):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One state of another ledger."""
+    """A snapshot of another ledger."""
 
     path: Path
-    """The file, as it was named."""
+    """The ledger file, as given."""
     connection: Connection
     store: ArtifactStore
     has_artifacts: bool = True
-    """False where it was made from records alone: then missing artifacts are no findings."""
+    """False if it was rebuilt from mirrors: then missing artifacts are not findings."""
 
     def run_ids(self) -> list[str]:
-        """Its runs, the oldest first."""
-        found = self.connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no")
-        return list(found.scalars())
+        """Return the ids of its runs, the oldest first."""
+        rows = self.connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no")
+        return list(rows.scalars())
 
     def regrades(self, run_id: str) -> Regrades | None:
-        """Which run a run of it judges again; None for one whose agents ran."""
+        """Return what a regrading regrades; None for a run whose agents ran."""
         return gradings.regrades(self.connection, run_number(self.connection, run_id))
 
     def refuse_live(self, run_ids: Sequence[str], is_dead: Callable[[Owner], bool]) -> None:
-        """Raise `LeaseHeld` where a coordinator is at work on one of these runs."""
+        """Raise `LeaseHeld` if a coordinator is writing one of these runs."""
         now = clock.utc_now()
         for run_id in run_ids:
             run_no = run_number(self.connection, run_id)
@@ -85,11 +90,11 @@ class Source:
                 raise LeaseHeld(
                     f"run {run_id} of {self.path} is being written by process {held.owner.pid} on "
                     f"{held.owner.machine}; its lease lasts until {held.expires_at}",
-                    hint="import it when it has stopped; --run chooses other runs",
+                    hint="import it when it has stopped; --run selects other runs",
                 )
 
     def verify(self, run_ids: Sequence[str]) -> Verification:
-        """Look for what was changed since it was committed, and for what no labledger commits."""
+        """Check for changes since the commits, and for rows that labledger never commits."""
         store = self.store if self.has_artifacts else None
         try:
             with translated("verify the source", self.path):
@@ -102,18 +107,18 @@ class Source:
 
 
 @contextmanager
-def opened(path: Path, store: Path, scratch: Path) -> Iterator[Source]:
-    """Read the ledger at `path`; one of an older revision is upgraded as a copy in `scratch`.
+def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[Source]:
+    """Open the ledger at `path`; one of an older revision is upgraded in a copy in `scratch`.
 
-    Raises `LedgerMissing`, `LedgerTooNew`, and `LedgerError` for what is no ledger.
+    Raises `LedgerMissing`, `LedgerTooNew`, and `LedgerError` for a file that is not a ledger.
     """
     _refuse_irregular(path)
-    found = _revision(path)
-    place = path
-    if found in migrate.REVISIONS and found != migrate.HEAD:
-        place = migrate.backup(path, scratch / "upgraded.sqlite")
-        migrate.upgrade(place)
-    engine = readonly_engine(place)
+    revision = _revision(path)
+    readable_path = path
+    if revision in migrate.REVISIONS and revision != migrate.HEAD:
+        readable_path = migrate.backup(path, scratch / "upgraded.sqlite")
+        migrate.upgrade(readable_path)
+    engine = readonly_engine(readable_path)
     try:
         with translated("open the source", path), engine.connect() as connection:
             migrate.check_revision(connection, path)
@@ -124,7 +129,7 @@ def opened(path: Path, store: Path, scratch: Path) -> Iterator[Source]:
 
 
 def _revision(path: Path) -> str | None:
-    """The source's revision. What is said of a lab's own ledger is no help with a source."""
+    """Return the source's revision, with a hint that suits a source if it has none."""
     try:
         return migrate.current(path)
     except (LedgerMissing, NotALedger) as error:
@@ -133,7 +138,7 @@ def _revision(path: Path) -> str | None:
 
 
 def _refuse_irregular(path: Path) -> None:
-    """Raise where the file, or one that SQLite reads with it, is a link or no file."""
+    """Raise `LedgerError` if the file, or one that SQLite reads with it, is not a regular file."""
     for name in ("", "-wal", "-shm", "-journal"):
         file = path.with_name(path.name + name)
         try:
@@ -150,11 +155,11 @@ def _refuse_irregular(path: Path) -> None:
 def _require_same_tables(connection: Connection, path: Path) -> None:
     """Raise `LedgerError` unless the tables and their constraints are those of a new ledger.
 
-    With them SQLite's own check of the file tells every value that the columns do not allow.
+    Then SQLite's own integrity check detects every value that the columns do not allow.
     """
-    found = dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
+    statements = dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
     for name, sql in _tables().items():
-        if found.get(name) != sql:
+        if statements.get(name) != sql:
             raise LedgerError(
                 f"{path} is not as labledger makes a ledger: {name} is another or missing",
                 hint="import the ledger that this one was made from",
@@ -163,7 +168,7 @@ def _require_same_tables(connection: Connection, path: Path) -> None:
 
 @cache
 def _tables() -> dict[str, str]:
-    """The statements that made the tables of a new ledger, by name."""
+    """Return the CREATE statements of a new ledger's tables and indexes, by name."""
     with TemporaryDirectory(prefix="labledger-") as scratch:
         fresh = Path(scratch) / "fresh.sqlite"
         migrate.upgrade(fresh)

@@ -1,4 +1,8 @@
-"""Committed rows back into records, a slot at a time, in flat memory."""
+"""Turn committed rows back into records, one slot at a time.
+
+The lines are byte for byte those that the commit's digests were taken over. Memory does not grow
+with the run. Mirrors, exports and verification read through this module.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +86,7 @@ _STAMP_END = 6
 
 
 class Rows(Protocol):
-    """What rows are asked of: a connection."""
+    """The part of a connection that is needed here."""
 
     def exec_driver_sql(self, sql: str, params: tuple[Any, ...], /) -> Iterable[Any]:
         """Return the rows of a query."""
@@ -90,7 +94,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit as it stands in the ledger, and the records that its rows make."""
+    """A row of `slot_commit`, and the records made from the slot's rows."""
 
     slot_commit_id: str
     epoch: int
@@ -98,17 +102,17 @@ class Commit:
     payload_digest: str
     chain_digest: str
     has_trial: bool
-    """Whether there is a row of `trial`; then `records` have a trial record."""
+    """Whether there is a row of `trial`; if so, `records` contain a trial record."""
     records: SlotRecords
 
 
 def commits(
     connection: Rows, run_id: str, run_no: int, start: int, stop: int | None
 ) -> Iterator[Commit]:
-    """The commits of a run's slots `start` to `stop` (not included), in order."""
+    """Yield the commits of a run's slots `start` to `stop` (exclusive), in order."""
     end = _NO_STOP if stop is None else stop
     sources = {
-        kind: _Aligned(lines(connection, kind, run_id, run_no, start, stop))
+        kind: _Aligned(lines_by_slot(connection, kind, run_id, run_no, start, stop))
         for kind in RECORD_KINDS
     }
     for row in connection.exec_driver_sql(_COMMITS_SQL, (run_no, start, end)):
@@ -125,7 +129,7 @@ def commits(
         yield Commit(commit_id, epoch, committed_at, payload, link, bool(has_trial), records)
 
 
-def lines(
+def lines_by_slot(
     connection: Rows,
     kind: str,
     run_id: str,
@@ -133,15 +137,15 @@ def lines(
     start: int,
     stop: int | None = None,
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The records of one of `RECORD_KINDS` as (schedule_idx, lines), for slots that have any."""
+    """Yield (schedule_idx, lines) of one of `RECORD_KINDS` for each slot that has any."""
     end = _NO_STOP if stop is None else stop
-    found = connection.exec_driver_sql(_SQL[kind], (run_no, start, end))
-    for idx, group in groupby(found, key=itemgetter(0)):
+    result = connection.exec_driver_sql(_SQL[kind], (run_no, start, end))
+    for idx, group in groupby(result, key=itemgetter(0)):
         yield idx, _LINES[kind](run_id, list(group))
 
 
 class _Aligned:
-    """Lines by slot, asked for in slot order."""
+    """Lines by slot, which must be requested in slot order."""
 
     def __init__(self, source: Iterator[tuple[int, tuple[str, ...]]]) -> None:
         self._source = source
@@ -152,9 +156,9 @@ class _Aligned:
             self._next = next(self._source, None)
         if self._next is None or self._next[0] != idx:
             return ()
-        found = self._next[1]
+        lines = self._next[1]
         self._next = next(self._source, None)
-        return found
+        return lines
 
 
 def _stamp(run_id: str, row: Any) -> record_lines.Stamp:
@@ -165,7 +169,7 @@ def _stamp(run_id: str, row: Any) -> record_lines.Stamp:
 def _make_stamp(
     run_id: str, idx: int, attempt: int, ended_at: str, variant_id: str, task_id: str, repl_idx: int
 ) -> record_lines.Stamp:
-    """Return what a slot's records of several kinds share; they are made one after the other."""
+    """Return the fields that a slot's records share; cached, as kinds are read side by side."""
     ids = TrialIds.of(run_id, Slot(idx, variant_id, task_id, repl_idx))
     return record_lines.Stamp(ids, idx, slot_commit_id(run_id, idx), attempt, ended_at)
 
@@ -182,13 +186,13 @@ def _trial_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
 
 
 def _metric_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
-    found = [rows.MetricRow._make(row[_STAMP_END:]) for row in group]
-    return tuple(record_lines.metric_lines(_stamp(run_id, group[0]), found))
+    metrics = [rows.MetricRow._make(row[_STAMP_END:]) for row in group]
+    return tuple(record_lines.metric_lines(_stamp(run_id, group[0]), metrics))
 
 
 def _event_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
-    found = [rows.EventRow._make(row[_STAMP_END:]) for row in group]
-    return tuple(record_lines.event_lines(_stamp(run_id, group[0]), found))
+    events = [rows.EventRow._make(row[_STAMP_END:]) for row in group]
+    return tuple(record_lines.event_lines(_stamp(run_id, group[0]), events))
 
 
 _LINES = {

@@ -1,4 +1,8 @@
-"""Counts and means over a run's committed slots, read inside the caller's snapshot."""
+"""Count a run's committed slots per variant, and average their primary metrics.
+
+All queries run inside the caller's snapshot. Counts are taken from `slot_outcome`, as the views
+do. `LedgerReader` is the caller.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def _filtered(column: str, words: Iterable[str]) -> str:
 
 
 _STATUSES, _VERDICTS = [*map(str, SlotStatus)], [*map(str, Verdict)]
-# Filters count in one walk along the key; a group by status and verdict would sort every slot.
+# FILTER counts in one pass along the key; GROUP BY status and verdict would sort every slot.
 _COUNTS_SQL = f"""
 SELECT variant_idx, count(*), total(passed = 1), total(passed = 0),
   {_filtered("status", _STATUSES)}, {_filtered("verdict", _VERDICTS)}
@@ -58,47 +62,47 @@ JOIN run_variant
 WHERE score.run_no = ? AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'"""
 
 
-def counts(connection: Connection, run_no: int) -> list[VariantCounts]:
-    """How far each variant is, in the order of the experiment."""
+def variant_counts(connection: Connection, run_no: int) -> list[VariantCounts]:
+    """Return the counts of each variant, in the order of the experiment."""
     scheduled = dict(map(tuple, connection.exec_driver_sql(_SCHEDULED_SQL, (run_no,))))
-    found = [
+    counts_by_idx = [
         VariantCounts(variant.variant_id, scheduled.get(idx, 0))
         for idx, variant in enumerate(variants(connection, run_no))
     ]
     for idx, committed, passed, not_passed, *numbers in connection.exec_driver_sql(
         _COUNTS_SQL, (run_no,)
     ):
-        found[idx] = replace(
-            found[idx],
+        counts_by_idx[idx] = replace(
+            counts_by_idx[idx],
             committed=committed,
-            statuses=_more_than_none(_STATUSES, numbers[: len(_STATUSES)]),
-            verdicts=_more_than_none(_VERDICTS, numbers[len(_STATUSES) :]),
+            statuses=_without_zeros(_STATUSES, numbers[: len(_STATUSES)]),
+            verdicts=_without_zeros(_VERDICTS, numbers[len(_STATUSES) :]),
             passes=PassCounts(int(passed), int(not_passed)),
         )
-    return found
+    return counts_by_idx
 
 
-def _more_than_none(words: Iterable[str], numbers: Iterable[int]) -> dict[str, int]:
+def _without_zeros(words: Iterable[str], numbers: Iterable[int]) -> dict[str, int]:
     return {word: number for word, number in zip(words, numbers, strict=True) if number}
 
 
 def consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:
-    """For each variant, its committed slots since the last `completed` one, but pruned ones."""
-    found = connection.exec_driver_sql(_FAILURES_SQL, (run_no,)).all()
-    return dict(map(tuple, found))
+    """Return each variant's committed slots since its last `completed` one, without pruned ones."""
+    rows = connection.exec_driver_sql(_FAILURES_SQL, (run_no,)).all()
+    return dict(map(tuple, rows))
 
 
 def primary_metrics(connection: Connection, run_no: int) -> dict[str, PrimaryMetric]:
-    """The mean primary metric of each variant whose scored slots all have the same one.
+    """Return the mean primary metric of each variant whose scored slots all have the same one.
 
-    The sum is exact (`math.fsum`), so that the mean is the same whatever the order.
+    The sum is exact (`math.fsum`), so that the mean does not depend on the order.
     """
     values: dict[str, dict[str, list[float]]] = {}
     for variant_id, name, value in connection.exec_driver_sql(_METRICS_SQL, (run_no,)):
         values.setdefault(variant_id, {}).setdefault(name, []).append(value)
     return {
-        variant_id: PrimaryMetric(name, math.fsum(found) / len(found))
+        variant_id: PrimaryMetric(name, math.fsum(numbers) / len(numbers))
         for variant_id, named in values.items()
         if len(named) == 1
-        for name, found in named.items()
+        for name, numbers in named.items()
     }

@@ -165,7 +165,7 @@ class _Checker:
         def messages() -> Iterator[tuple[None, str]]:
             assert self._store is not None
             yield from ((None, m) for m in frozen.problems(self._connection, self._store, run_no))
-            for name, root_id in gradings.without_root(self._connection):
+            for name, root_id in gradings.find_orphan_regradings(self._connection):
                 if name == run_id:
                     yield None, f"it regrades {root_id}, which the ledger does not hold"
 

@@ -1,7 +1,8 @@
-"""The ledger's raw views: what was recorded, with each row's run, variant and task beside it.
+"""The ledger's record views: one row for each stored row, joined with run, variant and task.
 
-A row's run is the one whose agent ran: of a run that was graded again, the rows of the generation
-that counts stand under its own id. Records say the ids of the run that holds them.
+`run_id` is the run whose agents ran. For a run that was graded again, the rows are those of its
+current grading, under the id of that run; the ids in `record` are those of the regrading.
+`labledger verify` compares the stored SQL with this text: it changes only with a migration.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from labledger.passing import PASSED_SQL
 @dataclass(frozen=True, slots=True)
 class View:
     comment: str
-    """What one row is, in a line."""
+    """What one row is, in one line that begins with ``one row per``."""
     sql: str
 
     def statement(self, name: str) -> str:
-        """Return the SQL that creates it."""
+        """Return the SQL that creates the view under `name`."""
         return f"CREATE VIEW {name} AS {self.sql.strip()}"
 
 
@@ -47,11 +48,11 @@ JOIN run ON run.run_id = grading.root_id"""
 
 
 _SOURCES = {"score": "score INDEXED BY ix_score_outcome"}
-"""Left to itself, SQLite reads whole records where it only counts verdicts."""
+"""Without the hint, SQLite reads whole records even to count verdicts."""
 
 
 def _per_slot(table: str, columns: str, joins: str = "", runs: str = _COUNTED) -> str:
-    """A SELECT over the rows of `table` that says of each whose it is."""
+    """Return a SELECT over `table` that adds run, slot, trial, variant and task to each row."""
     source = _WHO_FROM.format(table, runs).replace(table, _SOURCES.get(table, table), 1)
     return f"SELECT\n{_WHO.format(table)}\n{columns}\nFROM {source}\n{joins}"
 
@@ -59,7 +60,7 @@ def _per_slot(table: str, columns: str, joins: str = "", runs: str = _COUNTED) -
 GENERATIONS = """\
     (SELECT count(*) FROM grading WHERE grading.root_id = run.run_id) AS generations,
     (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) AS generation"""
-"""How many gradings a run has, and which counts."""
+"""The number of gradings of a run, and the number of its current grading."""
 
 GRADING_ID = "grading.root_id || '.g' || grading.generation AS grading_id"
 COUNTS = "EXISTS (SELECT 1 FROM counted WHERE counted.run_no = grading.run_no) AS counts"
@@ -86,7 +87,7 @@ _FIRST_VERDICT = """\
 
 RAW: dict[str, View] = {
     "runs": View(
-        "one row a run: what it is, how far it is, who owns it",
+        "one row per run: its experiment, progress and owner",
         f"""
 SELECT
     run.run_id, run.experiment_id, run.name, schedule_progress.status, run.created_at,
@@ -103,7 +104,7 @@ JOIN schedule_progress ON schedule_progress.run_no = run.run_no
 LEFT JOIN lease ON lease.run_no = run.run_no""",
     ),
     "trials": View(
-        "one row a committed slot: how its trial went; times are null where nothing was run",
+        "one row per committed slot: how its trial ended; times are null if nothing ran",
         _per_slot(
             "slot_commit",
             f"""\
@@ -124,7 +125,7 @@ LEFT JOIN score
         ),
     ),
     "attempts": View(
-        "one row a container that ran for a committed slot, retried ones too",
+        "one row per container that ran for a committed slot, including retried ones",
         _per_slot(
             "attempt",
             """\
@@ -134,14 +135,14 @@ LEFT JOIN score
         ),
     ),
     "scores": View(
-        "one row a score: the grader's verdict and primary metric, and the whole record as JSON",
+        "one row per score: the grader's verdict and primary metric, and the whole record as JSON",
         _per_slot(
             "score",
             f"{_SCORE.format(_COUNTED_GENERATION)}\n    score.record",
         ),
     ),
     "all_scores": View(
-        "one row a score of every generation of a run, with the verdict of the first beside it",
+        "one row per score of every generation of a run, with the verdict of the first generation",
         _per_slot(
             "score",
             f"{_SCORE.format('grading.generation')}\n    {GRADING_ID}, {COUNTS},\n"
@@ -150,7 +151,7 @@ LEFT JOIN score
         ),
     ),
     "predictions": View(
-        "one row a prediction: what the agent answered, and the whole record as JSON",
+        "one row per prediction: what the agent answered, and the whole record as JSON",
         _per_slot(
             "prediction",
             """\
@@ -159,15 +160,15 @@ LEFT JOIN score
         ),
     ),
     "metrics_long": View(
-        "one row a metric of a trial; `value` is a number or text",
+        "one row per metric of a trial; `value` is a number or text",
         _per_slot("metric", "    metric.row_seq, metric.metric_id, metric.source, metric.value"),
     ),
     "events": View(
-        "one row an event that an agent reported; `body` is the event as JSON",
+        "one row per event that an agent reported; `body` is the event as JSON",
         _per_slot("event", "    event.row_seq, event.type, event.body"),
     ),
     "evidence": View(
-        "one row an attempt: references to its inputs, outputs and logs as JSON",
+        "one row per attempt: references to its inputs, outputs and logs as JSON",
         _per_slot(
             "evidence_record",
             """\
@@ -177,4 +178,4 @@ LEFT JOIN score
         ),
     ),
 }
-"""The views of what was recorded, row by row."""
+"""The record views by name."""

@@ -69,14 +69,14 @@ def open_place(lab: Lab, place: Place) -> Iterator[Source]:
         if place.ledger is None:
             ledger = scratch / "mirrors.sqlite"
             _rebuild(place.folder, ledger)
-            with source.opened(ledger, place.artifacts, scratch) as made:
+            with source.open_source_ledger(ledger, place.artifacts, scratch) as made:
                 yield replace(made, path=place.folder, has_artifacts=False)
             return
         if lab.ledger.exists() and place.ledger.samefile(lab.ledger):
             message = "it is this lab's own ledger"
             hint = "choose the lab to import into with --lab-dir"
             raise InvalidInput("the import", [Problem(str(place.ledger), message, hint=hint)])
-        with source.opened(place.ledger, place.artifacts, scratch) as opened:
+        with source.open_source_ledger(place.ledger, place.artifacts, scratch) as opened:
             yield opened
 
 

@@ -13,7 +13,7 @@ from labledger.export import chain_file, mirrors, summary
 from labledger.ledger import gradings, histories, migrate
 from labledger.ledger.connection import Connection
 from labledger.ledger.engine import readonly_engine, translated
-from labledger.ledger.histories import History, Standing
+from labledger.ledger.histories import History, RunRelation
 from labledger.ledger.importing import references, refuse_busy
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.source import Source
@@ -33,7 +33,7 @@ class Imported:
     """A run of the source, and what came of it."""
 
     run_id: str
-    standing: Standing
+    standing: RunRelation
     """How it stood to this ledger before."""
     total: int
     committed: int
@@ -123,7 +123,7 @@ def _compare(lab: Lab, opened: Source, chosen: Sequence[str]) -> list[History]:
             target = None
         found = [histories.compare(opened.connection, target, run_id) for run_id in chosen]
         for history in found:
-            if target is not None and history.standing is Standing.GROWN:
+            if target is not None and history.standing is RunRelation.GROWN:
                 refuse_busy(target, history, clock.utc_now(), is_dead)
         return found
 
@@ -140,7 +140,7 @@ def _reading(path: Path) -> Iterator[Connection]:
 
 
 def _refuse_conflicts(lab: Lab, opened: Source, found: Sequence[History]) -> None:
-    conflicts = [history for history in found if history.standing is Standing.CONFLICT]
+    conflicts = [history for history in found if history.standing is RunRelation.CONFLICT]
     if conflicts:
         listed = [f"  {history.run_id}: {history.difference}" for history in conflicts[:_SHOWN]]
         head = f"{lab.ledger} holds other histories under the same names as {opened.path}"
@@ -159,7 +159,7 @@ def _require_roots(lab: Lab, opened: Source, chosen: Sequence[str]) -> None:
             continue
         try:
             with _reading(lab.ledger) as target:
-                problem = gradings.not_upon(target, found)
+                problem = gradings.root_mismatch(target, found)
         except LedgerMissing:
             problem = f"it regrades {found.root_id}, which is not there"
         if problem is not None:
@@ -178,7 +178,7 @@ def _require_artifacts(lab: Lab, opened: Source, found: Sequence[History]) -> No
         except LedgerMissing:
             reader = None
         for history in found:
-            if history.standing is Standing.SAME:
+            if history.standing is RunRelation.SAME:
                 continue
             for digests in references(opened, history.run_id, history.here):
                 for sha256 in digests:
@@ -204,7 +204,7 @@ def _bring_all(
     ):
         for run_id in chosen:
             done = _bring(writer, opened, run_id)
-            if done.standing is Standing.CONFLICT:
+            if done.standing is RunRelation.CONFLICT:
                 raise LedgerError(f"run {run_id} was begun here meanwhile; it was not imported")
             _mirror(lab, reader, run_id)
             yield done
@@ -214,7 +214,7 @@ def _bring(writer: LedgerWriter, opened: Source, run_id: str) -> Imported:
     with _reading(writer.path) as target:
         before = histories.compare(opened.connection, target, run_id)
     missing = 0
-    if before.standing in (Standing.NEW, Standing.GROWN):
+    if before.standing in (RunRelation.NEW, RunRelation.GROWN):
         missing = writer.bring_artifacts(opened, run_id, before.here)
     return _imported(writer.bring_run(opened, run_id, is_dead), missing)
 

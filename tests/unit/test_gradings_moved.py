@@ -15,7 +15,7 @@ from labledger.analysis.query import query
 from labledger.api import open_ledger
 from labledger.errors import LedgerError
 from labledger.ledger.engine import DRIVER
-from labledger.ledger.histories import Standing
+from labledger.ledger.histories import RunRelation
 from labledger.ledger.tables import metadata
 from labledger.ledger.verify import verify
 from labledger.records import RunStatus
@@ -44,7 +44,7 @@ def here(tmp_path: Path) -> Lab:
     return Lab(tmp_path / "here" / ".lab")
 
 
-def standings(found: list[Imported]) -> dict[str, Standing]:
+def standings(found: list[Imported]) -> dict[str, RunRelation]:
     return {each.run_id: each.standing for each in found}
 
 
@@ -114,13 +114,13 @@ def test_what_does_not_fit_is_found(there: Path, statement: str, run_id: str, wo
 def test_runs_arrive_with_their_regradings(there: Path, here: Lab) -> None:
     """Roots first; what counts there counts here; once more changes nothing."""
     found = import_runs(here, there)
-    assert standings(found) == dict.fromkeys(["run-1", REGRADED, "run-1.g3"], Standing.NEW)
+    assert standings(found) == dict.fromkeys(["run-1", REGRADED, "run-1.g3"], RunRelation.NEW)
     assert passes(here.ledger) == passes(there / "ledger.sqlite") == [("run-1", 2, 1)]
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
     for run_id in ("run-1", REGRADED, "run-1.g3"):
         assert rows(here.root, run_id) == rows(there, run_id)
     assert verify_lab(here, None).findings == ()
-    assert set(standings(import_runs(here, there)).values()) == {Standing.SAME}
+    assert set(standings(import_runs(here, there)).values()) == {RunRelation.SAME}
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
 
 
@@ -154,7 +154,7 @@ def test_a_regrading_without_its_root_is_refused(there: Path, here: Lab) -> None
     assert not here.ledger.exists()
     import_runs(here, there, ["run-1"])
     assert graded.counted(here.ledger) == {"run-1": "run-1"}
-    assert standings(import_runs(here, there, [REGRADED])) == {REGRADED: Standing.NEW}
+    assert standings(import_runs(here, there, [REGRADED])) == {REGRADED: RunRelation.NEW}
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
 
 
@@ -179,7 +179,7 @@ def test_a_regrading_that_has_grown_counts_when_it_is_whole(there: Path, here: L
         for idx in (2, 3):
             writer.commit_result(lease, kit.result(idx, "run-1.g3"))
         writer.release_lease(lease, RunStatus.COMPLETED)
-    assert standings(import_runs(here, there))["run-1.g3"] is Standing.GROWN
+    assert standings(import_runs(here, there))["run-1.g3"] is RunRelation.GROWN
     assert graded.counted(here.ledger) == {"run-1": "run-1.g3"}
     assert verify(here.ledger).is_clean
 
@@ -191,7 +191,7 @@ def test_mirrors_of_a_regrading_are_brought_after_its_root(
     with open_ledger(there / "ledger.sqlite") as ledger:
         for run_id in ("run-1", REGRADED):
             ledger.export(run_id, "all", tmp_path / run_id)
-    with pytest.raises(LedgerError, match="regrades run-1, which is not there"):
+    with pytest.raises(LedgerError, match="regrades run-1, which the ledger does not have"):
         import_runs(here, tmp_path / REGRADED, without_artifacts=True)
     for run_id in ("run-1", REGRADED):
         import_runs(here, tmp_path / run_id, without_artifacts=True)

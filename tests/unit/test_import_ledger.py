@@ -27,7 +27,7 @@ from labledger.export import chain_file, mirrors
 from labledger.faults import VARIABLE
 from labledger.ledger import migrate
 from labledger.ledger.engine import DRIVER
-from labledger.ledger.histories import Standing
+from labledger.ledger.histories import RunRelation
 from labledger.ledger.reader import LedgerReader
 from labledger.records import Artifact, Metric, RunStatus, SlotStatus
 from labledger.runner.importing import Imported, import_runs
@@ -68,7 +68,7 @@ def here(tmp_path: Path) -> Lab:
     return Lab(tmp_path / "here" / ".lab")
 
 
-def standings(found: list[Imported]) -> list[tuple[str, Standing]]:
+def standings(found: list[Imported]) -> list[tuple[str, RunRelation]]:
     return [(each.run_id, each.standing) for each in found]
 
 
@@ -77,7 +77,7 @@ def standings(found: list[Imported]) -> list[tuple[str, Standing]]:
 
 def test_a_run_arrives_as_it_is(there: Path, here: Lab) -> None:
     """Every row, digest and artifact is carried, large ones as files, and all of it verifies."""
-    assert standings(import_runs(here, there)) == [(kit.RUN, Standing.NEW)]
+    assert standings(import_runs(here, there)) == [(kit.RUN, RunRelation.NEW)]
     assert rows(here.root) == rows(there)
     report = verify_lab(here, None)
     assert (report.slots, report.findings) == (6, ())
@@ -102,7 +102,7 @@ def test_once_more_changes_nothing(there: Path, here: Lab) -> None:
     import_runs(here, there)
     before = rows(here.root)
     stamps = {path: path.stat().st_mtime_ns for path in here.root.glob("runs/**/*")}
-    assert standings(import_runs(here, there)) == [(kit.RUN, Standing.SAME)]
+    assert standings(import_runs(here, there)) == [(kit.RUN, RunRelation.SAME)]
     assert rows(here.root) == before
     assert {path: path.stat().st_mtime_ns for path in here.root.glob("runs/**/*")} == stamps
 
@@ -112,14 +112,14 @@ def test_two_labs_become_one_both_ways(there: Path, here: Lab) -> None:
     begin(here.root, "ours", 3)
     begin(there, "theirs", 4)
     assert standings(import_runs(here, there)) == [
-        (kit.RUN, Standing.NEW),
-        ("theirs", Standing.NEW),
+        (kit.RUN, RunRelation.NEW),
+        ("theirs", RunRelation.NEW),
     ]
     back = dict(standings(import_runs(Lab(there), here.root)))
     assert back == {
-        "ours": Standing.NEW,
-        kit.RUN: Standing.SAME,
-        "theirs": Standing.SAME,
+        "ours": RunRelation.NEW,
+        kit.RUN: RunRelation.SAME,
+        "theirs": RunRelation.SAME,
     }
     for run_id in ("ours", "theirs", kit.RUN):
         assert rows(here.root, run_id) == rows(there, run_id)
@@ -133,7 +133,7 @@ def test_what_a_run_has_grown_by_is_brought(here: Lab, tmp_path: Path) -> None:
     import_runs(here, there)
     go_on(there, kit.RUN, 4)
     [grown] = import_runs(here, there)
-    assert (grown.standing, grown.here, grown.committed) == (Standing.GROWN, 2, 4)
+    assert (grown.standing, grown.here, grown.committed) == (RunRelation.GROWN, 2, 4)
     mine, theirs = rows(here.root), rows(there)
     [progress], [original] = mine.pop("schedule_progress"), theirs.pop("schedule_progress")
     assert mine == theirs
@@ -149,7 +149,7 @@ def test_a_run_that_is_further_here_stays(here: Lab, tmp_path: Path) -> None:
     go_on(here.root, kit.RUN, 4)
     before = rows(here.root)
     [found] = import_runs(here, there)
-    assert (found.standing, found.here, found.committed) == (Standing.SAME, 4, 2)
+    assert (found.standing, found.here, found.committed) == (RunRelation.SAME, 4, 2)
     assert rows(here.root) == before
 
 
@@ -184,7 +184,7 @@ def test_only_the_named_runs_are_brought(there: Path, here: Lab) -> None:
         import_runs(here, there, ["theirs", "their"])
     assert refused.value.hint == f"its newest runs: theirs, {kit.RUN}"
     assert not here.root.exists()
-    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", Standing.NEW)]
+    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_source_is_named_in_four_ways(
 def test_a_dry_run_writes_nothing(there: Path, here: Lab) -> None:
     """It says what would come, and neither lab changes."""
     before = contents(there)
-    assert standings(import_runs(here, there, dry_run=True)) == [(kit.RUN, Standing.NEW)]
+    assert standings(import_runs(here, there, dry_run=True)) == [(kit.RUN, RunRelation.NEW)]
     assert not here.root.exists()
     assert contents(there) == before
 
@@ -236,7 +236,7 @@ def test_a_run_that_is_being_written_is_refused(here: Lab, tmp_path: Path) -> No
         lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
         with pytest.raises(LeaseHeld, match="being written by process 4711 on here"):
             import_runs(here, there)
-        assert standings(import_runs(here, there, ["idle"])) == [("idle", Standing.SAME)]
+        assert standings(import_runs(here, there, ["idle"])) == [("idle", RunRelation.SAME)]
         writer.commit_result(lease, kit.result(2))
         writer.release_lease(lease, RunStatus.INTERRUPTED)
     with kit.open_writer(here.ledger) as writer:
@@ -244,7 +244,7 @@ def test_a_run_that_is_being_written_is_refused(here: Lab, tmp_path: Path) -> No
         with pytest.raises(LeaseHeld, match="belongs to process 4711"):
             import_runs(here, there)
         writer.release_lease(lease, RunStatus.INTERRUPTED)
-    assert standings(import_runs(here, there))[0] == (kit.RUN, Standing.GROWN)
+    assert standings(import_runs(here, there))[0] == (kit.RUN, RunRelation.GROWN)
 
 
 def test_finished_results_here_are_not_lost(here: Lab, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_another_run_of_the_same_name_is_refused(there: Path, here: Lab) -> None
     with pytest.raises(LedgerError, match=r"run-1: its created_at is .* there and .* here"):
         import_runs(here, there)
     assert rows(here.root) == before
-    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", Standing.NEW)]
+    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
 
 
 def test_histories_that_part_are_refused(here: Lab, tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_clean_run_beside_a_tampered_one_is_brought(there: Path, here: Lab) ->
     """Only the runs that are asked for need to verify."""
     begin(there, "theirs", 2)
     kit.tamper(there / "ledger.sqlite", "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
-    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", Standing.NEW)]
+    assert standings(import_runs(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,7 @@ def test_an_older_source_is_upgraded_as_a_copy(there: Path, here: Lab) -> None:
     expected = rows(there)
     kit.make_older(there / "ledger.sqlite", "0001")
     before = contents(there)
-    assert standings(import_runs(here, there)) == [(kit.RUN, Standing.NEW)]
+    assert standings(import_runs(here, there)) == [(kit.RUN, RunRelation.NEW)]
     assert contents(there) == before
     assert migrate.current(there / "ledger.sqlite") == "0001"
     assert rows(here.root) == expected

@@ -18,7 +18,7 @@ from labledger.errors import InvalidInput, LabLedgerError, LedgerError, LedgerMi
 from labledger.export import mirrors
 from labledger.export.chain_file import PATH as CHAIN
 from labledger.ledger import migrate
-from labledger.ledger.histories import Standing
+from labledger.ledger.histories import RunRelation
 from labledger.records import Artifact, Metric, RunStatus, SlotStatus
 from labledger.runner.importing import import_runs
 from labledger.runner.lab import Lab
@@ -69,7 +69,7 @@ def without_artifacts(lab: Path) -> dict[str, list[object]]:
 def test_mirrors_become_the_same_run(folder: Path, there: Path, here: Lab) -> None:
     """Every row and digest is made again, and only artifacts are missing, as verify says."""
     [found] = import_runs(here, folder, without_artifacts=True)
-    assert (found.standing, found.missing_artifacts) == (Standing.NEW, 4)
+    assert (found.standing, found.missing_artifacts) == (RunRelation.NEW, 4)
     assert without_artifacts(here.root) == without_artifacts(there)
     messages = verify_lab(here, None).findings
     assert len(messages) == 4
@@ -113,7 +113,7 @@ def test_without_their_artifacts_mirrors_are_refused(folder: Path, there: Path, 
     assert not here.root.exists()
     import_runs(here, there)
     [found] = import_runs(here, folder)
-    assert found.standing is Standing.SAME
+    assert found.standing is RunRelation.SAME
 
 
 def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: Lab, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: Lab, tmp_path: Pat
         with open_ledger(writer.path) as ledger:
             ledger.export(kit.RUN, "all", tmp_path / "mirrors")
     [found] = import_runs(here, tmp_path / "mirrors", without_artifacts=True)
-    assert (found.standing, found.here, found.committed) == (Standing.GROWN, 2, 3)
+    assert (found.standing, found.here, found.committed) == (RunRelation.GROWN, 2, 3)
     assert rows(here.root)["slot_commit"] == rows(there)["slot_commit"]
 
 

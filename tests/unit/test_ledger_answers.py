@@ -18,7 +18,7 @@ from answers_kit import Told, as_text, counts, summed
 from labledger.analysis.compare import compare
 from labledger.analysis.query import query, views
 from labledger.analysis.question import CompareOptions
-from labledger.ledger.columns import told as names_told
+from labledger.ledger.columns import documented_names
 from labledger.ledger.objects import VIEWS
 from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotStatus
@@ -407,7 +407,7 @@ def test_every_column_says_what_it_means(path: Path) -> None:
     assert all(meaning for view in found for meaning in view.meanings)
     columns = {name for view in found for name in view.columns}
     whole = {f"{view.name}.{name}" for view in found for name in view.columns}
-    assert names_told() <= columns | whole
+    assert documented_names() <= columns | whole
 
 
 WRITER = """

@@ -253,7 +253,7 @@ def test_a_log_that_is_lost_is_told(path: Path) -> None:
         writer.commit_result(lease, kit.result(1, evidence=(lost,), artifacts=()))
         writer.release_lease(lease, RunStatus.INTERRUPTED)
     ((*_, text),) = packed(path, Logs.FAILED, 1_000_000).values()
-    assert "holds no artifact" in text["problem"]
+    assert "has no artifact" in text["problem"]
 
 
 # -- what is not installed
