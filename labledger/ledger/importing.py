@@ -195,8 +195,8 @@ class ImportWriter(OwnerWriter):
             ) from error
         if copied_digest != sha256:
             raise LedgerError(
-                f"artifact {sha256} of {source.store.root} was changed: its digest is {copied_digest}; "
-                "its run was not imported"
+                f"artifact {sha256} of {source.store.root} was changed: "
+                f"its digest is {copied_digest}; its run was not imported"
             )
         return size
 
