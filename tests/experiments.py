@@ -199,7 +199,7 @@ class Project:
 
     def containers(self, run_id: str) -> dict[tuple[int, int], str]:
         """The names of all this run's containers, by slot and attempt."""
-        found = thread_engine().containers_with(self.labels(run_id))
+        found = thread_engine().containers_with_labels(self.labels(run_id))
         return {(int(c.labels[Labels.SLOT]), int(c.labels[Labels.ATTEMPT])): c.name for c in found}
 
     def labels(self, run_id: str) -> dict[str, str]:
@@ -214,7 +214,7 @@ class Project:
                 labels = {Labels.LEDGER: reader.ledger_id}
         except LedgerError:
             return
-        for container in thread_engine().containers_with(labels):
+        for container in thread_engine().containers_with_labels(labels):
             thread_engine().remove(container.container_id)
 
     # -- what a run left

@@ -11,30 +11,30 @@ from trial_kit import GRADER, Trials
 from labledger.ledger.lines import Stamp, slot_records
 from labledger.ledger.rows import slot_rows
 from labledger.records import JsonObject, TrialResult
-from labledger.trial.contract import Earlier, TrialSpec
+from labledger.trial.contract import StoredTrial, TrialSpec
 
 NEW_GRADER: JsonObject = {"digest": "2" * 64, "generation": 2}
 NOT_RUN = "echo the agent ran again >>/agentlab/workspace/ran; exit 9"
 """An agent that a regrading must not start."""
 
 
-def earlier_of(result: TrialResult) -> Earlier:
+def earlier_of(result: TrialResult) -> StoredTrial:
     """A committed trial as the ledger tells it."""
     stamp = Stamp(
         result.ids, result.schedule_idx, result.slot_commit_id, result.attempt, result.ended_at
     )
     (line,) = slot_records(result.status, stamp, slot_rows(1, [result])).trials
     contents = {a.sha256: a.content for a in result.artifacts if a.content is not None}
-    return Earlier(result.ids, json.loads(line), result.evidence[-1], contents)
+    return StoredTrial(result.ids, json.loads(line), result.evidence[-1], contents)
 
 
-def judging(spec: TrialSpec, earlier: Earlier) -> TrialSpec:
+def judging(spec: TrialSpec, earlier: StoredTrial) -> TrialSpec:
     """The same spec, but to judge an earlier trial again."""
-    return replace(spec, plan=replace(spec.plan, grader=NEW_GRADER), earlier=earlier)
+    return replace(spec, plan=replace(spec.plan, grader=NEW_GRADER), regraded_trial=earlier)
 
 
 def regraded_spec(
-    trials: Trials, result: TrialResult, *, earlier: Earlier | None = None, **settings: Any
+    trials: Trials, result: TrialResult, *, earlier: StoredTrial | None = None, **settings: Any
 ) -> TrialSpec:
     """The spec that judges a trial again."""
     spec = trials.spec(**{"agent": NOT_RUN, **settings})

@@ -15,7 +15,7 @@ from labledger.records import JsonObject, Slot, TrialResult
 from labledger.store import ArtifactStore
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels, PhasePlan, Sealing, TrialPlan, TrialSpec
-from labledger.trial.worker import remove_folder, run_trial
+from labledger.trial.worker import remove_folder, run_attempt
 
 BUSYBOX = "labledger/busybox:1"
 PYTHON = "labledger/python:3"
@@ -144,7 +144,7 @@ class Trials:
         return spec
 
     def run(self, *args: Any, **settings: Any) -> TrialResult:
-        return run_trial(self.spec(*args, **settings))
+        return run_attempt(self.spec(*args, **settings))
 
     def content(self, result: TrialResult, name: str) -> bytes:
         """What a trial's evidence holds under a name such as `agent_stdout`."""
@@ -166,7 +166,7 @@ class Trials:
 
     def containers(self) -> list[str]:
         """The names of all containers that these trials have on the engine."""
-        found = thread_engine().containers_with({Labels.LEDGER: self.ledger_id})
+        found = thread_engine().containers_with_labels({Labels.LEDGER: self.ledger_id})
         return sorted(container.name for container in found)
 
     def clear(self) -> None:

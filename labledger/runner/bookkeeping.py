@@ -232,18 +232,18 @@ class Bookkeeper:
         """Where the ledger's disk is full, hold dispatch back until it is not."""
         place = self.writer.path.parent
         # The ledger's log may be emptied with any write.
-        disks.look([place])
+        disks.check_disks([place])
         try:
             yield
         except LedgerFull as error:
-            disks.note_full(place)
+            disks.record_full(place)
             self.disk.begin(error.message)
 
 
 def _dispatches(specs: Sequence[TrialSpec]) -> list[Dispatch]:
     """What is to be journaled of these trials, once each new one is marked as not started."""
     for spec in specs:
-        if not spec.may_exist:
-            traces.mark_unstarted(spec.folder)
+        if not spec.container_may_exist:
+            traces.mark_not_started(spec.folder)
     now, host = clock.utc_now(), platform.node()
     return [Dispatch(s.slot.schedule_idx, s.attempt, s.container, host, now) for s in specs]

@@ -49,7 +49,7 @@ def clean(
             labels[Labels.RUN] = reader.run(run_id).run_id
         runs: dict[str, _Run] = {}
         found = []
-        for container in engine.containers_with(labels):
+        for container in engine.containers_with_labels(labels):
             name = container.labels.get(Labels.RUN, "")
             if name not in runs:
                 runs[name] = _Run.read(reader, name)
@@ -58,7 +58,7 @@ def clean(
         if judged.remove and not dry_run:
             if judged.attempt is not None:
                 folder = lab.run_folder(judged.run_id)
-                traces.withdraw(trial_folder(folder, *judged.attempt), _CLEANED)
+                traces.record_cancellation(trial_folder(folder, *judged.attempt), _CLEANED)
             engine.remove(judged.container_id)
     return found
 

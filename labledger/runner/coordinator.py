@@ -30,11 +30,11 @@ from labledger.runner.stopping import StopRequest
 from labledger.trial.collect import CONTAINER_KILLED
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import TrialSpec
-from labledger.trial.gate import NotStarted
+from labledger.trial.gate import StartRefused
 from labledger.trial.grading import DISK_FULL
 from labledger.trial.identity import find_container, kill_container
 from labledger.trial.regrading import is_carried_over
-from labledger.trial.uncollected import Uncollected
+from labledger.trial.uncollected import OutputUnreadable
 
 _POLL_S = 0.25
 _MOST_AT_ONCE = 256
@@ -180,7 +180,7 @@ class Coordinator:
     def _next_paid(self) -> TrialSpec | None:
         """The next trial whose container an earlier coordinator started."""
         while (spec := self.queue.next_again() or self._next_fresh()) is not None:
-            if spec.may_exist and _has_started(spec):
+            if spec.container_may_exist and _has_started(spec):
                 return spec
         return None
 
@@ -201,7 +201,7 @@ class Coordinator:
             spec, why = None, self.queue.never_ran(slot)
             if why is None:
                 spec = self.queue.spec(slot)
-                if self.books.pruning.is_pruned(slot.variant_id) and not spec.may_exist:
+                if self.books.pruning.is_pruned(slot.variant_id) and not spec.container_may_exist:
                     why = self.books.pruning.reason(slot.variant_id)
             if why is None:
                 return spec
@@ -285,7 +285,7 @@ class Coordinator:
     def _take(self, future: Future[TrialResult], spec: TrialSpec) -> None:
         try:
             result = future.result()
-        except NotStarted:
+        except StartRefused:
             return
         except EngineUnavailable as error:
             self.holds.engine.begin(error.message)
@@ -295,7 +295,7 @@ class Coordinator:
             self.holds.disk.begin(error.message)
             self._look_again(spec)
             return
-        except Uncollected as error:
+        except OutputUnreadable as error:
             self.trouble = Stop(StopCause.UNCOLLECTED, error.message)
             self._warn(error.message)
             return

@@ -7,7 +7,7 @@ from typing import Self
 from labledger.ledger.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotRecords, TrialIds
-from labledger.trial.contract import Earlier
+from labledger.trial.contract import StoredTrial
 
 _PREFIX = "artifact://sha256/"
 
@@ -31,7 +31,7 @@ class EarlierTrials:
         records = self._records(schedule_idx)
         return None if records.trials else records.reason or records.status.value
 
-    def trial(self, schedule_idx: int) -> Earlier:
+    def trial(self, schedule_idx: int) -> StoredTrial:
         """The trial of a slot that was run: its records, and the artifacts of its last attempt."""
         records = self._records(schedule_idx)
         (record,) = records.objects("trials")
@@ -39,7 +39,7 @@ class EarlierTrials:
         references = evidence["evidence"].values()
         digests = [reference.removeprefix(_PREFIX) for reference in references]
         contents = self._reader.small_artifacts(digests)
-        return Earlier(TrialIds(**record["ids"]), record, evidence, contents)
+        return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents)
 
     def _records(self, schedule_idx: int) -> SlotRecords:
         if self._last is None or self._last.schedule_idx != schedule_idx:

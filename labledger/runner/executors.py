@@ -10,9 +10,9 @@ from typing import TypeVar
 from labledger.records import TrialResult
 from labledger.runner.keeping import put_away
 from labledger.trial.contract import TrialSpec
-from labledger.trial.gate import StartGate, use_gate
-from labledger.trial.traces import tell_notes_to
-from labledger.trial.worker import discard_trial, run_trial, withdraw_trial
+from labledger.trial.gate import StartLimiter, use_limiter
+from labledger.trial.traces import report_restarts_to
+from labledger.trial.worker import cancel_attempt, remove_attempt, run_attempt
 
 MAX_AHEAD = 4
 
@@ -29,7 +29,7 @@ class LocalTrials:
     def __init__(self, width: int) -> None:
         self.width = width
         self.capacity = width + min(width, MAX_AHEAD)
-        self._gate = StartGate(width)
+        self._gate = StartLimiter(width)
         self._noted: SimpleQueue[tuple[TrialSpec, str]] = SimpleQueue()
         self._trials: Executor = ThreadPoolExecutor(
             self.capacity, "trial", initializer=self._begin_thread
@@ -37,8 +37,8 @@ class LocalTrials:
         self._discards: Executor = ThreadPoolExecutor(min(width, MAX_AHEAD), "discard")
 
     def _begin_thread(self) -> None:
-        use_gate(self._gate)
-        tell_notes_to(lambda spec, text: self._noted.put((spec, text)))
+        use_limiter(self._gate)
+        report_restarts_to(lambda spec, text: self._noted.put((spec, text)))
 
     @property
     def last_good(self) -> float:
@@ -46,14 +46,14 @@ class LocalTrials:
         return self._gate.last_good
 
     def submit(self, spec: TrialSpec) -> Future[TrialResult]:
-        return self._trials.submit(run_trial, spec)
+        return self._trials.submit(run_attempt, spec)
 
     def discard(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
         """Remove what a trial left on this machine; its folder may be kept."""
         return self._discards.submit(_discard, spec, keep_folder)
 
     def withdraw(self, spec: TrialSpec, why: str) -> Future[None]:
-        return self._discards.submit(withdraw_trial, spec, why)
+        return self._discards.submit(cancel_attempt, spec, why)
 
     def noted(self) -> list[tuple[TrialSpec, str]]:
         """Trials that are begun anew, and why, since this was last asked."""
@@ -69,12 +69,12 @@ class LocalTrials:
 
     def start_until(self, moment: float) -> None:
         """Let nothing be started or touched after a moment, until another one is named."""
-        self._gate.open_until(moment)
+        self._gate.allow_until(moment)
 
     @property
     def may_start(self) -> bool:
         """True while the run certainly belongs to this process."""
-        return self._gate.is_open
+        return self._gate.starting_allowed
 
     def abandon(self) -> None:
         """Stop watching the trials that run; their containers go on by themselves."""
@@ -98,6 +98,6 @@ def taken(queue: SimpleQueue[_T]) -> Iterator[_T]:
 
 
 def _discard(spec: TrialSpec, keep_folder: bool) -> None:
-    discard_trial(spec, keep_folder=keep_folder)
+    remove_attempt(spec, keep_folder=keep_folder)
     if keep_folder:
         put_away(spec.folder)

@@ -206,7 +206,7 @@ def _look_into(probes: ImageProbes, ref: str, image: str, document: JsonObject) 
         f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in wanted
     )
     try:
-        status, output = starting.patiently(lambda: probes.ask(image, f"{script}; true"))
+        status, output = starting.retry_engine_errors(lambda: probes.ask(image, f"{script}; true"))
     except EngineUnavailable:
         raise
     except LabLedgerError as error:

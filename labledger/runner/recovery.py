@@ -57,7 +57,7 @@ def sweep(reader: LedgerReader, run: RunInfo, folder: Path, keep: Keep, tell: Li
     try:
         engine = thread_engine()
         labels = {Labels.LEDGER: reader.ledger_id, Labels.RUN: run.run_id}
-        for container in engine.containers_with(labels):
+        for container in engine.containers_with_labels(labels):
             labelled = attempt_of(container.labels)
             if labelled is not None and is_durable(*labelled, run, staged):
                 engine.remove(container.container_id)
@@ -75,7 +75,7 @@ def sweep(reader: LedgerReader, run: RunInfo, folder: Path, keep: Keep, tell: Li
     for trial in traces.attempts(folder):
         idx, _, attempt = trial.name.partition("-")
         if is_durable(int(idx), int(attempt), run, staged):
-            traces.forget(trial)
+            traces.remove_notes(trial)
 
 
 def _ending(

@@ -40,13 +40,13 @@ class Room:
 
     def report(self) -> str:
         """What is free where, for a person."""
-        found = ((place, disks.free(place)) for place in self.places)
+        found = ((place, disks.free_space(place)) for place in self.places)
         return ", ".join(
             f"{free.bytes / 1e9:.1f} GB free at {place}" for place, free in found if free
         )
 
     def _shortage_at(self, place: Path, what: str) -> str | None:
-        free = disks.free(place)
+        free = disks.free_space(place)
         if free is None:
             return None
         if free.bytes < self.min_free_bytes:
@@ -66,7 +66,7 @@ class Room:
 def engine_root(engine_info: JsonObject) -> Path | None:
     """Where the engine keeps its containers, if that lies on this machine."""
     root = Path(engine_info.get("DockerRootDir") or "")
-    return root if root.is_absolute() and disks.free(root) is not None else None
+    return root if root.is_absolute() and disks.free_space(root) is not None else None
 
 
 def _megabytes(count: int) -> str:

@@ -155,7 +155,7 @@ class Session:
         engine_info = self._engine_info()
         room = self._room(engine_info)
         if run.next_schedule_idx > 0 or left:
-            disks.look(room.places)
+            disks.check_disks(room.places)
             sweep(reader, run, folder, self.options.keep, self.options.tell)
             self.writer.delete_event_files(self.run_id, run.next_schedule_idx)
         if run.next_schedule_idx == run.total_slots:

@@ -44,7 +44,7 @@ class SlotQueue:
 
     def retry(self, spec: TrialSpec, *, others_first: int = 0) -> None:
         """Have the slot run again, as its next attempt, when so many new ones have been tried."""
-        following = replace(spec, attempt=spec.attempt + 1, may_exist=False)
+        following = replace(spec, attempt=spec.attempt + 1, container_may_exist=False)
         if others_first:
             self._later.append((self._handed_out + others_first, following))
         else:
@@ -52,7 +52,7 @@ class SlotQueue:
 
     def again(self, spec: TrialSpec) -> None:
         """Have the same attempt looked for again, of which nothing is known."""
-        self._again.append(replace(spec, may_exist=True))
+        self._again.append(replace(spec, container_may_exist=True))
 
     def next_again(self) -> TrialSpec | None:
         """A slot that was begun before, if it is time for one."""
@@ -93,8 +93,10 @@ class SlotQueue:
             run_id=self._run.run_id,
             attempt=left.attempt,
             task=self._task_row(slot.task_id),
-            may_exist=left.may_exist,
-            earlier=None if self._earlier is None else self._earlier.trial(slot.schedule_idx),
+            container_may_exist=left.may_exist,
+            regraded_trial=None
+            if self._earlier is None
+            else self._earlier.trial(slot.schedule_idx),
         )
 
     def _task_row(self, task_id: str) -> JsonObject:

@@ -14,11 +14,11 @@ from labledger import clock
 from labledger.trial import disks, parts, starting, traces
 from labledger.trial.container import ContainerFailed, ContainerState, Engine, NoSuchContainer
 from labledger.trial.contract import ExitStatus, TrialSpec
-from labledger.trial.ended import Ended
-from labledger.trial.gate import thread_gate
+from labledger.trial.ended import ContainerExit
+from labledger.trial.gate import thread_limiter
 from labledger.trial.identity import find_container
 from labledger.trial.phases import read_phases
-from labledger.trial.uncollected import uncollected
+from labledger.trial.uncollected import output_unreadable_error
 
 _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"
 _BOTH_GONE = "its container and its trial folder are gone; its agent may have run before"
@@ -30,76 +30,76 @@ _SLACK_MS = 60_000
 """How much longer than its phases a trial may take before the engine's clock is not believed."""
 
 
-def adopt(engine: Engine, spec: TrialSpec) -> Ended | None:
+def adopt(engine: Engine, spec: TrialSpec) -> ContainerExit | None:
     """Wait for a container that an earlier coordinator began; None where the slot is to be run."""
-    if not spec.may_exist:
+    if not spec.container_may_exist:
         return None
     state = find_container(engine, spec)
     if state is None:
         return _without_container(spec)
-    if state.has_started and has_output(spec):
-        return _await(engine, spec, state)
-    if state.has_started and spec.earlier is None:
-        traces.note(spec, _FOLDER_DELETED)
-    starting.remove(engine, spec, state.container_id)
+    if state.has_started and folder_exists(spec):
+        return _wait_for_container(engine, spec, state)
+    if state.has_started and spec.regraded_trial is None:
+        traces.add_restart_reason(spec, _FOLDER_DELETED)
+    starting.remove_container(engine, spec, state.container_id)
     return None
 
 
-def has_output(spec: TrialSpec) -> bool:
+def folder_exists(spec: TrialSpec) -> bool:
     """True while the folder is there in which a trial's container leaves its results."""
     return (spec.folder / "out").is_dir()
 
 
-def _without_container(spec: TrialSpec) -> Ended | None:
+def _without_container(spec: TrialSpec) -> ContainerExit | None:
     """What is left of an attempt whose container is not there, if it ever was."""
-    if traces.is_unstarted(spec.folder) or spec.earlier is not None:
+    if traces.is_marked_not_started(spec.folder) or spec.regraded_trial is not None:
         # Of a regrading nothing is lost: what it judges is restored again.
         return None
-    if has_output(spec):
-        return Ended(None, *_until_now(time.monotonic()), was_removed=True)
-    traces.note(spec, _BOTH_GONE)
+    if folder_exists(spec):
+        return ContainerExit(None, *_until_now(time.monotonic()), container_removed=True)
+    traces.add_restart_reason(spec, _BOTH_GONE)
     return None
 
 
-def _await(engine: Engine, spec: TrialSpec, state: ContainerState) -> Ended:
+def _wait_for_container(engine: Engine, spec: TrialSpec, state: ContainerState) -> ContainerExit:
     begun, container = time.monotonic(), state.container_id
     if state.has_ended:
-        if parts.is_outstanding(spec, state):
-            with thread_gate().passage(spec.slot.schedule_idx):
-                return go_on(engine, spec, container, begun)
-        return go_on(engine, spec, container, begun)
+        if parts.grading_is_due(spec, state):
+            with thread_limiter().running(spec.slot.schedule_idx):
+                return finish_adopted(engine, spec, container, begun)
+        return finish_adopted(engine, spec, container, begun)
     try:
-        with thread_gate().place():
-            exit_status = thread_gate().wait(engine, spec, container)
+        with thread_limiter().reservation():
+            exit_status = thread_limiter().wait(engine, spec, container)
             found = engine.inspect(container)
             if found is not None and found.has_ended:
-                return go_on(engine, spec, container, begun)
+                return finish_adopted(engine, spec, container, begun)
     except NoSuchContainer:
-        return Ended(None, *_until_now(begun), was_removed=True)
+        return ContainerExit(None, *_until_now(begun), container_removed=True)
     if exit_status is not None:
         # It was removed as soon as it had ended, or is being removed.
-        was_full = disks.were_full(spec.plan.disks, begun)
-        return Ended(exit_status, *_until_now(begun), disk_was_full=was_full)
-    starting.end(engine, container)
-    return Ended.of(engine.inspect(container) or state, None, ExitStatus.KNOWN)
+        was_full = disks.were_full_since(spec.plan.disks, begun)
+        return ContainerExit(exit_status, *_until_now(begun), disk_was_full=was_full)
+    starting.kill_overdue(engine, container)
+    return ContainerExit.of(engine.inspect(container) or state, None, ExitStatus.ALL)
 
 
-def go_on(engine: Engine, spec: TrialSpec, container: str, begun: float) -> Ended:
+def finish_adopted(engine: Engine, spec: TrialSpec, container: str, begun: float) -> ContainerExit:
     """How a trial ended whose container has stopped; graded first, where that is outstanding.
 
     `container` is its id; `begun` is when this coordinator began to watch it, by the monotonic
     clock.
     """
     try:
-        state = engine.inspect_one(container)
+        state = engine.inspect_existing(container)
         since = min(begun, _start_of(state))
-        ended = parts.go_on(engine, spec, state, since)
+        ended = parts.run_grader_part_if_due(engine, spec, state, since)
     except NoSuchContainer:
-        return Ended(None, *_until_now(begun), was_removed=True)
+        return ContainerExit(None, *_until_now(begun), container_removed=True)
     except (OSError, ContainerFailed) as error:
-        disks.note_failure(spec.plan.run_dir, error)
-        raise uncollected(spec, error) from error
-    was_full = ended.disk_was_full or disks.were_full(spec.plan.disks, since)
+        disks.record_write_error(spec.plan.run_dir, error)
+        raise output_unreadable_error(spec, error) from error
+    was_full = ended.disk_was_full or disks.were_full_since(spec.plan.disks, since)
     return _by_its_phases(spec, replace(ended, disk_was_full=was_full))
 
 
@@ -119,15 +119,15 @@ def _until_now(begun: float) -> tuple[str, str, int]:
     return clock.iso(now - lasted), clock.iso(now), round(lasted.total_seconds() * 1000)
 
 
-def _by_its_phases(spec: TrialSpec, ended: Ended) -> Ended:
+def _by_its_phases(spec: TrialSpec, ended: ContainerExit) -> ContainerExit:
     """The same, but for times that its phases contradict.
 
     The engine's times are those of a clock that may have been set meanwhile; the phases' are
     counted from the machine's start.
     """
-    if ended.exit_status not in ExitStatus.KNOWN or ended.forged:
+    if ended.exit_status not in ExitStatus.ALL or ended.exit_status_forged:
         return ended
-    recalled = () if spec.earlier is None else ("setup", "agent")
+    recalled = () if spec.regraded_trial is None else ("setup", "agent")
     phases = read_phases(spec).items()
     shortest = sum(phase.duration_ms for name, phase in phases if name not in recalled)
     if shortest <= ended.duration_ms <= shortest + _SLACK_MS:

@@ -16,34 +16,34 @@ _HUNK = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,\d{1,9})? @@\n")
 _NO_NEWLINE = b"\\ No newline at end of file\n"
 
 
-class Misfit(Exception):
+class PatchMismatch(Exception):
     """A patch does not fit the file that it is to change."""
 
 
-def pieces(patch: bytes, names: Iterable[str]) -> dict[str, list[bytes]]:
+def pieces_by_name(patch: bytes, names: Iterable[str]) -> dict[str, list[bytes]]:
     """The lines that a patch has for each of some names, where it changes it as a text."""
     by_header = {patches.header(name).encode(): name for name in names}
-    found: dict[str, list[bytes]] = {}
+    by_name: dict[str, list[bytes]] = {}
     lines: list[bytes] = []
     for line in io.BytesIO(patch):
         # No line inside a hunk begins with any of these.
         if line.startswith((patches.HEADER, b"Binary files ", b"# ")):
             lines = []
             if (name := by_header.get(line)) is not None:
-                found[name] = lines
+                by_name[name] = lines
         else:
             lines.append(line)
-    return found
+    return by_name
 
 
-def applied(piece: list[bytes], old: bytes) -> bytes:
-    """A file's content after its piece of a patch. Raises `Misfit`."""
+def apply_piece(piece: list[bytes], old: bytes) -> bytes:
+    """A file's content after its piece of a patch. Raises `PatchMismatch`."""
     before = list(io.BytesIO(old))
     after: list[bytes] = []
     done = 0
     for start, changes in _hunks(piece):
         if not done <= start <= len(before):
-            raise Misfit
+            raise PatchMismatch
         after += before[done:start]
         done = start
         for sign, line in changes:
@@ -51,7 +51,7 @@ def applied(piece: list[bytes], old: bytes) -> bytes:
                 after.append(line)
                 continue
             if done == len(before) or before[done] != line:
-                raise Misfit
+                raise PatchMismatch
             if sign == b" ":
                 after.append(line)
             done += 1
@@ -77,6 +77,6 @@ def _hunks(piece: list[bytes]) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]
         elif line[:1] in {b" ", b"-", b"+"}:
             changes.append((line[:1], line[1:]))
         else:
-            raise Misfit
+            raise PatchMismatch
     if changes is not None:
         yield start, changes

@@ -8,18 +8,18 @@ from labledger import canonical, clock, faults, schema
 from labledger.records import GradeReason, JsonObject, Phase, SlotStatus, TrialResult
 from labledger.trial import metrics, trust
 from labledger.trial.contract import ExitStatus, TrialSpec
-from labledger.trial.ended import Ended
-from labledger.trial.evidence import EVIDENCE_SCHEMA, RESULT_SCHEMA, Evidence
+from labledger.trial.ended import ContainerExit
+from labledger.trial.evidence import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
 from labledger.trial.grading import (
     DISK_FULL,
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
     SCRIPT_FAILED,
-    Judgement,
-    judge,
+    GradingOutcome,
+    grade_attempt,
 )
-from labledger.trial.phases import before_grading, has_begun, parse_phases, read_phases
-from labledger.trial.recalled import RecalledEvidence
+from labledger.trial.phases import has_begun, parse_phases, phases_before_grading, read_phases
+from labledger.trial.recalled import RegradedEvidence
 from labledger.trial.redact import Redactor
 
 CONTAINER_KILLED = "container_killed"
@@ -46,36 +46,36 @@ STATUS_FORGED = "status_forged"
 """The reason of a trial whose container ended as `trial.sh` cannot have ended it."""
 
 
-def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult:
+def collect_result(spec: TrialSpec, ended: ContainerExit, isolation: JsonObject) -> TrialResult:
     """Read what the container produced. Nothing in here needs the container any more.
 
     `isolation` are the facts of `trust.facts`; the score and the evidence say them.
     """
-    redactor = redactor_of(spec)
+    redactor = redactor_for(spec)
     evidence = evidence_of(spec, redactor)
-    judgement = _judge(spec, ended, redactor)
+    outcome = _outcome(spec, ended, redactor)
     phases = _phases(spec, ended)
     evidence.collect_inputs()
     faults.reached("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(_logged_phases(spec, ended, phases))
-    evidence.collect_rejected(judgement)
+    evidence.collect_rejected(outcome)
     result = evidence.collect_result()
     events, dropped = evidence.collect_events()
     hooks = evidence.collect_workspace()
     if ended.disk_was_full:
-        evidence.note("disk", DISK_WAS_FULL)
+        evidence.add_problem("disk", DISK_WAS_FULL)
     if ended.was_paused:
-        evidence.note("container", WAS_PAUSED)
-    evidence.stamp(isolation | {"workspace_hooks": hooks}, judgement.score)
-    sources = metrics.Sources(result, judgement.score, events, phases, ended.duration_ms)
-    message = judgement.message and redactor.message(judgement.message)
+        evidence.add_problem("container", WAS_PAUSED)
+    evidence.add_identity(isolation | {"workspace_hooks": hooks}, outcome.score)
+    sources = metrics.Sources(result, outcome.score, events, phases, ended.duration_ms)
+    message = outcome.message and redactor.message(outcome.message)
     return TrialResult(
         ids=spec.ids,
         schedule_idx=spec.slot.schedule_idx,
         slot_commit_id=spec.slot_commit_id,
         attempt=spec.attempt,
-        status=judgement.status,
-        reason=judgement.reason,
+        status=outcome.status,
+        reason=outcome.reason,
         message=message,
         started_at=ended.started_at,
         ended_at=ended.ended_at,
@@ -86,8 +86,8 @@ def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult
         exit_status=ended.exit_status,
         outcome=result["outcome"] if result else None,
         phases=phases,
-        predictions=(judgement.prediction,) if judgement.prediction else (),
-        scores=(judgement.score,) if judgement.score else (),
+        predictions=(outcome.prediction,) if outcome.prediction else (),
+        scores=(outcome.score,) if outcome.score else (),
         evidence=(evidence.record(ended.ended_at, ended.exit_status, ended.duration_ms),),
         metrics=metrics.collect(spec.plan.metrics, sources),
         events=events,
@@ -96,86 +96,92 @@ def collect(spec: TrialSpec, ended: Ended, isolation: JsonObject) -> TrialResult
     )
 
 
-def _judge(spec: TrialSpec, ended: Ended, redactor: Redactor) -> Judgement:
-    if ended.refused is not None:
+def _outcome(spec: TrialSpec, ended: ContainerExit, redactor: Redactor) -> GradingOutcome:
+    if ended.start_refused is not None:
         reason: str = GradeReason.GRADER_EXIT_NONZERO
-        return Judgement(SlotStatus.GRADE_ERROR, reason, ended.refused)
-    if ended.forged:
+        return GradingOutcome(SlotStatus.GRADE_ERROR, reason, ended.start_refused)
+    if ended.exit_status_forged:
         message = f"the agent ended the container, with status {ended.exit_status}"
-        return Judgement(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
-    if ended.exit_status in ExitStatus.KNOWN:
-        judgement = judge(spec, ended.exit_status, ended.ended_at, redactor)
-        if ended.disk_was_full and judgement.reason not in {None, DISK_FULL}:
+        return GradingOutcome(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
+    if ended.exit_status in ExitStatus.ALL:
+        outcome = grade_attempt(spec, ended.exit_status, ended.ended_at, redactor)
+        if ended.disk_was_full and outcome.reason not in {None, DISK_FULL}:
             where = " or ".join(map(str, spec.plan.disks))
-            message = f"the disk was full while it ran ({where}); without that: {judgement.reason}"
-            return Judgement(SlotStatus.INFRA_ERROR, DISK_FULL, message)
-        if ended.was_paused and judgement.reason is not None:
-            message = f"{WAS_PAUSED}; without that: {judgement.reason}"
-            return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_PAUSED, message)
-        if ended.out_of_memory and judgement.status is not SlotStatus.COMPLETED:
+            message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
+            return GradingOutcome(SlotStatus.INFRA_ERROR, DISK_FULL, message)
+        if ended.was_paused and outcome.reason is not None:
+            message = f"{WAS_PAUSED}; without that: {outcome.reason}"
+            return GradingOutcome(SlotStatus.INFRA_ERROR, CONTAINER_PAUSED, message)
+        if ended.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
             limit = spec.plan.runtime["resources"]["memory_bytes"]
-            judgement.message = f"{judgement.message}; the memory limit of {limit:,} bytes was hit"
-        return judgement
-    if ended.was_removed:
+            outcome.message = f"{outcome.message}; the memory limit of {limit:,} bytes was hit"
+        return outcome
+    if ended.container_removed:
         message = "the container was removed from outside; how it ended is not known"
-        return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_REMOVED, message)
+        return GradingOutcome(SlotStatus.INFRA_ERROR, CONTAINER_REMOVED, message)
     if ended.exit_status is None:
         message = f"the container outlived its outer deadline of {spec.deadline_s:g} s"
         if ended.was_paused:
-            return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_PAUSED, f"{message}; {WAS_PAUSED}")
-        return Judgement(SlotStatus.INFRA_ERROR, "deadline", message)
+            return GradingOutcome(
+                SlotStatus.INFRA_ERROR, CONTAINER_PAUSED, f"{message}; {WAS_PAUSED}"
+            )
+        return GradingOutcome(SlotStatus.INFRA_ERROR, "deadline", message)
     if ended.out_of_memory and ended.exit_status in ExitStatus.OF_ENGINE:
         message = "the memory limit killed the container's first process"
-        return Judgement(SlotStatus.INFRA_ERROR, "out_of_memory", message)
+        return GradingOutcome(SlotStatus.INFRA_ERROR, "out_of_memory", message)
     if ended.exit_status in ExitStatus.OF_ENGINE:
         message = f"the container was ended from outside (status {ended.exit_status})"
-        return Judgement(SlotStatus.INFRA_ERROR, CONTAINER_KILLED, message)
+        return GradingOutcome(SlotStatus.INFRA_ERROR, CONTAINER_KILLED, message)
     return _ended_from_within(spec, ended.exit_status)
 
 
-def _ended_from_within(spec: TrialSpec, exit_status: int) -> Judgement:
+def _ended_from_within(spec: TrialSpec, exit_status: int) -> GradingOutcome:
     """Judge a trial whose first process ended neither as `trial.sh` does nor from outside."""
     what = f"the container ended with status {exit_status}"
     if not has_begun(spec):
         message = f"{what} before trial.sh began; does the engine see the files in {spec.folder}?"
-        return Judgement(SlotStatus.INFRA_ERROR, SCRIPT_FAILED, message)
+        return GradingOutcome(SlotStatus.INFRA_ERROR, SCRIPT_FAILED, message)
     message = f"{what}, which only a process in it can have brought about"
-    if spec.earlier is not None:
-        return Judgement(SlotStatus.GRADE_ERROR, GradeReason.GRADER_EXIT_NONZERO, message)
-    return Judgement(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
+    if spec.regraded_trial is not None:
+        return GradingOutcome(SlotStatus.GRADE_ERROR, GradeReason.GRADER_EXIT_NONZERO, message)
+    return GradingOutcome(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
 
 
-def evidence_of(spec: TrialSpec, redactor: Redactor) -> Evidence:
+def evidence_of(spec: TrialSpec, redactor: Redactor) -> EvidenceCollector:
     """Collects the evidence of a trial, or refers to what is stored of one judged again."""
-    if spec.earlier is None:
-        return Evidence(spec, redactor)
-    return RecalledEvidence(spec, redactor, spec.earlier)
+    if spec.regraded_trial is None:
+        return EvidenceCollector(spec, redactor)
+    return RegradedEvidence(spec, redactor, spec.regraded_trial)
 
 
-def _phases(spec: TrialSpec, ended: Ended) -> dict[str, Phase]:
+def _phases(spec: TrialSpec, ended: ContainerExit) -> dict[str, Phase]:
     """The phases that ran. Where `trial.sh` did not end the trial, its own note is not trusted.
 
     What the host noted between the two starts of a container is: no container can change it.
     """
-    noted = read_phases(spec) if _is_trial_shs(ended) else parse_phases(ended.first_phases or "")
-    if spec.earlier is None:
+    noted = (
+        read_phases(spec)
+        if _ended_by_trial_script(ended)
+        else parse_phases(ended.first_phases or "")
+    )
+    if spec.regraded_trial is None:
         return noted
     grader = {"grader": noted["grader"]} if "grader" in noted else {}
-    return before_grading(spec.earlier) | grader
+    return phases_before_grading(spec.regraded_trial) | grader
 
 
-def _logged_phases(spec: TrialSpec, ended: Ended, phases: dict[str, Phase]) -> list[str]:
+def _logged_phases(spec: TrialSpec, ended: ContainerExit, phases: dict[str, Phase]) -> list[str]:
     """The phases that may have logs: all of them, unless it is known which ones ran."""
-    is_known = spec.earlier is not None or _is_trial_shs(ended)
+    is_known = spec.regraded_trial is not None or _ended_by_trial_script(ended)
     return list(phases if phases and is_known else spec.plan.phases)
 
 
-def _is_trial_shs(ended: Ended) -> bool:
+def _ended_by_trial_script(ended: ContainerExit) -> bool:
     """True where `trial.sh` itself ended the trial."""
-    return ended.exit_status in ExitStatus.KNOWN and not ended.forged
+    return ended.exit_status in ExitStatus.ALL and not ended.exit_status_forged
 
 
-def redactor_of(spec: TrialSpec) -> Redactor:
+def redactor_for(spec: TrialSpec) -> Redactor:
     """Takes out the values from outside, but for those that a valid record says anyway."""
     names = canonical.dumps([spec.ids.as_json(), spec.plan.benchmark])
     return Redactor(spec.plan.environment, (names, _record_words()))
@@ -187,11 +193,11 @@ def _record_words() -> str:
     return canonical.dumps([schema.load(name) for name in names])
 
 
-def infra_error(spec: TrialSpec, begun: str, reason: str, message: str) -> TrialResult:
-    redactor = redactor_of(spec)
-    evidence = Evidence(spec, redactor)
+def infra_error_result(spec: TrialSpec, begun: str, reason: str, message: str) -> TrialResult:
+    redactor = redactor_for(spec)
+    evidence = EvidenceCollector(spec, redactor)
     evidence.collect_inputs()
-    evidence.stamp(trust.no_facts(spec, message), None)
+    evidence.add_identity(trust.unknown_isolation_facts(spec, message), None)
     # The machine's clock may have been set back meanwhile.
     now = max(begun, clock.utc_now())
     return TrialResult(

@@ -31,11 +31,11 @@ class ContainerFailed(LabLedgerError):
     """The Docker engine refused something about a container."""
 
 
-class EngineStumbled(ContainerFailed):
+class EngineServerError(ContainerFailed):
     """The Docker engine failed at something that may well succeed the next time."""
 
 
-class EngineFull(NoRoom):
+class EngineDiskFull(NoRoom):
     """The Docker engine has no room for a container."""
 
 
@@ -43,7 +43,7 @@ class NoSuchContainer(ContainerFailed):
     """The container is not there."""
 
 
-class NameTaken(ContainerFailed):
+class ContainerNameTaken(ContainerFailed):
     """There is a container of that name already."""
 
 
@@ -59,7 +59,7 @@ class ContainerState:
     started_at: str
     finished_at: str
     labels: dict[str, str]
-    changes_dir: str | None = None
+    upper_dir: str | None = None
     """The host's folder of what is not as in the image, where this user may look into it."""
 
     @property
@@ -199,10 +199,10 @@ class Engine:
             started_at=state["StartedAt"],
             finished_at=state["FinishedAt"],
             labels=found["Config"]["Labels"] or {},
-            changes_dir=_readable_changes(found.get("GraphDriver") or {}),
+            upper_dir=_readable_upper_dir(found.get("GraphDriver") or {}),
         )
 
-    def inspect_one(self, container: str) -> ContainerState:
+    def inspect_existing(self, container: str) -> ContainerState:
         """As `inspect`, of a container that must be there. Raises `NoSuchContainer`."""
         state = self.inspect(container)
         if state is None:
@@ -260,7 +260,7 @@ class Engine:
                 raise ContainerFailed(f"container {container} is still being removed")
             time.sleep(_POLL_S)
 
-    def changes(self, container: str) -> Iterator[str]:
+    def changed_paths(self, container: str) -> Iterator[str]:
         """Each path that is not as in the image, in any order. Raises `ContainerFailed`."""
         from requests.exceptions import ReadTimeout
 
@@ -273,7 +273,7 @@ class Engine:
                 ) from error
             return (str(change["Path"]) for change in found)
 
-    def containers_with(self, labels: dict[str, str]) -> list[ListedContainer]:
+    def containers_with_labels(self, labels: dict[str, str]) -> list[ListedContainer]:
         """Every container, running or not, that carries all `labels`."""
         with _translated("list containers"):
             found = self._client.containers(
@@ -331,7 +331,7 @@ def thread_engine() -> Engine:
     return engine
 
 
-def _readable_changes(driver: JsonObject) -> str | None:
+def _readable_upper_dir(driver: JsonObject) -> str | None:
     """Where the overlay driver keeps a container's changes, for a user who may look there."""
     place = (driver.get("Data") or {}).get("UpperDir")
     return place if place and os.access(place, os.R_OK | os.X_OK) else None
@@ -368,11 +368,11 @@ def _translated(action: str) -> Iterator[None]:
 
 def _kind_of(error: APIError) -> type[LabLedgerError]:
     if "is already in use by container" in str(error):
-        return NameTaken
+        return ContainerNameTaken
     if _FULL in str(error).lower():
-        return EngineFull
+        return EngineDiskFull
     status = error.status_code
-    return EngineStumbled if status is not None and status >= _SERVER_ERROR else ContainerFailed
+    return EngineServerError if status is not None and status >= _SERVER_ERROR else ContainerFailed
 
 
 def _first_line(error: Any) -> str:

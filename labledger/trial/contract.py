@@ -47,12 +47,12 @@ class ExitStatus:
     NO_ROOM = 71
     HINDERED = 72
 
-    KNOWN = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 50, 70, 71, 72})
-    BEFORE_GRADING = KNOWN - {0, 10, 11, 40, 41}
+    ALL = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 50, 70, 71, 72})
+    AGENT_PART = ALL - {0, 10, 11, 40, 41}
     """What it can say where the grader comes with a second start."""
-    OF_GRADING = KNOWN - {20, 21, 30, 31, 50, 72}
+    GRADER_PART = ALL - {20, 21, 30, 31, 50, 72}
     """What it can say then."""
-    AT_ONCE = KNOWN - {50}
+    SINGLE_START = ALL - {50}
     """What it can say where there is one start."""
 
     OF_ENGINE = frozenset({125, 126, 127, 137, 255})
@@ -219,7 +219,7 @@ class TrialPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class StoredTrial:
     """A trial whose evidence is judged again."""
 
     ids: TrialIds
@@ -242,9 +242,9 @@ class TrialSpec:
     attempt: int
     task: JsonObject
     """The frozen task row."""
-    may_exist: bool = False
+    container_may_exist: bool = False
     """True when an earlier coordinator may have created this container."""
-    earlier: Earlier | None = None
+    regraded_trial: StoredTrial | None = None
     """Given where a regrading judges a trial again: only its grader is run."""
 
     @property
@@ -287,13 +287,13 @@ class TrialSpec:
     @property
     def deadline_s(self) -> float:
         """The host's outer limit in seconds, for a container that does not keep its own."""
-        phases = PHASE_NAMES if self.earlier is None else ("grader",)
+        phases = PHASE_NAMES if self.regraded_trial is None else ("grader",)
         return sum(self.timeout_s(phase) for phase in phases) + OUTER_MARGIN_S
 
     @property
-    def exit_statuses(self) -> frozenset[int]:
+    def expected_exit_statuses(self) -> frozenset[int]:
         """What `trial.sh` can end it with where its container is started once."""
-        return ExitStatus.AT_ONCE if self.earlier is None else ExitStatus.OF_GRADING
+        return ExitStatus.SINGLE_START if self.regraded_trial is None else ExitStatus.GRADER_PART
 
     def labels(self) -> dict[str, str]:
         return {

@@ -21,17 +21,17 @@ from pathlib import Path
 FULL_BYTES = 1 << 20
 """With less than this free a disk is full: the next write may fail."""
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What the system says where a disk, or what somebody may have of it, is full."""
 
-_seen_full: dict[int | None, float] = {}
+_last_full: dict[int | None, float] = {}
 """When each device was last seen full, by the monotonic clock."""
 _seeing = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
-    """What can be added at a place."""
+class FreeSpace:
+    """What can be added at a path."""
 
     bytes: int
     files: int | None
@@ -42,46 +42,46 @@ class Free:
         return self.bytes < FULL_BYTES or self.files == 0
 
 
-def free(place: Path) -> Free | None:
-    """What is free at a place, None where that cannot be told. A full disk is remembered."""
+def free_space(path: Path) -> FreeSpace | None:
+    """What is free at a path, None where that cannot be told. A full disk is remembered."""
     try:
-        found = os.statvfs(place)
+        found = os.statvfs(path)
     except OSError:
         return None
-    now = Free(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
+    now = FreeSpace(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
     if now.is_full:
-        note_full(place)
+        record_full(path)
     return now
 
 
-def look(places: Iterable[Path]) -> None:
+def check_disks(paths: Iterable[Path]) -> None:
     """Remember which of these disks are full: to be done just before anything makes room there."""
-    for place in places:
-        free(place)
+    for path in paths:
+        free_space(path)
 
 
-def note_full(place: Path) -> None:
-    """Remember that a write at a place has failed for want of room."""
+def record_full(path: Path) -> None:
+    """Remember that a write at a path has failed for want of room."""
     with suppress(OSError):
-        device = place.stat().st_dev
+        device = path.stat().st_dev
         with _seeing:
-            _seen_full[device] = time.monotonic()
+            _last_full[device] = time.monotonic()
 
 
-def note_failure(place: Path, error: BaseException) -> None:
+def record_write_error(path: Path, error: BaseException) -> None:
     """The same, where that is what `error` says."""
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        note_full(place)
+    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+        record_full(path)
 
 
-def were_full(places: Iterable[Path], since: float) -> bool:
+def were_full_since(paths: Iterable[Path], since: float) -> bool:
     """True where one of these disks is full, or was seen full since that monotonic time."""
-    return any(_last_seen_full(place) >= since for place in places)
+    return any(_last_seen_full(path) >= since for path in paths)
 
 
-def _last_seen_full(place: Path) -> float:
-    free(place)
+def _last_seen_full(path: Path) -> float:
+    free_space(path)
     try:
-        return _seen_full.get(place.stat().st_dev, -math.inf)
+        return _last_full.get(path.stat().st_dev, -math.inf)
     except OSError:
         return -math.inf

@@ -8,11 +8,11 @@ from typing import Self
 from labledger import clock
 from labledger.trial.container import ContainerState
 from labledger.trial.contract import ExitStatus
-from labledger.trial.tampering import Seen
+from labledger.trial.tampering import FilesystemChanges
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ContainerExit:
     """How a container ended."""
 
     exit_status: int | None
@@ -24,11 +24,11 @@ class Ended:
     container_id: str | None = None
     """None where the container is gone."""
     out_of_memory: bool = False
-    was_removed: bool = False
+    container_removed: bool = False
     """True when the container is gone, and with it how it ended."""
-    forged: bool = False
+    exit_status_forged: bool = False
     """True where `trial.sh` cannot have said what the exit status says."""
-    refused: str | None = None
+    start_refused: str | None = None
     """Why it could not be started again for its grader."""
     disk_was_full: bool = False
     """True where a disk that it wrote on was seen full since it began."""
@@ -36,7 +36,7 @@ class Ended:
     """True where somebody is known to have paused it from outside."""
     first_phases: str | None = None
     """The phases before the second start, as the host noted them; None where there was none."""
-    seen: Seen | None = None
+    changes: FilesystemChanges | None = None
     """What a look at its file system before the grading came to, where there was one."""
 
     @classmethod
@@ -50,5 +50,5 @@ class Ended:
             max(0, round((finished - started).total_seconds() * 1000)),
             state.container_id,
             state.out_of_memory,
-            forged=exit_status in ExitStatus.KNOWN - said,
+            exit_status_forged=exit_status in ExitStatus.ALL - said,
         )

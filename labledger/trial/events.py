@@ -13,7 +13,7 @@ from labledger.errors import MalformedJson
 from labledger.records import Event, EventFile, JsonObject
 from labledger.store import written_atomically
 from labledger.trial.contract import TrialSpec
-from labledger.trial.outputs import beginning
+from labledger.trial.outputs import head_chunks
 from labledger.trial.redact import Redactor
 
 MAX_EVENTS = 100_000
@@ -26,22 +26,22 @@ HELD_BYTES = 256 << 10
 """How many bytes of events are held in memory; those of more go to a file."""
 
 
-def place_for(spec: TrialSpec) -> EventFile:
+def event_file_for(spec: TrialSpec) -> EventFile:
     """The file for a trial's events, if they are many: it must outlive the trial folder."""
     name = f"{spec.run_id}/{spec.slot.schedule_idx:06d}-{spec.attempt}.jsonl"
     return EventFile(spec.plan.store_root / "staged", name, 0)
 
 
 def read_events(
-    file: BinaryIO, cap: int, redactor: Redactor, place: EventFile
+    file: BinaryIO, cap: int, redactor: Redactor, target: EventFile
 ) -> tuple[tuple[Event, ...] | EventFile, int]:
     """Read the events that can be kept, redacted and in order, from a file's first `cap` bytes.
 
     Returns them, and how many lines are left out. More than `HELD_BYTES` of them are written to
-    `place`, durably. A line is left out where it is no JSON object, or one too many, or has more
+    `target`, durably. A line is left out where it is no JSON object, or one too many, or has more
     values than the lines before it left room for. Memory does not grow with the events.
     """
-    many = 1 + sum(_brackets(piece) for piece in beginning(file, cap)) > MAX_EVENT_VALUES
+    many = 1 + sum(_brackets(piece) for piece in head_chunks(file, cap)) > MAX_EVENT_VALUES
     file.seek(0)
     with ExitStack() as stack:
         reader = _Reader(redactor, MAX_EVENT_VALUES if many else None)
@@ -50,10 +50,10 @@ def read_events(
             if not line.isspace():
                 reader.take(line)
             if reader.file is None and reader.held > HELD_BYTES:
-                reader.move_to(stack.enter_context(written_atomically(place.path)))
+                reader.move_to(stack.enter_context(written_atomically(target.path)))
         if reader.file is None:
             return tuple(reader.events), reader.dropped
-    return replace(place, count=reader.count, sha256=reader.sha256), reader.dropped
+    return replace(target, count=reader.count, sha256=reader.sha256), reader.dropped
 
 
 def _brackets(content: bytes) -> int:
@@ -81,7 +81,7 @@ class _Reader:
         return self._hasher.hexdigest()
 
     def take(self, line: bytes) -> None:
-        body = self._parsed(line) if self._looks_on else None
+        body = self._parsed(line) if self._still_reads else None
         if body is None:
             self.dropped += 1
             return
@@ -99,7 +99,7 @@ class _Reader:
         self.events.clear()
 
     @property
-    def _looks_on(self) -> bool:
+    def _still_reads(self) -> bool:
         return self.count < MAX_EVENTS and self._broken < MAX_BROKEN
 
     def _parsed(self, line: bytes) -> JsonObject | None:

@@ -26,9 +26,9 @@ from labledger.trial import (
     workspace_tar,
 )
 from labledger.trial.contract import TrialSpec
-from labledger.trial.events import place_for, read_events
-from labledger.trial.grading import IdentityMismatch, Judgement, checked_ids, parse
-from labledger.trial.outputs import OutputFile, OutputRefused
+from labledger.trial.events import event_file_for, read_events
+from labledger.trial.grading import GradingOutcome, IdentityMismatch, merged_ids, parse
+from labledger.trial.outputs import UnsafeFile, UntrustedFile
 from labledger.trial.redact import Redactor
 from labledger.trial.seeds import workspace_seed
 from labledger.trial.workspace import Entry
@@ -39,14 +39,14 @@ INLINE_LIMIT = 32 * 1024
 """Larger artifacts go to the artifact store instead of the database."""
 _SMALL = 256 * 1024
 """What is held in memory before it is known where it goes."""
-_OURS = ("isolation", "regrades")
+_OWN_EXTENSIONS = ("isolation", "regrades")
 """What the `ext` of a score says as that of the evidence does."""
 _CUT = 8 * 1024
 """How many bytes of an output beyond what is kept are looked at; `trial.sh` leaves as many."""
 
 
 @dataclass(slots=True)
-class Evidence:
+class EvidenceCollector:
     """Collects the artifacts of one attempt."""
 
     spec: TrialSpec
@@ -55,7 +55,7 @@ class Evidence:
     ext: JsonObject = field(default_factory=dict)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
 
-    def keep(self, content: bytes) -> str:
+    def add_artifact(self, content: bytes) -> str:
         """Keep redacted content and return the reference to it."""
         artifact = Artifact.inline(content)
         if artifact.size > INLINE_LIMIT:
@@ -79,10 +79,10 @@ class Evidence:
             yield ArtifactStore(root)
         except OSError as error:
             # What was written of it is gone again.
-            disks.note_failure(root, error)
+            disks.record_write_error(root, error)
             raise
 
-    def note(self, name: str, problem: str) -> None:
+    def add_problem(self, name: str, problem: str) -> None:
         """Say why a piece of evidence is not there."""
         self.ext.setdefault("problems", {})[name] = self.redactor.message(problem)
 
@@ -99,28 +99,28 @@ class Evidence:
             "phases": phases,
             "image": {"ref": spec.image_ref, "id": spec.image_id},
         }
-        self.references["trial_input"] = self.keep(canonical.dump_bytes(content))
+        self.references["trial_input"] = self.add_artifact(canonical.dump_bytes(content))
 
     def collect_logs(self, phases: list[str]) -> None:
         cap = self.spec.plan.runtime["max_log_bytes"]
         for phase in phases:
             for stream in ("stdout", "stderr"):
-                self._collect_beginning(f"{phase}_{stream}", f"{phase}.{stream}", cap)
+                self._collect_head(f"{phase}_{stream}", f"{phase}.{stream}", cap)
 
-    def collect_rejected(self, judgement: Judgement) -> None:
+    def collect_rejected(self, outcome: GradingOutcome) -> None:
         """Keep what the grader wrote and no row was made of, so that its author can look."""
-        for name, content in judgement.rejected.items():
-            self.ext.setdefault("rejected", {})[name] = self.keep(content)
+        for name, content in outcome.rejected.items():
+            self.ext.setdefault("rejected", {})[name] = self.add_artifact(content)
 
     def collect_result(self) -> JsonObject | None:
         """Keep the agent's result; return it where it is valid."""
         folder = self.spec.folder / "out"
-        content, problem = outputs.read_leniently(folder, contract.RESULT, outputs.RESULT_CAP)
+        content, problem = outputs.read_optional(folder, contract.RESULT, outputs.RESULT_CAP)
         if problem is not None:
-            self.note("trial_output", problem)
+            self.add_problem("trial_output", problem)
         if content is None:
             return None
-        self.references["trial_output"] = self.keep(self.redactor.data(content))
+        self.references["trial_output"] = self.add_artifact(self.redactor.data(content))
         return self.checked_result(content)
 
     def checked_result(self, content: bytes) -> JsonObject | None:
@@ -128,32 +128,32 @@ class Evidence:
         try:
             result = parse(content, self.redactor)
             if isinstance(result, dict):
-                ids = checked_ids(result.get("ids"), self.spec)
+                ids = merged_ids(result.get("ids"), self.spec)
                 result = self.redactor.json(result) | {"ids": ids}
                 result.setdefault("schema_version", RESULT_SCHEMA)
             schema.check(result, RESULT_SCHEMA)
         except (MalformedJson, SchemaInvalid, IdentityMismatch) as error:
-            self.note("trial_output", f"{contract.RESULT}: {error}")
+            self.add_problem("trial_output", f"{contract.RESULT}: {error}")
             return None
         return cast("JsonObject", result)
 
     def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
         """Keep the events file; return the events that can be read and how many cannot."""
         try:
-            with OutputFile(self.spec.folder / "state", contract.EVENTS).opened() as file:
+            with UntrustedFile(self.spec.folder / "state", contract.EVENTS).opened() as file:
                 if file is None:
                     return (), 0
-                self._keep_beginning("events", contract.EVENTS, file, outputs.EVENTS_CAP)
+                self._add_head("events", contract.EVENTS, file, outputs.EVENTS_CAP)
                 return self.read_events(file, outputs.EVENTS_CAP)
-        except OutputRefused as refused:
-            self.note("events", refused.message)
+        except UnsafeFile as refused:
+            self.add_problem("events", refused.message)
             return (), 0
 
     def read_events(self, file: BinaryIO, cap: int) -> tuple[tuple[Event, ...] | EventFile, int]:
         try:
-            return read_events(file, cap, self.redactor, place_for(self.spec))
+            return read_events(file, cap, self.redactor, event_file_for(self.spec))
         except OSError as error:
-            disks.note_failure(self.spec.plan.store_root, error)
+            disks.record_write_error(self.spec.plan.store_root, error)
             raise
 
     def collect_workspace(self) -> list[str]:
@@ -165,56 +165,58 @@ class Evidence:
         folder = self.spec.folder / "workspace"
         before = workspace.list_seed(seed)
         after = workspace.list_folder(folder)
-        inside = left_out.look_into(folder, after)
+        inside = left_out.inspect_unlisted_folders(folder, after)
         after.digests = {name: left_out.digest(found) for name, found in inside.items()}
         for name, listing in (("workspace_before", before), ("workspace_after", after)):
             content = self.redactor.data(canonical.dump_bytes(listing.as_json()))
-            self.references[name] = self.keep(content)
+            self.references[name] = self.add_artifact(content)
         patch = patches.patch(seed, folder, before, after)
         raw = patch.content
         redacted = self.redactor.data(raw)
         if redacted:
-            self.references["workspace_patch"] = self.keep(redacted)
-        uncarried = set(patch.uncarried)
+            self.references["workspace_patch"] = self.add_artifact(redacted)
+        unpatchable = set(patch.unpatchable)
         if redacted is not raw:
-            uncarried |= {n for n, piece in patch.pieces if self.redactor.finds_in([piece])}
-        uncarried -= {name for name in uncarried if "\ufffd" in name}  # It has another on the disk.
-        kept = {n: e for n, e in after.entries.items() if n in uncarried and e.sha256}
-        for name, seeded in left_out.seeded(seed, inside).items():
+            unpatchable |= {n for n, piece in patch.pieces if self.redactor.finds_in([piece])}
+        unpatchable -= {
+            name for name in unpatchable if "\ufffd" in name
+        }  # It has another on the disk.
+        kept = {n: e for n, e in after.entries.items() if n in unpatchable and e.sha256}
+        for name, seeded in left_out.seeded_unlisted_folders(seed, inside).items():
             if left_out.digest(seeded) != after.digests[name]:
                 kept |= inside[name]
         if kept and not after.truncated:
-            self._keep_files(folder, kept)
+            self._add_files(folder, kept)
         hooks = (
             name
             for name, entry in sorted(after.entries.items())
-            if tampering.is_hook(name) and entry != before.entries.get(name)
+            if tampering.is_autoloaded_file(name) and entry != before.entries.get(name)
         )
         return list(islice(hooks, tampering.MAX_PATHS))
 
-    def _keep_files(self, folder: Path, files: dict[str, Entry]) -> None:
+    def _add_files(self, folder: Path, files: dict[str, Entry]) -> None:
         """Keep what the patch does not carry, so that the workspace can be restored."""
         size = workspace_tar.size_of(files)
         if size > workspace_tar.CAP:
             what = f"{len(files):,} files that no patch carries are too large together"
-            self.note("workspace_files", what)
+            self.add_problem("workspace_files", what)
             return
         store = ArtifactStore(self.spec.plan.store_root)
         try:
             secret = sorted(name for name, e in files.items() if self._is_secret(folder, name, e))
             if secret:
                 what = f"{len(secret):,} files hold secrets, the first of them {secret[0]}"
-                self.note("workspace_files", what)
+                self.add_problem("workspace_files", what)
             plain = {name: entry for name, entry in files.items() if name not in secret}
             if not plain:
                 return
             chunks = workspace_tar.chunks(folder, plain)
             if size <= _SMALL:
-                self.references["workspace_files"] = self.keep(b"".join(chunks))
+                self.references["workspace_files"] = self.add_artifact(b"".join(chunks))
                 return
             artifact = Artifact(*store.put_stream(chunks), None)
-        except OutputRefused as refused:
-            self.note("workspace_files", refused.message)
+        except UnsafeFile as refused:
+            self.add_problem("workspace_files", refused.message)
             return
         self.artifacts[artifact.sha256] = artifact
         self.references["workspace_files"] = artifact.reference
@@ -226,20 +228,20 @@ class Evidence:
         elif entry.kind == "link":
             content = [os.fsencode(os.readlink(path))]  # noqa: PTH115
         else:
-            content = OutputFile(path.parent, path.name).chunks(entry.size)
+            content = UntrustedFile(path.parent, path.name).chunks(entry.size)
         return self.redactor.finds_in(chain([name.encode(), b"\n"], content))
 
-    def stamp(self, facts: JsonObject, score: JsonObject | None) -> None:
+    def add_identity(self, facts: JsonObject, score: JsonObject | None) -> None:
         """Say how far the trial can be trusted, and a score whose it is: its grader's, in which
         generation, and which trial was judged again. A score's own word on that does not count.
         """
         self.ext["isolation"] = self.redactor.json(facts)
-        if (earlier := self.spec.earlier) is not None:
+        if (earlier := self.spec.regraded_trial) is not None:
             ids = earlier.ids
             self.ext["regrades"] = {"run_id": ids.run_id, "trial_id": ids.trial_id}
         if score is not None:
-            given = {k: v for k, v in score.get("ext", {}).items() if k not in _OURS}
-            ours = {key: self.ext[key] for key in _OURS if key in self.ext}
+            given = {k: v for k, v in score.get("ext", {}).items() if k not in _OWN_EXTENSIONS}
+            ours = {key: self.ext[key] for key in _OWN_EXTENSIONS if key in self.ext}
             score["ext"] = given | ours | {"grader": self.spec.plan.grader}
 
     def record(self, ts: str, exit_status: int | None, duration_ms: int) -> JsonObject:
@@ -265,30 +267,32 @@ class Evidence:
         }
         if self.redactor.count:
             self.ext["redacted"] = self.redactor.count
-        if notes := traces.notes(spec.folder):
+        if notes := traces.restart_reasons(spec.folder):
             self.ext["notes"] = notes
         if self.ext:
             record["ext"] = self.ext
         schema.check(record, EVIDENCE_SCHEMA)
         return record
 
-    def _collect_beginning(self, name: str, file_name: str, cap: int) -> None:
+    def _collect_head(self, name: str, file_name: str, cap: int) -> None:
         """Keep an output's first `cap` bytes, redacted, under `name`."""
         try:
-            with OutputFile(self.spec.folder / "state", file_name).opened() as file:
+            with UntrustedFile(self.spec.folder / "state", file_name).opened() as file:
                 if file is not None:
-                    self._keep_beginning(name, file_name, file, cap)
-        except OutputRefused as refused:
-            self.note(name, refused.message)
+                    self._add_head(name, file_name, file, cap)
+        except UnsafeFile as refused:
+            self.add_problem(name, refused.message)
 
-    def _keep_beginning(self, name: str, file_name: str, file: BinaryIO, cap: int) -> None:
+    def _add_head(self, name: str, file_name: str, file: BinaryIO, cap: int) -> None:
         size = os.fstat(file.fileno()).st_size
         if size > cap:
-            self.note(name, f"{file_name} has more than {cap:,} bytes; the first of them are kept")
+            self.add_problem(
+                name, f"{file_name} has more than {cap:,} bytes; the first of them are kept"
+            )
         # Redacted before it is cut, so that no secret is cut in two.
-        pieces = cut(self.redactor.pieces(outputs.beginning(file, cap + _CUT)), cap)
+        pieces = cut(self.redactor.pieces(outputs.head_chunks(file, cap + _CUT)), cap)
         if size <= _SMALL:
-            self.references[name] = self.keep(b"".join(pieces))
+            self.references[name] = self.add_artifact(b"".join(pieces))
             return
         artifact = self._store_stream(pieces)
         self.artifacts[artifact.sha256] = artifact

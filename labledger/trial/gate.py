@@ -14,11 +14,11 @@ from labledger.trial.container import Engine
 from labledger.trial.contract import TrialSpec
 
 
-class NotStarted(LabLedgerError):
+class StartRefused(LabLedgerError):
     """The run is stopping: the trial was not started and left nothing new behind."""
 
 
-class Abandoned(LabLedgerError):
+class WaitAbandoned(LabLedgerError):
     """Nobody waits for this trial any more; its container goes on by itself."""
 
 
@@ -32,7 +32,7 @@ _SLICE_S = 5.0
 """How long one call waits for a container before it is asked again whether anyone still cares."""
 
 
-class StartGate:
+class StartLimiter:
     """Lets at most `width` trials run at once, while others prepare or are collected.
 
     It also keeps trials from touching anything once their run may belong to somebody else, however
@@ -43,7 +43,7 @@ class StartGate:
         self._changed = threading.Condition()
         self.last_good = -math.inf
         """When the newest container that could be started was created, by the monotonic clock."""
-        self._engine_work = threading.BoundedSemaphore(MAX_STARTING)
+        self._engine_calls = threading.BoundedSemaphore(MAX_STARTING)
         self._reading = threading.BoundedSemaphore(MAX_READING)
         self._free = width
         self._waiting: list[int] = []
@@ -52,7 +52,7 @@ class StartGate:
         self._seen_paused: set[str] = set()
         self._closed = False
         self._abandoned = False
-        self._open_until = math.inf
+        self._allowed_until = math.inf
 
     def close(self) -> None:
         """Let no further trial start."""
@@ -66,9 +66,9 @@ class StartGate:
         self.close()
 
     @contextmanager
-    def engine_work(self) -> Iterator[None]:
+    def engine_call(self) -> Iterator[None]:
         """While this lasts, a container is created or started: at most so many at once."""
-        with self._engine_work:
+        with self._engine_calls:
             yield
 
     @contextmanager
@@ -77,23 +77,23 @@ class StartGate:
         with self._reading:
             yield
 
-    def open_until(self, moment: float) -> None:
+    def allow_until(self, moment: float) -> None:
         """Let nothing be done after a moment (`time.time()`), until another one is named."""
         with self._changed:
-            self._open_until = moment
+            self._allowed_until = moment
             self._changed.notify_all()
 
     @property
-    def is_open(self) -> bool:
+    def starting_allowed(self) -> bool:
         """True while the run certainly belongs to this process."""
-        return not self._abandoned and time.time() < self._open_until
+        return not self._abandoned and time.time() < self._allowed_until
 
-    def require_open(self) -> None:
-        """Return when the run certainly belongs to this process. Raises `Abandoned`."""
+    def require_starting_allowed(self) -> None:
+        """Return when the run certainly belongs to this process. Raises `WaitAbandoned`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._abandoned or self.is_open)
+            self._changed.wait_for(lambda: self._abandoned or self.starting_allowed)
             if self._abandoned:
-                raise Abandoned
+                raise WaitAbandoned
 
     def wait(self, engine: Engine, spec: TrialSpec, container: str) -> int | None:
         """The exit status of a trial's container, or None after its outer deadline.
@@ -101,7 +101,7 @@ class StartGate:
         `container` is its id.
 
         Does not rely on the engine to say when a container has ended: now and then, it is asked.
-        Raises `Abandoned` where the trial is somebody else's by then.
+        Raises `WaitAbandoned` where the trial is somebody else's by then.
         """
         status = None
         deadline = time.monotonic() + spec.deadline_s
@@ -110,7 +110,7 @@ class StartGate:
             if status is not None:
                 break
             if self._abandoned:
-                raise Abandoned
+                raise WaitAbandoned
             state = engine.inspect(container)
             if state is not None and state.has_ended:
                 status = state.exit_status
@@ -118,7 +118,7 @@ class StartGate:
             if state is not None and state.status == "paused":
                 self.paused.put(spec)
                 self._seen_paused.add(container)
-        self.require_open()
+        self.require_starting_allowed()
         return status
 
     def saw_paused(self, container: str) -> bool:
@@ -126,37 +126,38 @@ class StartGate:
         return container in self._seen_paused
 
     @contextmanager
-    def passage(self, turn: int) -> Iterator[None]:
+    def running(self, turn: int) -> Iterator[None]:
         """Run when there is a place; of the trials that wait for one, the lowest `turn` goes first.
 
-        Raises `NotStarted` where the gate is closed before.
+        Raises `StartRefused` where the gate is closed before.
         """
         with self._changed:
             self._waiting.append(turn)
             self._changed.wait_for(
                 lambda: (
-                    self._closed or (self.is_open and self._free > 0 and turn == min(self._waiting))
+                    self._closed
+                    or (self.starting_allowed and self._free > 0 and turn == min(self._waiting))
                 )
             )
             self._waiting.remove(turn)
             if self._closed:
-                raise NotStarted
-            self._take(1)
+                raise StartRefused
+            self._use_places(1)
         try:
             yield
         finally:
-            self._take(-1)
+            self._use_places(-1)
 
     @contextmanager
-    def place(self) -> Iterator[None]:
+    def reservation(self) -> Iterator[None]:
         """Take a place, also where none is free: for a trial that runs already."""
-        self._take(1)
+        self._use_places(1)
         try:
             yield
         finally:
-            self._take(-1)
+            self._use_places(-1)
 
-    def _take(self, places: int) -> None:
+    def _use_places(self, places: int) -> None:
         with self._changed:
             self._free -= places
             self._changed.notify_all()
@@ -165,12 +166,12 @@ class StartGate:
 _thread = threading.local()
 
 
-def use_gate(gate: StartGate) -> None:
+def use_limiter(gate: StartLimiter) -> None:
     """Make this thread's trials pass `gate`: the initializer of a local executor's threads."""
     _thread.gate = gate
 
 
-def thread_gate() -> StartGate:
+def thread_limiter() -> StartLimiter:
     """The gate of this thread's trials; one of its own where none was given."""
-    gate: StartGate = getattr(_thread, "gate", None) or StartGate(1)
+    gate: StartLimiter = getattr(_thread, "gate", None) or StartLimiter(1)
     return gate

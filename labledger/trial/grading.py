@@ -10,7 +10,7 @@ from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.records import GradeReason, JsonObject, SlotStatus
 from labledger.trial import contract, outputs
 from labledger.trial.contract import ExitStatus, TrialSpec
-from labledger.trial.outputs import OutputFile, OutputRefused
+from labledger.trial.outputs import UnsafeFile, UntrustedFile
 from labledger.trial.redact import Redactor
 
 PREDICTION_SCHEMA = "benchmark_prediction_record_v1"
@@ -25,7 +25,7 @@ SCRIPT_HINDERED = "script_hindered"
 
 
 @dataclass(slots=True)
-class Judgement:
+class GradingOutcome:
     """What grading came to. Its rows are stamped and valid."""
 
     status: SlotStatus
@@ -36,25 +36,25 @@ class Judgement:
     rejected: dict[str, bytes] = field(default_factory=dict)
     """What the grader left in a file that made no row, by `prediction` or `score`."""
 
-    def refuse(self, reason: GradeReason, message: str) -> None:
+    def as_grade_error(self, reason: GradeReason, message: str) -> None:
         """Make this a `grade_error`; the first reason found stands."""
         if self.status is not SlotStatus.GRADE_ERROR:
             self.status, self.reason, self.message = SlotStatus.GRADE_ERROR, reason, message
 
 
-def judge(spec: TrialSpec, exit_status: int, ts: str, redactor: Redactor) -> Judgement:
-    """Judge a trial that `trial.sh` ended with one of `ExitStatus.KNOWN`. `ts` stamps the rows."""
-    judgement = _by_exit_status(spec, exit_status)
+def grade_attempt(spec: TrialSpec, exit_status: int, ts: str, redactor: Redactor) -> GradingOutcome:
+    """Judge a trial that `trial.sh` ended with one of `ExitStatus.ALL`. `ts` stamps the rows."""
+    outcome = _by_exit_status(spec, exit_status)
     if exit_status in _NOT_GRADED:
-        return judgement
+        return outcome
     reader = _RowReader(spec, ts, redactor)
-    judgement.prediction = reader.read("prediction", judgement)
-    judgement.score = reader.read("score", judgement)
-    if judgement.status is SlotStatus.GRADE_ERROR and judgement.score is not None:
+    outcome.prediction = reader.read("prediction", outcome)
+    outcome.score = reader.read("score", outcome)
+    if outcome.status is SlotStatus.GRADE_ERROR and outcome.score is not None:
         # A grader that failed has no say, even where it left a row that looks right.
-        judgement.rejected["score"] = canonical.dump_bytes(judgement.score)
-        judgement.score = None
-    return judgement
+        outcome.rejected["score"] = canonical.dump_bytes(outcome.score)
+        outcome.score = None
+    return outcome
 
 
 _NOT_GRADED = frozenset(
@@ -70,46 +70,46 @@ _NOT_GRADED = frozenset(
 )
 
 
-def _by_exit_status(spec: TrialSpec, exit_status: int) -> Judgement:
+def _by_exit_status(spec: TrialSpec, exit_status: int) -> GradingOutcome:
     setup_s, agent_s, grader_s = (spec.timeout_s(phase) for phase in contract.PHASE_NAMES)
     match exit_status:
         case ExitStatus.SETUP_FAILED:
             message = "the setup command failed; see its stderr"
-            return Judgement(SlotStatus.SETUP_ERROR, "setup_exit_nonzero", message)
+            return GradingOutcome(SlotStatus.SETUP_ERROR, "setup_exit_nonzero", message)
         case ExitStatus.SETUP_TIMED_OUT:
             message = f"the setup command ran into its limit of {setup_s:g} s"
-            return Judgement(SlotStatus.SETUP_ERROR, "setup_timeout", message)
+            return GradingOutcome(SlotStatus.SETUP_ERROR, "setup_timeout", message)
         case ExitStatus.AGENT_FAILED | ExitStatus.AGENT_FAILED_GRADED:
             message = "the agent's command failed; see its stderr"
-            return Judgement(SlotStatus.AGENT_ERROR, "agent_exit_nonzero", message)
+            return GradingOutcome(SlotStatus.AGENT_ERROR, "agent_exit_nonzero", message)
         case ExitStatus.AGENT_TIMED_OUT | ExitStatus.AGENT_TIMED_OUT_GRADED:
             message = f"the agent ran into its limit of {agent_s:g} s"
-            return Judgement(SlotStatus.AGENT_TIMEOUT, "agent_timeout", message)
+            return GradingOutcome(SlotStatus.AGENT_TIMEOUT, "agent_timeout", message)
         case ExitStatus.GRADER_FAILED:
             message = "the grader's command failed; see its stderr"
             reason: str = GradeReason.GRADER_EXIT_NONZERO
-            return Judgement(SlotStatus.GRADE_ERROR, reason, message)
+            return GradingOutcome(SlotStatus.GRADE_ERROR, reason, message)
         case ExitStatus.GRADER_TIMED_OUT:
             message = f"the grader ran into its limit of {grader_s:g} s"
-            return Judgement(SlotStatus.GRADE_ERROR, GradeReason.GRADER_TIMEOUT, message)
+            return GradingOutcome(SlotStatus.GRADE_ERROR, GradeReason.GRADER_TIMEOUT, message)
         case ExitStatus.SCRIPT_FAILED:
             message = (
                 "in the container a process could not be killed, a file not be removed, "
                 "or the agent not be started as its user (its stderr says which), "
                 "or somebody started the container once more"
             )
-            return Judgement(SlotStatus.INFRA_ERROR, SCRIPT_FAILED, message)
+            return GradingOutcome(SlotStatus.INFRA_ERROR, SCRIPT_FAILED, message)
         case ExitStatus.NO_ROOM:
             message = f"a phase failed, and the disk was full ({spec.folder})"
-            return Judgement(SlotStatus.INFRA_ERROR, DISK_FULL, message)
+            return GradingOutcome(SlotStatus.INFRA_ERROR, DISK_FULL, message)
         case ExitStatus.HINDERED:
             message = (
                 "the agent changed the limits of trial.sh, the container's first process (as "
                 "`prlimit --pid 1` does), so that it could not do its part"
             )
-            return Judgement(SlotStatus.AGENT_ERROR, SCRIPT_HINDERED, message)
+            return GradingOutcome(SlotStatus.AGENT_ERROR, SCRIPT_HINDERED, message)
         case _:
-            return Judgement(SlotStatus.COMPLETED)
+            return GradingOutcome(SlotStatus.COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,35 +139,35 @@ class _RowReader:
     ts: str
     redactor: Redactor
 
-    def read(self, name: str, judgement: Judgement) -> JsonObject | None:
-        """The row in file `name`, or None with the reason in `judgement`."""
+    def read(self, name: str, outcome: GradingOutcome) -> JsonObject | None:
+        """The row in file `name`, or None with the reason in `outcome`."""
         kind = _ROWS[name]
         try:
-            content = OutputFile(self.spec.folder / "out", kind.file).read(kind.cap)
-        except OutputRefused as refused:
-            judgement.refuse(refused.reason, refused.message)
+            content = UntrustedFile(self.spec.folder / "out", kind.file).read(kind.cap)
+        except UnsafeFile as refused:
+            outcome.as_grade_error(refused.reason, refused.message)
             return None
         if content is None:
-            judgement.refuse(kind.missing, f"the grader wrote no {kind.file}")
+            outcome.as_grade_error(kind.missing, f"the grader wrote no {kind.file}")
             return None
         try:
             return self._row(content, kind)
         except MalformedJson as error:
-            judgement.refuse(GradeReason.INVALID_JSON, f"{kind.file} {error.message}")
+            outcome.as_grade_error(GradeReason.INVALID_JSON, f"{kind.file} {error.message}")
         except SchemaInvalid as error:
-            judgement.refuse(GradeReason.SCHEMA_INVALID, f"{kind.file}: {error.message}")
+            outcome.as_grade_error(GradeReason.SCHEMA_INVALID, f"{kind.file}: {error.message}")
         except IdentityMismatch as error:
-            judgement.refuse(GradeReason.IDENTITY_MISMATCH, f"{kind.file}: {error}")
-        judgement.rejected[name] = self.redactor.data(content)
+            outcome.as_grade_error(GradeReason.IDENTITY_MISMATCH, f"{kind.file}: {error}")
+        outcome.rejected[name] = self.redactor.data(content)
         return None
 
     def _row(self, content: bytes, kind: _RowKind) -> JsonObject:
         row = parse(content, self.redactor)
         if not isinstance(row, dict):
             raise SchemaInvalid("is not a JSON object")
-        ids = checked_ids(row.get("ids"), self.spec)
+        ids = merged_ids(row.get("ids"), self.spec)
         row = {key: self._redacted(value) for key, value in row.items()}
-        stamp(row, self.spec, kind.schema, self.ts, ids)
+        add_identity(row, self.spec, kind.schema, self.ts, ids)
         given = self.spec.plan.benchmark
         for key in ("adapter_id", "name", "version", "split"):
             if key in given and isinstance(row.setdefault("benchmark", {}), dict):
@@ -199,7 +199,7 @@ class IdentityMismatch(Exception):
     """A row's `ids` are those of another trial."""
 
 
-def stamp(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str, ids: object) -> None:
+def add_identity(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str, ids: object) -> None:
     """Put our bookkeeping into a row that a program in the container wrote."""
     row.setdefault("schema_version", schema_name)
     row["schedule_idx"] = spec.slot.schedule_idx
@@ -210,14 +210,16 @@ def stamp(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str, ids: obje
     row["ids"] = ids
 
 
-def checked_ids(given: object, spec: TrialSpec) -> object:
+def merged_ids(given: object, spec: TrialSpec) -> object:
     """The slot's `ids` where a row gives none or some of them; the row's own where it is odd.
 
     What is judged again may say which trial it was. Raises `IdentityMismatch` where they say that
     the row belongs elsewhere.
     """
     expected = spec.ids.as_json()
-    known = [expected] if spec.earlier is None else [expected, spec.earlier.ids.as_json()]
+    known = (
+        [expected] if spec.regraded_trial is None else [expected, spec.regraded_trial.ids.as_json()]
+    )
     if given is None:
         return expected
     if not isinstance(given, dict):

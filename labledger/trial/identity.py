@@ -9,23 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from labledger.trial.container import ContainerState, Engine, NameTaken
+from labledger.trial.container import ContainerNameTaken, ContainerState, Engine
 from labledger.trial.contract import Labels, TrialSpec
-from labledger.trial.uncollected import Uncollected
+from labledger.trial.uncollected import OutputUnreadable
 
 
 def find_container(engine: Engine, spec: TrialSpec) -> ContainerState | None:
     """Return the state of an attempt's container, None where there is none.
 
-    Raises `Uncollected` where several containers that have other names carry its labels.
+    Raises `OutputUnreadable` where several containers that have other names carry its labels.
     """
     state = engine.inspect(spec.container)
     if state is not None and _is_of_attempt(state.labels, spec):
         return state
-    found = [c for c in engine.containers_with(spec.labels()) if _is_of_attempt(c.labels, spec)]
+    found = [
+        c for c in engine.containers_with_labels(spec.labels()) if _is_of_attempt(c.labels, spec)
+    ]
     if len(found) > 1:
         names = ", ".join(sorted(container.name for container in found))
-        raise Uncollected(
+        raise OutputUnreadable(
             f"slot {spec.slot.schedule_idx}, attempt {spec.attempt}: none of the containers with "
             f"its labels is called {spec.container}, so it cannot be told which is its own: "
             f"{names}",
@@ -40,9 +42,9 @@ def kill_container(engine: Engine, spec: TrialSpec) -> None:
         engine.kill(state.container_id)
 
 
-def foreign_name(spec: TrialSpec) -> NameTaken:
+def foreign_name(spec: TrialSpec) -> ContainerNameTaken:
     """Return what to raise where a container without an attempt's labels has its name."""
-    return NameTaken(
+    return ContainerNameTaken(
         f"a container that is not of this trial is called {spec.container}: it lacks the labels of "
         "the trial's ledger, run, slot and attempt, and is left alone. Rename it "
         f"(`docker rename {spec.container} OTHER`) or remove it"

@@ -21,29 +21,29 @@ from labledger.trial.contract import PhasePlan, Sealing, TrialSpec
 from labledger.trial.seeds import OPEN_FOLDER, workspace_seed
 
 INCOMING = "incoming"
-"""The folder of a run in which the folders of its trials are made."""
+"""The folder of a run in which the folders of its trials are partial."""
 
 
-def prepare(spec: TrialSpec, ready: Callable[[], None] = lambda: None) -> None:
+def prepare_trial_folder(spec: TrialSpec, ready: Callable[[], None] = lambda: None) -> None:
     """Make the folder of a trial, which must not be there, with all that its container mounts.
 
-    It is made elsewhere and gets its name at the end, as a whole: a process that was suspended
+    It is partial elsewhere and gets its name at the end, as a whole: a process that was suspended
     meanwhile never writes into another one's trial. `ready` is called just before, and may raise.
     Raises `EvidenceIncomplete` where what an earlier trial left cannot be restored.
     """
     incoming = spec.plan.run_dir / INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
     _share_trial_script(spec.plan.deps_dir, incoming)
-    made = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
+    partial = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
     try:
-        made.chmod(0o755)
-        _fill(made, spec)
+        partial.chmod(0o755)
+        _fill(partial, spec)
         ready()
         spec.folder.parent.mkdir(exist_ok=True)
-        made.rename(spec.folder)
+        partial.rename(spec.folder)
     except BaseException as error:
-        disks.note_failure(incoming, error)
-        shutil.rmtree(made, ignore_errors=True)
+        disks.record_write_error(incoming, error)
+        shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
@@ -56,17 +56,17 @@ def _fill(folder: Path, spec: TrialSpec) -> None:
     _write_json(inside / "bindings.json", spec.plan.bindings)
     _write_json(inside / "policy.json", spec.plan.policy)
     for phase in spec.plan.phases:
-        if _is_there_from_the_beginning(spec, phase):
+        if _is_mounted_at_start(spec, phase):
             write_phase_script(spec, phase, inside)
     if spec.plan.sealing is not Sealing.NONE:
         (folder / "sealed").mkdir()
         (folder / "sealed").chmod(0o755)
     if spec.plan.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
-    if spec.earlier is None:
+    if spec.regraded_trial is None:
         workspace_seed(spec).fill(folder / "workspace")
     else:
-        restoring.restore(spec, spec.earlier, folder)
+        restoring.restore(spec, spec.regraded_trial, folder)
 
 
 def trial_script_name() -> str:
@@ -95,10 +95,10 @@ def _share_trial_script(deps: Path, incoming: Path) -> None:
     sync_directory(deps)
 
 
-def _is_there_from_the_beginning(spec: TrialSpec, phase: str) -> bool:
+def _is_mounted_at_start(spec: TrialSpec, phase: str) -> bool:
     if phase == "grader":
         return spec.plan.sealing is Sealing.NONE
-    return spec.earlier is None
+    return spec.regraded_trial is None
 
 
 def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -> None:
@@ -109,10 +109,10 @@ def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -
     """
     if deps.exists():
         return
-    incoming = _emptied(deps.with_name(".deps"))
+    incoming = _new_folder(deps.with_name(".deps"))
     files = dict(document["files"])
     if contract.is_sealed(document):
-        sealed = _emptied(deps.with_name("sealed"))
+        sealed = _new_folder(deps.with_name("sealed"))
         _stage(files.pop("grader"), store, sealed)
         _open_folders(sealed)
         sync_tree(sealed)
@@ -126,7 +126,7 @@ def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -
     sync_directory(deps.parent)
 
 
-def _emptied(folder: Path) -> Path:
+def _new_folder(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

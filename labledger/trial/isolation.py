@@ -41,7 +41,7 @@ def container_config(spec: TrialSpec) -> JsonObject:
     return config
 
 
-def sweep_config(spec: TrialSpec) -> JsonObject:
+def permission_container_config(spec: TrialSpec) -> JsonObject:
     """A container that opens what a trial left to the host's user, who may not own it."""
     config = container_config(spec)
     left = {
@@ -67,10 +67,10 @@ def _trial_arguments(spec: TrialSpec) -> list[str]:
     log_bytes = str(spec.plan.runtime["max_log_bytes"])
     sealed = spec.plan.sealing.value
     user = spec.plan.agent_user or ""
-    return [*limits, grade_failed, log_bytes, share, sealed, user, str(_yields(spec))]
+    return [*limits, grade_failed, log_bytes, share, sealed, user, str(_oom_score_adjustment(spec))]
 
 
-def _yields(spec: TrialSpec) -> int:
+def _oom_score_adjustment(spec: TrialSpec) -> int:
     """How much larger phases look than `trial.sh`, in thousandths of the memory limit.
 
     The kernel ends what looks largest. When that has gone and its memory is not yet free, it may
@@ -88,7 +88,7 @@ def _host_config(spec: TrialSpec) -> JsonObject:
         "Mounts": [
             contract.mount(folder / "in", contract.IN, read_only=True),
             contract.mount(spec.plan.deps_dir, contract.DEPS, read_only=True),
-            *sealing.mounts(spec),
+            *sealing.grader_mounts(spec),
             *(contract.mount(folder / name, inside) for name, inside in _WRITTEN.items()),
         ],
         "NetworkMode": "none" if runtime["network"] == "none" else "default",
@@ -100,7 +100,7 @@ def _host_config(spec: TrialSpec) -> JsonObject:
         "NanoCpus": round((resources["cpus"] or 0) * 1_000_000_000),
         "PidsLimit": resources["pids"] or 0,
         "ReadonlyRootfs": runtime["root_read_only"],
-        "Tmpfs": sealing.tmpfs(spec) | ({"/tmp": ""} if runtime["root_read_only"] else {}),  # noqa: S108
+        "Tmpfs": sealing.sealed_tmpfs(spec) | ({"/tmp": ""} if runtime["root_read_only"] else {}),  # noqa: S108
         "LogConfig": {"Type": "none"},
         "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
         **({"Runtime": runtime["oci"]} if "oci" in runtime else {}),

@@ -26,24 +26,24 @@ def is_cache(folder: str) -> bool:
     return PurePosixPath(folder).name in CACHES
 
 
-def look_into(workspace: Path, listing: Listing) -> dict[str, Inside]:
+def inspect_unlisted_folders(workspace: Path, listing: Listing) -> dict[str, Inside]:
     """What lies in the folders that a listing has left out and that are no caches.
 
     Without those that hold too much, or what cannot be kept as it is.
     """
-    found: dict[str, Inside] = {}
+    contents: dict[str, Inside] = {}
     files, room = MAX_FILES, MAX_BYTES
     if listing.truncated:
-        return found
+        return contents
     for folder in listing.left_out:
         if is_cache(folder) or "\ufffd" in folder:
             continue
         inside = _inside(workspace, folder, files, room)
         if inside is not None:
-            found[folder] = inside
+            contents[folder] = inside
             files -= len(inside)
             room -= sum(entry.size for entry in inside.values())
-    return found
+    return contents
 
 
 def _inside(workspace: Path, folder: str, files: int, room: int) -> Inside | None:
@@ -54,12 +54,12 @@ def _inside(workspace: Path, folder: str, files: int, room: int) -> Inside | Non
         return None
     if children is None:
         return None
-    found: Inside = {}
+    contents: Inside = {}
     for name, child in children.items():
-        found[name] = Entry("folder", 0) if child is None else entry_of(child, MAX_BYTES)
-        if child is not None and found[name].sha256 is None:
+        contents[name] = Entry("folder", 0) if child is None else entry_of(child, MAX_BYTES)
+        if child is not None and contents[name].sha256 is None:
             return None
-    return found
+    return contents
 
 
 def _children(
@@ -69,23 +69,23 @@ def _children(
 
     None where it is too much. Raises `OSError`.
     """
-    found: dict[str, os.DirEntry[str] | None] = {}
+    contents: dict[str, os.DirEntry[str] | None] = {}
     pending = [folder]
     while pending:
         name = pending.pop()
         with os.scandir(workspace / name) as children:
-            found[name] = None
+            contents[name] = None
             for child in children:
-                found.pop(name, None)
+                contents.pop(name, None)
                 inner = f"{name}/{child.name}"
                 if child.is_dir(follow_symlinks=False):
                     pending.append(inner)
                 else:
-                    found[inner] = child
+                    contents[inner] = child
                     room -= child.stat(follow_symlinks=False).st_size
-                if room < 0 or len(found) + len(pending) > files or not _is_text(inner):
+                if room < 0 or len(contents) + len(pending) > files or not _is_text(inner):
                     return None
-    return found
+    return contents
 
 
 def _is_text(name: str) -> bool:
@@ -107,12 +107,12 @@ def digest(inside: Inside) -> str:
     )
 
 
-def seeded(seed: Seed, folders: Iterable[str]) -> dict[str, Inside]:
+def seeded_unlisted_folders(seed: Seed, folders: Iterable[str]) -> dict[str, Inside]:
     """What lies in some folders of a seed."""
-    found: dict[str, Inside] = {folder: {} for folder in folders}
-    if found:
+    contents: dict[str, Inside] = {folder: {} for folder in folders}
+    if contents:
         for each in seed.entries():
-            for folder, inside in found.items():
+            for folder, inside in contents.items():
                 if each.name.startswith(f"{folder}/"):
                     inside[each.name] = seeded_entry(each)
-    return found
+    return contents

@@ -25,16 +25,16 @@ def collect(definitions: Iterable[JsonObject], sources: Sources) -> tuple[Metric
     """One `Metric` for each definition whose value is there; what is missing gives no row."""
     definitions = list(definitions)
     of_events = [_OverEvents(d) if d["from"] == "events" else None for d in definitions]
-    wanted = [aggregate for aggregate in of_events if aggregate is not None]
-    for event in sources.events if wanted else ():
-        for aggregate in wanted:
+    aggregates = [aggregate for aggregate in of_events if aggregate is not None]
+    for event in sources.events if aggregates else ():
+        for aggregate in aggregates:
             aggregate.take(event)
-    found = []
+    collected = []
     for definition, aggregated in zip(definitions, of_events, strict=True):
         value = _storable(aggregated.value if aggregated else _value(definition, sources))
         if value is not None:
-            found.append(Metric(definition["id"], definition["from"], value))
-    return tuple(found)
+            collected.append(Metric(definition["id"], definition["from"], value))
+    return tuple(collected)
 
 
 def _storable(value: Any) -> float | int | str | None:
@@ -51,9 +51,9 @@ def _storable(value: Any) -> float | int | str | None:
 def _value(definition: JsonObject, sources: Sources) -> Any:
     match definition["from"]:
         case "result":
-            return at_pointer(sources.result, definition["pointer"])
+            return value_at_pointer(sources.result, definition["pointer"])
         case "score":
-            return at_pointer(sources.score, definition["pointer"])
+            return value_at_pointer(sources.score, definition["pointer"])
         case _:
             return _duration(definition["field"], sources)
 
@@ -80,7 +80,9 @@ class _OverEvents:
             return
         self._count += 1
         aggregate = self.definition["aggregate"]
-        value = None if aggregate == "count" else at_field(event.body, self.definition["field"])
+        value = (
+            None if aggregate == "count" else value_at_path(event.body, self.definition["field"])
+        )
         if value is None:
             return
         if aggregate == "last":
@@ -105,7 +107,7 @@ _AGGREGATES: dict[str, Callable[[list[int | float]], int | float]] = {
 }
 
 
-def at_field(value: Any, dotted: str) -> Any:
+def value_at_path(value: Any, dotted: str) -> Any:
     """What lies at a dotted path such as ``usage.tokens_in``; None where nothing does."""
     for step in dotted.split("."):
         if not isinstance(value, dict):
@@ -114,7 +116,7 @@ def at_field(value: Any, dotted: str) -> Any:
     return value
 
 
-def at_pointer(value: Any, pointer: str) -> Any:
+def value_at_pointer(value: Any, pointer: str) -> Any:
     """What lies at a JSON pointer (RFC 6901); None where nothing does."""
     for token in pointer.split("/")[1:]:
         step = token.replace("~1", "/").replace("~0", "~")

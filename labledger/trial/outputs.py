@@ -24,7 +24,7 @@ MAX_VALUES = 1_000_000
 """How many values an output may hold as JSON: parsed, each takes up to some 200 bytes."""
 
 
-class OutputRefused(LabLedgerError):
+class UnsafeFile(LabLedgerError):
     """A file that a container wrote cannot be read safely."""
 
     def __init__(self, reason: GradeReason, message: str) -> None:
@@ -33,11 +33,11 @@ class OutputRefused(LabLedgerError):
 
 
 @dataclass(frozen=True, slots=True)
-class OutputFile:
+class UntrustedFile:
     """A file in a folder that a container could write.
 
     Only a regular file that has no other name is opened, without following a link and without
-    blocking. Every method raises `OutputRefused` for anything else.
+    blocking. Every method raises `UnsafeFile` for anything else.
     """
 
     folder: Path
@@ -46,7 +46,7 @@ class OutputFile:
     def read(self, cap: int) -> bytes | None:
         """The content, or None where there is no such file.
 
-        Raises `OutputRefused` for more than `cap` bytes.
+        Raises `UnsafeFile` for more than `cap` bytes.
         """
         with self.opened() as file:
             if file is None:
@@ -65,7 +65,7 @@ class OutputFile:
     def sha256(self, cap: int) -> str | None:
         """The content's SHA-256 (hex), in flat memory; None where there is no such file.
 
-        Raises `OutputRefused` for more than `cap` bytes.
+        Raises `UnsafeFile` for more than `cap` bytes.
         """
         hasher, found = hashlib.sha256(), False
         for chunk in self.chunks(cap):
@@ -76,7 +76,7 @@ class OutputFile:
     def chunks(self, cap: int) -> Iterator[bytes]:
         """The content in pieces, of which the last is empty; none where there is no such file.
 
-        Raises `OutputRefused` for more than `cap` bytes.
+        Raises `UnsafeFile` for more than `cap` bytes.
         """
         with self.opened() as file:
             if file is None:
@@ -135,12 +135,12 @@ class OutputFile:
         if size > cap:
             raise self._too_large(cap, f"{size:,}")
 
-    def _unsafe(self, what: str) -> OutputRefused:
-        return OutputRefused(GradeReason.OUTPUT_UNSAFE, f"{self.name} {what}")
+    def _unsafe(self, what: str) -> UnsafeFile:
+        return UnsafeFile(GradeReason.OUTPUT_UNSAFE, f"{self.name} {what}")
 
-    def _too_large(self, cap: int, found: str) -> OutputRefused:
+    def _too_large(self, cap: int, found: str) -> UnsafeFile:
         message = f"{self.name} has {found} bytes; at most {cap:,} are read"
-        return OutputRefused(GradeReason.OUTPUT_TOO_LARGE, message)
+        return UnsafeFile(GradeReason.OUTPUT_TOO_LARGE, message)
 
 
 _KINDS = {
@@ -153,7 +153,7 @@ _KINDS = {
 }
 
 
-def beginning(file: BinaryIO, size: int) -> Iterator[bytes]:
+def head_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
     """A file's first `size` bytes in pieces."""
     file.seek(0)
     while size > 0 and (chunk := file.read(min(MIB, size))):
@@ -161,17 +161,17 @@ def beginning(file: BinaryIO, size: int) -> Iterator[bytes]:
         yield chunk
 
 
-def read_leniently(folder: Path, name: str, cap: int) -> tuple[bytes | None, str | None]:
+def read_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str | None]:
     """The content of an output that may be left out, and why it could not be read, if so."""
     try:
-        return OutputFile(folder, name).read(cap), None
-    except OutputRefused as refused:
+        return UntrustedFile(folder, name).read(cap), None
+    except UnsafeFile as refused:
         return None, refused.message
 
 
-def read_beginning(folder: Path, name: str, cap: int) -> tuple[bytes | None, str | None]:
-    """As `read_leniently`, but at most the first `cap` bytes of however many there are."""
+def read_head_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str | None]:
+    """As `read_optional`, but at most the first `cap` bytes of however many there are."""
     try:
-        return OutputFile(folder, name).read_head(cap), None
-    except OutputRefused as refused:
+        return UntrustedFile(folder, name).read_head(cap), None
+    except UnsafeFile as refused:
         return None, refused.message

@@ -18,20 +18,20 @@ from labledger.store import write_atomically
 from labledger.trial import disks, sealing
 from labledger.trial.container import ContainerFailed, ContainerState, Engine
 from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
-from labledger.trial.ended import Ended
-from labledger.trial.gate import thread_gate
+from labledger.trial.ended import ContainerExit
+from labledger.trial.gate import thread_limiter
 from labledger.trial.phases import phase_fields, phase_lines
-from labledger.trial.starting import end, patiently
-from labledger.trial.tampering import Seen, look
+from labledger.trial.starting import kill_overdue, retry_engine_errors
+from labledger.trial.tampering import FilesystemChanges, inspect_changes
 
 _NOT_STARTED = frozenset({126, 127})
 """What the engine notes of a container whose first command is not there or no program."""
-_FROM_OUTSIDE = ExitStatus.OF_ENGINE - {125, 126, 127}
+_KILLED_FROM_OUTSIDE = ExitStatus.OF_ENGINE - {125, 126, 127}
 """Statuses that say that somebody ended a container that ran."""
 
 
 @dataclass(frozen=True, slots=True)
-class _FirstPart:
+class _AgentPart:
     """What the agent's part of a trial came to."""
 
     engines_start: str
@@ -42,66 +42,74 @@ class _FirstPart:
     out_of_memory: bool
     phases: str
     """The phases so far, as `trial.sh` notes them."""
-    seen: Seen
+    seen: FilesystemChanges
     disk_was_full: bool
 
     @classmethod
     def read(cls, spec: TrialSpec) -> Self | None:
         """The note of an earlier coordinator, or None where there is none."""
         try:
-            found = json.loads(_note(spec).read_bytes())
+            found = json.loads(_agent_part_path(spec).read_bytes())
         except FileNotFoundError:
             return None
         suspected = tuple(found["seen"].pop("suspected"))
-        return cls(**found | {"seen": Seen(**found["seen"], suspected=suspected)})
+        return cls(**found | {"seen": FilesystemChanges(**found["seen"], suspected=suspected)})
 
     def write(self, spec: TrialSpec) -> None:
-        write_atomically(_note(spec), canonical.dump_bytes(asdict(self)))
+        write_atomically(_agent_part_path(spec), canonical.dump_bytes(asdict(self)))
 
 
-def _note(spec: TrialSpec) -> Path:
+def _agent_part_path(spec: TrialSpec) -> Path:
     return spec.folder / "first_part.json"
 
 
-def is_outstanding(spec: TrialSpec, state: ContainerState) -> bool:
+def grading_is_due(spec: TrialSpec, state: ContainerState) -> bool:
     """True when a stopped container is to be started again, unless the agent forged its status."""
     if spec.plan.sealing is not Sealing.AFTER_AGENT:
         return False
-    first = _FirstPart.read(spec)
-    if first is None:
+    agent_part = _AgentPart.read(spec)
+    if agent_part is None:
         return state.exit_status == ExitStatus.AGENT_ENDED
-    return state.started_at == first.engines_start
+    return state.started_at == agent_part.engines_start
 
 
-def go_on(engine: Engine, spec: TrialSpec, state: ContainerState, since: float) -> Ended:
+def run_grader_part_if_due(
+    engine: Engine, spec: TrialSpec, state: ContainerState, since: float
+) -> ContainerExit:
     """How a trial ended whose container has stopped. Grades it first, where that is outstanding.
 
     `since` is when its part began, by the monotonic clock.
 
     Raises `OSError` and `ContainerFailed` where the host cannot do its part: the container is
-    kept, and this can be asked again. Raises `Abandoned` and `EngineUnavailable` as waiting does.
+    kept, and this can be asked again. Raises `WaitAbandoned` and `EngineUnavailable` as waiting does.
     """
     if spec.plan.sealing is not Sealing.AFTER_AGENT:
-        return Ended.of(state, state.exit_status, spec.exit_statuses)
-    first = _FirstPart.read(spec)
-    if first is None:
-        seen = look(engine, spec, state.container_id, "before_grading")
-        ended = replace(Ended.of(state, state.exit_status, ExitStatus.BEFORE_GRADING), seen=seen)
+        return ContainerExit.of(state, state.exit_status, spec.expected_exit_statuses)
+    agent_part = _AgentPart.read(spec)
+    if agent_part is None:
+        seen = inspect_changes(engine, spec, state.container_id, "before_grading")
+        ended = replace(
+            ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART), changes=seen
+        )
         if state.exit_status != ExitStatus.AGENT_ENDED:
             return ended
         if "agent" not in phase_fields(spec):
-            return replace(ended, forged=True)
+            return replace(ended, exit_status_forged=True)
         faults.reached("before_unseal", spec.slot.schedule_idx)
-        was_full = disks.were_full(spec.plan.disks, since)
-        first = _noted(spec, state, replace(ended, disk_was_full=was_full), seen)
-    if state.started_at == first.engines_start:
-        return _graded(engine, spec, state.container_id, first)
-    return _both(first, Ended.of(state, state.exit_status, ExitStatus.OF_GRADING))
+        was_full = disks.were_full_since(spec.plan.disks, since)
+        agent_part = _store_agent_part(spec, state, replace(ended, disk_was_full=was_full), seen)
+    if state.started_at == agent_part.engines_start:
+        return _run_grader_part(engine, spec, state.container_id, agent_part)
+    return _combine_parts(
+        agent_part, ContainerExit.of(state, state.exit_status, ExitStatus.GRADER_PART)
+    )
 
 
-def _noted(spec: TrialSpec, state: ContainerState, ended: Ended, seen: Seen) -> _FirstPart:
+def _store_agent_part(
+    spec: TrialSpec, state: ContainerState, ended: ContainerExit, seen: FilesystemChanges
+) -> _AgentPart:
     """Note durably what the agent's part came to, before the grader's can change any of it."""
-    first = _FirstPart(
+    agent_part = _AgentPart(
         state.started_at,
         ended.started_at,
         ended.ended_at,
@@ -111,48 +119,52 @@ def _noted(spec: TrialSpec, state: ContainerState, ended: Ended, seen: Seen) -> 
         seen,
         ended.disk_was_full,
     )
-    first.write(spec)
-    return first
+    agent_part.write(spec)
+    return agent_part
 
 
-def _graded(engine: Engine, spec: TrialSpec, container: str, first: _FirstPart) -> Ended:
+def _run_grader_part(
+    engine: Engine, spec: TrialSpec, container: str, agent_part: _AgentPart
+) -> ContainerExit:
     """Put the grader's files in place, start the second part and wait for its end."""
-    sealing.unseal(spec, first.phases)
+    sealing.unseal(spec, agent_part.phases)
     faults.reached("after_unseal", spec.slot.schedule_idx)
 
     def start() -> None:
-        if engine.inspect_one(container).started_at == first.engines_start:
+        if engine.inspect_existing(container).started_at == agent_part.engines_start:
             engine.start(container)
 
     try:
-        patiently(start)
+        retry_engine_errors(start)
     except ContainerFailed as error:
-        if engine.inspect_one(container).exit_status not in _NOT_STARTED:
+        if engine.inspect_existing(container).exit_status not in _NOT_STARTED:
             raise
         refused = f"the container could not be started again for its grader: {error.message}"
-        last = Ended(None, first.ended_at, first.ended_at, 0, container, refused=refused)
-        return _both(first, last)
+        grader_part = ContainerExit(
+            None, agent_part.ended_at, agent_part.ended_at, 0, container, start_refused=refused
+        )
+        return _combine_parts(agent_part, grader_part)
     faults.reached("grader_running", spec.slot.schedule_idx)
-    status = thread_gate().wait(engine, spec, container)
+    status = thread_limiter().wait(engine, spec, container)
     if status is None:
-        end(engine, container)
-    state = engine.inspect_one(container)
-    return _both(first, Ended.of(state, status, ExitStatus.OF_GRADING))
+        kill_overdue(engine, container)
+    state = engine.inspect_existing(container)
+    return _combine_parts(agent_part, ContainerExit.of(state, status, ExitStatus.GRADER_PART))
 
 
-def _both(first: _FirstPart, last: Ended) -> Ended:
+def _combine_parts(agent_part: _AgentPart, grader_part: ContainerExit) -> ContainerExit:
     """The two parts as one trial. Its duration is theirs, without what it waited in between."""
-    refused, status = last.refused, last.exit_status
-    if status is not None and status not in ExitStatus.KNOWN | _FROM_OUTSIDE:
+    refused, status = grader_part.start_refused, grader_part.exit_status
+    if status is not None and status not in ExitStatus.ALL | _KILLED_FROM_OUTSIDE:
         # No `trial.sh` ran, or not to its end: the agent may have destroyed what it needs for that.
         refused = f"the container could not run its grader: its second start ended with {status}"
     return replace(
-        last,
-        started_at=first.started_at,
-        duration_ms=first.duration_ms + last.duration_ms,
-        out_of_memory=first.out_of_memory or last.out_of_memory,
-        refused=refused,
-        disk_was_full=first.disk_was_full,
-        first_phases=first.phases,
-        seen=first.seen,
+        grader_part,
+        started_at=agent_part.started_at,
+        duration_ms=agent_part.duration_ms + grader_part.duration_ms,
+        out_of_memory=agent_part.out_of_memory or grader_part.out_of_memory,
+        start_refused=refused,
+        disk_was_full=agent_part.disk_was_full,
+        first_phases=agent_part.phases,
+        changes=agent_part.seen,
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labledger.trial.outputs import MIB, OutputFile, OutputRefused
+from labledger.trial.outputs import MIB, UnsafeFile, UntrustedFile
 from labledger.trial.seeds import Seed
 from labledger.trial.workspace import Entry, Listing
 
@@ -55,7 +55,7 @@ class Patch:
 
     pieces: list[tuple[str, bytes]] = field(default_factory=list)
     """A name and what is said of it."""
-    uncarried: list[str] = field(default_factory=list)
+    unpatchable: list[str] = field(default_factory=list)
     """Names of which neither the seed nor the patch says what lies there now."""
     end: bytes = b""
 
@@ -69,51 +69,51 @@ def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch
 
     Binary, large and other files are named between the patches of texts, in lines that say so.
     """
-    made = Patch()
+    result = Patch()
     names = {
         n for n in before.entries | after.entries if before.entries.get(n) != after.entries.get(n)
     }
     if before.truncated or after.truncated:
         names &= before.entries.keys() & after.entries.keys()
     if not names:
-        return made
+        return result
     old = _old_contents(seed, names)
     effort = _Effort()
     room = PATCH_CAP
     for name in sorted(names):
         was, entry = before.entries.get(name), after.entries.get(name)
         piece = b""
-        if not made.end:
+        if not result.end:
             new = _content(workspace / name) if entry and entry.kind == "file" else None
             change = _Change(name, was, entry, old.get(name), new)
             piece = "".join(_file_patch(change, effort)).encode()
             room -= len(piece)
             if room < 0:
-                made.end = f"{CUT}more than {PATCH_CAP:,} bytes\n".encode()
+                result.end = f"{CUT}more than {PATCH_CAP:,} bytes\n".encode()
         carried = room >= 0 and piece.startswith(HEADER)
         if not carried and entry is not None and not entry.holds_what(was):
-            made.uncarried.append(name)
+            result.unpatchable.append(name)
         if room >= 0:
-            made.pieces.append((name, piece))
-    return made
+            result.pieces.append((name, piece))
+    return result
 
 
 def _old_contents(seed: Seed, names: set[str]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     room = KEPT_FOR_COMPARISON
     for seeded in seed.entries():
         small = len(seeded.content) <= min(MAX_PATCHED, room)
         if seeded.name in names and small and not seeded.is_link:
-            found[seeded.name] = seeded.content
+            contents[seeded.name] = seeded.content
             room -= len(seeded.content)
-    return found
+    return contents
 
 
 def _content(path: Path) -> bytes | None:
     """A file's content, or None where it is too large or cannot be read safely."""
     try:
-        return OutputFile(path.parent, path.name).read(MAX_PATCHED)
-    except OutputRefused:
+        return UntrustedFile(path.parent, path.name).read(MAX_PATCHED)
+    except UnsafeFile:
         return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labledger.records import Phase
 from labledger.trial import contract, outputs
-from labledger.trial.contract import Earlier, TrialSpec
+from labledger.trial.contract import StoredTrial, TrialSpec
 
 
 def read_phases(spec: TrialSpec) -> dict[str, Phase]:
@@ -31,7 +31,7 @@ PhaseFields = tuple[int, int, int, int]
 
 def phase_fields(spec: TrialSpec) -> dict[str, PhaseFields]:
     """`trial.sh`'s note as numbers, by phase; to be trusted as `read_phases` says."""
-    content, _ = outputs.read_leniently(
+    content, _ = outputs.read_optional(
         spec.folder / "state", contract.PHASES_FILE, outputs.PHASES_CAP
     )
     return _parse((content or b"").decode("ascii", "replace"))
@@ -71,7 +71,7 @@ def phase_lines(fields: dict[str, PhaseFields]) -> str:
     )
 
 
-def recorded(earlier: Earlier) -> dict[str, Phase]:
+def phases_of_record(earlier: StoredTrial) -> dict[str, Phase]:
     """The phases of an earlier trial that ran, as its record has them."""
     phases = earlier.record["phases"]
     return {
@@ -81,12 +81,12 @@ def recorded(earlier: Earlier) -> dict[str, Phase]:
     }
 
 
-def before_grading(earlier: Earlier) -> dict[str, Phase]:
+def phases_before_grading(earlier: StoredTrial) -> dict[str, Phase]:
     """Those of them that are not judged again."""
-    return {name: phase for name, phase in recorded(earlier).items() if name != "grader"}
+    return {name: phase for name, phase in phases_of_record(earlier).items() if name != "grader"}
 
 
-def recalled(phases: dict[str, Phase]) -> str:
+def phase_notes_of(phases: dict[str, Phase]) -> str:
     """Such a note of phases whose durations alone are known, as if they had followed each other."""
     fields: dict[str, PhaseFields] = {}
     now = 0

@@ -6,13 +6,13 @@ import io
 from copy import deepcopy
 
 from labledger.records import Event, EventFile, JsonObject
-from labledger.trial.contract import Earlier, TrialSpec
-from labledger.trial.evidence import Evidence
+from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.trial.evidence import EvidenceCollector
 from labledger.trial.redact import Redactor
-from labledger.trial.stored import Stored, noted, redacted_in
+from labledger.trial.stored import StoredArtifacts, redacted_in, stored_extension
 
 
-class RecalledEvidence(Evidence):
+class RegradedEvidence(EvidenceCollector):
     """Refers again to what is stored of the earlier trial; reads only what a new grader wrote.
 
     So the workspace's list of files and patch say what was judged: what its agent left (and its
@@ -20,23 +20,23 @@ class RecalledEvidence(Evidence):
     what is.
     """
 
-    def __init__(self, spec: TrialSpec, redactor: Redactor, earlier: Earlier) -> None:
+    def __init__(self, spec: TrialSpec, redactor: Redactor, earlier: StoredTrial) -> None:
         super().__init__(spec, redactor)
-        self._stored = Stored.of(spec, earlier)
+        self._stored = StoredArtifacts.of(spec, earlier)
         redactor.count += redacted_in(earlier)
 
     def recall(self) -> None:
         """Refer to everything, also to its grading: there is to be no other."""
         self._recall(*self._stored.references)
         earlier = self._stored.earlier
-        for reference in noted(earlier, "rejected").values():
+        for reference in stored_extension(earlier, "rejected").values():
             self._refer(str(reference))
         self.ext |= deepcopy(earlier.evidence.get("ext", {}))
 
     def _recall(self, *names: str) -> None:
         for name in names:
             if (problem := self._stored.problem(name)) is not None:
-                self.note(name, problem)
+                self.add_problem(name, problem)
             if (reference := self._stored.references.get(name)) is not None:
                 self.references[name] = reference
                 self._refer(reference)
@@ -48,7 +48,7 @@ class RecalledEvidence(Evidence):
     @property
     def isolation(self) -> JsonObject:
         """What the earlier trial's evidence says of its isolation; empty where it says nothing."""
-        return noted(self._stored.earlier, "isolation")
+        return stored_extension(self._stored.earlier, "isolation")
 
     def collect_logs(self, phases: list[str]) -> None:
         for phase in ("setup", "agent"):

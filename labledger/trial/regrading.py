@@ -17,11 +17,11 @@ from labledger.records import (
     TrialResult,
 )
 from labledger.trial import metrics, phases
-from labledger.trial.collect import STATUS_FORGED, redactor_of
-from labledger.trial.contract import Earlier, TrialSpec
-from labledger.trial.ended import Ended
+from labledger.trial.collect import STATUS_FORGED, redactor_for
+from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.trial.ended import ContainerExit
 from labledger.trial.grading import SCRIPT_HINDERED
-from labledger.trial.recalled import RecalledEvidence
+from labledger.trial.recalled import RegradedEvidence
 from labledger.trial.stored import EvidenceIncomplete
 
 _GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
@@ -30,7 +30,7 @@ _UNGRADABLE = frozenset({STATUS_FORGED, SCRIPT_HINDERED})
 _FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
 
 
-def is_gradable(spec: TrialSpec, earlier: Earlier) -> bool:
+def is_gradable(spec: TrialSpec, earlier: StoredTrial) -> bool:
     """True where an earlier trial came as far as its grading, or would have with this policy."""
     if earlier.record["status"] in _GRADED:
         return True
@@ -40,26 +40,26 @@ def is_gradable(spec: TrialSpec, earlier: Earlier) -> bool:
 
 def is_carried_over(spec: TrialSpec) -> bool:
     """True where a trial is to be judged again and leaves nothing to judge: it stays as it was."""
-    return spec.earlier is not None and not is_gradable(spec, spec.earlier)
+    return spec.regraded_trial is not None and not is_gradable(spec, spec.regraded_trial)
 
 
-def as_one(earlier: Earlier, ended: Ended) -> Ended:
+def combined_with_stored_phases(earlier: StoredTrial, ended: ContainerExit) -> ContainerExit:
     """An earlier trial and the container that judged it again as one trial of two parts."""
     duration_ms = _until_graded(earlier) + ended.duration_ms
     return replace(ended, started_at=earlier.record["started_at"], duration_ms=duration_ms)
 
 
-def _until_graded(earlier: Earlier) -> int:
+def _until_graded(earlier: StoredTrial) -> int:
     """How long a trial took without its grading, in milliseconds."""
-    grader = phases.recorded(earlier).get("grader")
+    grader = phases.phases_of_record(earlier).get("grader")
     duration_ms: int = earlier.record["duration_ms"]
     return max(0, duration_ms - (grader.duration_ms if grader else 0))
 
 
-def carried_over(spec: TrialSpec, earlier: Earlier) -> TrialResult:
+def carried_over(spec: TrialSpec, earlier: StoredTrial) -> TrialResult:
     """The result of a trial of which there is nothing to judge: what it was."""
     record = earlier.record
-    evidence = RecalledEvidence(spec, redactor_of(spec), earlier)
+    evidence = RegradedEvidence(spec, redactor_for(spec), earlier)
     evidence.recall()
     outcome = _Outcome(
         SlotStatus(record["status"]),
@@ -68,15 +68,15 @@ def carried_over(spec: TrialSpec, earlier: Earlier) -> TrialResult:
         record["exit_status"],
         record["ended_at"],
         record["duration_ms"],
-        phases.recorded(earlier),
+        phases.phases_of_record(earlier),
     )
     return _result(spec, earlier, evidence, outcome)
 
 
-def incomplete(spec: TrialSpec, earlier: Earlier, why: str) -> TrialResult:
+def incomplete(spec: TrialSpec, earlier: StoredTrial, why: str) -> TrialResult:
     """The result of a trial that cannot be judged again, for what is not stored of it."""
-    redactor = redactor_of(spec)
-    evidence = RecalledEvidence(spec, redactor, earlier)
+    redactor = redactor_for(spec)
+    evidence = RegradedEvidence(spec, redactor, earlier)
     evidence.collect_inputs()
     evidence.collect_logs([])
     evidence.collect_workspace()
@@ -89,7 +89,7 @@ def incomplete(spec: TrialSpec, earlier: Earlier, why: str) -> TrialResult:
         None,
         clock.iso(ended_at),
         duration_ms,
-        phases.before_grading(earlier),
+        phases.phases_before_grading(earlier),
     )
     return _result(spec, earlier, evidence, outcome)
 
@@ -108,7 +108,7 @@ class _Outcome:
 
 
 def _result(
-    spec: TrialSpec, earlier: Earlier, evidence: RecalledEvidence, outcome: _Outcome
+    spec: TrialSpec, earlier: StoredTrial, evidence: RegradedEvidence, outcome: _Outcome
 ) -> TrialResult:
     result: JsonObject | None = None
     events: tuple[Event, ...] | EventFile = ()
@@ -117,7 +117,7 @@ def _result(
         result = evidence.collect_result()
     with suppress(EvidenceIncomplete):
         events, dropped = evidence.collect_events()
-    evidence.stamp(evidence.isolation, None)
+    evidence.add_identity(evidence.isolation, None)
     sources = metrics.Sources(result, None, events, outcome.phases, outcome.duration_ms)
     record, ended_at, duration_ms = earlier.record, outcome.ended_at, outcome.duration_ms
     return TrialResult(

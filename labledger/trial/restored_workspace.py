@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from labledger.canonical import sha256_hex
 from labledger.trial import applying, left_out, patches, workspace, workspace_tar
 from labledger.trial.seeds import OPEN_FILE, OPEN_PROGRAM, is_plain, make_folders
-from labledger.trial.stored import EvidenceIncomplete, Stored
+from labledger.trial.stored import EvidenceIncomplete, StoredArtifacts
 from labledger.trial.workspace import LEFT_OUT, Entry, Listing
 from labledger.trial.workspace_tar import Member
 
@@ -37,12 +37,12 @@ _BAD_NAMES = frozenset(
 
 
 @dataclass(slots=True)
-class RestoredWorkspace:
-    """A seeded workspace on its way to what `wanted` lists."""
+class WorkspaceRestore:
+    """A seeded workspace on its way to what `expected` lists."""
 
     folder: Path
-    wanted: Listing
-    lost: dict[str, str] = field(default_factory=dict)
+    expected: Listing
+    unrecoverable: dict[str, str] = field(default_factory=dict)
     """Names that cannot be restored, and why."""
     _missing: dict[str, Entry] = field(default_factory=dict)
     """What is not there yet."""
@@ -51,72 +51,74 @@ class RestoredWorkspace:
     _unlike: set[str] = field(default_factory=set)
     """Folders that listings leave out and that are not as they were: they are kept as a whole."""
 
-    def restore(self, stored: Stored) -> None:
+    def restore(self, stored: StoredArtifacts) -> None:
         """Raises `EvidenceIncomplete`, with the first names, where that cannot be done exactly."""
         self._refuse_what_is_not_known(stored)
         present = workspace.list_folder(self.folder)
         if present.truncated:
             raise EvidenceIncomplete("the workspace that its task begins with has too many files")
-        for name, entry in self.wanted.entries.items():
+        for name, entry in self.expected.entries.items():
             if not entry.holds_what(present.entries.get(name)):
                 self._missing[name] = entry
         self._unlike = self._unlike_folders(present)
         self._clear(present)
         self._take_files(stored)
         self._take_texts(stored, present)
-        self._raise_if_lost(stored.problem("workspace_files"))
+        self._raise_if_unrecoverable(stored.problem("workspace_files"))
         self._finish()
         self._compare()
 
-    def _refuse_what_is_not_known(self, stored: Stored) -> None:
-        wanted = self.wanted
-        if wanted.truncated:
+    def _refuse_what_is_not_known(self, stored: StoredArtifacts) -> None:
+        expected = self.expected
+        if expected.truncated:
             raise EvidenceIncomplete("its workspace had too many files to list them all")
-        empty = set(wanted.empty or ())
-        folders = {*wanted.left_out, *empty}
-        for name in {*wanted.entries, *folders}:
+        empty = set(expected.empty or ())
+        folders = {*expected.left_out, *empty}
+        for name in {*expected.entries, *folders}:
             inside = name.split("/") if name in empty else name.split("/")[:-1]
             if not is_plain(name) or "\ufffd" in name:
-                self.lost[name] = "its name was not kept as it was"
+                self.unrecoverable[name] = "its name was not kept as it was"
             elif stored.holds_redacted(name.encode()):
-                self.lost[name] = "a secret was taken out of its name"
-            elif not LEFT_OUT.isdisjoint(inside) or any(p in wanted.entries for p in _above(name)):
-                self.lost[name] = "nothing can lie there"
-        for name in wanted.left_out:
+                self.unrecoverable[name] = "a secret was taken out of its name"
+            elif not LEFT_OUT.isdisjoint(inside) or any(
+                p in expected.entries for p in _above(name)
+            ):
+                self.unrecoverable[name] = "nothing can lie there"
+        for name in expected.left_out:
             if PurePosixPath(name).name not in LEFT_OUT:
-                self.lost.setdefault(name, "a folder that could not be looked into")
-            if not left_out.is_cache(name) and name not in wanted.digests:
-                self.lost.setdefault(name, "a folder that was not looked into")
-        for name in folders & wanted.entries.keys():
-            self.lost.setdefault(name, "it cannot be a file and a folder")
-        for name, entry in wanted.entries.items():
+                self.unrecoverable.setdefault(name, "a folder that could not be looked into")
+            if not left_out.is_cache(name) and name not in expected.digests:
+                self.unrecoverable.setdefault(name, "a folder that was not looked into")
+        for name in folders & expected.entries.keys():
+            self.unrecoverable.setdefault(name, "it cannot be a file and a folder")
+        for name, entry in expected.entries.items():
             if entry.sha256 is None:
                 what = "no file" if entry.kind == "other" else "too large, or had several names"
-                self.lost.setdefault(name, f"it was {what}")
-        self._raise_if_lost()
+                self.unrecoverable.setdefault(name, f"it was {what}")
+        self._raise_if_unrecoverable()
 
-    def _unlike_folders(self, found: Listing) -> set[str]:
-        """The wanted folders that listings leave out in which something else lies, but caches."""
-        inside = left_out.look_into(self.folder, found)
+    def _unlike_folders(self, restored: Listing) -> set[str]:
+        """The expected folders that listings leave out in which something else lies, but caches."""
+        inside = left_out.inspect_unlisted_folders(self.folder, restored)
         digests = {name: left_out.digest(entries) for name, entries in inside.items()}
-        wanted = [name for name in self.wanted.left_out if not left_out.is_cache(name)]
-        return {name for name in wanted if digests.get(name) != self.wanted.digests[name]}
+        expected = [name for name in self.expected.left_out if not left_out.is_cache(name)]
+        return {name for name in expected if digests.get(name) != self.expected.digests[name]}
 
     def _clear(self, present: Listing) -> None:
-        """Remove what is not wanted: files and links first, then folders that nothing needs."""
-        wanted = self.wanted
-        for name in present.entries.keys() - wanted.entries.keys():
+        """Remove what is not expected: files and links first, then folders that nothing needs."""
+        expected = self.expected
+        for name in present.entries.keys() - expected.entries.keys():
             (self.folder / name).unlink()
-        for name in set(present.left_out) - (set(wanted.left_out) - self._unlike):
+        for name in set(present.left_out) - (set(expected.left_out) - self._unlike):
             shutil.rmtree(self.folder / name)
-        empty = present.empty if wanted.empty is None else wanted.empty
-        kept = {*wanted.left_out, *(empty or ())}
-        kept.update(*(_above(name) for name in (*wanted.entries, *kept)))
+        empty = present.empty if expected.empty is None else expected.empty
+        kept = {*expected.left_out, *(empty or ())}
+        kept.update(*(_above(name) for name in (*expected.entries, *kept)))
         for name in reversed(list(_folders(self.folder))):
             if name not in kept:
                 (self.folder / name).rmdir()
 
-    def _take_files(self, stored: Stored) -> None:
+    def _take_files(self, stored: StoredArtifacts) -> None:
         with stored.opened("workspace_files") as file:
             if file is None:
                 return
@@ -158,27 +160,27 @@ class RestoredWorkspace:
             self._links[name] = target
             del self._missing[name]
 
-    def _take_texts(self, stored: Stored, present: Listing) -> None:
+    def _take_texts(self, stored: StoredArtifacts, present: Listing) -> None:
         patch = stored.read("workspace_patch") or b""
-        pieces = applying.pieces(patch, self._missing)
+        pieces = applying.pieces_by_name(patch, self._missing)
         for name, piece in pieces.items():
-            with suppress(applying.Misfit):
-                self._put(name, [applying.applied(piece, self._base(name, present))])
+            with suppress(applying.PatchMismatch):
+                self._put(name, [applying.apply_piece(piece, self._base(name, present))])
         is_cut = patches.CUT.encode() in patch
         for name, entry in self._missing.items():
             if name in pieces:
                 why = "its patch does not lead to it: secrets are taken out of patches"
             else:
                 why = "the patch was cut off" if is_cut else "not kept"
-            self.lost.setdefault(name, f"{entry.kind} of {entry.size:,} bytes, {why}")
+            self.unrecoverable.setdefault(name, f"{entry.kind} of {entry.size:,} bytes, {why}")
 
     def _base(self, name: str, present: Listing) -> bytes:
-        """What a text was before. Raises `Misfit` for what no patch was ever made of."""
+        """What a text was before. Raises `PatchMismatch` for what no patch was ever made of."""
         was = present.entries.get(name)
         if was is None:
             return b""
         if was.kind != "file" or was.size > patches.MAX_PATCHED:
-            raise applying.Misfit
+            raise applying.PatchMismatch
         return (self.folder / name).read_bytes()
 
     def _put(self, name: str, content: Iterable[bytes]) -> None:
@@ -204,47 +206,50 @@ class RestoredWorkspace:
 
     @contextmanager
     def _naming(self, name: str) -> Iterator[None]:
-        """While something of this name is made. One that cannot be is lost."""
+        """While something of this name is made. One that cannot be is unrecoverable."""
         try:
             yield
         except OSError as error:
             if error.errno not in _BAD_NAMES:
                 raise
-            self.lost[name] = f"there can be no such name ({error.strerror})"
+            self.unrecoverable[name] = f"there can be no such name ({error.strerror})"
 
     def _finish(self) -> None:
         for name, target in self._links.items():
             if b"\0" in target or not target:
-                self.lost[name] = "there can be no such link"
+                self.unrecoverable[name] = "there can be no such link"
                 continue
             with self._naming(name):
                 self._make_room(name)
                 (self.folder / name).symlink_to(os.fsdecode(target))
-        for name, entry in self.wanted.entries.items():
+        for name, entry in self.expected.entries.items():
             if entry.kind == "file":
                 (self.folder / name).chmod(OPEN_PROGRAM if entry.executable else OPEN_FILE)
-        for name in (*self.wanted.left_out, *(self.wanted.empty or ())):
+        for name in (*self.expected.left_out, *(self.expected.empty or ())):
             with self._naming(name):
                 make_folders(self.folder, Path(name))
 
     def _compare(self) -> None:
-        wanted, found = self.wanted, workspace.list_folder(self.folder)
-        for name in wanted.entries.keys() | found.entries.keys():
-            if wanted.entries.get(name) != found.entries.get(name):
-                self.lost[name] = "it did not come out as it was"
-        for ours, theirs in ((found.left_out, wanted.left_out), (found.empty, wanted.empty)):
+        expected, restored = self.expected, workspace.list_folder(self.folder)
+        for name in expected.entries.keys() | restored.entries.keys():
+            if expected.entries.get(name) != restored.entries.get(name):
+                self.unrecoverable[name] = "it did not come out as it was"
+        for ours, theirs in (
+            (restored.left_out, expected.left_out),
+            (restored.empty, expected.empty),
+        ):
             if theirs is not None:
                 for name in set(ours or ()) ^ set(theirs):
-                    self.lost[name] = "a folder that did not come out as it was"
-        for name in self._unlike_folders(found):
-            self.lost[name] = "a folder of which not all was kept"
-        self._raise_if_lost()
+                    self.unrecoverable[name] = "a folder that did not come out as it was"
+        for name in self._unlike_folders(restored):
+            self.unrecoverable[name] = "a folder of which not all was kept"
+        self._raise_if_unrecoverable()
 
-    def _raise_if_lost(self, problem: str | None = None) -> None:
-        if not self.lost:
+    def _raise_if_unrecoverable(self, problem: str | None = None) -> None:
+        if not self.unrecoverable:
             return
-        names = sorted(self.lost)
-        shown = [f"{_brief(name)} ({self.lost[name]})" for name in names[:_SHOWN]]
+        names = sorted(self.unrecoverable)
+        shown = [f"{_brief(name)} ({self.unrecoverable[name]})" for name in names[:_SHOWN]]
         if len(names) > _SHOWN:
             shown.append(f"and {len(names) - _SHOWN} more")
         told = f"; as was noted then: {problem}" if problem else ""

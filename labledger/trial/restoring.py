@@ -10,10 +10,10 @@ import tarfile
 from pathlib import Path
 
 from labledger.trial import contract, phases
-from labledger.trial.contract import Earlier, TrialSpec
-from labledger.trial.restored_workspace import RestoredWorkspace
+from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.trial.restored_workspace import WorkspaceRestore
 from labledger.trial.seeds import OPEN_FILE, UnsafeSeed, workspace_seed
-from labledger.trial.stored import EvidenceIncomplete, Stored
+from labledger.trial.stored import EvidenceIncomplete, StoredArtifacts
 from labledger.trial.workspace import Listing, MalformedListing
 
 _READ_BY_GRADERS = {
@@ -22,18 +22,18 @@ _READ_BY_GRADERS = {
 }
 
 
-def restore(spec: TrialSpec, earlier: Earlier, folder: Path) -> None:
+def restore(spec: TrialSpec, earlier: StoredTrial, folder: Path) -> None:
     """Fill a new trial folder with what came before the grading of an earlier trial.
 
     The workspace is as that trial ended, with whatever its own grader wrote there. Owners and
     times of files, and what lay outside of the workspace, are not restored: nothing is known of
     them. Raises `EvidenceIncomplete` where the rest cannot be restored exactly.
     """
-    stored = Stored.of(spec, earlier)
-    before = phases.before_grading(earlier)
+    stored = StoredArtifacts.of(spec, earlier)
+    before = phases.phases_before_grading(earlier)
     if "agent" not in before:
         raise EvidenceIncomplete("it is not known how its agent ended")
-    _write(folder / "in" / contract.PHASES_FILE, phases.recalled(before).encode())
+    _write(folder / "in" / contract.PHASES_FILE, phases.phase_notes_of(before).encode())
     for name, path in _READ_BY_GRADERS.items():
         if (content := _exactly(stored, name, path.name)) is not None:
             _write(folder / path, content)
@@ -49,7 +49,7 @@ def _write(path: Path, content: bytes) -> None:
     path.chmod(OPEN_FILE)
 
 
-def _exactly(stored: Stored, name: str, file: str) -> bytes | None:
+def _exactly(stored: StoredArtifacts, name: str, file: str) -> bytes | None:
     """A stored output as it was, or None where there was none. Raises `EvidenceIncomplete`."""
     content = stored.read(name)
     problem = stored.problem(name)
@@ -61,12 +61,12 @@ def _exactly(stored: Stored, name: str, file: str) -> bytes | None:
     return content
 
 
-def _restore_workspace(spec: TrialSpec, stored: Stored, folder: Path) -> None:
+def _restore_workspace(spec: TrialSpec, stored: StoredArtifacts, folder: Path) -> None:
     content = stored.read("workspace_after")
     if content is None:
         raise EvidenceIncomplete("there is no list of the files in its workspace")
     try:
-        wanted = Listing.of(content)
+        expected = Listing.of(content)
     except MalformedListing as error:
         raise EvidenceIncomplete(f"the list of its files cannot be read: {error}") from None
     try:
@@ -79,4 +79,4 @@ def _restore_workspace(spec: TrialSpec, stored: Stored, folder: Path) -> None:
     except (tarfile.TarError, UnsafeSeed) as error:
         what = f"the workspace that its task begins with cannot be read: {error}"
         raise EvidenceIncomplete(what) from None
-    RestoredWorkspace(folder, wanted).restore(stored)
+    WorkspaceRestore(folder, expected).restore(stored)

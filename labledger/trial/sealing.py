@@ -12,7 +12,7 @@ from labledger.trial.contract import Sealing, TrialSpec
 _FOR_ALL = 0o755
 
 
-def mounts(spec: TrialSpec) -> list[JsonObject]:
+def grader_mounts(spec: TrialSpec) -> list[JsonObject]:
     """What is mounted of the grader. The agent's user cannot enter the folder around both."""
     folder = spec.folder / "sealed"
     match spec.plan.sealing:
@@ -27,7 +27,7 @@ def mounts(spec: TrialSpec) -> list[JsonObject]:
             return [contract.mount(folder, contract.SEALED, read_only=True)]
 
 
-def tmpfs(spec: TrialSpec) -> dict[str, str]:
+def sealed_tmpfs(spec: TrialSpec) -> dict[str, str]:
     """The folder that only root in the container can enter, whoever the host's user is."""
     closed = spec.plan.sealing is Sealing.UNREADABLE
     return {contract.SEALED: "mode=0700,size=64k"} if closed else {}

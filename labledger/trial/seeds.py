@@ -19,7 +19,7 @@ OPEN_FILE = 0o666
 
 
 @dataclass(frozen=True, slots=True)
-class Seeded:
+class SeedEntry:
     """A file or link that a workspace begins with."""
 
     name: str
@@ -42,7 +42,7 @@ class UnsafeSeed(OSError):
 
 
 @dataclass(slots=True)
-class _Names:
+class _NameChecker:
     """Checks what a workspace is filled with. It may have come with an imported ledger."""
 
     links: set[str] = field(default_factory=set)
@@ -50,8 +50,8 @@ class _Names:
     def check(self, name: str, *, is_link: bool = False) -> None:
         """Raise `UnsafeSeed` for a name that is none, or lies at or beneath a link."""
         steps = name.split("/")
-        places = {"/".join(steps[:i]) for i in range(1, len(steps) + 1)} if self.links else set()
-        if not is_plain(name) or not self.links.isdisjoint(places):
+        prefixes = {"/".join(steps[:i]) for i in range(1, len(steps) + 1)} if self.links else set()
+        if not is_plain(name) or not self.links.isdisjoint(prefixes):
             raise UnsafeSeed(name)
         if is_link:
             self.links.add(name)
@@ -64,7 +64,7 @@ class InlineSeed:
         self._files = files
 
     def fill(self, workspace: Path) -> None:
-        names = _Names()
+        names = _NameChecker()
         for name, text in self._files.items():
             names.check(name)
             target = workspace / name
@@ -72,9 +72,9 @@ class InlineSeed:
             target.write_bytes(text.encode())
             target.chmod(OPEN_FILE)
 
-    def entries(self) -> Iterator[Seeded]:
+    def entries(self) -> Iterator[SeedEntry]:
         for name, text in self._files.items():
-            yield Seeded(name, text.encode())
+            yield SeedEntry(name, text.encode())
 
 
 class TarSeed:
@@ -85,7 +85,7 @@ class TarSeed:
 
     def fill(self, workspace: Path) -> None:
         with tarfile.open(self._archive, "r:") as archive:
-            names = _Names()
+            names = _NameChecker()
             for member in archive:
                 names.check(member.name, is_link=member.issym())
                 target = workspace / member.name
@@ -99,14 +99,14 @@ class TarSeed:
                         shutil.copyfileobj(content, handle)
                     target.chmod(OPEN_PROGRAM if member.mode & 0o100 else OPEN_FILE)
 
-    def entries(self) -> Iterator[Seeded]:
+    def entries(self) -> Iterator[SeedEntry]:
         with tarfile.open(self._archive, "r:") as archive:
             for member in archive:
                 if member.issym():
-                    yield Seeded(member.name, os.fsencode(member.linkname), is_link=True)
+                    yield SeedEntry(member.name, os.fsencode(member.linkname), is_link=True)
                 elif member.isreg() and (content := archive.extractfile(member)) is not None:
                     executable = bool(member.mode & 0o100)
-                    yield Seeded(member.name, content.read(), executable=executable)
+                    yield SeedEntry(member.name, content.read(), executable=executable)
 
 
 Seed = InlineSeed | TarSeed

@@ -13,7 +13,7 @@ from labledger.canonical import sha256_hex
 from labledger.errors import LabLedgerError
 from labledger.records import Artifact, JsonObject
 from labledger.store import ArtifactStore
-from labledger.trial.contract import Earlier, TrialSpec
+from labledger.trial.contract import StoredTrial, TrialSpec
 from labledger.trial.outputs import MIB
 
 _REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
@@ -27,14 +27,14 @@ class EvidenceIncomplete(LabLedgerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredArtifacts:
     """The artifacts of an earlier trial by the names that its evidence has for them."""
 
-    earlier: Earlier
+    earlier: StoredTrial
     store: ArtifactStore
 
     @classmethod
-    def of(cls, spec: TrialSpec, earlier: Earlier) -> Stored:
+    def of(cls, spec: TrialSpec, earlier: StoredTrial) -> StoredArtifacts:
         return cls(earlier, ArtifactStore(spec.plan.store_root))
 
     @property
@@ -44,7 +44,7 @@ class Stored:
 
     def problem(self, name: str) -> str | None:
         """Why a piece of evidence is not there, or is not whole, as was noted then."""
-        problem = noted(self.earlier, "problems").get(name)
+        problem = stored_extension(self.earlier, "problems").get(name)
         return None if problem is None else str(problem)
 
     def read(self, name: str) -> bytes | None:
@@ -95,13 +95,13 @@ class Stored:
         return bool(redacted_in(self.earlier)) and _MARK.search(content) is not None
 
 
-def noted(earlier: Earlier, key: str) -> JsonObject:
+def stored_extension(earlier: StoredTrial, key: str) -> JsonObject:
     """What labledger said under a key of `ext` in an earlier trial's evidence, if anything."""
     found = earlier.evidence.get("ext", {}).get(key)
     return found if isinstance(found, dict) else {}
 
 
-def redacted_in(earlier: Earlier) -> int:
+def redacted_in(earlier: StoredTrial) -> int:
     """How many secrets were taken out of what an earlier trial left."""
     found = earlier.evidence.get("ext", {}).get("redacted")
     return found if isinstance(found, int) else 0

@@ -48,7 +48,7 @@ Checked = Literal["before_grading", "after_grading"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FilesystemChanges:
     """What a look at a container's file system came to."""
 
     checked: Checked | None
@@ -60,27 +60,29 @@ class Seen:
     """Why there was no look."""
 
 
-def look(engine: Engine, spec: TrialSpec, container: str, checked: Checked) -> Seen:
+def inspect_changes(
+    engine: Engine, spec: TrialSpec, container: str, checked: Checked
+) -> FilesystemChanges:
     """Look at what is not as in the image of a trial whose container, an id, has stopped.
 
     What the engine refuses is said in the answer. Raises `EngineUnavailable`.
     """
     if spec.plan.runtime["root_read_only"]:
-        return Seen(checked)
+        return FilesystemChanges(checked)
     try:
         suspected, total = _suspicious_in(engine, container)
     except ContainerFailed as error:
-        return Seen(None, unchecked=error.message)
-    return Seen(checked, suspected, total)
+        return FilesystemChanges(None, unchecked=error.message)
+    return FilesystemChanges(checked, suspected, total)
 
 
 def _suspicious_in(engine: Engine, container: str) -> tuple[tuple[str, ...], int]:
     state = engine.inspect(container)
-    if state is not None and state.changes_dir is not None:
+    if state is not None and state.upper_dir is not None:
         # The engine would go through the whole image: 0.2 s of work for 6,000 files.
         with suppress(OSError):
-            return suspicious(_below(Path(state.changes_dir)))
-    return suspicious(engine.changes(container))
+            return suspicious(_below(Path(state.upper_dir)))
+    return suspicious(engine.changed_paths(container))
 
 
 def _below(top: Path) -> Iterator[str]:
@@ -105,7 +107,7 @@ def suspicious(changed: Iterable[str]) -> tuple[tuple[str, ...], int]:
     explained: set[str] = set()
     beyond = 0
     for path in changed:
-        place = _ordinary_place(path)
+        place = _ordinary_reason(path)
         if place is not None:
             explained.update(_parents(place))
         elif len(held) < _MAX_HELD:
@@ -117,7 +119,7 @@ def suspicious(changed: Iterable[str]) -> tuple[tuple[str, ...], int]:
     return tuple(path[:_MAX_LENGTH] for path in found[:MAX_PATHS]), len(found) + beyond
 
 
-def _ordinary_place(path: str) -> str | None:
+def _ordinary_reason(path: str) -> str | None:
     """The place that explains why a path has changed; None for a suspicious path."""
     if path in _RUNTIMES_OWN:
         return path
@@ -133,7 +135,7 @@ def _parents(path: str) -> Iterator[str]:
         yield path
 
 
-def is_hook(name: str) -> bool:
+def is_autoloaded_file(name: str) -> bool:
     """True for a file that an interpreter or a test tool loads by itself."""
     path = PurePosixPath(name)
     return path.name in _HOOKS or path.suffix == ".pth"

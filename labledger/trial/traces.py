@@ -23,12 +23,12 @@ Listener = Callable[[TrialSpec, str], None]
 _thread = threading.local()
 
 
-def tell_notes_to(listener: Listener) -> None:
+def report_restarts_to(listener: Listener) -> None:
     """Make the notes of this thread's trials known at once; their evidence has them in any case."""
     _thread.listener = listener
 
 
-def mark_unstarted(trial: Path) -> None:
+def mark_not_started(trial: Path) -> None:
     """Say of the attempt with folder `trial` that no container has run for it, until it starts.
 
     Where that cannot be written, a later coordinator takes the attempt for one that may have run.
@@ -39,16 +39,16 @@ def mark_unstarted(trial: Path) -> None:
         marker.touch()
 
 
-def mark_started(trial: Path) -> None:
+def clear_not_started(trial: Path) -> None:
     """Say that a container may run for the attempt from now on."""
     _unstarted(trial).unlink(missing_ok=True)
 
 
-def is_unstarted(trial: Path) -> bool:
+def is_marked_not_started(trial: Path) -> bool:
     return _unstarted(trial).exists()
 
 
-def note(spec: TrialSpec, text: str) -> None:
+def add_restart_reason(spec: TrialSpec, text: str) -> None:
     """Keep, durably, why an attempt is begun anew, and tell whoever listens."""
     _add(spec.folder, text)
     listener: Listener | None = getattr(_thread, "listener", None)
@@ -56,7 +56,7 @@ def note(spec: TrialSpec, text: str) -> None:
         listener(spec, text)
 
 
-def notes(trial: Path) -> list[str]:
+def restart_reasons(trial: Path) -> list[str]:
     """Why the attempt was begun anew, once for each time."""
     try:
         return [str(text) for text in json.loads(_notes(trial).read_text("utf-8"))]
@@ -66,13 +66,13 @@ def notes(trial: Path) -> list[str]:
         return [f"{_notes(trial).name} said why, and cannot be read any more"]
 
 
-def withdraw(trial: Path, why: str) -> None:
+def record_cancellation(trial: Path, why: str) -> None:
     """Have an attempt begun anew whose container is about to be removed on purpose."""
     _add(trial, why)
-    mark_unstarted(trial)
+    mark_not_started(trial)
 
 
-def forget(trial: Path) -> None:
+def remove_notes(trial: Path) -> None:
     """Remove all traces of an attempt whose result is durable."""
     for path in (_unstarted(trial), _notes(trial)):
         path.unlink(missing_ok=True)
@@ -84,7 +84,7 @@ def attempts(run_dir: Path) -> list[Path]:
 
 
 def _add(trial: Path, text: str) -> None:
-    write_atomically(_notes(trial), json.dumps([*notes(trial), text]).encode())
+    write_atomically(_notes(trial), json.dumps([*restart_reasons(trial), text]).encode())
 
 
 def _unstarted(trial: Path) -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from labledger.records import JsonObject
 from labledger.trial.container import Engine
 from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
-from labledger.trial.ended import Ended
-from labledger.trial.stored import noted
-from labledger.trial.tampering import Checked, Seen, look
+from labledger.trial.ended import ContainerExit
+from labledger.trial.stored import stored_extension
+from labledger.trial.tampering import Checked, FilesystemChanges, inspect_changes
 
 _ROOT = frozenset({"", "0", "0:0", "root", "root:root", "0:root", "root:0"})
 
@@ -23,45 +23,47 @@ _UNGRADED = frozenset(
 )
 
 
-def facts(engine: Engine, spec: TrialSpec, ended: Ended) -> JsonObject:
+def isolation_facts(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> JsonObject:
     """The isolation facts of a trial whose container has stopped.
 
     Where nobody looked at its file system before the grading, it is looked at now. Raises
     `EngineUnavailable`. Where a trial is judged again, its agent never was in the container: its
     grader came after the agent, and found everything as in the image.
     """
-    if spec.earlier is not None:
+    if spec.regraded_trial is not None:
         image_user = engine.image_user(spec.image_id)
-        user = noted(spec.earlier, "isolation").get("agent_user", _user(spec, image_user))
+        user = stored_extension(spec.regraded_trial, "isolation").get(
+            "agent_user", _user(spec, image_user)
+        )
         sealed = {"sealed": Sealing.AFTER_AGENT.value}
-        return _facts(spec, user, Seen("before_grading")) | sealed
+        return _facts(spec, user, FilesystemChanges("before_grading")) | sealed
     ungraded = ended.exit_status in _UNGRADED
     when: Checked = "before_grading" if ungraded else "after_grading"
-    seen = ended.seen
-    if seen is None:
+    changes = ended.changes
+    if changes is None:
         container = ended.container_id
-        gone = Seen(None, unchecked="its container is gone")
-        seen = gone if container is None else look(engine, spec, container, when)
-    return _facts(spec, _user(spec, engine.image_user(spec.image_id)), seen)
+        gone = FilesystemChanges(None, unchecked="its container is gone")
+        changes = gone if container is None else inspect_changes(engine, spec, container, when)
+    return _facts(spec, _user(spec, engine.image_user(spec.image_id)), changes)
 
 
-def no_facts(spec: TrialSpec, why: str) -> JsonObject:
+def unknown_isolation_facts(spec: TrialSpec, why: str) -> JsonObject:
     """The isolation facts of a trial that left no container to look at."""
-    return _facts(spec, _user(spec, None), Seen(None, unchecked=why))
+    return _facts(spec, _user(spec, None), FilesystemChanges(None, unchecked=why))
 
 
-def _facts(spec: TrialSpec, agent_user: str | None, seen: Seen) -> JsonObject:
+def _facts(spec: TrialSpec, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
     found: JsonObject = {
         "agent_user": agent_user,
         "sealed": spec.plan.sealing.value,
         "root_read_only": spec.plan.runtime["root_read_only"],
         "setup": "setup" in spec.plan.phases,
-        "checked": seen.checked,
-        "tampering_suspected": list(seen.suspected),
-        "tampering_total": seen.total,
+        "checked": changes.checked,
+        "tampering_suspected": list(changes.suspected),
+        "tampering_total": changes.total,
     }
-    if seen.unchecked is not None:
-        found["unchecked"] = seen.unchecked
+    if changes.unchecked is not None:
+        found["unchecked"] = changes.unchecked
     return found
 
 

@@ -16,84 +16,84 @@ from labledger import clock, faults
 from labledger.errors import EngineUnavailable, NoRoom
 from labledger.records import CONTAINER_FAILED, HOST_ERROR, NAME_TAKEN, TrialResult
 from labledger.trial import contract, disks, inputs, regrading, starting, traces, trust
-from labledger.trial.adoption import adopt, go_on, has_output
-from labledger.trial.collect import collect, infra_error
+from labledger.trial.adoption import adopt, finish_adopted, folder_exists
+from labledger.trial.collect import collect_result, infra_error_result
 from labledger.trial.container import (
     ContainerFailed,
+    ContainerNameTaken,
     Engine,
-    EngineFull,
-    NameTaken,
+    EngineDiskFull,
     NoSuchContainer,
     thread_engine,
 )
 from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
-from labledger.trial.ended import Ended
-from labledger.trial.gate import Abandoned, NotStarted, StartGate, thread_gate
+from labledger.trial.ended import ContainerExit
+from labledger.trial.gate import StartLimiter, StartRefused, WaitAbandoned, thread_limiter
 from labledger.trial.identity import find_container, foreign_name
-from labledger.trial.isolation import sweep_config
+from labledger.trial.isolation import permission_container_config
 from labledger.trial.stored import EvidenceIncomplete
-from labledger.trial.uncollected import uncollected
+from labledger.trial.uncollected import output_unreadable_error
 
 
-def run_trial(spec: TrialSpec) -> TrialResult:
+def run_attempt(spec: TrialSpec) -> TrialResult:
     """Run one attempt, or adopt its container where one exists, and collect what it produced.
 
     Leaves the container and the trial folder in place: the coordinator discards them when the
-    result is durable. Raises `NotStarted` or `Abandoned` where the run is stopping, and
-    `EngineUnavailable`, `NoRoom` or `Uncollected` where nothing can be said of the trial yet;
+    result is durable. Raises `StartRefused` or `WaitAbandoned` where the run is stopping, and
+    `EngineUnavailable`, `NoRoom` or `OutputUnreadable` where nothing can be said of the trial yet;
     other trouble is the result's status. Where a trial is to be judged again, it is its grader
     alone that runs; where there is nothing to judge, nothing does.
     """
-    if spec.earlier is not None and regrading.is_carried_over(spec):
-        with thread_gate().reading():
-            return regrading.carried_over(spec, spec.earlier)
+    if spec.regraded_trial is not None and regrading.is_carried_over(spec):
+        with thread_limiter().reading():
+            return regrading.carried_over(spec, spec.regraded_trial)
     begun = clock.utc_now()
     try:
         engine = thread_engine()
-        thread_gate().require_open()
-        ended = adopt(engine, spec) or _run_once(engine, spec)
-        return _collected(engine, spec, ended)
-    except EngineFull:
+        thread_limiter().require_starting_allowed()
+        ended = adopt(engine, spec) or _run_container(engine, spec)
+        return _collect_result(engine, spec, ended)
+    except EngineDiskFull:
         if spec.plan.engine_root is not None:
-            disks.note_full(spec.plan.engine_root)
+            disks.record_full(spec.plan.engine_root)
         raise
-    except (NotStarted, Abandoned, EngineUnavailable, NoRoom):
+    except (StartRefused, WaitAbandoned, EngineUnavailable, NoRoom):
         raise
     except EvidenceIncomplete as error:
-        assert spec.earlier is not None
-        return regrading.incomplete(spec, spec.earlier, error.message)
+        assert spec.regraded_trial is not None
+        return regrading.incomplete(spec, spec.regraded_trial, error.message)
     except ContainerFailed as error:
-        reason = NAME_TAKEN if isinstance(error, NameTaken) else CONTAINER_FAILED
-        return infra_error(spec, begun, reason, error.message)
+        reason = NAME_TAKEN if isinstance(error, ContainerNameTaken) else CONTAINER_FAILED
+        return infra_error_result(spec, begun, reason, error.message)
     except OSError as error:
         message = f"{error.strerror}: {error.filename}"
-        if error.errno in disks.NO_ROOM:
+        if error.errno in disks.DISK_FULL_ERRNOS:
             _delete(spec)
             raise NoRoom(f"a trial could not be prepared: {message}") from error
-        return infra_error(spec, begun, HOST_ERROR, message)
+        return infra_error_result(spec, begun, HOST_ERROR, message)
 
 
-def _collected(engine: Engine, spec: TrialSpec, ended: Ended) -> TrialResult:
+def _collect_result(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> TrialResult:
     """The result of an ended trial. What this host cannot do is no fault of a trial that ran."""
     faults.reached("after_exit", spec.slot.schedule_idx)
-    if not has_output(spec):
+    if not folder_exists(spec):
         message = "its trial folder was deleted while it ran, and what it left with it"
-        return infra_error(spec, ended.started_at, "folder_deleted", message)
+        return infra_error_result(spec, ended.started_at, "folder_deleted", message)
     try:
-        if os.geteuid() != 0 and _is_closed(spec.folder):
+        if os.geteuid() != 0 and _has_unreadable_files(spec.folder):
             # `trial.sh` was ended before it could open its files, or it did not own them all.
-            _open_by_container(engine, spec)
-        if spec.earlier is not None:
-            ended = regrading.as_one(spec.earlier, ended)
+            _fix_permissions(engine, spec)
+        if spec.regraded_trial is not None:
+            ended = regrading.combined_with_stored_phases(spec.regraded_trial, ended)
         ended = replace(ended, was_paused=_was_paused(engine, ended))
-        isolation = trust.facts(engine, spec, ended)
-        with thread_gate().reading():
-            return collect(spec, ended, isolation)
+        isolation = trust.isolation_facts(engine, spec, ended)
+        with thread_limiter().reading():
+            return collect_result(spec, ended, isolation)
     except (OSError, ContainerFailed) as error:
-        raise uncollected(spec, error) from error
+        raise output_unreadable_error(spec, error) from error
 
 
-def _is_closed(folder: Path) -> bool:
+def _has_unreadable_files(folder: Path) -> bool:
     """True where something in a folder is closed to the user of this process."""
     pending: list[str | Path] = [folder]
     while pending:
@@ -112,19 +112,19 @@ def _is_closed(folder: Path) -> bool:
     return False
 
 
-def discard_trial(spec: TrialSpec, *, keep_folder: bool = False) -> None:
+def remove_attempt(spec: TrialSpec, *, keep_folder: bool = False) -> None:
     """Remove the container of an attempt whose result is durable, and its folder."""
     faults.reached("before_remove", spec.slot.schedule_idx)
     _remove_container(spec)
     faults.reached("after_remove", spec.slot.schedule_idx)
     if not keep_folder:
         remove_folder(spec)
-    traces.forget(spec.folder)
+    traces.remove_notes(spec.folder)
 
 
-def withdraw_trial(spec: TrialSpec, why: str) -> None:
+def cancel_attempt(spec: TrialSpec, why: str) -> None:
     """Remove the container and the folder of an attempt that is to be begun anew."""
-    traces.withdraw(spec.folder, why)
+    traces.record_cancellation(spec.folder, why)
     _remove_container(spec)
     remove_folder(spec)
 
@@ -132,14 +132,14 @@ def withdraw_trial(spec: TrialSpec, why: str) -> None:
 def _remove_container(spec: TrialSpec) -> None:
     engine = thread_engine()
     if (state := find_container(engine, spec)) is not None:
-        starting.remove(engine, spec, state.container_id)
+        starting.remove_container(engine, spec, state.container_id)
 
 
 def remove_folder(spec: TrialSpec) -> None:
     """Delete the trial folder, with a container's help where its files are not ours to delete."""
     _delete(spec)
     if spec.folder.exists():
-        _open_by_container(thread_engine(), spec)
+        _fix_permissions(thread_engine(), spec)
         _delete(spec)
         if spec.folder.exists():
             raise OSError(errno.ENOTEMPTY, "could not be deleted", str(spec.folder))
@@ -147,7 +147,7 @@ def remove_folder(spec: TrialSpec) -> None:
 
 def _delete(spec: TrialSpec) -> None:
     """Delete what can be deleted of a trial folder, which makes room."""
-    disks.look(spec.plan.disks)
+    disks.check_disks(spec.plan.disks)
     try:
         shutil.rmtree(spec.folder, ignore_errors=True)
     except RecursionError:
@@ -155,92 +155,92 @@ def _delete(spec: TrialSpec) -> None:
         subprocess.run(["rm", "-rf", "--", spec.folder], check=False, stderr=subprocess.DEVNULL)
 
 
-def _run_once(engine: Engine, spec: TrialSpec) -> Ended:
+def _run_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
     """Run a new container, in the place of one of its name that never ran, if there is one.
 
     An engine may still have been creating it when the coordinator that asked for it died, or may
     have said that it failed to.
     """
-    for _ in starting.PAUSES_S:
+    for _ in starting.BACKOFF_S:
         try:
-            return _run_new(engine, spec)
-        except NameTaken:
+            return _run_new_container(engine, spec)
+        except ContainerNameTaken:
             state = find_container(engine, spec)
             if state is None and engine.inspect(spec.container) is not None:
                 raise foreign_name(spec) from None
             if state is not None and state.has_started:
                 raise
-            thread_gate().require_open()
+            thread_limiter().require_starting_allowed()
             if state is not None:
-                starting.remove(engine, spec, state.container_id)
-    return _run_new(engine, spec)
+                starting.remove_container(engine, spec, state.container_id)
+    return _run_new_container(engine, spec)
 
 
-def _run_new(engine: Engine, spec: TrialSpec) -> Ended:
-    gate = thread_gate()
-    if spec.may_exist or spec.folder.exists():
+def _run_new_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
+    gate = thread_limiter()
+    if spec.container_may_exist or spec.folder.exists():
         # Just before: where this process was suspended since, they may be another coordinator's.
-        gate.require_open()
-        traces.mark_unstarted(spec.folder)
+        gate.require_starting_allowed()
+        traces.mark_not_started(spec.folder)
         remove_folder(spec)
-    inputs.prepare(spec, gate.require_open)
+    inputs.prepare_trial_folder(spec, gate.require_starting_allowed)
     faults.reached("before_create", spec.slot.schedule_idx)
-    gate.require_open()
-    container, created = starting.create(engine, gate, spec)
+    gate.require_starting_allowed()
+    container, created = starting.create_container(engine, gate, spec)
     faults.reached("after_create", spec.slot.schedule_idx)
     has_ended = False
     try:
-        with gate.passage(spec.slot.schedule_idx):
-            traces.mark_started(spec.folder)
+        with gate.running(spec.slot.schedule_idx):
+            traces.clear_not_started(spec.folder)
             started_at, started = clock.utc_now(), time.monotonic()
-            starting.start(engine, gate, container, created)
+            starting.start_container(engine, gate, container, created)
             faults.reached("agent_running", spec.slot.schedule_idx)
             exit_status, was_removed = _wait(engine, spec, container)
             has_ended = exit_status is not None
             if has_ended and spec.plan.sealing is Sealing.AFTER_AGENT:
-                return go_on(engine, spec, container, started)
+                return finish_adopted(engine, spec, container, started)
             lasted = timedelta(seconds=time.monotonic() - started)
-    except (NotStarted, ContainerFailed, NoRoom):
+    except (StartRefused, ContainerFailed, NoRoom):
         if not has_ended:
-            _give_up(engine, gate, spec, container)
+            _remove_unstarted(engine, gate, spec, container)
         raise
     if exit_status is None and not was_removed:
-        starting.end(engine, container)
-    return Ended(
+        starting.kill_overdue(engine, container)
+    return ContainerExit(
         exit_status,
         started_at,
         clock.iso(clock.parse(started_at) + lasted),
         round(lasted.total_seconds() * 1000),
         None if was_removed else container,
-        _ran_out(engine, container, exit_status),
+        _memory_limit_hit(engine, container, exit_status),
         was_removed,
-        disk_was_full=disks.were_full(spec.plan.disks, started),
-        forged=exit_status in ExitStatus.KNOWN - spec.exit_statuses,
+        disk_was_full=disks.were_full_since(spec.plan.disks, started),
+        exit_status_forged=exit_status in ExitStatus.ALL - spec.expected_exit_statuses,
     )
 
 
-def _give_up(engine: Engine, gate: StartGate, spec: TrialSpec, container: str) -> None:
+def _remove_unstarted(engine: Engine, gate: StartLimiter, spec: TrialSpec, container: str) -> None:
     """Clear a container away that was not to be started, or could not be.
 
     By its id: the name and the folder may be another coordinator's by now.
     """
     state = engine.inspect(container)
-    if gate.is_open and (state is None or not state.has_started):
-        traces.mark_unstarted(spec.folder)
-    starting.remove(engine, spec, container)
-    if gate.is_open:
+    if gate.starting_allowed and (state is None or not state.has_started):
+        traces.mark_not_started(spec.folder)
+    starting.remove_container(engine, spec, container)
+    if gate.starting_allowed:
         remove_folder(spec)
 
 
 def _wait(engine: Engine, spec: TrialSpec, container: str) -> tuple[int | None, bool]:
     """The exit status of a container that was just started, and whether it was removed."""
     try:
-        return thread_gate().wait(engine, spec, container), False
+        return thread_limiter().wait(engine, spec, container), False
     except NoSuchContainer:
         return None, True
 
 
-def _ran_out(engine: Engine, container: str, exit_status: int | None) -> bool:
+def _memory_limit_hit(engine: Engine, container: str, exit_status: int | None) -> bool:
     """True when the memory limit killed something; asked only where something went wrong."""
     if exit_status == ExitStatus.GRADED:
         return False
@@ -248,18 +248,18 @@ def _ran_out(engine: Engine, container: str, exit_status: int | None) -> bool:
     return state is not None and state.out_of_memory
 
 
-def _was_paused(engine: Engine, ended: Ended) -> bool:
+def _was_paused(engine: Engine, ended: ContainerExit) -> bool:
     """True where a container was paused from outside. The engine is asked where that matters."""
     container = ended.container_id
-    if container is None or thread_gate().saw_paused(container):
+    if container is None or thread_limiter().saw_paused(container):
         return container is not None
     return ended.exit_status != ExitStatus.GRADED and engine.was_paused(container)
 
 
-def _open_by_container(engine: Engine, spec: TrialSpec) -> None:
+def _fix_permissions(engine: Engine, spec: TrialSpec) -> None:
     """Have a container give the host's user every right on what a trial left."""
     name = f"{spec.container}-sweep-{secrets.token_hex(4)}"
-    container = engine.create(name, sweep_config(spec))
+    container = engine.create(name, permission_container_config(spec))
     try:
         engine.start(container)
         engine.wait(container, contract.OUTER_MARGIN_S)

@@ -14,8 +14,8 @@ from labledger import canonical
 from labledger.canonical import sha256_hex
 from labledger.errors import MalformedJson
 from labledger.records import JsonObject
-from labledger.trial.outputs import MAX_VALUES, MIB, OutputFile, OutputRefused
-from labledger.trial.seeds import Seed, Seeded
+from labledger.trial.outputs import MAX_VALUES, MIB, UnsafeFile, UntrustedFile
+from labledger.trial.seeds import Seed, SeedEntry
 
 LEFT_OUT = frozenset(
     {
@@ -129,7 +129,7 @@ def list_seed(seed: Seed) -> Listing:
     return listing
 
 
-def seeded_entry(seeded: Seeded) -> Entry:
+def seeded_entry(seeded: SeedEntry) -> Entry:
     kind = "link" if seeded.is_link else "file"
     digest = sha256_hex(seeded.content)
     return Entry(kind, len(seeded.content), digest, seeded.executable)
@@ -160,8 +160,8 @@ def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
         return Entry("other", 0)
     path = Path(child.path)
     try:
-        sha256 = OutputFile(path.parent, path.name).sha256(min(MAX_HASHED, budget))
-    except OutputRefused:
+        sha256 = UntrustedFile(path.parent, path.name).sha256(min(MAX_HASHED, budget))
+    except UnsafeFile:
         sha256 = None
     return Entry("file", found.st_size, sha256, bool(found.st_mode & stat.S_IXUSR))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labledger.records import GradeReason
-from labledger.trial.outputs import MIB, OutputFile, OutputRefused
+from labledger.trial.outputs import MIB, UnsafeFile, UntrustedFile
 from labledger.trial.workspace import MAX_HASHED, Entry
 
 CAP = 32 * MIB
@@ -40,7 +40,7 @@ def _padded(size: int) -> int:
 def chunks(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
     """A tar of files and links of a workspace, in pieces: the same files give the same bytes.
 
-    Raises `OutputRefused` or `OSError` where one is not what its entry says.
+    Raises `UnsafeFile` or `OSError` where one is not what its entry says.
     """
     for name, entry in sorted(entries.items()):
         header = tarfile.TarInfo(name)
@@ -55,11 +55,11 @@ def chunks(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
         yield _header(header)
         path = workspace / name
         left = entry.size
-        for chunk in OutputFile(path.parent, path.name).chunks(entry.size):
+        for chunk in UntrustedFile(path.parent, path.name).chunks(entry.size):
             left -= len(chunk)
             yield chunk
         if left:
-            raise OutputRefused(GradeReason.OUTPUT_UNSAFE, f"{name} became shorter")
+            raise UnsafeFile(GradeReason.OUTPUT_UNSAFE, f"{name} became shorter")
         yield bytes(-entry.size % _BLOCK)
     yield bytes(2 * _BLOCK)
 

@@ -131,7 +131,7 @@ class TimedTrials(LocalTrials):
 
 
 def _forgotten(spec: TrialSpec) -> Future[None]:
-    traces.forget(spec.folder)
+    traces.remove_notes(spec.folder)
     done: Future[None] = Future()
     done.set_result(None)
     return done

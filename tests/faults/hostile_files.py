@@ -200,7 +200,7 @@ SIZES = {
 # -- what is JSON and no row
 
 
-class Misfit(NamedTuple):
+class PatchMismatch(NamedTuple):
     """A value that has no place in its file."""
 
     output: Output
@@ -215,13 +215,13 @@ def _without(good: JsonObject, name: str) -> JsonObject:
 
 @dataclass
 class _Misfits:
-    table: dict[str, Misfit] = field(default_factory=dict)
+    table: dict[str, PatchMismatch] = field(default_factory=dict)
 
     def add(self, output: Output, what: str, value: Any, reason: GradeReason, word: str) -> None:
-        self.table[f"{output.file}: {what}"] = Misfit(output, value, reason, word)
+        self.table[f"{output.file}: {what}"] = PatchMismatch(output, value, reason, word)
 
 
-def _misfits() -> dict[str, Misfit]:
+def _misfits() -> dict[str, PatchMismatch]:
     made, invalid = _Misfits(), GradeReason.SCHEMA_INVALID
     for output in WHOLE:
         good = output.good

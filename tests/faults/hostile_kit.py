@@ -16,7 +16,7 @@ from trial_kit import GRADES, Trials, phase, predicts, scores
 from labledger.records import TrialResult
 from labledger.trial.contract import TrialSpec
 from labledger.trial.redact import MAX_MESSAGE
-from labledger.trial.worker import discard_trial, run_trial
+from labledger.trial.worker import remove_attempt, run_attempt
 
 
 @dataclass
@@ -48,12 +48,12 @@ class Host:
         """The result of a trial, which must not touch the host; its folder is gone afterwards."""
         before = self._kept()
         with deadline(spec.deadline_s):
-            result = run_trial(spec)
+            result = run_attempt(spec)
         everything = self.trials.everything(result)
         assert self.secret.read_bytes() not in everything
         assert Path("/etc/passwd").read_bytes() not in everything
         assert len(result.message or "") <= MAX_MESSAGE + 3
-        discard_trial(spec)
+        remove_attempt(spec)
         assert not spec.folder.exists()
         assert self._kept() == before
         return result

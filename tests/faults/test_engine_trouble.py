@@ -18,7 +18,7 @@ from labledger.records import TrialResult
 from labledger.trial import contract
 from labledger.trial.container import thread_engine
 from labledger.trial.gate import MAX_STARTING
-from labledger.trial.worker import run_trial
+from labledger.trial.worker import run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -52,7 +52,7 @@ def trial_by(proxy: EngineProxy, spec: contract.TrialSpec) -> TrialResult:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DOCKER_HOST", proxy.address)
         with ThreadPoolExecutor(1) as pool:
-            return pool.submit(run_trial, spec).result()
+            return pool.submit(run_attempt, spec).result()
 
 
 @pytest.mark.parametrize("answer", [error(500, "stumbled"), LOSE], ids=["refused", "answer lost"])

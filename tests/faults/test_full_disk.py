@@ -20,7 +20,7 @@ from trial_kit import GRADES, SHELLS, Trials, brief, problems
 from labledger.records import JsonObject, TrialResult
 from labledger.trial.collect import DISK_WAS_FULL
 from labledger.trial.contract import TrialSpec
-from labledger.trial.worker import discard_trial, run_trial
+from labledger.trial.worker import remove_attempt, run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -252,7 +252,7 @@ def test_what_fails_on_a_full_disk_is_not_held_against_the_agent(
 ) -> None:
     """Whichever phase fails where nothing can be written, the trial is an `infra_error` at once."""
     phases = {"setup": "true", "agent": "true", "grader": GRADES} | {phase: FILLS}
-    result = run_trial(on_small_disk(**phases, image=image, **sealed))
+    result = run_attempt(on_small_disk(**phases, image=image, **sealed))
     assert brief(result) == ("infra_error", "disk_full", 71)
     assert list(result.phases)[-1:] in ([], [phase])
     assert "disk" in problems(result)
@@ -264,7 +264,7 @@ def test_room_that_a_later_phase_makes_is_too_late(
     on_small_disk: Callable[..., TrialSpec], image: str, sealed: JsonObject
 ) -> None:
     """An agent that failed on a full disk is no agent that failed, whatever its grader removes."""
-    result = run_trial(on_small_disk(FILLS, f"rm fill; {GRADES}", image=image, **sealed))
+    result = run_attempt(on_small_disk(FILLS, f"rm fill; {GRADES}", image=image, **sealed))
     assert brief(result) == ("infra_error", "disk_full", 71)
 
 
@@ -276,7 +276,7 @@ def test_a_first_part_without_room_for_its_note(trials: Trials, as_root: None) -
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "labledger", disk], check=True)
     try:
         spec.plan.deps_dir.mkdir()
-        result = run_trial(spec)
+        result = run_attempt(spec)
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
     assert brief(result) == ("infra_error", "disk_full", 71)
@@ -307,8 +307,8 @@ def cleared_meanwhile(spec: TrialSpec) -> TrialResult:
     (other.folder / "workspace").mkdir(parents=True)
     (other.folder / "workspace" / "big").write_bytes(bytes(4 << 20))
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_trial, spec)
+        running = pool.submit(run_attempt, spec)
         until((spec.folder / "workspace" / "filled").exists, "the agent to fill its disk")
-        discard_trial(other)
+        remove_attempt(other)
         (spec.folder / "out" / "go").touch()
         return running.result()

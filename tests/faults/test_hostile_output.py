@@ -29,7 +29,7 @@ from hostile_kit import Host
 from trial_kit import GRADES, brief, problems
 
 from labledger.records import GradeReason, TrialResult
-from labledger.trial.worker import run_trial
+from labledger.trial.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
 
@@ -86,12 +86,12 @@ def test_devices(host: Host, outputs: tuple[Output, ...], as_root: None) -> None
     result = host.leaves(dict.fromkeys(outputs, '! mknod "$F" c 1 5'))
     assert brief(result) == ("grade_error", f"{outputs[0].name}_missing", 0)
     spec = host.trials.spec("true", GRADES)
-    run_trial(spec)
+    run_attempt(spec)
     for output in outputs:
         path = spec.folder / ("state" if output is EVENTS else "out") / output.file
         path.unlink(missing_ok=True)
         os.mknod(path, 0o20666, os.makedev(1, 5))
-    result = host.collected(replace(spec, may_exist=True))
+    result = host.collected(replace(spec, container_may_exist=True))
     check_refused(result, outputs, GradeReason.OUTPUT_UNSAFE, "a device")
 
 

@@ -16,7 +16,7 @@ from labledger.records import JsonObject
 from labledger.trial.container import Engine, thread_engine
 from labledger.trial.contract import Sealing
 from labledger.trial.tampering import look, suspicious
-from labledger.trial.worker import run_trial
+from labledger.trial.worker import run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -41,7 +41,7 @@ true
 def test_reading_the_grader(trials: Trials, image: str, way: str) -> None:
     """A grader that is not sealed can be read; one that is cannot, and reads its files itself."""
     spec = trials.spec(SPIES, f"{READS}\n", image=image, **WAYS[way])
-    result = run_trial(stage(trials, spec))
+    result = run_attempt(stage(trials, spec))
     assert brief(result) == ("completed", None, 0)
     assert result.verdict == "pass"
     found = trials.content(result, "agent_stdout") + trials.content(result, "agent_stderr")
@@ -180,7 +180,7 @@ def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) 
     settings = WAYS[way] | {"image": image}
     settings["runtime"] = settings.get("runtime", {}) | {"root_read_only": read_only}
     spec = trials.spec(agent, **settings)
-    result = run_trial(spec)
+    result = run_attempt(spec)
     assert brief(result) == ("completed", None, 0)
     facts = isolation(result)
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
@@ -195,7 +195,7 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
         "echo >>/etc/passwd; chmod 700 /srv; touch /tmp/x; rm -r /usr/share/doc/libc6"
     )
     spec = trials.spec(agent, image=PYTHON)
-    facts = isolation(run_trial(spec))
+    facts = isolation(run_attempt(spec))
     expected = [
         *("/agentlab/odd", "/etc/new", "/etc/passwd", "/opt/a/b/c", "/srv", "/usr/bin/env"),
     ]
@@ -249,7 +249,7 @@ def test_facts_without_a_container(trials: Trials) -> None:
     """Also the evidence of a trial that never ran says what is known."""
     spec = trials.spec("true", sealing=Sealing.AFTER_AGENT)
     plan = replace(spec.plan, images={BUSYBOX: "sha256:" + "0" * 64})
-    result = run_trial(replace(spec, plan=plan))
+    result = run_attempt(replace(spec, plan=plan))
     assert result.status == "infra_error"
     facts = isolation(result)
     assert (facts["agent_user"], facts["sealed"], facts["checked"]) == (None, "after_agent", None)
@@ -269,7 +269,7 @@ def test_editing_the_grader(trials: Trials, way: str) -> None:
     done 2>/dev/null
     true
     """
-    result = run_trial(stage(trials, trials.spec(agent, f"{READS}\n", **WAYS[way])))
+    result = run_attempt(stage(trials, trials.spec(agent, f"{READS}\n", **WAYS[way])))
     assert brief(result) == ("completed", None, 0)
     assert result.verdict == "pass"
 

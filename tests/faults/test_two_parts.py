@@ -15,8 +15,8 @@ from labledger.errors import NoRoom
 from labledger.passing import has_passed
 from labledger.records import JsonObject
 from labledger.trial.container import thread_engine
-from labledger.trial.gate import Abandoned, NotStarted, StartGate, use_gate
-from labledger.trial.worker import discard_trial, run_trial
+from labledger.trial.gate import StartLimiter, StartRefused, WaitAbandoned, use_limiter
+from labledger.trial.worker import remove_attempt, run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -48,7 +48,7 @@ def test_agent_that_is_not_graded(trials: Trials) -> None:
     """Where the policy grades no failures, a failed agent's container is not started again."""
     benchmark: JsonObject = {"policy": {"grade_failed_agents": False}}
     spec = trials.spec("exit 4", benchmark=benchmark, **AFTER)
-    result = run_trial(spec)
+    result = run_attempt(spec)
     assert brief(result) == ("agent_error", "agent_exit_nonzero", 30)
     assert isolation(result)["checked"] == "before_grading"
     assert list((spec.folder / "sealed").iterdir()) == []
@@ -102,14 +102,14 @@ def test_hosts_trouble_between_the_parts(trials: Trials, monkeypatch: pytest.Mon
     with monkeypatch.context() as broken:
         broken.setattr("labledger.trial.sealing.shutil.copytree", full_disk)
         with pytest.raises(NoRoom, match="could not be collected"):
-            run_trial(spec)
+            run_attempt(spec)
     state = thread_engine().inspect(spec.container)
     assert state is not None
     assert (state.status, state.exit_status) == ("exited", 50)
-    result = run_trial(replace(spec, may_exist=True))
+    result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("completed", None, 0)
     assert trials.content(result, "workspace_patch").count(b"\n+started\n") == 1
-    discard_trial(spec)
+    remove_attempt(spec)
     assert not spec.folder.exists()
 
 
@@ -128,17 +128,17 @@ def test_running_part_is_waited_for(
 ) -> None:
     """A trial that lost its coordinator in either part is gone on with from there."""
     monkeypatch.setattr("labledger.trial.gate._SLICE_S", 0.2)
-    gate = StartGate(1)
+    gate = StartLimiter(1)
     spec = trials.spec(f"echo ran >>runs; {agent}", f"echo ran >>runs\n{grader}\n{GRADES}", **AFTER)
     workspace = spec.folder / "workspace"
-    with ThreadPoolExecutor(1, initializer=use_gate, initargs=(gate,)) as pool:
-        running = pool.submit(run_trial, spec)
+    with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:
+        running = pool.submit(run_attempt, spec)
         until((workspace / "holds").exists)
         gate.abandon()
-        with pytest.raises(Abandoned):
+        with pytest.raises(WaitAbandoned):
             running.result()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run_trial, replace(spec, may_exist=True))
+        waiting = pool.submit(run_attempt, replace(spec, container_may_exist=True))
         (workspace / "go").touch()
         result = waiting.result()
     assert brief(result) == ("completed", None, 0)
@@ -153,14 +153,14 @@ def test_grading_waits_for_a_run_that_goes_on(trials: Trials) -> None:
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr("labledger.trial.sealing.shutil.copytree", full_disk)
         with pytest.raises(NoRoom):
-            run_trial(spec)
-    closed = StartGate(1)
+            run_attempt(spec)
+    closed = StartLimiter(1)
     closed.close()
-    again = replace(spec, may_exist=True)
-    with ThreadPoolExecutor(1, initializer=use_gate, initargs=(closed,)) as pool:
-        refused = pool.submit(run_trial, again)
-        assert isinstance(refused.exception(), NotStarted)
-    assert brief(run_trial(again)) == ("completed", None, 0)
+    again = replace(spec, container_may_exist=True)
+    with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(closed,)) as pool:
+        refused = pool.submit(run_attempt, again)
+        assert isinstance(refused.exception(), StartRefused)
+    assert brief(run_attempt(again)) == ("completed", None, 0)
 
 
 # -- what the agent can forge
@@ -186,7 +186,7 @@ def test_forged_end(trials: Trials, doctored: Callable[[int], None], status: int
     """A first part that claims to be graded, or has no note, is the agent's doing: no verdict."""
     doctored(status)
     spec = trials.spec(GRADES, **AFTER)
-    result = run_trial(spec)
+    result = run_attempt(spec)
     assert brief(result) == ("agent_error", "status_forged", status)
     assert result.scores == result.predictions == ()
     assert result.phases == {}

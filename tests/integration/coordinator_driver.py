@@ -10,7 +10,7 @@ from pathlib import Path
 from labledger import resources, schema
 from labledger.errors import SchemaInvalid
 from labledger.trial.container import Engine
-from labledger.trial.worker import discard_trial, run_trial
+from labledger.trial.worker import remove_attempt, run_attempt
 
 SCHEMAS = (
     "agent_result_v1",
@@ -26,9 +26,9 @@ def main(spec_file: str, action: str, uid: str | None = None) -> None:
         become(int(uid), Path(spec_file).with_name("trial.sh"))
     spec = pickle.loads(Path(spec_file).read_bytes())
     if action == "discard":
-        discard_trial(spec)
+        remove_attempt(spec)
     else:
-        sys.stdout.buffer.write(pickle.dumps(run_trial(spec)))
+        sys.stdout.buffer.write(pickle.dumps(run_attempt(spec)))
 
 
 def become(uid: int, script: Path) -> None:

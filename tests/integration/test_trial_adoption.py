@@ -23,10 +23,10 @@ from labledger.records import Slot, TrialResult
 from labledger.trial import adoption, inputs
 from labledger.trial.container import Engine, thread_engine
 from labledger.trial.contract import ExitStatus, TrialSpec
-from labledger.trial.ended import Ended
-from labledger.trial.gate import Abandoned, NotStarted, StartGate, use_gate
+from labledger.trial.ended import ContainerExit
+from labledger.trial.gate import StartLimiter, StartRefused, WaitAbandoned, use_limiter
 from labledger.trial.isolation import container_config
-from labledger.trial.worker import discard_trial, run_trial
+from labledger.trial.worker import remove_attempt, run_attempt
 
 pytestmark = [pytest.mark.docker]
 
@@ -57,7 +57,7 @@ def test_running_container_is_waited_for(trials: Trials, tmp_path: Path) -> None
     spec = trials.spec(ONE_START)
     workspace = begin_and_kill(spec, tmp_path)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run_trial, replace(spec, may_exist=True))
+        waiting = pool.submit(run_attempt, replace(spec, container_may_exist=True))
         (workspace / "go").touch()
         result = waiting.result()
     assert brief(result) == ("completed", None, 0)
@@ -73,10 +73,10 @@ def test_ended_container_is_collected(trials: Trials, tmp_path: Path) -> None:
     (begin_and_kill(spec, tmp_path) / "go").touch()
     engine = thread_engine()
     until(lambda: (state := engine.inspect(spec.container)) and state.has_ended)
-    result = run_trial(replace(spec, may_exist=True))
+    result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("agent_error", "agent_exit_nonzero", 10)
     assert starts(trials, result) == 1
-    again = run_trial(replace(spec, may_exist=True))
+    again = run_attempt(replace(spec, container_may_exist=True))
     assert again == result
 
 
@@ -84,11 +84,11 @@ def test_ended_container_is_collected(trials: Trials, tmp_path: Path) -> None:
 def test_times_of_an_engine_whose_clock_was_set(trials: Trials, shift_s: int) -> None:
     """Where the machine's clock was set while a trial ran, it lasts as long as its phases did."""
     spec = trials.spec("sleep 0.2")
-    watched = run_trial(spec)
+    watched = run_attempt(spec)
     state = thread_engine().inspect(spec.container)
     assert state is not None
     finished_at = clock.iso(clock.parse(state.finished_at) + timedelta(seconds=shift_s))
-    told = Ended.of(replace(state, finished_at=finished_at), 0, ExitStatus.AT_ONCE)
+    told = ContainerExit.of(replace(state, finished_at=finished_at), 0, ExitStatus.SINGLE_START)
     ended = adoption._by_its_phases(spec, told)
     assert 200 <= ended.duration_ms <= watched.duration_ms
     lasted = clock.parse(ended.ended_at) - clock.parse(ended.started_at)
@@ -101,7 +101,7 @@ def test_time_limit_holds_with_nobody_watching(trials: Trials, tmp_path: Path) -
     begin_and_kill(spec, tmp_path)
     engine = thread_engine()
     until(lambda: (state := engine.inspect(spec.container)) and state.has_ended)
-    result = run_trial(replace(spec, may_exist=True))
+    result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("agent_timeout", "agent_timeout", 11)
     assert result.verdict == "pass"
 
@@ -109,10 +109,10 @@ def test_time_limit_holds_with_nobody_watching(trials: Trials, tmp_path: Path) -
 def test_container_that_never_started_is_replaced(trials: Trials) -> None:
     """A container that was created and not started has run nothing; a new one runs the slot."""
     spec = trials.spec(ONE_START.replace("while", "touch go; while"))
-    inputs.prepare(spec)
+    inputs.prepare_trial_folder(spec)
     thread_engine().create(spec.container, container_config(spec))
     old = thread_engine().inspect(spec.container)
-    result = run_trial(replace(spec, may_exist=True))
+    result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("completed", None, 0)
     assert starts(trials, result) == 1
     state = thread_engine().inspect(spec.container)
@@ -123,16 +123,16 @@ def test_container_that_never_started_is_replaced(trials: Trials) -> None:
 
 def test_nothing_there(trials: Trials) -> None:
     """A dispatch whose container was never created, or was removed, is run."""
-    result = run_trial(replace(trials.spec("true"), may_exist=True))
+    result = run_attempt(replace(trials.spec("true"), container_may_exist=True))
     assert brief(result) == ("completed", None, 0)
 
 
 def test_trial_folder_that_is_gone(trials: Trials) -> None:
     """Where what a container produced was deleted, the slot is run again, and says why."""
     spec = trials.spec("echo started >>starts")
-    run_trial(spec)
+    run_attempt(spec)
     shutil.rmtree(spec.folder)
-    result = run_trial(replace(spec, may_exist=True))
+    result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("completed", None, 0)
     assert starts(trials, result) == 1
     assert result.notes == ["its trial folder was deleted, with what its agent had done"]
@@ -144,7 +144,7 @@ def test_paused_container_is_no_result(trials: Trials, tmp_path: Path) -> None:
     workspace = begin_and_kill(spec, tmp_path)
     subprocess.run(["docker", "pause", spec.container], check=True, stdout=subprocess.DEVNULL)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run_trial, replace(spec, may_exist=True))
+        waiting = pool.submit(run_attempt, replace(spec, container_may_exist=True))
         (workspace / "go").touch()
         time.sleep(0.3)
         assert not waiting.done()
@@ -166,7 +166,7 @@ def test_a_pause_is_never_the_agent_s_fault(trials: Trials, tmp_path: Path, agen
     subprocess.run(["docker", "unpause", spec.container], check=True, stdout=subprocess.DEVNULL)
     engine = thread_engine()
     until(lambda: (state := engine.inspect(spec.container)) and state.has_ended)
-    result = run_trial(replace(spec, may_exist=True))
+    result = run_attempt(replace(spec, container_may_exist=True))
     assert (result.status, result.reason) == ("infra_error", "container_paused")
     assert (result.message or "").endswith(
         "without that: agent_timeout"
@@ -179,9 +179,9 @@ def test_a_pause_is_never_the_agent_s_fault(trials: Trials, tmp_path: Path, agen
 def test_a_trial_that_completes_in_spite_of_a_pause(trials: Trials) -> None:
     """A trial that was paused and went well keeps its result, and its evidence says so."""
     spec = trials.spec(ONE_START)
-    gate = StartGate(1)
-    with ThreadPoolExecutor(1, initializer=use_gate, initargs=(gate,)) as pool:
-        running = pool.submit(run_trial, spec)
+    gate = StartLimiter(1)
+    with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:
+        running = pool.submit(run_attempt, spec)
         until((spec.folder / "workspace" / "starts").exists)
         subprocess.run(["docker", "pause", spec.container], check=True, stdout=subprocess.DEVNULL)
         until(lambda: not gate.paused.empty())
@@ -210,18 +210,18 @@ def test_a_first_process_that_ends_in_another_way(
     """What ends neither as `trial.sh` does nor as from outside was ended from within, unless
     nothing in the trial's folders was ever touched."""
     spec = trials.spec("true")
-    inputs.prepare(spec)
+    inputs.prepare_trial_folder(spec)
     config = container_config(spec) | {"Entrypoint": ["sh", "-c", script], "Cmd": []}
     container = thread_engine().create(spec.container, config)
     thread_engine().start(container)
-    assert brief(run_trial(replace(spec, may_exist=True))) == outcome
+    assert brief(run_attempt(replace(spec, container_may_exist=True))) == outcome
 
 
 def meddle(trials: Trials, action: Callable[[Engine, str], None]) -> TrialResult:
     """The result of a trial whose container somebody else does something to while it runs."""
     spec = trials.spec(f"{ONE_START}; echo unreachable")
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_trial, spec)
+        running = pool.submit(run_attempt, spec)
         until((spec.folder / "workspace" / "starts").exists)
         action(thread_engine(), spec.container)
         return running.result()
@@ -261,7 +261,7 @@ def test_phases_are_believed_of_trial_sh_alone(trials: Trials) -> None:
     """An agent's own note of its phases counts for nothing when its container was killed."""
     spec = trials.spec("echo agent 0 0 99999999999999999999 0 >/agentlab/state/phases; sleep 60")
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_trial, spec)
+        running = pool.submit(run_attempt, spec)
         until((spec.folder / "state" / "phases").exists)
         thread_engine().kill(spec.container)
         assert running.result().phases == {}
@@ -270,20 +270,20 @@ def test_phases_are_believed_of_trial_sh_alone(trials: Trials) -> None:
 def test_discarding(trials: Trials) -> None:
     """Discarding removes the container and the folder, and may be asked for twice."""
     spec = trials.spec("true")
-    run_trial(spec)
+    run_attempt(spec)
     assert trials.containers() == [spec.container]
     for _ in range(2):
-        discard_trial(spec)
+        remove_attempt(spec)
         assert trials.containers() == []
         assert not spec.folder.exists()
 
 
 def test_gate_lets_so_many_run(trials: Trials) -> None:
     """Of many trials in hand no more than the gate's width run at once."""
-    gate = StartGate(2)
+    gate = StartLimiter(2)
     specs = [trials.spec("true", slot=Slot(i, "base", "t/1", 0)) for i in range(6)]
-    with ThreadPoolExecutor(6, initializer=use_gate, initargs=(gate,)) as pool:
-        results = list(pool.map(run_trial, specs))
+    with ThreadPoolExecutor(6, initializer=use_limiter, initargs=(gate,)) as pool:
+        results = list(pool.map(run_attempt, specs))
     assert {brief(result) for result in results} == {("completed", None, 0)}
     engine = thread_engine()
     states = [state for spec in specs if (state := engine.inspect(spec.container))]
@@ -296,17 +296,17 @@ def test_gate_lets_so_many_run(trials: Trials) -> None:
 
 def test_closed_gate(trials: Trials) -> None:
     """Trials that wait at a gate that closes do not start and leave nothing; one inside goes on."""
-    gate = StartGate(1)
+    gate = StartLimiter(1)
     inside = trials.spec(ONE_START)
     waiting = [trials.spec("true", slot=Slot(i, "base", "t/1", 0)) for i in range(2)]
-    with ThreadPoolExecutor(3, initializer=use_gate, initargs=(gate,)) as pool:
-        first = pool.submit(run_trial, inside)
+    with ThreadPoolExecutor(3, initializer=use_limiter, initargs=(gate,)) as pool:
+        first = pool.submit(run_attempt, inside)
         until((inside.folder / "workspace" / "starts").exists)
-        others = [pool.submit(run_trial, spec) for spec in waiting]
+        others = [pool.submit(run_attempt, spec) for spec in waiting]
         until(lambda: len(trials.containers()) == 3)
         gate.close()
         for other in others:
-            with pytest.raises(NotStarted):
+            with pytest.raises(StartRefused):
                 other.result()
         assert trials.containers() == [inside.container]
         assert not any(spec.folder.exists() for spec in waiting)
@@ -317,19 +317,19 @@ def test_closed_gate(trials: Trials) -> None:
 def test_abandoned_gate(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for an abandoned trial; its container goes on and can be adopted later."""
     monkeypatch.setattr("labledger.trial.gate._SLICE_S", 0.2)
-    gate = StartGate(1)
+    gate = StartLimiter(1)
     spec = trials.spec(ONE_START)
-    with ThreadPoolExecutor(1, initializer=use_gate, initargs=(gate,)) as pool:
-        running = pool.submit(run_trial, spec)
+    with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:
+        running = pool.submit(run_attempt, spec)
         until((spec.folder / "workspace" / "starts").exists)
         gate.abandon()
-        with pytest.raises(Abandoned):
+        with pytest.raises(WaitAbandoned):
             running.result()
     state = thread_engine().inspect(spec.container)
     assert state is not None
     assert state.status == "running"
     (spec.folder / "workspace" / "go").touch()
-    result = run_trial(replace(spec, may_exist=True))
+    result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("completed", None, 0)
     assert starts(trials, result) == 1
 
@@ -338,7 +338,7 @@ def test_graded_by_nobody_else(trials: Trials) -> None:
     """Two attempts at one slot are two containers, and each has its own folder."""
     first = trials.spec("true", GRADES)
     second = replace(first, attempt=2)
-    assert brief(run_trial(first)) == brief(run_trial(second)) == ("completed", None, 0)
+    assert brief(run_attempt(first)) == brief(run_attempt(second)) == ("completed", None, 0)
     assert trials.containers() == sorted([first.container, second.container])
     assert first.folder != second.folder
-    discard_trial(second)
+    remove_attempt(second)

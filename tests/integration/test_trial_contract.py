@@ -21,7 +21,7 @@ from trial_kit import (
 
 from labledger.records import Slot
 from labledger.trial.contract import TrialSpec
-from labledger.trial.worker import run_trial
+from labledger.trial.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
 
@@ -56,7 +56,7 @@ def survey(trials: Trials, **settings: Any) -> tuple[TrialSpec, dict[str, Any], 
     help_file = spec.plan.deps_dir / "agent" / "lib" / "help.txt"
     help_file.parent.mkdir(parents=True)
     help_file.write_text("helpful")
-    result = run_trial(spec)
+    result = run_attempt(spec)
     assert brief(result) == ("completed", None, 0), trials.content(result, "agent_stderr")
     agent, grader = (trials.content(result, f"{p}_stdout") for p in ("agent", "grader"))
     return spec, json.loads(agent), json.loads(grader)
@@ -147,7 +147,7 @@ def test_values_from_outside_arrive_whole(trials: Trials, image: str) -> None:
         image=image,
         environment=ODD_VALUES,
     )
-    result = run_trial(spec)
+    result = run_attempt(spec)
     for name in ("agent.stdout", "setup.stdout"):
         # Read from the folder itself: what is kept of it is redacted.
         told = (spec.folder / "state" / name).read_bytes().decode().split("\0")
@@ -265,7 +265,7 @@ def test_values_that_are_words_of_the_records(trials: Trials) -> None:
 def test_workspace_that_leads_out(trials: Trials) -> None:
     """A task that came with an imported ledger cannot have a file written beside its workspace."""
     spec = trials.spec(task={"workspace": {"files": {"../x": "y"}}})
-    result = run_trial(spec)
+    result = run_attempt(spec)
     assert brief(result) == ("infra_error", "host_error", None)
     assert "would lead out of the workspace: ../x" in str(result.message)
     assert list(spec.plan.run_dir.rglob("x")) == []

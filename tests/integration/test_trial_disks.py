@@ -14,10 +14,10 @@ from trial_kit import GRADES, Trials, brief, problems, until
 from labledger.errors import NoRoom
 from labledger.records import JsonObject
 from labledger.trial import disks
-from labledger.trial.container import Engine, EngineFull, thread_engine
+from labledger.trial.container import Engine, EngineDiskFull, thread_engine
 from labledger.trial.contract import TrialSpec
-from labledger.trial.gate import Abandoned, StartGate, use_gate
-from labledger.trial.worker import run_trial
+from labledger.trial.gate import StartLimiter, WaitAbandoned, use_limiter
+from labledger.trial.worker import run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -28,8 +28,8 @@ FULL_MEANWHILE = ("infra_error", "disk_full", 10)
 def test_a_disk_that_was_full_before(trials: Trials) -> None:
     """What was seen before a trial began is no excuse for it."""
     spec = trials.spec("exit 4")
-    disks.note_full(spec.plan.run_dir)
-    assert brief(run_trial(spec)) == ("agent_error", "agent_exit_nonzero", 10)
+    disks.record_full(spec.plan.run_dir)
+    assert brief(run_attempt(spec)) == ("agent_error", "agent_exit_nonzero", 10)
 
 
 @pytest.mark.parametrize("place", ["run_dir", "engine_root"])
@@ -38,9 +38,9 @@ def test_whichever_disk_it_was(trials: Trials, place: str) -> None:
     spec = trials.spec(f"{HOLD} exit 4")
     spec = replace(spec, plan=replace(spec.plan, engine_root=Path("/dev/shm")))
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_trial, spec)
+        running = pool.submit(run_attempt, spec)
         until((spec.folder / "workspace" / "holds").exists)
-        disks.note_full(getattr(spec.plan, place))
+        disks.record_full(getattr(spec.plan, place))
         (spec.folder / "workspace" / "go").touch()
         result = running.result()
     assert brief(result) == FULL_MEANWHILE
@@ -50,24 +50,24 @@ def test_whichever_disk_it_was(trials: Trials, place: str) -> None:
 def abandoned(spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, full: str, until_file: str) -> None:
     """Begin a trial, see its disk full when file `full` is there, leave it at `until_file`."""
     monkeypatch.setattr("labledger.trial.gate._SLICE_S", 0.2)
-    gate = StartGate(1)
+    gate = StartLimiter(1)
     workspace = spec.folder / "workspace"
-    with ThreadPoolExecutor(1, initializer=use_gate, initargs=(gate,)) as pool:
-        running = pool.submit(run_trial, spec)
+    with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:
+        running = pool.submit(run_attempt, spec)
         until((workspace / full).exists)
         until(partial(is_running, spec))
-        disks.note_full(spec.plan.run_dir)
+        disks.record_full(spec.plan.run_dir)
         if full != until_file:
             (workspace / "go").touch()
         until((workspace / until_file).exists)
         gate.abandon()
-        with pytest.raises(Abandoned):
+        with pytest.raises(WaitAbandoned):
             running.result()
 
 
 def is_running(spec: TrialSpec) -> bool:
     """True when the engine has noted that it started the container."""
-    return thread_engine().inspect_one(spec.container).status == "running"
+    return thread_engine().inspect_existing(spec.container).status == "running"
 
 
 @pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])
@@ -78,7 +78,7 @@ def test_seen_before_it_was_adopted(
     spec = trials.spec(f"{HOLD} exit 4", GRADES, **sealed)
     abandoned(spec, monkeypatch, "holds", "holds")
     (spec.folder / "workspace" / "go").touch()
-    assert brief(run_trial(replace(spec, may_exist=True))) == FULL_MEANWHILE
+    assert brief(run_attempt(replace(spec, container_may_exist=True))) == FULL_MEANWHILE
 
 
 def test_seen_by_the_coordinator_of_the_first_part(
@@ -88,21 +88,21 @@ def test_seen_by_the_coordinator_of_the_first_part(
     second = "touch second; until [ -e on ]; do sleep 0.02; done; "
     spec = trials.spec(f"{HOLD} exit 4", second + GRADES, **AFTER)
     abandoned(spec, monkeypatch, "holds", "second")
-    monkeypatch.setattr(disks, "_seen_full", {})
+    monkeypatch.setattr(disks, "_last_full", {})
     (spec.folder / "workspace" / "on").touch()
-    assert brief(run_trial(replace(spec, may_exist=True))) == FULL_MEANWHILE
+    assert brief(run_attempt(replace(spec, container_may_exist=True))) == FULL_MEANWHILE
 
 
 def test_an_engine_that_has_no_room(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the engine could not create is gone when anybody looks: that it failed is noted."""
 
     def full(*_: object) -> str:
-        raise EngineFull("could not create container: no space left on device")
+        raise EngineDiskFull("could not create container: no space left on device")
 
     monkeypatch.setattr(Engine, "create", full)
-    monkeypatch.setattr(disks, "_seen_full", {})
+    monkeypatch.setattr(disks, "_last_full", {})
     spec = trials.spec()
     root = Path("/dev/shm")
     with pytest.raises(NoRoom):
-        run_trial(replace(spec, plan=replace(spec.plan, engine_root=root)))
-    assert set(disks._seen_full) == {root.stat().st_dev}
+        run_attempt(replace(spec, plan=replace(spec.plan, engine_root=root)))
+    assert set(disks._last_full) == {root.stat().st_dev}

@@ -12,7 +12,7 @@ import pytest
 from trial_kit import GRADES, PYTHON, Trials, brief, phase, problems, python
 
 from labledger import schema
-from labledger.trial.worker import discard_trial, run_trial
+from labledger.trial.worker import remove_attempt, run_attempt
 
 pytestmark = [pytest.mark.docker]
 
@@ -95,7 +95,7 @@ def test_inputs_are_evidence(trials: Trials) -> None:
     spec = trials.spec(
         ("sh", "-c", "true", "${KEY}"), bindings={"b": 1}, environment={"KEY": "secret-value"}
     )
-    result = run_trial(spec)
+    result = run_attempt(spec)
     kept = json.loads(trials.content(result, "trial_input"))
     assert kept["task"] == spec.task
     assert kept["bindings"] == {"b": 1}
@@ -164,10 +164,10 @@ def test_workspace_that_is_deep(trials: Trials) -> None:
     """A folder nested two thousand times neither stops the collecting nor the removal."""
     agent = "import os\nfor _ in range(2000): os.mkdir('d'); os.chdir('d')"
     spec = trials.spec(phase(python(agent)), f"touch graded; {GRADES}", image=PYTHON)
-    result = run_trial(spec)
+    result = run_attempt(spec)
     assert brief(result) == ("completed", None, 0)
     assert "graded" in listing(trials, result, "workspace_after")
-    discard_trial(spec)
+    remove_attempt(spec)
     assert not spec.folder.exists()
 
 

@@ -144,7 +144,7 @@ def test_leftover_folder_is_replaced(user: HostsUser) -> None:
     user.run(spec)
     thread_engine().remove(spec.container)
     take_away(spec)
-    lost = user.run(replace(spec, may_exist=True))
+    lost = user.run(replace(spec, container_may_exist=True))
     assert brief(lost) == ("infra_error", "container_removed", None)
     assert b"closed/deep/file" in user.trials.content(lost, "workspace_after")
     take_away(spec)

@@ -13,7 +13,7 @@ from trial_kit import BUSYBOX, GRADES, PYTHON, RUNTIME, Trials, brief, phase, py
 
 from labledger.trial.container import thread_engine
 from labledger.trial.isolation import CAPABILITIES
-from labledger.trial.worker import run_trial
+from labledger.trial.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
 
@@ -146,7 +146,7 @@ def test_image_that_is_gone(trials: Trials) -> None:
     """An image that the engine does not have is an `infra_error` with the engine's word for it."""
     lost = trials.spec("true", task={"image": "lost"})
     lost.plan.images.update({"lost": f"sha256:{'0' * 64}"})  # type: ignore[attr-defined]
-    result = run_trial(lost)
+    result = run_attempt(lost)
     assert brief(result) == ("infra_error", "container_failed", None)
     assert result.message is not None
     assert "create container" in result.message
@@ -170,7 +170,7 @@ def test_image_without_a_shell(trials: Trials, without_shell: str) -> None:
     """An image in which nothing can be started is an `infra_error` that names what is missing."""
     bare = trials.spec("true", task={"image": "bare"})
     bare.plan.images.update({"bare": without_shell})  # type: ignore[attr-defined]
-    result = run_trial(bare)
+    result = run_attempt(bare)
     assert brief(result) == ("infra_error", "container_failed", None)
     assert '"sh"' in (result.message or "")
     assert trials.containers() == []

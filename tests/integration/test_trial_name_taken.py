@@ -11,10 +11,10 @@ from trial_kit import BUSYBOX, Trials, brief
 
 from labledger.trial import inputs
 from labledger.trial.container import thread_engine
-from labledger.trial.gate import Abandoned, StartGate, use_gate
+from labledger.trial.gate import StartLimiter, WaitAbandoned, use_limiter
 from labledger.trial.isolation import container_config
-from labledger.trial.uncollected import Uncollected
-from labledger.trial.worker import discard_trial, run_trial
+from labledger.trial.uncollected import OutputUnreadable
+from labledger.trial.worker import remove_attempt, run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.docker
 def test_a_container_that_appears_late_is_no_error(trials: Trials) -> None:
     """A name that is taken by a container that never ran is given to the trial after all."""
     spec = trials.spec("echo once >>starts")
-    inputs.prepare(spec)
+    inputs.prepare_trial_folder(spec)
     thread_engine().create(spec.container, container_config(spec))
-    result = run_trial(spec)
+    result = run_attempt(spec)
     assert brief(result) == ("completed", None, 0)
     assert b"+once\n" in trials.content(result, "workspace_patch")
     assert trials.content(result, "workspace_patch").count(b"once") == 1
@@ -33,22 +33,22 @@ def test_a_container_that_appears_late_is_no_error(trials: Trials) -> None:
 @pytest.fixture
 def lost() -> Iterator[None]:
     """This thread's run belongs to somebody else."""
-    gate = StartGate(1)
+    gate = StartLimiter(1)
     gate.abandon()
-    use_gate(gate)
+    use_limiter(gate)
     yield
-    use_gate(StartGate(1))
+    use_limiter(StartLimiter(1))
 
 
 def test_a_trial_of_a_lost_run_touches_nothing(trials: Trials, lost: None) -> None:
     """The container and the folder that another coordinator has just made stay as they are."""
     spec = trials.spec("echo once")
-    inputs.prepare(spec)
+    inputs.prepare_trial_folder(spec)
     container = thread_engine().create(spec.container, container_config(spec))
     (spec.folder / "out" / "mark").touch()
-    for known in (spec, replace(spec, may_exist=True)):
-        with pytest.raises(Abandoned):
-            run_trial(known)
+    for known in (spec, replace(spec, container_may_exist=True)):
+        with pytest.raises(WaitAbandoned):
+            run_attempt(known)
         state = thread_engine().inspect(spec.container)
         assert state is not None
         assert state.container_id == container
@@ -60,16 +60,16 @@ def test_a_folder_appears_whole_or_not_at_all(trials: Trials) -> None:
 
     def refuse() -> None:
         assert not spec.folder.exists()
-        raise Abandoned
+        raise WaitAbandoned
 
     spec = trials.spec("echo once")
-    with pytest.raises(Abandoned):
-        inputs.prepare(spec, refuse)
+    with pytest.raises(WaitAbandoned):
+        inputs.prepare_trial_folder(spec, refuse)
     assert not spec.folder.exists()
-    inputs.prepare(spec)
+    inputs.prepare_trial_folder(spec)
     (spec.folder / "workspace" / "work").touch()
     with pytest.raises(OSError, match="not empty"):
-        inputs.prepare(spec)
+        inputs.prepare_trial_folder(spec)
     assert (spec.folder / "workspace" / "work").exists()
     assert list((spec.plan.run_dir / inputs.INCOMING).iterdir()) == []
 
@@ -93,31 +93,31 @@ def test_containers_that_changed_names(trials: Trials) -> None:
     passes = trials.spec("true")
     fails = trials.spec("exit 3")
     for spec in (passes, fails):
-        run_trial(spec)
+        run_attempt(spec)
     rename(passes.container, f"{passes.container}-away")
     rename(fails.container, passes.container)
     rename(f"{passes.container}-away", fails.container)
-    assert brief(run_trial(replace(passes, may_exist=True))) == ("completed", None, 0)
-    collected = run_trial(replace(fails, may_exist=True))
+    assert brief(run_attempt(replace(passes, container_may_exist=True))) == ("completed", None, 0)
+    collected = run_attempt(replace(fails, container_may_exist=True))
     assert brief(collected) == ("agent_error", "agent_exit_nonzero", 10)
-    discard_trial(passes)
+    remove_attempt(passes)
     assert trials.containers() == [passes.container], "the container of another attempt went"
-    discard_trial(fails)
+    remove_attempt(fails)
     assert trials.containers() == []
 
 
 def test_a_running_container_that_is_renamed(trials: Trials) -> None:
     """A container that got another name is waited for, and no second one is begun."""
     spec = trials.spec("echo once >>starts; until [ -e go ]; do sleep 0.02; done")
-    inputs.prepare(spec)
+    inputs.prepare_trial_folder(spec)
     container = thread_engine().create(spec.container, container_config(spec))
     thread_engine().start(container)
     rename(container, f"{spec.container}-renamed")
     (spec.folder / "workspace" / "go").touch()
-    result = run_trial(replace(spec, may_exist=True))
+    result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("completed", None, 0)
     assert trials.content(result, "workspace_patch").count(b"once") == 1
-    discard_trial(spec)
+    remove_attempt(spec)
     assert trials.containers() == []
 
 
@@ -126,12 +126,12 @@ def test_a_foreign_container_of_that_name_is_left_alone(
     trials: Trials, foreign: str, may_exist: bool
 ) -> None:
     """Who has a trial's name without its labels is not touched; the trial says what to do."""
-    spec = replace(trials.spec("true"), may_exist=may_exist)
+    spec = replace(trials.spec("true"), container_may_exist=may_exist)
     rename(foreign, spec.container)
-    result = run_trial(spec)
+    result = run_attempt(spec)
     assert brief(result) == ("infra_error", "name_taken", None)
     assert f"`docker rename {spec.container} OTHER`" in (result.message or "")
-    discard_trial(spec)
+    remove_attempt(spec)
     state = thread_engine().inspect(foreign)
     assert state is not None
     assert state.status == "running"
@@ -140,9 +140,9 @@ def test_a_foreign_container_of_that_name_is_left_alone(
 def test_containers_that_cannot_be_told_apart(trials: Trials) -> None:
     """Where two containers carry a trial's labels and neither its name, nothing is done to them."""
     spec = trials.spec("true")
-    inputs.prepare(spec)
+    inputs.prepare_trial_folder(spec)
     for name in ("one", "other"):
         thread_engine().create(f"{spec.container}-{name}", container_config(spec))
-    with pytest.raises(Uncollected, match="cannot be told which is its own"):
-        run_trial(replace(spec, may_exist=True))
+    with pytest.raises(OutputUnreadable, match="cannot be told which is its own"):
+        run_attempt(replace(spec, container_may_exist=True))
     assert len(trials.containers()) == 2

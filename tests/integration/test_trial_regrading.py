@@ -24,8 +24,8 @@ from labledger.records import JsonObject, SlotStatus, TrialResult
 from labledger.trial import workspace_tar
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import OUTER_MARGIN_S, ExitStatus, Sealing, TrialSpec
-from labledger.trial.ended import Ended
-from labledger.trial.worker import discard_trial, run_trial
+from labledger.trial.ended import ContainerExit
+from labledger.trial.worker import remove_attempt, run_attempt
 
 pytestmark = [pytest.mark.docker]
 
@@ -67,7 +67,7 @@ CHANGES: dict[str, str] = {
 
 
 def judged_again(trials: Trials, first: TrialResult, **settings: Any) -> TrialResult:
-    return run_trial(regraded_spec(trials, first, **settings))
+    return run_attempt(regraded_spec(trials, first, **settings))
 
 
 def tree(folder: Path) -> dict[str, tuple[str, bytes, bool]]:
@@ -148,10 +148,10 @@ def test_what_a_grader_says_of_itself_does_not_count(trials: Trials) -> None:
 def test_every_change_is_restored(trials: Trials, change: str) -> None:
     """Whatever an agent made of its workspace, its new grader finds exactly that."""
     spec = trials.spec(f"{change}; rm -f /agentlab/out/*", GRADES, task=SEED)
-    first = run_trial(spec)
+    first = run_attempt(spec)
     left = tree(spec.folder / "workspace")
     again_spec = regraded_spec(trials, first, task=SEED)
-    again = run_trial(again_spec)
+    again = run_attempt(again_spec)
     assert brief(again) == ("completed", None, 0), again.message
     assert tree(again_spec.folder / "workspace") == left
     references = first.evidence[0]["evidence"]
@@ -183,11 +183,11 @@ def test_folders_that_are_left_out_are_kept_where_they_changed(
 ) -> None:
     """History and dependencies are restored too, from the seed or from what was kept."""
     spec = trials.spec(change, task=HISTORY)
-    first = run_trial(spec)
+    first = run_attempt(spec)
     left = tree(spec.folder / "workspace")
     assert ("workspace_files" in first.evidence[0]["evidence"]) == is_kept
     again_spec = regraded_spec(trials, first, task=HISTORY)
-    again = run_trial(again_spec)
+    again = run_attempt(again_spec)
     assert brief(again) == ("completed", None, 0), again.message
     assert tree(again_spec.folder / "workspace") == left
 
@@ -259,7 +259,7 @@ def test_what_was_never_graded_is_carried_over(
     if status is None:
         first = failed(first, SlotStatus.INFRA_ERROR, "container_killed", "it was killed")
     spec = regraded_spec(trials, first, **{k: v for k, v in settings.items() if k != "agent"})
-    again = run_trial(spec)
+    again = run_attempt(spec)
     assert thread_engine().inspect(spec.container) is None
     assert not spec.folder.exists()
     for same in ("status", "reason", "message", "exit_status", "phases", "duration_ms", "ended_at"):
@@ -268,14 +268,14 @@ def test_what_was_never_graded_is_carried_over(
     assert {a.sha256 for a in again.artifacts} == {a.sha256 for a in first.artifacts}
     assert again.ids == spec.ids
     assert again.scores == ()
-    discard_trial(spec)
+    remove_attempt(spec)
 
 
 def test_forged_status_is_carried_over(trials: Trials) -> None:
     """An agent that forged its end is not judged, whatever the policy says of failures."""
     first = failed(trials.run("true"), SlotStatus.AGENT_ERROR, "status_forged", "forged")
     spec = regraded_spec(trials, first)
-    again = run_trial(spec)
+    again = run_attempt(spec)
     assert (again.status.value, again.reason) == ("agent_error", "status_forged")
     assert thread_engine().inspect(spec.container) is None
 
@@ -321,7 +321,7 @@ def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> No
         (spec.folder / "workspace" / "go").touch()
         until(lambda: (state := thread_engine().inspect(spec.container)) and state.has_ended)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run_trial, replace(spec, may_exist=True))
+        waiting = pool.submit(run_attempt, replace(spec, container_may_exist=True))
         until(lambda: release(spec) or waiting.done())
         again = waiting.result()
     assert brief(again) == ("completed", None, 0)
@@ -329,8 +329,8 @@ def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> No
     assert (spec.folder / "workspace" / "graded").read_text() == "once\n"
     assert again.notes == []
     assert again.started_at == first.started_at
-    state = thread_engine().inspect_one(spec.container)
-    lasted = Ended.of(state, 0, ExitStatus.KNOWN).duration_ms
+    state = thread_engine().inspect_existing(spec.container)
+    lasted = ContainerExit.of(state, 0, ExitStatus.ALL).duration_ms
     before = first.duration_ms - first.phases["grader"].duration_ms
     assert before <= again.duration_ms <= before + lasted + 1000
 
@@ -344,7 +344,7 @@ def test_killed_at(trials: Trials, tmp_path: Path, point: str) -> None:
     spec = regraded_spec(trials, first, grader=f"echo once >>graded; {GRADES}")
     process = driven(spec, tmp_path, LABLEDGER_FAULT=f"{point}:{spec.slot.schedule_idx}")
     assert process.wait() == -9
-    again = run_trial(replace(spec, may_exist=True))
+    again = run_attempt(replace(spec, container_may_exist=True))
     assert brief(again) == ("completed", None, 0)
     assert again.evidence[0]["evidence"]["workspace_files"]
     assert again.notes == []
@@ -355,7 +355,7 @@ def test_status_that_only_an_agent_can_forge(trials: Trials) -> None:
     """Where a container says that its agent ended, and had none, that is no verdict."""
     first = trials.run("true")
     spec = regraded_spec(trials, first)
-    assert spec.exit_statuses.isdisjoint({20, 21, 30, 31, 50})
+    assert spec.expected_exit_statuses.isdisjoint({20, 21, 30, 31, 50})
     assert spec.deadline_s == spec.timeout_s("grader") + OUTER_MARGIN_S
 
 
@@ -387,7 +387,7 @@ def test_evidence_that_is_incomplete(trials: Trials, agent: str, words: list[str
     first = trials.run(agent, **SECRET)
     assert first.verdict == "pass"
     spec = regraded_spec(trials, first, **SECRET)
-    again = run_trial(spec)
+    again = run_attempt(spec)
     incomplete(again, *words)
     assert thread_engine().inspect(spec.container) is None
     assert not spec.folder.exists()
@@ -396,7 +396,7 @@ def test_evidence_that_is_incomplete(trials: Trials, agent: str, words: list[str
     del left["trial_input"]
     assert left.items() <= again.evidence[0]["evidence"].items()
     assert again.phases["agent"] == first.phases["agent"]
-    assert run_trial(replace(spec, may_exist=True)) == again
+    assert run_attempt(replace(spec, container_may_exist=True)) == again
 
 
 def test_secret_that_was_only_replaced(trials: Trials) -> None:
@@ -418,10 +418,10 @@ def test_artifacts_that_are_gone_or_changed(trials: Trials, name: str) -> None:
     earlier = earlier_of(first)
     digest = first.evidence[0]["evidence"][name].removeprefix("artifact://sha256/")
     without = {key: value for key, value in earlier.contents.items() if key != digest}
-    again = judged_again(trials, first, earlier=replace(earlier, contents=without))
+    again = judged_again(trials, first, regraded_trial=replace(earlier, contents=without))
     incomplete(again, f"{name}: its artifact {digest} is gone")
     changed = replace(earlier, contents=without | {digest: b"other"})
-    incomplete(judged_again(trials, first, earlier=changed))
+    incomplete(judged_again(trials, first, regraded_trial=changed))
 
 
 def test_task_whose_tar_is_gone(trials: Trials) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labledger.trial import patches, workspace
-from labledger.trial.applying import Misfit, applied, pieces
+from labledger.trial.applying import PatchMismatch, applied, pieces
 from labledger.trial.seeds import InlineSeed
 
 LINES = ["", "a", "b", "a b", "-", "+", "@@ -1 +1 @@", "--- a/x", "# x", "\\ No newline", "\r"]
@@ -83,7 +83,7 @@ def test_other_files(tmp_path: Path) -> None:
 )
 def test_misfits(piece: bytes) -> None:
     """A patch that was not made of a file is not applied to it."""
-    with pytest.raises(Misfit):
+    with pytest.raises(PatchMismatch):
         applied(piece.splitlines(keepends=True), b"a\na\n")
 
 

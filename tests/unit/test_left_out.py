@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labledger.trial import left_out
-from labledger.trial.left_out import digest, look_into, seeded
+from labledger.trial.left_out import digest, inspect_unlisted_folders
 from labledger.trial.seeds import InlineSeed
 from labledger.trial.workspace import list_folder
 
@@ -16,7 +16,7 @@ FILES = {".git/HEAD": "main", ".git/refs/a": "a", "sub/.git/b": "b", "x/.cache/c
 
 
 def looked_into(folder: Path) -> dict[str, left_out.Inside]:
-    return look_into(folder, list_folder(folder))
+    return inspect_unlisted_folders(folder, list_folder(folder))
 
 
 def test_a_seeded_folder_is_its_seeds(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_seeded_folder_is_its_seeds(tmp_path: Path) -> None:
     seed = InlineSeed(FILES)
     seed.fill(tmp_path)
     found = looked_into(tmp_path)
-    assert found == seeded(seed, found)
+    assert found == seeded_unlisted_folders(seed, found)
     assert found.keys() == {".git", "sub/.git"}
     first = {name: digest(inside) for name, inside in found.items()}
     (tmp_path / ".git" / "refs" / "a").chmod(0o755)

@@ -10,45 +10,45 @@ import pytest
 
 from labledger.canonical import sha256_hex
 from labledger.records import GradeReason
-from labledger.trial.outputs import OutputFile, OutputRefused, read_beginning, read_leniently
+from labledger.trial.outputs import UnsafeFile, UntrustedFile, read_head_optional, read_optional
 
 
-def refused(folder: Path, name: str = "out", cap: int = 100) -> OutputRefused:
+def refused(folder: Path, name: str = "out", cap: int = 100) -> UnsafeFile:
     """How reading is refused, in every way of reading."""
     for method in ("read", "read_head", "sha256"):
-        with pytest.raises(OutputRefused) as caught:
-            getattr(OutputFile(folder, name), method)(cap)
+        with pytest.raises(UnsafeFile) as caught:
+            getattr(UntrustedFile(folder, name), method)(cap)
     return caught.value
 
 
 def test_plain_files(tmp_path: Path) -> None:
     """A regular file is read to the last byte that the cap allows."""
     (tmp_path / "out").write_bytes(b"x" * 100)
-    file = OutputFile(tmp_path, "out")
+    file = UntrustedFile(tmp_path, "out")
     assert file.read(100) == b"x" * 100
     assert file.read_head(10) == b"x" * 10
     assert file.sha256(100) == sha256_hex(b"x" * 100)
-    assert OutputFile(tmp_path, "none").read(100) is None
-    assert OutputFile(tmp_path, "none").read_head(100) is None
-    assert OutputFile(tmp_path, "none").sha256(100) is None
+    assert UntrustedFile(tmp_path, "none").read(100) is None
+    assert UntrustedFile(tmp_path, "none").read_head(100) is None
+    assert UntrustedFile(tmp_path, "none").sha256(100) is None
 
 
 def test_large_files(tmp_path: Path) -> None:
     """A file beyond the cap is refused by its size, and by its content where that lies."""
     (tmp_path / "out").write_bytes(b"x" * 101)
     for method in ("read", "sha256"):
-        with pytest.raises(OutputRefused) as caught:
-            getattr(OutputFile(tmp_path, "out"), method)(100)
+        with pytest.raises(UnsafeFile) as caught:
+            getattr(UntrustedFile(tmp_path, "out"), method)(100)
         assert caught.value.reason is GradeReason.OUTPUT_TOO_LARGE
         assert "out has 101 bytes" in caught.value.message, "refused by its size, not by reading"
     with (tmp_path / "sparse").open("wb") as sparse:
         sparse.truncate(1 << 40)
-    assert read_leniently(tmp_path, "sparse", 100)[0] is None
-    assert read_beginning(tmp_path, "sparse", 100) == (bytes(100), None)
+    assert read_optional(tmp_path, "sparse", 100)[0] is None
+    assert read_head_optional(tmp_path, "sparse", 100) == (bytes(100), None)
     (tmp_path / "endless").symlink_to("/dev/zero")
-    assert read_beginning(tmp_path, "endless", 100)[0] is None
-    lying = OutputFile(Path("/proc/self"), "environ")  # A size of 0, and content all the same.
-    with pytest.raises(OutputRefused):
+    assert read_head_optional(tmp_path, "endless", 100)[0] is None
+    lying = UntrustedFile(Path("/proc/self"), "environ")  # A size of 0, and content all the same.
+    with pytest.raises(UnsafeFile):
         lying.read(1)
 
 
@@ -88,7 +88,7 @@ def test_what_is_no_plain_file(
     found = refused(tmp_path)
     assert found.reason is GradeReason.OUTPUT_UNSAFE
     assert word in found.message
-    content, problem = read_leniently(tmp_path, "out", 100)
+    content, problem = read_optional(tmp_path, "out", 100)
     assert content is None
     assert problem == found.message
 
@@ -121,5 +121,5 @@ def test_swap_between_looking_and_opening(tmp_path: Path, monkeypatch: pytest.Mo
         return found
 
     monkeypatch.setattr(os, "lstat", look_and_swap)
-    with pytest.raises(OutputRefused, match="cannot be opened"):
-        OutputFile(tmp_path, "out").read(100)
+    with pytest.raises(UnsafeFile, match="cannot be opened"):
+        UntrustedFile(tmp_path, "out").read(100)

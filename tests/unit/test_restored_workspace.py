@@ -16,8 +16,8 @@ from labledger.canonical import sha256_hex
 from labledger.records import JsonObject, Slot, TrialIds
 from labledger.store import ArtifactStore
 from labledger.trial import workspace_tar
-from labledger.trial.contract import Earlier
-from labledger.trial.restored_workspace import RestoredWorkspace
+from labledger.trial.contract import StoredTrial
+from labledger.trial.restored_workspace import WorkspaceRestore
 from labledger.trial.seeds import InlineSeed, TarSeed, UnsafeSeed
 from labledger.trial.stored import EvidenceIncomplete, Stored
 from labledger.trial.workspace import Entry, Listing, MalformedListing
@@ -55,9 +55,9 @@ def restore(
         for name, content in artifacts.items()
     }
     ids = TrialIds.of("r", Slot(0, "v", "t", 0))
-    earlier = Earlier(ids, {}, {"evidence": references}, contents)
+    earlier = StoredTrial(ids, {}, {"evidence": references}, contents)
     wanted = Listing.of(canonical.dump_bytes(NO_FILES | listing))
-    RestoredWorkspace(folder, wanted).restore(Stored(earlier, ArtifactStore(tmp_path / "store")))
+    WorkspaceRestore(folder, wanted).restore(Stored(earlier, ArtifactStore(tmp_path / "store")))
     return folder
 
 

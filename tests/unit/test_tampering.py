@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.trial.tampering import MAX_PATHS, is_hook, suspicious
+from labledger.trial.tampering import MAX_PATHS, is_autoloaded_file, suspicious
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_hooks() -> None:
     """What tools load by themselves is known by its name, in any folder."""
     hooks = ["conftest.py", "a/b/conftest.py", "x.pth", "tox.ini", "a/sitecustomize.py"]
     others = ["conftest.pyc", "test_conftest.py", "pth", ".pth/x", "a/tox.ini.txt"]
-    assert [is_hook(name) for name in hooks + others] == [True] * 5 + [False] * 5
+    assert [is_autoloaded_file(name) for name in hooks + others] == [True] * 5 + [False] * 5

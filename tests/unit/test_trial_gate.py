@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from labledger.trial.gate import Abandoned, NotStarted, StartGate
+from labledger.trial.gate import StartLimiter, StartRefused, WaitAbandoned
 
 PAST = 1.0
 
@@ -26,7 +26,7 @@ class Attempt:
         try:
             self._work()
             self.ended = True
-        except (Abandoned, NotStarted) as error:
+        except (WaitAbandoned, StartRefused) as error:
             self.ended = error
 
     def end(self) -> BaseException | bool:
@@ -41,38 +41,38 @@ class Attempt:
 
 
 @pytest.fixture
-def gate() -> Iterator[StartGate]:
-    gate = StartGate(1)
+def gate() -> Iterator[StartLimiter]:
+    gate = StartLimiter(1)
     yield gate
     gate.abandon()
 
 
-def pass_through(gate: StartGate) -> None:
-    with gate.passage(0):
+def pass_through(gate: StartLimiter) -> None:
+    with gate.running(0):
         pass
 
 
-@pytest.mark.parametrize("work", [pass_through, StartGate.require_open])
+@pytest.mark.parametrize("work", [pass_through, StartLimiter.require_starting_allowed])
 def test_nothing_is_done_after_the_lease_until_it_is_renewed(
-    gate: StartGate, work: Callable[[StartGate], None]
+    gate: StartLimiter, work: Callable[[StartLimiter], None]
 ) -> None:
     """A trial waits when its run may be somebody else's, and goes on when it is not."""
-    gate.open_until(PAST)
-    assert not gate.is_open
+    gate.allow_until(PAST)
+    assert not gate.starting_allowed
     attempt = Attempt(lambda: work(gate))
     assert attempt.waits
-    gate.open_until(math.inf)
+    gate.allow_until(math.inf)
     assert attempt.end() is True
-    assert gate.is_open
+    assert gate.starting_allowed
 
 
-def test_who_waited_for_a_run_that_is_lost_gives_up(gate: StartGate) -> None:
+def test_who_waited_for_a_run_that_is_lost_gives_up(gate: StartLimiter) -> None:
     """An abandoned gate lets nothing start and nothing be touched any more."""
-    gate.open_until(PAST)
-    attempts = [Attempt(lambda: pass_through(gate)), Attempt(gate.require_open)]
+    gate.allow_until(PAST)
+    attempts = [Attempt(lambda: pass_through(gate)), Attempt(gate.require_starting_allowed)]
     assert all(attempt.waits for attempt in attempts)
     gate.abandon()
-    assert isinstance(attempts[0].end(), NotStarted)
-    assert isinstance(attempts[1].end(), Abandoned)
-    gate.open_until(math.inf)
-    assert not gate.is_open
+    assert isinstance(attempts[0].end(), StartRefused)
+    assert isinstance(attempts[1].end(), WaitAbandoned)
+    gate.allow_until(math.inf)
+    assert not gate.starting_allowed

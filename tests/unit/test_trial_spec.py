@@ -45,7 +45,7 @@ def test_exit_statuses_are_those_of_the_script() -> None:
         int(status) for status in re.findall(r"(?:^#|\s{2})\s+(\d{1,2})  [a-z]", text, re.MULTILINE)
     }
     named = {v for k, v in vars(ExitStatus).items() if isinstance(v, int) and k.isupper()}
-    assert table == named == ExitStatus.KNOWN
+    assert table == named == ExitStatus.ALL
     said = {int(status) for status in re.findall(r"finish (\d+)", text)}
     computed = {0, 10, 11, 30, 31}
     assert said | computed == table
@@ -146,7 +146,7 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
 def test_folder_before_the_start(made: Trials) -> None:
     """Inputs are canonical JSON; the folders that a container writes in are open to any user."""
     spec = made.spec(bindings={"b": 1, "a": "ü"}, environment={"KEY": "secret-value"})
-    inputs.prepare(spec)
+    inputs.prepare_trial_folder(spec)
     inside = spec.folder / "in"
     assert (inside / "bindings.json").read_text("utf-8") == '{"a":"ü","b":1}\n'
     assert json.loads((inside / "task.json").read_bytes()) == spec.task
@@ -161,19 +161,19 @@ def test_folder_before_the_start(made: Trials) -> None:
 def test_one_trial_script_for_a_run(made: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """All trials of a run share one `trial.sh`; another version's lies beside it."""
     spec = made.spec()
-    inputs.prepare(spec)
+    inputs.prepare_trial_folder(spec)
     [script] = spec.plan.deps_dir.iterdir()
     assert script.read_bytes() == resources.trial_script().read_bytes()
     assert script.stat().st_mode & 0o777 == 0o644
     inode = script.stat().st_ino
-    inputs.prepare(replace(spec, attempt=2))
+    inputs.prepare_trial_folder(replace(spec, attempt=2))
     assert [(path, path.stat().st_ino) for path in spec.plan.deps_dir.iterdir()] == [
         (script, inode)
     ]
     newer = made.root / "newer.sh"
     newer.write_text("exit 70\n", "utf-8")
     monkeypatch.setattr(resources, "trial_script", lambda: newer)
-    inputs.prepare(replace(spec, attempt=3))
+    inputs.prepare_trial_folder(replace(spec, attempt=3))
     assert script.stat().st_ino == inode
     assert {path.read_bytes() for path in spec.plan.deps_dir.iterdir()} == {
         script.read_bytes(),
@@ -230,7 +230,7 @@ def test_sealed_before_the_start(made: Trials, sealing: Sealing) -> None:
     """A grader's command is where the agent can read it only where nothing is sealed."""
     agent_user = "agent" if sealing is Sealing.UNREADABLE else None
     spec = made.spec(runtime={"agent_user": agent_user}, sealing=sealing)
-    inputs.prepare(spec)
+    inputs.prepare_trial_folder(spec)
     config = container_config(spec)
     assert config["Cmd"][6:8] == [sealing.value, agent_user or ""]
     scripts = [str(path.relative_to(spec.folder)) for path in spec.folder.rglob("grader.sh")]
