@@ -15,7 +15,7 @@ from trial_kit import BUSYBOX, GRADES, PYTHON, SCORE, SHELLS, Trials, brief, pha
 from labledger.records import JsonObject
 from labledger.trial.container import Engine, thread_engine
 from labledger.trial.contract import Sealing
-from labledger.trial.tampering import look, suspicious
+from labledger.trial.tampering import inspect_changes, suspicious
 from labledger.trial.worker import run_attempt
 
 pytestmark = pytest.mark.docker
@@ -206,7 +206,7 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("labledger.trial.container.os.access", lambda *_: False)
     state = thread_engine().inspect(spec.container)
     assert state is not None
-    asked = look(thread_engine(), spec, state.container_id, "after_grading")
+    asked = inspect_changes(thread_engine(), spec, state.container_id, "after_grading")
     assert list(asked.suspected) == facts["tampering_suspected"]
     assert asked.total == facts["tampering_total"]
 

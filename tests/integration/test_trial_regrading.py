@@ -418,10 +418,10 @@ def test_artifacts_that_are_gone_or_changed(trials: Trials, name: str) -> None:
     earlier = earlier_of(first)
     digest = first.evidence[0]["evidence"][name].removeprefix("artifact://sha256/")
     without = {key: value for key, value in earlier.contents.items() if key != digest}
-    again = judged_again(trials, first, regraded_trial=replace(earlier, contents=without))
+    again = judged_again(trials, first, earlier=replace(earlier, contents=without))
     incomplete(again, f"{name}: its artifact {digest} is gone")
     changed = replace(earlier, contents=without | {digest: b"other"})
-    incomplete(judged_again(trials, first, regraded_trial=changed))
+    incomplete(judged_again(trials, first, earlier=changed))
 
 
 def test_task_whose_tar_is_gone(trials: Trials) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labledger.trial import patches, workspace
-from labledger.trial.applying import PatchMismatch, applied, pieces
+from labledger.trial.applying import PatchMismatch, apply_piece, pieces_by_name
 from labledger.trial.seeds import InlineSeed
 
 LINES = ["", "a", "b", "a b", "-", "+", "@@ -1 +1 @@", "--- a/x", "# x", "\\ No newline", "\r"]
@@ -47,10 +47,10 @@ def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: int
         listings = workspace.list_seed(seed), workspace.list_folder(folder)
         patch = patches.patch(seed, folder, *listings)
         assert patch.uncarried == []
-        found = pieces(patch.content, after)
+        found = pieces_by_name(patch.content, after)
         for name, text in after.items():
             old = before.get(name, "").encode()
-            assert applied(found.get(name, []), old) == text.encode(), patch.content.decode()
+            assert apply_piece(found.get(name, []), old) == text.encode(), patch.content.decode()
         changed = {name for name in after if before.get(name) != after[name]}
         assert found.keys() == changed
 
@@ -66,7 +66,7 @@ def test_other_files(tmp_path: Path) -> None:
     listings = workspace.list_seed(InlineSeed(before)), workspace.list_folder(tmp_path)
     patch = patches.patch(InlineSeed(before), tmp_path, *listings)
     assert patch.uncarried == ["bin", "large", "link"]
-    assert pieces(patch.content, after).keys() == {"new"}
+    assert pieces_by_name(patch.content, after).keys() == {"new"}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_other_files(tmp_path: Path) -> None:
 def test_misfits(piece: bytes) -> None:
     """A patch that was not made of a file is not applied to it."""
     with pytest.raises(PatchMismatch):
-        applied(piece.splitlines(keepends=True), b"a\na\n")
+        apply_piece(piece.splitlines(keepends=True), b"a\na\n")
 
 
 def test_names_in_a_patch_do_not_count() -> None:
@@ -92,6 +92,6 @@ def test_names_in_a_patch_do_not_count() -> None:
     piece = "--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+x\n"
     names = ("../out", "/etc/passwd", "fine")
     patch = "".join(f"diff --git a/{n} b/{n}\n{piece.format(n)}" for n in names).encode()
-    found = pieces(patch, ["fine", "other"])
+    found = pieces_by_name(patch, ["fine", "other"])
     assert found.keys() == {"fine"}
-    assert applied(found["fine"], b"") == b"x\n"
+    assert apply_piece(found["fine"], b"") == b"x\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labledger.trial import left_out
-from labledger.trial.left_out import digest, inspect_unlisted_folders
+from labledger.trial.left_out import digest, inspect_unlisted_folders, seeded_unlisted_folders
 from labledger.trial.seeds import InlineSeed
 from labledger.trial.workspace import list_folder
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from labledger.records import Event, Metric, Phase
-from labledger.trial.metrics import Sources, at_field, at_pointer, collect
+from labledger.trial.metrics import Sources, collect, value_at_path, value_at_pointer
 
 BODIES: tuple[dict[str, Any], ...] = (
     {"type": "call", "usage": {"n": 3}, "ok": True, "name": "a"},
@@ -109,10 +109,10 @@ def test_definitions_keep_their_order() -> None:
 def test_pointers_and_fields() -> None:
     """A JSON pointer is read as RFC 6901 has it; a dotted field goes through objects alone."""
     document = {"a/b": {"~": [10, {"": 1}]}, "0": "zero"}
-    assert at_pointer(document, "/a~1b/~0/1/") == 1
-    assert at_pointer(document, "/0") == "zero"
-    assert at_pointer(document, "") == document
+    assert value_at_pointer(document, "/a~1b/~0/1/") == 1
+    assert value_at_pointer(document, "/0") == "zero"
+    assert value_at_pointer(document, "") == document
     for nothing in ("/a~1b/~0/2", "/a~1b/~0/-", "/a~1b/~0/x", "/0/0"):
-        assert at_pointer(document, nothing) is None
-    assert at_field({"a": {"b": [1]}}, "a.b") == [1]
-    assert at_field({"a": {"b": [1]}}, "a.b.0") is None
+        assert value_at_pointer(document, nothing) is None
+    assert value_at_path({"a": {"b": [1]}}, "a.b") == [1]
+    assert value_at_path({"a": {"b": [1]}}, "a.b.0") is None

@@ -19,7 +19,7 @@ from labledger.trial import workspace_tar
 from labledger.trial.contract import StoredTrial
 from labledger.trial.restored_workspace import WorkspaceRestore
 from labledger.trial.seeds import InlineSeed, TarSeed, UnsafeSeed
-from labledger.trial.stored import EvidenceIncomplete, Stored
+from labledger.trial.stored import EvidenceIncomplete, StoredArtifacts
 from labledger.trial.workspace import Entry, Listing, MalformedListing
 
 X = {"kind": "file", "size": 1, "sha256": sha256_hex(b"x")}
@@ -57,7 +57,9 @@ def restore(
     ids = TrialIds.of("r", Slot(0, "v", "t", 0))
     earlier = StoredTrial(ids, {}, {"evidence": references}, contents)
     wanted = Listing.of(canonical.dump_bytes(NO_FILES | listing))
-    WorkspaceRestore(folder, wanted).restore(Stored(earlier, ArtifactStore(tmp_path / "store")))
+    WorkspaceRestore(folder, wanted).restore(
+        StoredArtifacts(earlier, ArtifactStore(tmp_path / "store"))
+    )
     return folder
 
 
