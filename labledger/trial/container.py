@@ -1,4 +1,9 @@
-"""The Docker engine: the few calls that trials need, and what its failures mean."""
+"""Client of the Docker engine: the calls that trials need, with errors that say what to do.
+
+`Engine` wraps one connection of the Docker library; only this module imports that library. Every
+error becomes a `LabLedgerError` that says what was attempted: `ContainerFailed` and its subclasses
+for a refusal of the engine, `EngineUnavailable` when it does not answer, and `EngineDiskFull`.
+"""
 
 from __future__ import annotations
 
@@ -28,28 +33,28 @@ _FULL = "no space left on device"
 
 
 class ContainerFailed(LabLedgerError):
-    """The Docker engine refused something about a container."""
+    """The Docker engine refused an operation on a container."""
 
 
 class EngineServerError(ContainerFailed):
-    """The Docker engine failed at something that may well succeed the next time."""
+    """The Docker engine had an internal error (HTTP 5xx). The operation is worth a retry."""
 
 
 class EngineDiskFull(NoRoom):
-    """The Docker engine has no room for a container."""
+    """The disk of the Docker engine is full."""
 
 
 class NoSuchContainer(ContainerFailed):
-    """The container is not there."""
+    """The container does not exist."""
 
 
 class ContainerNameTaken(ContainerFailed):
-    """There is a container of that name already."""
+    """Another container has the requested name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """What the engine knows of a container."""
+    """The state of a container as the engine reports it."""
 
     container_id: str
     status: str
@@ -60,7 +65,7 @@ class ContainerState:
     finished_at: str
     labels: dict[str, str]
     upper_dir: str | None = None
-    """The host's folder of what is not as in the image, where this user may look into it."""
+    """The host folder that holds the container's changes to its image, if this user can read it."""
 
     @property
     def has_started(self) -> bool:
@@ -73,7 +78,7 @@ class ContainerState:
 
 @dataclass(frozen=True, slots=True)
 class ListedContainer:
-    """A container in a list of the engine."""
+    """An entry of the engine's list of containers."""
 
     container_id: str
     name: str
@@ -109,33 +114,33 @@ class Engine:
         self._client.close()
 
     def info(self) -> JsonObject:
-        with _translated("ask the Docker engine about itself"):
+        with _translated("read the Docker engine's settings"):
             info: JsonObject = self._client.info()
             return info
 
     def image_id(self, ref: str) -> str | None:
-        """The id of a local image, or None where it is not here."""
+        """Return the id of a local image, or None if the engine does not have it."""
         from docker.errors import ImageNotFound
 
-        with _translated(f"look for image {ref}"):
+        with _translated(f"inspect image {ref}"):
             try:
                 return str(self._client.inspect_image(ref)["Id"])  # type: ignore[no-untyped-call]
             except ImageNotFound:
                 return None
 
     def image_user(self, image_id: str) -> str | None:
-        """The user that an image names, perhaps ""; None where the image is not here."""
+        """Return the user that an image sets, perhaps "", or None if the image is not here."""
         if image_id not in _image_users:
             try:
-                with _translated(f"look for image {image_id}"):
-                    found = self._client.inspect_image(image_id)  # type: ignore[no-untyped-call]
+                with _translated(f"inspect image {image_id}"):
+                    image = self._client.inspect_image(image_id)  # type: ignore[no-untyped-call]
             except ContainerFailed:
                 return None
-            _image_users[image_id] = str(found["Config"].get("User") or "")
+            _image_users[image_id] = str(image["Config"].get("User") or "")
         return _image_users[image_id]
 
     def image_is_obtainable(self, ref: str) -> bool:
-        """True when a registry offers the image. Downloads nothing."""
+        """Return True if a registry offers the image. Downloads nothing."""
         from docker.errors import APIError
 
         try:
@@ -161,10 +166,10 @@ class Engine:
             self._client.start(container)
 
     def wait(self, container: str, timeout_s: float) -> int | None:
-        """The exit status of a container when it has ended, or None after `timeout_s`.
+        """Wait for a container to end. Return its exit status, or None after `timeout_s` seconds.
 
-        Raises `NoSuchContainer` where there is none, and `EngineUnavailable` for every other
-        trouble: the container may well go on.
+        Raises `NoSuchContainer` if it does not exist, and `EngineUnavailable` for every other
+        error, after which the container may still be running.
         """
         from docker.errors import APIError, DockerException
         from requests.exceptions import ConnectionError as Disconnected
@@ -187,48 +192,48 @@ class Engine:
     def inspect(self, container: str) -> ContainerState | None:
         try:
             with _translated(f"inspect container {container}"):
-                found = self._client.inspect_container(container)
+                attributes = self._client.inspect_container(container)
         except NoSuchContainer:
             return None
-        state = found["State"]
+        state = attributes["State"]
         return ContainerState(
-            container_id=found["Id"],
+            container_id=attributes["Id"],
             status=state["Status"],
             exit_status=int(state["ExitCode"]),
             out_of_memory=bool(state.get("OOMKilled")),
             started_at=state["StartedAt"],
             finished_at=state["FinishedAt"],
-            labels=found["Config"]["Labels"] or {},
-            upper_dir=_readable_upper_dir(found.get("GraphDriver") or {}),
+            labels=attributes["Config"]["Labels"] or {},
+            upper_dir=_readable_upper_dir(attributes.get("GraphDriver") or {}),
         )
 
     def inspect_existing(self, container: str) -> ContainerState:
-        """As `inspect`, of a container that must be there. Raises `NoSuchContainer`."""
+        """Return the state of a container. Raises `NoSuchContainer` if it does not exist."""
         state = self.inspect(container)
         if state is None:
             raise NoSuchContainer(f"container {container} was removed while its trial ran")
         return state
 
     def was_paused(self, container: str) -> bool:
-        """True where the engine remembers that somebody paused a container that has ended.
+        """Return True if the engine's event log says that an ended container had been paused.
 
-        It remembers its last events alone, 256 of all containers, until it is restarted.
+        The log holds only the last 256 events of all containers since the engine was started.
         """
         state = self.inspect(container)
         if state is None or not state.has_ended:
             return False
         since, until = (clock.parse(t).timestamp() for t in (state.started_at, state.finished_at))
-        with _translated(f"ask what happened to container {container}"):
-            found = self._client.events(  # type: ignore[call-overload]
+        with _translated(f"read the events of container {container}"):
+            pause_events = self._client.events(  # type: ignore[call-overload]
                 since=f"{since - 1:.3f}",
                 until=f"{until + 0.001:.3f}",
                 filters={"container": container, "event": "pause"},
                 decode=True,
             )
-            return any(True for _ in found)
+            return any(True for _ in pause_events)
 
     def kill(self, container: str) -> None:
-        """End a container at once; one that has ended already is left as it is."""
+        """Kill a container. Do nothing if it has ended already."""
         try:
             with _translated(f"kill container {container}"):
                 self._client.kill(container)
@@ -238,9 +243,9 @@ class Engine:
                 raise
 
     def remove(self, container: str) -> None:
-        """Remove a container by force; one that is gone already is no error.
+        """Kill and remove a container. Do nothing if it does not exist.
 
-        Where somebody else is removing it, returns when that is done.
+        If another client is removing it, return when that is done.
         """
         from docker.errors import APIError
 
@@ -253,7 +258,7 @@ class Engine:
                 self._await_removal(container)
 
     def _await_removal(self, container: str) -> None:
-        """Return when a container is gone. Asks: to be told, one may come a moment too late."""
+        """Return when a container is gone. Polls: waiting for the event could miss it."""
         deadline = time.monotonic() + _API_TIMEOUT_S
         while self.inspect(container) is not None:
             if time.monotonic() > deadline:
@@ -261,29 +266,29 @@ class Engine:
             time.sleep(_POLL_S)
 
     def changed_paths(self, container: str) -> Iterator[str]:
-        """Each path that is not as in the image, in any order. Raises `ContainerFailed`."""
+        """Yield each path that differs from the image, in any order. Raises `ContainerFailed`."""
         from requests.exceptions import ReadTimeout
 
         with _translated(f"compare container {container} with its image"):
             try:
-                found = self._client.diff(container) or ()
+                changes = self._client.diff(container) or ()
             except ReadTimeout as error:
                 raise ContainerFailed(
                     f"container {container} was not compared with its image in {_API_TIMEOUT_S} s"
                 ) from error
-            return (str(change["Path"]) for change in found)
+            return (str(change["Path"]) for change in changes)
 
     def containers_with_labels(self, labels: dict[str, str]) -> list[ListedContainer]:
-        """Every container, running or not, that carries all `labels`."""
+        """Return every container, running or not, that has all of `labels`."""
         with _translated("list containers"):
-            found = self._client.containers(
+            entries = self._client.containers(
                 all=True, filters={"label": [f"{key}={value}" for key, value in labels.items()]}
             )
         return [
             ListedContainer(
                 entry["Id"], (entry["Names"] or [entry["Id"]])[0].lstrip("/"), entry["Labels"]
             )
-            for entry in found
+            for entry in entries
         ]
 
     def run_probe(
@@ -294,7 +299,10 @@ class Engine:
         user: str | None = None,
         oci_runtime: str | None = None,
     ) -> tuple[int, str]:
-        """Run a short shell script in a fresh container without network; status and output."""
+        """Run a shell script in a new container without network. Return exit status and output.
+
+        The status is -1 if the script did not end within 60 s.
+        """
         name = f"labledger-probe-{secrets.token_hex(8)}"
         config: JsonObject = {} if user is None else {"User": user}
         config |= {
@@ -310,7 +318,7 @@ class Engine:
             self.create(name, config)
             self.start(name)
             status = self.wait(name, _API_TIMEOUT_S)
-            with _translated(f"read what image {image} answered"):
+            with _translated(f"read the output of a probe of image {image}"):
                 output = self._client.logs(name).decode("utf-8", "replace")
             return (-1 if status is None else status), output
         finally:
@@ -318,13 +326,13 @@ class Engine:
 
 
 _image_users: dict[str, str] = {}
-"""By image id, which says all about an image for ever."""
+"""By image id. Never stale: an id names immutable content."""
 
 _thread = threading.local()
 
 
 def thread_engine() -> Engine:
-    """This thread's connection, made when first asked for and then kept."""
+    """Return this thread's connection, which is made at the first call."""
     engine: Engine | None = getattr(_thread, "engine", None)
     if engine is None:
         engine = _thread.engine = Engine.connect()
@@ -332,13 +340,13 @@ def thread_engine() -> Engine:
 
 
 def _readable_upper_dir(driver: JsonObject) -> str | None:
-    """Where the overlay driver keeps a container's changes, for a user who may look there."""
-    place = (driver.get("Data") or {}).get("UpperDir")
-    return place if place and os.access(place, os.R_OK | os.X_OK) else None
+    """Return the overlay driver's folder of a container's changes, if this user can read it."""
+    folder = (driver.get("Data") or {}).get("UpperDir")
+    return folder if folder and os.access(folder, os.R_OK | os.X_OK) else None
 
 
 def _context_host() -> str | None:
-    """The address that the user's current Docker context names."""
+    """Return the address of the user's current Docker context, if there is one."""
     from docker.context import ContextAPI
 
     try:
@@ -351,7 +359,7 @@ def _context_host() -> str | None:
 
 @contextmanager
 def _translated(action: str) -> Iterator[None]:
-    """Turn the Docker library's errors into ours, with what was attempted."""
+    """Turn the Docker library's errors into ours. `action` says what was attempted."""
     from docker.errors import APIError, DockerException, NotFound
     from requests.exceptions import RequestException
 

@@ -1,4 +1,9 @@
-"""The container contract: its paths, its environment, its exit statuses, and what a trial is."""
+"""The container contract: paths, environment variables and exit statuses of a trial's container.
+
+Also `TrialSpec`, which describes one attempt completely, and `TrialPlan`, which all trials of a
+variant share. `trial.sh` implements the other side of the contract; a test compares its table of
+exit statuses with `ExitStatus`. Used by all of `trial` and by the runner; starts nothing itself.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +32,11 @@ PHASES_FILE = "phases"
 PHASE_NAMES = ("setup", "agent", "grader")
 
 OUTER_MARGIN_S = 120.0
-"""What the host grants a trial beyond its own time limits before it ends the container."""
+"""Seconds that a container may run beyond the trial's time limits before the host kills it."""
 
 
 class ExitStatus:
-    """What `trial.sh` says with its exit status; anything else was not said by it."""
+    """The exit statuses of `trial.sh`. A container that ends with another was not ended by it."""
 
     GRADED = 0
     AGENT_FAILED_GRADED = 10
@@ -49,27 +54,27 @@ class ExitStatus:
 
     ALL = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 50, 70, 71, 72})
     AGENT_PART = ALL - {0, 10, 11, 40, 41}
-    """What it can say where the grader comes with a second start."""
+    """Those of the first start of a two-part trial."""
     GRADER_PART = ALL - {20, 21, 30, 31, 50, 72}
-    """What it can say then."""
+    """Those of a start that only grades: the second of a two-part trial, or a regrading."""
     SINGLE_START = ALL - {50}
-    """What it can say where there is one start."""
+    """Those of a trial whose container is started once."""
 
     OF_ENGINE = frozenset({125, 126, 127, 137, 255})
-    """What an engine notes of a container that it could not start, was told to kill, or lost.
+    """Those that an engine reports of a container that it could not start, killed, or lost.
 
-    No other signal from outside ends the first process of a container.
+    SIGKILL (137) is the only signal from outside that ends a container's first process.
     """
 
 
 class Sealing(StrEnum):
-    """How a grader's files are kept from the agent."""
+    """How a grader's files are hidden from the agent."""
 
     NONE = "none"
     UNREADABLE = "unreadable"
-    """They are there, and the agent's user cannot read them."""
+    """They are mounted, and the agent's user cannot read them."""
     AFTER_AGENT = "after_agent"
-    """They are put there when the agent and all its processes are dead."""
+    """They are added when the agent and all its processes have ended."""
 
     @property
     def meaning(self) -> str:
@@ -83,7 +88,7 @@ class Sealing(StrEnum):
 
     @classmethod
     def of(cls, document: JsonObject) -> Sealing:
-        """How a resolved experiment (`resolved_experiment_v1`) seals its grader."""
+        """Return how a resolved experiment (`resolved_experiment_v1`) seals its grader."""
         if not is_sealed(document):
             return cls.NONE
         other_user = document["runtime"].get("agent_user") is not None
@@ -91,12 +96,12 @@ class Sealing(StrEnum):
 
 
 def is_sealed(document: JsonObject) -> bool:
-    """True where a grader is to be kept from the agent. A regrading has none to keep it from."""
+    """Return True if the grader is sealed. In a regrading it is not: no agent runs."""
     return bool(document.get("grader", {}).get("sealed")) and "regrades" not in document
 
 
 def grader_digest(document: JsonObject) -> str:
-    """What names a grader: a digest over its command, environment, time limit and staged files."""
+    """Return the digest of a grader's command, environment, time limit and staged files."""
     grader = document["grader"]
     staged = document.get("files", {}).get("grader", [])
     return canonical.digest(
@@ -106,19 +111,19 @@ def grader_digest(document: JsonObject) -> str:
 
 
 class Labels:
-    """Docker labels of what labledger starts; cleaning up touches nothing without them."""
+    """Docker labels of labledger's containers. Cleanup touches no container without them."""
 
     LEDGER = "org.labledger.ledger"
     RUN = "org.labledger.run"
     SLOT = "org.labledger.slot"
     ATTEMPT = "org.labledger.attempt"
     HELPER = "org.labledger.helper"
-    """Carried besides by a container that helps with what a trial left, and is none itself."""
+    """Additional label of a helper container, which is not the container of the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhasePlan:
-    """A command of a trial. Its words and values may refer to `TrialPlan.environment` by name."""
+    """A command of a trial. Words and values may refer to `TrialPlan.environment` by name."""
 
     command: tuple[str, ...]
     env: Mapping[str, str]
@@ -131,14 +136,14 @@ class PhasePlan:
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """What all trials of one variant of a run share."""
+    """The settings that all trials of one variant of a run share."""
 
     ledger_id: str
     run_dir: Path
     store_root: Path
     bindings: JsonObject
     phases: Mapping[str, PhasePlan]
-    """By phase name; `setup` only where there is one."""
+    """By phase name; `setup` only if the variant has one."""
     runtime: JsonObject
     benchmark: JsonObject
     metrics: tuple[JsonObject, ...]
@@ -147,10 +152,10 @@ class TrialPlan:
     environment: Mapping[str, str] = field(repr=False)
     """Values from outside the experiment by name: secrets, never stored."""
     grader: JsonObject
-    """What each score says of its grader: its `digest`, and the `generation` of the grading."""
+    """Recorded in each score: the grader's `digest` and the `generation` of the grading."""
     sealing: Sealing = Sealing.NONE
     engine_root: Path | None = None
-    """Where the engine keeps what containers write elsewhere than here, if that is known."""
+    """The engine's data folder, if known: containers' own file systems are on its disk."""
 
     @classmethod
     def of(
@@ -165,7 +170,7 @@ class TrialPlan:
         images: Mapping[str, str],
         environment: Mapping[str, str],
     ) -> TrialPlan:
-        """The plan of one variant of a resolved experiment (`resolved_experiment_v1`)."""
+        """Return the plan of one variant of a resolved experiment (`resolved_experiment_v1`)."""
         variant = next(v for v in document["variants"] if v["variant_id"] == variant_id)
         phases = {
             "agent": PhasePlan.of(variant["agent"]),
@@ -194,7 +199,7 @@ class TrialPlan:
 
     @property
     def disks(self) -> tuple[Path, ...]:
-        """A place on each disk that its trials write on."""
+        """One path on each disk that the trials write to."""
         return (self.run_dir,) if self.engine_root is None else (self.run_dir, self.engine_root)
 
     @property
@@ -203,12 +208,12 @@ class TrialPlan:
 
     @property
     def sealed_dir(self) -> Path:
-        """Where a sealed grader's files are staged."""
+        """The folder with the staged files of a sealed grader."""
         return self.run_dir / "sealed"
 
     @property
     def agent_user(self) -> str | None:
-        """Whom the agent runs as, where that is not the container's user."""
+        """The user that the agent runs as, or None for the container's user."""
         user: str | None = self.runtime.get("agent_user")
         return user
 
@@ -220,7 +225,7 @@ class TrialPlan:
 
 @dataclass(frozen=True, slots=True)
 class StoredTrial:
-    """A trial whose evidence is judged again."""
+    """A trial of another run, as stored, that a regrading grades again."""
 
     ids: TrialIds
     """Of the trial in the run that is regraded."""
@@ -229,12 +234,12 @@ class StoredTrial:
     evidence: JsonObject
     """The `evidence_record_v1` of its last attempt."""
     contents: Mapping[str, bytes]
-    """By SHA-256 (hex): its artifacts that lie in the database. The others are in the store."""
+    """Its artifacts that are stored in the ledger, by SHA-256 (hex). The others are in the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSpec:
-    """One attempt at one slot: all that a worker needs, picklable."""
+    """One attempt at one slot: all that a worker needs. Can be pickled."""
 
     plan: TrialPlan
     slot: Slot
@@ -243,9 +248,9 @@ class TrialSpec:
     task: JsonObject
     """The frozen task row."""
     container_may_exist: bool = False
-    """True when an earlier coordinator may have created this container."""
+    """True if an earlier coordinator may have created this attempt's container."""
     regraded_trial: StoredTrial | None = None
-    """Given where a regrading judges a trial again: only its grader is run."""
+    """In a regrading, the stored trial to grade again: only the grader runs."""
 
     @property
     def ids(self) -> TrialIds:
@@ -278,7 +283,7 @@ class TrialSpec:
         return float(self.task.get("timeout_s") or self.plan.phases["agent"].timeout_s)
 
     def timeout_s(self, phase: str) -> float:
-        """The time limit of a phase in seconds; 0 where the trial has no such phase."""
+        """Return the time limit of a phase in seconds, 0 if the trial has no such phase."""
         if phase == "agent":
             return self.agent_timeout_s
         plan = self.plan.phases.get(phase)
@@ -286,13 +291,13 @@ class TrialSpec:
 
     @property
     def deadline_s(self) -> float:
-        """The host's outer limit in seconds, for a container that does not keep its own."""
+        """Seconds after which the host kills the container, if it does not keep its time limits."""
         phases = PHASE_NAMES if self.regraded_trial is None else ("grader",)
         return sum(self.timeout_s(phase) for phase in phases) + OUTER_MARGIN_S
 
     @property
     def expected_exit_statuses(self) -> frozenset[int]:
-        """What `trial.sh` can end it with where its container is started once."""
+        """The statuses with which `trial.sh` can end a container that is started once."""
         return ExitStatus.SINGLE_START if self.regraded_trial is None else ExitStatus.GRADER_PART
 
     def labels(self) -> dict[str, str]:
@@ -304,7 +309,7 @@ class TrialSpec:
         }
 
     def container_env(self) -> dict[str, str]:
-        """The contract's environment, which every phase sees."""
+        """Return the contract's environment variables, which every phase sees."""
         ids = self.ids
         env = {
             "AGENTLAB_RUN_ID": ids.run_id,
@@ -328,15 +333,15 @@ class TrialSpec:
 
 
 def mount(source: Path, inside: str, *, read_only: bool = False) -> JsonObject:
-    """A folder of the host in a container. Unlike a bind in text, its path may hold a colon."""
+    """Return a bind mount of a host folder. Unlike the short text form, it allows colons."""
     return {"Type": "bind", "Source": str(source), "Target": inside, "ReadOnly": read_only}
 
 
 def trial_folder(run_dir: Path, schedule_idx: int, attempt: int) -> Path:
-    """Where an attempt's inputs and outputs lie on the host."""
+    """Return the host folder of an attempt's inputs and outputs."""
     return run_dir / "trials" / f"{schedule_idx:06d}-{attempt}"
 
 
 def container_name(ledger_id: str, run_id: str, schedule_idx: int, attempt: int) -> str:
-    """The one name that an attempt's container can have on a Docker engine."""
+    """Return the name of an attempt's container, unique on a Docker engine."""
     return f"labledger-{ledger_id[:8]}-{run_id}-{schedule_idx}-{attempt}"

@@ -1,4 +1,9 @@
-"""The gate that trials pass one by one: so many run at once, while others prepare or are read."""
+"""The start limiter: how many trials run, start and are collected at once.
+
+It also enforces ownership: no trial creates, starts or deletes anything unless the run's lease is
+certain to be valid at that moment (`allow_until`), however long the process was suspended. The
+local executor makes one limiter and gives it to its threads with `use_limiter`.
+"""
 
 from __future__ import annotations
 
@@ -15,40 +20,40 @@ from labledger.trial.contract import TrialSpec
 
 
 class StartRefused(LabLedgerError):
-    """The run is stopping: the trial was not started and left nothing new behind."""
+    """The run is stopping: the trial was not started and left nothing behind."""
 
 
 class WaitAbandoned(LabLedgerError):
-    """Nobody waits for this trial any more; its container goes on by itself."""
+    """The run is being abandoned: this trial is not awaited any more; its container continues."""
 
 
 MAX_STARTING = 8
-"""How many containers are created or started at once, however many may run."""
+"""How many containers are created or started at once."""
 
 MAX_READING = 2
-"""How many ended trials are read at once: each may have left tens of megabytes."""
+"""How many ended trials are collected at once: each may have left tens of megabytes."""
 
 _SLICE_S = 5.0
-"""How long one call waits for a container before it is asked again whether anyone still cares."""
+"""Seconds that one engine call waits for a container, between checks for `abandon`."""
 
 
 class StartLimiter:
     """Lets at most `width` trials run at once, while others prepare or are collected.
 
-    It also keeps trials from touching anything once their run may belong to somebody else, however
-    long this process was suspended: what they would touch, another coordinator may be using.
+    It also stops trials from touching folders and containers once the run may belong to another
+    coordinator. Thread-safe.
     """
 
     def __init__(self, width: int) -> None:
         self._changed = threading.Condition()
         self.last_good = -math.inf
-        """When the newest container that could be started was created, by the monotonic clock."""
+        """The monotonic creation time of the newest container that was started successfully."""
         self._engine_calls = threading.BoundedSemaphore(MAX_STARTING)
         self._reading = threading.BoundedSemaphore(MAX_READING)
         self._free = width
         self._waiting: list[int] = []
         self.paused: SimpleQueue[TrialSpec] = SimpleQueue()
-        """Trials whose containers somebody has paused, each again as long as it is."""
+        """Trials whose containers are paused from outside, again at each poll."""
         self._seen_paused: set[str] = set()
         self._closed = False
         self._abandoned = False
@@ -61,47 +66,45 @@ class StartLimiter:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Let every thread stop waiting for its container."""
+        """Make every thread stop waiting for its container, and refuse further starts."""
         self._abandoned = True
         self.close()
 
     @contextmanager
     def engine_call(self) -> Iterator[None]:
-        """While this lasts, a container is created or started: at most so many at once."""
+        """Hold one of `MAX_STARTING` permits to create or start a container."""
         with self._engine_calls:
             yield
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While this lasts, what a trial left is read: at most so many at once."""
+        """Hold one of `MAX_READING` permits to read a trial's outputs."""
         with self._reading:
             yield
 
     def allow_until(self, moment: float) -> None:
-        """Let nothing be done after a moment (`time.time()`), until another one is named."""
+        """Allow nothing after `moment` (as `time.time()`), until this is called again."""
         with self._changed:
             self._allowed_until = moment
             self._changed.notify_all()
 
     @property
     def starting_allowed(self) -> bool:
-        """True while the run certainly belongs to this process."""
+        """True while the run is certain to belong to this process."""
         return not self._abandoned and time.time() < self._allowed_until
 
     def require_starting_allowed(self) -> None:
-        """Return when the run certainly belongs to this process. Raises `WaitAbandoned`."""
+        """Wait until the run is certain to belong to this process. Raises `WaitAbandoned`."""
         with self._changed:
             self._changed.wait_for(lambda: self._abandoned or self.starting_allowed)
             if self._abandoned:
                 raise WaitAbandoned
 
     def wait(self, engine: Engine, spec: TrialSpec, container: str) -> int | None:
-        """The exit status of a trial's container, or None after its outer deadline.
+        """Wait for a trial's container. Return its exit status, or None after its deadline.
 
-        `container` is its id.
-
-        Does not rely on the engine to say when a container has ended: now and then, it is asked.
-        Raises `WaitAbandoned` where the trial is somebody else's by then.
+        `container` is its id. Its state is polled as well, in case the engine fails to report
+        its end. Raises `WaitAbandoned` if the run belongs to another coordinator by then.
         """
         status = None
         deadline = time.monotonic() + spec.deadline_s
@@ -122,14 +125,14 @@ class StartLimiter:
         return status
 
     def saw_paused(self, container: str) -> bool:
-        """True where a container was found to be paused while it was waited for."""
+        """Return True if a container was seen paused while a thread waited for it."""
         return container in self._seen_paused
 
     @contextmanager
     def running(self, turn: int) -> Iterator[None]:
-        """Run when there is a place; of the trials that wait for one, the lowest `turn` goes first.
+        """Wait for one of the `width` running slots and hold it; the lowest `turn` goes first.
 
-        Raises `StartRefused` where the gate is closed before.
+        Raises `StartRefused` if the limiter is closed before.
         """
         with self._changed:
             self._waiting.append(turn)
@@ -150,7 +153,7 @@ class StartLimiter:
 
     @contextmanager
     def reservation(self) -> Iterator[None]:
-        """Take a place, also where none is free: for a trial that runs already."""
+        """Hold a running slot, even if none is free: for a trial that runs already."""
         self._use_places(1)
         try:
             yield
@@ -167,11 +170,11 @@ _thread = threading.local()
 
 
 def use_limiter(gate: StartLimiter) -> None:
-    """Make this thread's trials pass `gate`: the initializer of a local executor's threads."""
+    """Set the limiter of this thread's trials: the initializer of a local executor's threads."""
     _thread.gate = gate
 
 
 def thread_limiter() -> StartLimiter:
-    """The gate of this thread's trials; one of its own where none was given."""
+    """Return the limiter of this thread's trials, or a new one of width 1."""
     gate: StartLimiter = getattr(_thread, "gate", None) or StartLimiter(1)
     return gate

@@ -1,9 +1,10 @@
-"""From a container that has stopped to how its trial ended, by way of a second start if need be.
+"""Two-part trials: a container that is started a second time for its grader.
 
-With a grader that is sealed until the agent has ended, a trial has two parts: its container stops
-when the agent has, so that the engine vouches for the death of all that the agent started, and is
-started again when the grader's files are in place. What the first part came to is noted on the
-host, where no container can change it; the note also says that there is a second part.
+With a grader that is sealed until the agent has ended (`after_agent`), the container stops after
+the agent part, so that the engine guarantees that no process of the agent is left. The grader's
+files are then put in place, and the container is started again for the grader part. The outcome of
+the agent part is stored first, in `first_part.json` on the host, where no container can change it.
+A later coordinator finds there that the grader part is due. Used by `worker` and `adoption`.
 """
 
 from __future__ import annotations
@@ -25,35 +26,35 @@ from labledger.trial.starting import kill_overdue, retry_engine_errors
 from labledger.trial.tampering import FilesystemChanges, inspect_changes
 
 _NOT_STARTED = frozenset({126, 127})
-"""What the engine notes of a container whose first command is not there or no program."""
+"""Exit statuses that the engine sets if the container's command is missing or cannot be run."""
 _KILLED_FROM_OUTSIDE = ExitStatus.OF_ENGINE - {125, 126, 127}
-"""Statuses that say that somebody ended a container that ran."""
+"""Exit statuses of a running container that was killed from outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class _AgentPart:
-    """What the agent's part of a trial came to."""
+    """The stored outcome of a trial's agent part. Field names are those of `first_part.json`."""
 
     engines_start: str
-    """When the engine says that it began, which tells the two parts apart."""
+    """The engine's start time of this part; the grader part has another."""
     started_at: str
     ended_at: str
     duration_ms: int
     out_of_memory: bool
     phases: str
-    """The phases so far, as `trial.sh` notes them."""
+    """The phases so far, in the format of `trial.sh`."""
     seen: FilesystemChanges
     disk_was_full: bool
 
     @classmethod
     def read(cls, spec: TrialSpec) -> Self | None:
-        """The note of an earlier coordinator, or None where there is none."""
+        """Return the stored outcome, or None if the agent part has not been stored."""
         try:
-            found = json.loads(_agent_part_path(spec).read_bytes())
+            fields = json.loads(_agent_part_path(spec).read_bytes())
         except FileNotFoundError:
             return None
-        suspected = tuple(found["seen"].pop("suspected"))
-        return cls(**found | {"seen": FilesystemChanges(**found["seen"], suspected=suspected)})
+        suspected = tuple(fields["seen"].pop("suspected"))
+        return cls(**fields | {"seen": FilesystemChanges(**fields["seen"], suspected=suspected)})
 
     def write(self, spec: TrialSpec) -> None:
         write_atomically(_agent_part_path(spec), canonical.dump_bytes(asdict(self)))
@@ -64,7 +65,10 @@ def _agent_part_path(spec: TrialSpec) -> Path:
 
 
 def grading_is_due(spec: TrialSpec, state: ContainerState) -> bool:
-    """True when a stopped container is to be started again, unless the agent forged its status."""
+    """Return True if a stopped container is to be started again for its grader.
+
+    The agent can forge the exit status that says so; `run_grader_part_if_due` checks that.
+    """
     if spec.plan.sealing is not Sealing.AFTER_AGENT:
         return False
     agent_part = _AgentPart.read(spec)
@@ -76,12 +80,13 @@ def grading_is_due(spec: TrialSpec, state: ContainerState) -> bool:
 def run_grader_part_if_due(
     engine: Engine, spec: TrialSpec, state: ContainerState, since: float
 ) -> ContainerExit:
-    """How a trial ended whose container has stopped. Grades it first, where that is outstanding.
+    """Return how a trial ended whose container has stopped, after its grader part if that is due.
 
-    `since` is when its part began, by the monotonic clock.
+    `since` is the monotonic time at which the stopped part began.
 
-    Raises `OSError` and `ContainerFailed` where the host cannot do its part: the container is
-    kept, and this can be asked again. Raises `WaitAbandoned` and `EngineUnavailable` as waiting does.
+    Raises `OSError` or `ContainerFailed` if this host cannot start the grader part; the container
+    stays, and the call can be repeated. Raises `WaitAbandoned` and `EngineUnavailable` as waiting
+    does.
     """
     if spec.plan.sealing is not Sealing.AFTER_AGENT:
         return ContainerExit.of(state, state.exit_status, spec.expected_exit_statuses)
@@ -108,7 +113,7 @@ def run_grader_part_if_due(
 def _store_agent_part(
     spec: TrialSpec, state: ContainerState, ended: ContainerExit, seen: FilesystemChanges
 ) -> _AgentPart:
-    """Note durably what the agent's part came to, before the grader's can change any of it."""
+    """Store the outcome of the agent part durably, before the grader part can change it."""
     agent_part = _AgentPart(
         state.started_at,
         ended.started_at,
@@ -126,7 +131,7 @@ def _store_agent_part(
 def _run_grader_part(
     engine: Engine, spec: TrialSpec, container: str, agent_part: _AgentPart
 ) -> ContainerExit:
-    """Put the grader's files in place, start the second part and wait for its end."""
+    """Put the grader's files in place, start the container again and wait for its end."""
     sealing.unseal(spec, agent_part.phases)
     faults.reached("after_unseal", spec.slot.schedule_idx)
 
@@ -153,10 +158,10 @@ def _run_grader_part(
 
 
 def _combine_parts(agent_part: _AgentPart, grader_part: ContainerExit) -> ContainerExit:
-    """The two parts as one trial. Its duration is theirs, without what it waited in between."""
+    """Combine both parts into one exit. Its duration excludes the time between the parts."""
     refused, status = grader_part.start_refused, grader_part.exit_status
     if status is not None and status not in ExitStatus.ALL | _KILLED_FROM_OUTSIDE:
-        # No `trial.sh` ran, or not to its end: the agent may have destroyed what it needs for that.
+        # `trial.sh` did not run, or not to its end: the agent may have destroyed what it needs.
         refused = f"the container could not run its grader: its second start ended with {status}"
     return replace(
         grader_part,

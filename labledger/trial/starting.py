@@ -1,4 +1,9 @@
-"""Creating, starting and ending containers on an engine that may stumble over any of it."""
+"""Create, start, kill and remove a trial's container, with retries of engine errors.
+
+`EngineServerError` is retried with an exponential backoff with jitter. A container is never
+started twice: after an error its state is inspected first. Used by `worker`, `adoption` and
+`parts`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,16 @@ from labledger.trial.gate import StartLimiter
 from labledger.trial.isolation import container_config
 
 BACKOFF_S = (0.2, 0.4, 0.8, 1.6)
-"""How long is waited before each further try."""
+"""Seconds to wait before each retry."""
 
 T = TypeVar("T")
 
 
 def create_container(engine: Engine, gate: StartLimiter, spec: TrialSpec) -> tuple[str, float]:
-    """Create a trial's container: its id, and when. Raises `ContainerNameTaken` where its name is taken."""
+    """Create a trial's container. Return its id and the monotonic time before its creation.
+
+    Raises `ContainerNameTaken` if another container has its name.
+    """
     created = time.monotonic()
     config = container_config(spec)
 
@@ -32,7 +40,10 @@ def create_container(engine: Engine, gate: StartLimiter, spec: TrialSpec) -> tup
 
 
 def start_container(engine: Engine, gate: StartLimiter, container: str, created: float) -> None:
-    """Start a trial's container, once: one that has started in spite of an error is left alone."""
+    """Start a trial's container once. Do not retry if it has started in spite of an error.
+
+    `container` is its id, `created` the monotonic time of its creation.
+    """
 
     def start() -> None:
         with gate.engine_call():
@@ -48,21 +59,27 @@ def start_container(engine: Engine, gate: StartLimiter, container: str, created:
 
 
 def kill_overdue(engine: Engine, container: str) -> None:
-    """End a container that outlived its deadline. One that cannot be ended is left behind."""
+    """Kill a container that outlived its deadline, if the engine can."""
     try:
         engine.kill(container)
     except ContainerFailed:
-        return  # Its result says that it outlived its deadline; its removal will tell the rest.
+        return  # The result says that the deadline passed; removing the container reports errors.
 
 
 def remove_container(engine: Engine, spec: TrialSpec, container: str) -> None:
-    """Remove a container of a trial, which makes room where the engine keeps it."""
+    """Remove a container of a trial.
+
+    Full disks are recorded first, because removing it frees disk space.
+    """
     disks.check_disks(spec.plan.disks)
     engine.remove(container)
 
 
 def retry_engine_errors(action: Callable[[], T], then: Callable[[], T] | None = None) -> T:
-    """Do `action`; while the engine stumbles over it, pause and do `then` (or the same again)."""
+    """Call `action`; after each `EngineServerError` wait and call `then`, by default `action`.
+
+    The error of the last call is raised.
+    """
     for pause_s in BACKOFF_S:
         try:
             return action()

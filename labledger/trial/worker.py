@@ -1,4 +1,9 @@
-"""Runs one attempt at a slot in its container and hands back a validated result."""
+"""Run one attempt at a slot in its container and return a validated result.
+
+The executor's threads call `run_attempt`. The container and the trial folder stay until the
+coordinator has made the result durable and calls `remove_attempt`. An attempt starts at most one
+container. Nothing is created, started or deleted while the run may belong to another coordinator.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +41,15 @@ from labledger.trial.uncollected import output_unreadable_error
 
 
 def run_attempt(spec: TrialSpec) -> TrialResult:
-    """Run one attempt, or adopt its container where one exists, and collect what it produced.
+    """Run one attempt, or adopt its existing container, and return the collected result.
 
-    Leaves the container and the trial folder in place: the coordinator discards them when the
-    result is durable. Raises `StartRefused` or `WaitAbandoned` where the run is stopping, and
-    `EngineUnavailable`, `NoRoom` or `OutputUnreadable` where nothing can be said of the trial yet;
-    other trouble is the result's status. Where a trial is to be judged again, it is its grader
-    alone that runs; where there is nothing to judge, nothing does.
+    Leaves the container and the trial folder in place: the coordinator removes them when the
+    result is durable. In a regrading only the grader runs, and nothing runs for a trial that
+    cannot be graded.
+
+    Raises `StartRefused` or `WaitAbandoned` when the run is stopping, and `EngineUnavailable`,
+    `NoRoom` or `OutputUnreadable` when the trial's outcome cannot be determined yet. Every other
+    failure becomes the status of the result.
     """
     if spec.regraded_trial is not None and regrading.is_carried_over(spec):
         with thread_limiter().reading():
@@ -74,14 +81,19 @@ def run_attempt(spec: TrialSpec) -> TrialResult:
 
 
 def _collect_result(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> TrialResult:
-    """The result of an ended trial. What this host cannot do is no fault of a trial that ran."""
+    """Return the result of a trial whose container has ended.
+
+    Raises `OutputUnreadable` or `NoRoom` for failures of this host, so that they are not recorded
+    as failures of the trial.
+    """
     faults.reached("after_exit", spec.slot.schedule_idx)
     if not folder_exists(spec):
-        message = "its trial folder was deleted while it ran, and what it left with it"
+        message = "the trial folder, with all outputs, was deleted while the trial ran"
         return infra_error_result(spec, ended.started_at, "folder_deleted", message)
     try:
         if os.geteuid() != 0 and _has_unreadable_files(spec.folder):
-            # `trial.sh` was ended before it could open its files, or it did not own them all.
+            # `trial.sh` was killed before it could open the permissions of its files, or it did
+            # not own all of them.
             _fix_permissions(engine, spec)
         if spec.regraded_trial is not None:
             ended = regrading.combined_with_stored_phases(spec.regraded_trial, ended)
@@ -94,7 +106,7 @@ def _collect_result(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> Tr
 
 
 def _has_unreadable_files(folder: Path) -> bool:
-    """True where something in a folder is closed to the user of this process."""
+    """Return True if this process's user cannot read some file or folder below `folder`."""
     pending: list[str | Path] = [folder]
     while pending:
         try:
@@ -113,7 +125,10 @@ def _has_unreadable_files(folder: Path) -> bool:
 
 
 def remove_attempt(spec: TrialSpec, *, keep_folder: bool = False) -> None:
-    """Remove the container of an attempt whose result is durable, and its folder."""
+    """Remove the container, folder and notes of an attempt whose result is durable.
+
+    `keep_folder` leaves the trial folder in place.
+    """
     faults.reached("before_remove", spec.slot.schedule_idx)
     _remove_container(spec)
     faults.reached("after_remove", spec.slot.schedule_idx)
@@ -123,7 +138,10 @@ def remove_attempt(spec: TrialSpec, *, keep_folder: bool = False) -> None:
 
 
 def cancel_attempt(spec: TrialSpec, why: str) -> None:
-    """Remove the container and the folder of an attempt that is to be begun anew."""
+    """Remove the container and folder of an attempt that is to be started again.
+
+    `why` is recorded as the restart reason before anything is removed.
+    """
     traces.record_cancellation(spec.folder, why)
     _remove_container(spec)
     remove_folder(spec)
@@ -136,7 +154,10 @@ def _remove_container(spec: TrialSpec) -> None:
 
 
 def remove_folder(spec: TrialSpec) -> None:
-    """Delete the trial folder, with a container's help where its files are not ours to delete."""
+    """Delete the trial folder. A helper container first fixes permissions where that is needed.
+
+    Raises `OSError` if something could not be deleted.
+    """
     _delete(spec)
     if spec.folder.exists():
         _fix_permissions(thread_engine(), spec)
@@ -146,20 +167,23 @@ def remove_folder(spec: TrialSpec) -> None:
 
 
 def _delete(spec: TrialSpec) -> None:
-    """Delete what can be deleted of a trial folder, which makes room."""
+    """Delete as much of a trial folder as this process's user can.
+
+    Full disks are recorded first, because deleting frees disk space.
+    """
     disks.check_disks(spec.plan.disks)
     try:
         shutil.rmtree(spec.folder, ignore_errors=True)
     except RecursionError:
-        # A folder in a folder in a folder: `rm` keeps no stack of calls.
+        # Very deep folders exceed Python's recursion limit; `rm` does not recurse.
         subprocess.run(["rm", "-rf", "--", spec.folder], check=False, stderr=subprocess.DEVNULL)
 
 
 def _run_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
-    """Run a new container, in the place of one of its name that never ran, if there is one.
+    """Run a new container. Replace one with the same name that never started.
 
-    An engine may still have been creating it when the coordinator that asked for it died, or may
-    have said that it failed to.
+    Such a container is left when the engine was still creating it as its coordinator died, or
+    when the engine reported an error although it had created it.
     """
     for _ in starting.BACKOFF_S:
         try:
@@ -179,7 +203,8 @@ def _run_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
 def _run_new_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
     gate = thread_limiter()
     if spec.container_may_exist or spec.folder.exists():
-        # Just before: where this process was suspended since, they may be another coordinator's.
+        # Checked immediately before deleting: after a suspension of this process, folder and
+        # container may belong to another coordinator.
         gate.require_starting_allowed()
         traces.mark_not_started(spec.folder)
         remove_folder(spec)
@@ -220,9 +245,9 @@ def _run_new_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
 
 
 def _remove_unstarted(engine: Engine, gate: StartLimiter, spec: TrialSpec, container: str) -> None:
-    """Clear a container away that was not to be started, or could not be.
+    """Remove a container that was not to be started, or could not be.
 
-    By its id: the name and the folder may be another coordinator's by now.
+    It is removed by its id: its name and folder may belong to another coordinator by now.
     """
     state = engine.inspect(container)
     if gate.starting_allowed and (state is None or not state.has_started):
@@ -233,7 +258,10 @@ def _remove_unstarted(engine: Engine, gate: StartLimiter, spec: TrialSpec, conta
 
 
 def _wait(engine: Engine, spec: TrialSpec, container: str) -> tuple[int | None, bool]:
-    """The exit status of a container that was just started, and whether it was removed."""
+    """Wait for a container that was just started.
+
+    Return its exit status, None after its deadline, and whether it was removed meanwhile.
+    """
     try:
         return thread_limiter().wait(engine, spec, container), False
     except NoSuchContainer:
@@ -241,7 +269,7 @@ def _wait(engine: Engine, spec: TrialSpec, container: str) -> tuple[int | None, 
 
 
 def _memory_limit_hit(engine: Engine, container: str, exit_status: int | None) -> bool:
-    """True when the memory limit killed something; asked only where something went wrong."""
+    """Return True if the memory limit killed a process. The engine is asked only on failures."""
     if exit_status == ExitStatus.GRADED:
         return False
     state = engine.inspect(container)
@@ -249,7 +277,7 @@ def _memory_limit_hit(engine: Engine, container: str, exit_status: int | None) -
 
 
 def _was_paused(engine: Engine, ended: ContainerExit) -> bool:
-    """True where a container was paused from outside. The engine is asked where that matters."""
+    """Return True if a container was paused from outside. The engine is asked only on failures."""
     container = ended.container_id
     if container is None or thread_limiter().saw_paused(container):
         return container is not None
@@ -257,7 +285,7 @@ def _was_paused(engine: Engine, ended: ContainerExit) -> bool:
 
 
 def _fix_permissions(engine: Engine, spec: TrialSpec) -> None:
-    """Have a container give the host's user every right on what a trial left."""
+    """Give the host's user all permissions on a trial's outputs, by running a helper container."""
     name = f"{spec.container}-sweep-{secrets.token_hex(4)}"
     container = engine.create(name, permission_container_config(spec))
     try:

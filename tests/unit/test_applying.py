@@ -46,7 +46,7 @@ def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: int
         seed = InlineSeed(before)
         listings = workspace.list_seed(seed), workspace.list_folder(folder)
         patch = patches.patch(seed, folder, *listings)
-        assert patch.uncarried == []
+        assert patch.unpatchable == []
         found = pieces_by_name(patch.content, after)
         for name, text in after.items():
             old = before.get(name, "").encode()
@@ -65,7 +65,7 @@ def test_other_files(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("new")
     listings = workspace.list_seed(InlineSeed(before)), workspace.list_folder(tmp_path)
     patch = patches.patch(InlineSeed(before), tmp_path, *listings)
-    assert patch.uncarried == ["bin", "large", "link"]
+    assert patch.unpatchable == ["bin", "large", "link"]
     assert pieces_by_name(patch.content, after).keys() == {"new"}
 
 
