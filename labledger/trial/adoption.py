@@ -1,7 +1,8 @@
-"""Going on with an attempt that an earlier coordinator began: wait, collect, or begin anew.
+"""Adopt an attempt that an earlier coordinator started: wait for it, collect it, or start again.
 
-A container is never run a second time silently: where its agent may have run before and the slot
-is run again, the reason is noted before anything is cleared away.
+An agent is never run a second time silently: if it may have run before and the attempt is started
+again, the reason is recorded durably before anything is removed. Used by `worker` before it runs
+a new container.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"
 _BOTH_GONE = "its container and its trial folder are gone; its agent may have run before"
 
 _NOTED_WITHIN_S = 1.0
-"""How long the engine may take to note that a container has started."""
+"""Seconds that the engine may take to record that a container has started."""
 
 _SLACK_MS = 60_000
-"""How much longer than its phases a trial may take before the engine's clock is not believed."""
+"""How many ms longer than its phases a trial may take before the engine's times are rejected."""
 
 
 def adopt(engine: Engine, spec: TrialSpec) -> ContainerExit | None:
-    """Wait for a container that an earlier coordinator began; None where the slot is to be run."""
+    """Wait for a container that an earlier coordinator created, and return how it ended.
+
+    Return None if the attempt is to be run in a new container.
+    """
     if not spec.container_may_exist:
         return None
     state = find_container(engine, spec)
@@ -46,14 +50,14 @@ def adopt(engine: Engine, spec: TrialSpec) -> ContainerExit | None:
 
 
 def folder_exists(spec: TrialSpec) -> bool:
-    """True while the folder is there in which a trial's container leaves its results."""
+    """Return True if the folder with the outputs of an attempt exists."""
     return (spec.folder / "out").is_dir()
 
 
 def _without_container(spec: TrialSpec) -> ContainerExit | None:
-    """What is left of an attempt whose container is not there, if it ever was."""
+    """Return the exit of an attempt whose container is gone, None if it is to be run again."""
     if traces.is_marked_not_started(spec.folder) or spec.regraded_trial is not None:
-        # Of a regrading nothing is lost: what it judges is restored again.
+        # A regrading loses nothing by it: the stored trial is restored once more.
         return None
     if folder_exists(spec):
         return ContainerExit(None, *_until_now(time.monotonic()), container_removed=True)
@@ -71,13 +75,13 @@ def _wait_for_container(engine: Engine, spec: TrialSpec, state: ContainerState) 
     try:
         with thread_limiter().reservation():
             exit_status = thread_limiter().wait(engine, spec, container)
-            found = engine.inspect(container)
-            if found is not None and found.has_ended:
+            current = engine.inspect(container)
+            if current is not None and current.has_ended:
                 return finish_adopted(engine, spec, container, begun)
     except NoSuchContainer:
         return ContainerExit(None, *_until_now(begun), container_removed=True)
     if exit_status is not None:
-        # It was removed as soon as it had ended, or is being removed.
+        # It was removed as soon as it had ended, or somebody is removing it now.
         was_full = disks.were_full_since(spec.plan.disks, begun)
         return ContainerExit(exit_status, *_until_now(begun), disk_was_full=was_full)
     starting.kill_overdue(engine, container)
@@ -85,10 +89,10 @@ def _wait_for_container(engine: Engine, spec: TrialSpec, state: ContainerState) 
 
 
 def finish_adopted(engine: Engine, spec: TrialSpec, container: str, begun: float) -> ContainerExit:
-    """How a trial ended whose container has stopped; graded first, where that is outstanding.
+    """Return how a trial ended whose container has stopped, after its grader part if that is due.
 
-    `container` is its id; `begun` is when this coordinator began to watch it, by the monotonic
-    clock.
+    `container` is its id, `begun` the monotonic time at which this coordinator began to wait.
+    Raises `OutputUnreadable` or `NoRoom` if this host cannot start the grader part.
     """
     try:
         state = engine.inspect_existing(container)
@@ -104,32 +108,33 @@ def finish_adopted(engine: Engine, spec: TrialSpec, container: str, begun: float
 
 
 def _start_of(state: ContainerState) -> float:
-    """When a container was last started, as a monotonic time, by clocks that may have been set.
+    """Return when a container was last started, as a monotonic time.
 
-    Rather too early than too late: the engine notes a start when it has happened.
+    It errs on the early side, because the engine records a start only after it has happened. It is
+    wrong if the clock was set meanwhile.
     """
     age = clock.parse(clock.utc_now()) - clock.parse(state.started_at)
     return time.monotonic() - age.total_seconds() - _NOTED_WITHIN_S
 
 
 def _until_now(begun: float) -> tuple[str, str, int]:
-    """Start, end and duration of what was watched since the monotonic time `begun`."""
+    """Return start, end and duration (ms) of the time since the monotonic time `begun`."""
     lasted = timedelta(seconds=time.monotonic() - begun)
     now = clock.parse(clock.utc_now())
     return clock.iso(now - lasted), clock.iso(now), round(lasted.total_seconds() * 1000)
 
 
 def _by_its_phases(spec: TrialSpec, ended: ContainerExit) -> ContainerExit:
-    """The same, but for times that its phases contradict.
+    """Return the exit with its times corrected if the phases contradict them.
 
-    The engine's times are those of a clock that may have been set meanwhile; the phases' are
-    counted from the machine's start.
+    The engine's times come from a clock that may have been set meanwhile; the phases' times are
+    counted from the boot of the machine.
     """
     if ended.exit_status not in ExitStatus.ALL or ended.exit_status_forged:
         return ended
-    recalled = () if spec.regraded_trial is None else ("setup", "agent")
+    stored_phases = () if spec.regraded_trial is None else ("setup", "agent")
     phases = read_phases(spec).items()
-    shortest = sum(phase.duration_ms for name, phase in phases if name not in recalled)
+    shortest = sum(phase.duration_ms for name, phase in phases if name not in stored_phases)
     if shortest <= ended.duration_ms <= shortest + _SLACK_MS:
         return ended
     ended_at = clock.parse(ended.started_at) + timedelta(milliseconds=shortest)

@@ -1,4 +1,9 @@
-"""From an ended container to a validated result: statuses, rows, metrics, evidence."""
+"""Turn an ended container into a validated result: status, rows, metrics and evidence.
+
+`collect_result` reads the trial folder; it does not need the container any more, so that it can be
+repeated after a crash. `_outcome` decides the status from the exit status and from what the engine
+says about the container's end. Everything is redacted before it is stored. Used by `worker`.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +28,16 @@ from labledger.trial.recalled import RegradedEvidence
 from labledger.trial.redact import Redactor
 
 CONTAINER_KILLED = "container_killed"
-"""The reason of a trial whose container was ended from outside."""
+"""The reason of a trial whose container was killed from outside."""
 CONTAINER_PAUSED = "container_paused"
-"""The reason of a trial that did not go well and whose container was paused from outside."""
+"""The reason of a trial that failed and whose container had been paused from outside."""
 CONTAINER_REMOVED = "container_removed"
-"""The reason of a trial whose container was removed from outside before its end was known."""
+"""The reason of a trial whose container was removed before its exit status was read."""
 
 
 DISK_WAS_FULL = (
-    "the disk was full between this trial's start and its end; what its processes could not write "
-    "then is missing, whatever they made of that"
+    "the disk was full at some time between this trial's start and its end; what its processes "
+    "could not write then is missing, even if they reported no error"
 )
 """What the evidence of such a trial says."""
 
@@ -43,13 +48,14 @@ WAS_PAUSED = (
 """What the evidence of such a trial says."""
 
 STATUS_FORGED = "status_forged"
-"""The reason of a trial whose container ended as `trial.sh` cannot have ended it."""
+"""The reason of a trial whose exit status cannot come from `trial.sh`."""
 
 
 def collect_result(spec: TrialSpec, ended: ContainerExit, isolation: JsonObject) -> TrialResult:
-    """Read what the container produced. Nothing in here needs the container any more.
+    """Read a trial's outputs and return its result. The container is not needed any more.
 
-    `isolation` are the facts of `trust.facts`; the score and the evidence say them.
+    `isolation` are the facts of `trust.isolation_facts`, recorded in score and evidence.
+    Raises `OSError` for failures of this host.
     """
     redactor = redactor_for(spec)
     evidence = evidence_of(spec, redactor)
@@ -136,7 +142,7 @@ def _outcome(spec: TrialSpec, ended: ContainerExit, redactor: Redactor) -> Gradi
 
 
 def _ended_from_within(spec: TrialSpec, exit_status: int) -> GradingOutcome:
-    """Judge a trial whose first process ended neither as `trial.sh` does nor from outside."""
+    """Return the outcome for an exit status of neither `trial.sh` nor a kill from outside."""
     what = f"the container ended with status {exit_status}"
     if not has_begun(spec):
         message = f"{what} before trial.sh began; does the engine see the files in {spec.folder}?"
@@ -148,7 +154,7 @@ def _ended_from_within(spec: TrialSpec, exit_status: int) -> GradingOutcome:
 
 
 def evidence_of(spec: TrialSpec, redactor: Redactor) -> EvidenceCollector:
-    """Collects the evidence of a trial, or refers to what is stored of one judged again."""
+    """Return the collector of a trial's evidence; in a regrading it refers to what is stored."""
     if spec.regraded_trial is None:
         return EvidenceCollector(spec, redactor)
     return RegradedEvidence(spec, redactor, spec.regraded_trial)
@@ -177,12 +183,12 @@ def _logged_phases(spec: TrialSpec, ended: ContainerExit, phases: dict[str, Phas
 
 
 def _ended_by_trial_script(ended: ContainerExit) -> bool:
-    """True where `trial.sh` itself ended the trial."""
+    """Return True if `trial.sh` itself ended the trial."""
     return ended.exit_status in ExitStatus.ALL and not ended.exit_status_forged
 
 
 def redactor_for(spec: TrialSpec) -> Redactor:
-    """Takes out the values from outside, but for those that a valid record says anyway."""
+    """Return the redactor of a trial's secrets, except values that every record contains anyway."""
     names = canonical.dumps([spec.ids.as_json(), spec.plan.benchmark])
     return Redactor(spec.plan.environment, (names, _record_words()))
 

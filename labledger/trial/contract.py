@@ -234,7 +234,7 @@ class StoredTrial:
     evidence: JsonObject
     """The `evidence_record_v1` of its last attempt."""
     contents: Mapping[str, bytes]
-    """Its artifacts that are stored in the ledger, by SHA-256 (hex). The others are in the store."""
+    """Its artifacts that are stored in the ledger, by SHA-256 (hex). Others are in the store."""
 
 
 @dataclass(frozen=True, slots=True)

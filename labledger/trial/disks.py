@@ -1,9 +1,9 @@
-"""Which disks are full, and when each was last seen so.
+"""Record which disks were full, and when.
 
-What failed for want of room cannot always tell: there may be room again before anybody looks,
-because a coordinator cleared another trial away or took back what it could not finish writing. So
-every look that finds a disk full is remembered, by all threads of this process for each other, and
-whoever makes room looks just before.
+A failure because of a full disk does not always say so, and there may be free space again before
+anybody checks, because another trial was removed or an incomplete file deleted. So every check
+that finds a disk full is recorded for all threads of this process, and code that is about to free
+disk space calls `check_disks` just before. Trials and the runner use this to explain failures.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FULL_BYTES = 1 << 20
-"""With less than this free a disk is full: the next write may fail."""
+"""A disk with less free space than this counts as full: the next write may fail."""
 
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What the system says where a disk, or what somebody may have of it, is full."""
+"""The error numbers of a full disk and of an exhausted quota."""
 
 _last_full: dict[int | None, float] = {}
 """When each device was last seen full, by the monotonic clock."""
@@ -31,11 +31,11 @@ _seeing = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class FreeSpace:
-    """What can be added at a path."""
+    """The free space of a file system."""
 
     bytes: int
     files: int | None
-    """None where its file system has no limit."""
+    """Free inodes; None if the file system has no limit."""
 
     @property
     def is_full(self) -> bool:
@@ -43,25 +43,25 @@ class FreeSpace:
 
 
 def free_space(path: Path) -> FreeSpace | None:
-    """What is free at a path, None where that cannot be told. A full disk is remembered."""
+    """Return the free space at a path, None if that is not known. A full disk is recorded."""
     try:
-        found = os.statvfs(path)
+        usage = os.statvfs(path)
     except OSError:
         return None
-    now = FreeSpace(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
+    now = FreeSpace(usage.f_bavail * usage.f_frsize, usage.f_favail if usage.f_files else None)
     if now.is_full:
         record_full(path)
     return now
 
 
 def check_disks(paths: Iterable[Path]) -> None:
-    """Remember which of these disks are full: to be done just before anything makes room there."""
+    """Record which of these disks are full. Call this just before freeing space on them."""
     for path in paths:
         free_space(path)
 
 
 def record_full(path: Path) -> None:
-    """Remember that a write at a path has failed for want of room."""
+    """Record that a write at a path has failed because the disk is full."""
     with suppress(OSError):
         device = path.stat().st_dev
         with _seeing:
@@ -69,13 +69,13 @@ def record_full(path: Path) -> None:
 
 
 def record_write_error(path: Path, error: BaseException) -> None:
-    """The same, where that is what `error` says."""
+    """Record a full disk if `error` says that the disk at `path` is full."""
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         record_full(path)
 
 
 def were_full_since(paths: Iterable[Path], since: float) -> bool:
-    """True where one of these disks is full, or was seen full since that monotonic time."""
+    """Return True if a disk of these is full, or was since the monotonic time `since`."""
     return any(_last_seen_full(path) >= since for path in paths)
 
 

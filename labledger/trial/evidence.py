@@ -1,4 +1,10 @@
-"""What proves a trial: everything it read and wrote, as artifacts that one record refers to."""
+"""Collect a trial's evidence: its inputs and outputs as artifacts, referred to by one record.
+
+Every artifact is redacted before it is stored. Artifacts up to `INLINE_LIMIT` are stored in the
+ledger with the commit, larger ones in the artifact store at once. What cannot be stored safely is
+left out, with the problem in `ext.problems`. Used by `collect`; `recalled` has the variant for
+regradings.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +44,16 @@ RESULT_SCHEMA = "agent_result_v1"
 INLINE_LIMIT = 32 * 1024
 """Larger artifacts go to the artifact store instead of the database."""
 _SMALL = 256 * 1024
-"""What is held in memory before it is known where it goes."""
+"""Up to this size a content is held in memory before it is stored."""
 _OWN_EXTENSIONS = ("isolation", "regrades")
-"""What the `ext` of a score says as that of the evidence does."""
+"""Keys of `ext` that only labledger sets, in scores as in evidence."""
 _CUT = 8 * 1024
-"""How many bytes of an output beyond what is kept are looked at; `trial.sh` leaves as many."""
+"""How many bytes beyond the cap of an output are redacted; `trial.sh` leaves as many."""
 
 
 @dataclass(slots=True)
 class EvidenceCollector:
-    """Collects the artifacts of one attempt."""
+    """The artifacts of one attempt while they are collected, and the record that refers to them."""
 
     spec: TrialSpec
     redactor: Redactor
@@ -56,7 +62,7 @@ class EvidenceCollector:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
 
     def add_artifact(self, content: bytes) -> str:
-        """Keep redacted content and return the reference to it."""
+        """Add redacted content as an artifact and return the reference to it."""
         artifact = Artifact.inline(content)
         if artifact.size > INLINE_LIMIT:
             self._store(content)
@@ -78,12 +84,12 @@ class EvidenceCollector:
         try:
             yield ArtifactStore(root)
         except OSError as error:
-            # What was written of it is gone again.
+            # The store has deleted the incomplete file, so the disk may not look full any more.
             disks.record_write_error(root, error)
             raise
 
     def add_problem(self, name: str, problem: str) -> None:
-        """Say why a piece of evidence is not there."""
+        """Record why the evidence called `name` is missing or incomplete."""
         self.ext.setdefault("problems", {})[name] = self.redactor.message(problem)
 
     def collect_inputs(self) -> None:
@@ -108,12 +114,12 @@ class EvidenceCollector:
                 self._collect_head(f"{phase}_{stream}", f"{phase}.{stream}", cap)
 
     def collect_rejected(self, outcome: GradingOutcome) -> None:
-        """Keep what the grader wrote and no row was made of, so that its author can look."""
+        """Add the grader's invalid files, so that its author can inspect them."""
         for name, content in outcome.rejected.items():
             self.ext.setdefault("rejected", {})[name] = self.add_artifact(content)
 
     def collect_result(self) -> JsonObject | None:
-        """Keep the agent's result; return it where it is valid."""
+        """Add the agent's result; return it if it is valid, else None."""
         folder = self.spec.folder / "out"
         content, problem = outputs.read_optional(folder, contract.RESULT, outputs.RESULT_CAP)
         if problem is not None:
@@ -124,7 +130,7 @@ class EvidenceCollector:
         return self.checked_result(content)
 
     def checked_result(self, content: bytes) -> JsonObject | None:
-        """The result that the agent wrote, where it is valid."""
+        """Return the result that the agent wrote if it is valid, else None."""
         try:
             result = parse(content, self.redactor)
             if isinstance(result, dict):
@@ -138,7 +144,7 @@ class EvidenceCollector:
         return cast("JsonObject", result)
 
     def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
-        """Keep the events file; return the events that can be read and how many cannot."""
+        """Add the events file; return the valid events and the number of lines left out."""
         try:
             with UntrustedFile(self.spec.folder / "state", contract.EVENTS).opened() as file:
                 if file is None:
@@ -157,16 +163,17 @@ class EvidenceCollector:
             raise
 
     def collect_workspace(self) -> list[str]:
-        """Keep the list of files before and after, and the patch between them.
+        """Add the listings before and after, the patch, and files that the patch cannot carry.
 
-        Returns the first of the files, changed or new, that some tool loads by itself.
+        Return the first `MAX_PATHS` changed or new files that interpreters or test tools load
+        without being asked to.
         """
         seed = workspace_seed(self.spec)
         folder = self.spec.folder / "workspace"
         before = workspace.list_seed(seed)
         after = workspace.list_folder(folder)
         inside = left_out.inspect_unlisted_folders(folder, after)
-        after.digests = {name: left_out.digest(found) for name, found in inside.items()}
+        after.digests = {name: left_out.digest(entries) for name, entries in inside.items()}
         for name, listing in (("workspace_before", before), ("workspace_after", after)):
             content = self.redactor.data(canonical.dump_bytes(listing.as_json()))
             self.references[name] = self.add_artifact(content)
@@ -178,9 +185,7 @@ class EvidenceCollector:
         unpatchable = set(patch.unpatchable)
         if redacted is not raw:
             unpatchable |= {n for n, piece in patch.pieces if self.redactor.finds_in([piece])}
-        unpatchable -= {
-            name for name in unpatchable if "\ufffd" in name
-        }  # It has another on the disk.
+        unpatchable -= {name for name in unpatchable if "\ufffd" in name}  # Not its name on disk.
         kept = {n: e for n, e in after.entries.items() if n in unpatchable and e.sha256}
         for name, seeded in left_out.seeded_unlisted_folders(seed, inside).items():
             if left_out.digest(seeded) != after.digests[name]:
@@ -195,10 +200,10 @@ class EvidenceCollector:
         return list(islice(hooks, tampering.MAX_PATHS))
 
     def _add_files(self, folder: Path, files: dict[str, Entry]) -> None:
-        """Keep what the patch does not carry, so that the workspace can be restored."""
+        """Add the files that the patch does not carry, so that the workspace can be restored."""
         size = workspace_tar.size_of(files)
         if size > workspace_tar.CAP:
-            what = f"{len(files):,} files that no patch carries are too large together"
+            what = f"{len(files):,} files that a patch cannot carry are too large together"
             self.add_problem("workspace_files", what)
             return
         store = ArtifactStore(self.spec.plan.store_root)
@@ -232,8 +237,9 @@ class EvidenceCollector:
         return self.redactor.finds_in(chain([name.encode(), b"\n"], content))
 
     def add_identity(self, facts: JsonObject, score: JsonObject | None) -> None:
-        """Say how far the trial can be trusted, and a score whose it is: its grader's, in which
-        generation, and which trial was judged again. A score's own word on that does not count.
+        """Add isolation facts, grader, generation and regraded trial to evidence and score.
+
+        What the score itself says under these keys is replaced.
         """
         self.ext["isolation"] = self.redactor.json(facts)
         if (earlier := self.spec.regraded_trial) is not None:
@@ -245,7 +251,7 @@ class EvidenceCollector:
             score["ext"] = given | ours | {"grader": self.spec.plan.grader}
 
     def record(self, ts: str, exit_status: int | None, duration_ms: int) -> JsonObject:
-        """The evidence record, valid against its schema."""
+        """Return the evidence record, validated against its schema."""
         spec = self.spec
         record: JsonObject = {
             "schema_version": EVIDENCE_SCHEMA,
@@ -275,7 +281,7 @@ class EvidenceCollector:
         return record
 
     def _collect_head(self, name: str, file_name: str, cap: int) -> None:
-        """Keep an output's first `cap` bytes, redacted, under `name`."""
+        """Add an output's first `cap` bytes, redacted, under `name`."""
         try:
             with UntrustedFile(self.spec.folder / "state", file_name).opened() as file:
                 if file is not None:
@@ -300,7 +306,7 @@ class EvidenceCollector:
 
 
 def cut(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The first `size` bytes of a content in pieces; all of it is gone through."""
+    """Yield the first `size` bytes of a content given in pieces. Consumes all pieces."""
     for piece in pieces:
         yield piece[:size]
         size = max(0, size - len(piece))

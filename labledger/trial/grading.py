@@ -1,4 +1,9 @@
-"""From a container's exit status and the grader's files to a slot status, rows and a verdict."""
+"""Derive a slot's status, prediction and score from the exit status and the grader's files.
+
+The grader's two files are untrusted: they are read with size limits, redacted, given the trial's
+identity, and validated against their schemas. An invalid or missing file makes the trial a
+`grade_error`, and then its score is dropped. Used by `collect`.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +22,16 @@ PREDICTION_SCHEMA = "benchmark_prediction_record_v1"
 SCORE_SCHEMA = "benchmark_score_record_v1"
 
 DISK_FULL = "disk_full"
-"""The reason of a trial that failed where nothing more could be written."""
+"""The reason of a trial that failed while a disk was full."""
 SCRIPT_FAILED = "trial_script_failed"
-"""The reason of a trial in whose container `trial.sh` could not do its part."""
+"""The reason of a trial whose container's `trial.sh` failed."""
 SCRIPT_HINDERED = "script_hindered"
-"""The reason of a trial whose agent kept `trial.sh` from doing its part."""
+"""The reason of a trial whose agent prevented `trial.sh` from working."""
 
 
 @dataclass(slots=True)
 class GradingOutcome:
-    """What grading came to. Its rows are stamped and valid."""
+    """A trial's status and the grader's valid rows, with identity fields set."""
 
     status: SlotStatus
     reason: str | None = None
@@ -34,10 +39,10 @@ class GradingOutcome:
     prediction: JsonObject | None = None
     score: JsonObject | None = None
     rejected: dict[str, bytes] = field(default_factory=dict)
-    """What the grader left in a file that made no row, by `prediction` or `score`."""
+    """The content of the grader's invalid files, by `prediction` or `score`."""
 
     def as_grade_error(self, reason: GradeReason, message: str) -> None:
-        """Make this a `grade_error`; the first reason found stands."""
+        """Make this a `grade_error`. Only the first reason is recorded."""
         if self.status is not SlotStatus.GRADE_ERROR:
             self.status, self.reason, self.message = SlotStatus.GRADE_ERROR, reason, message
 
@@ -51,7 +56,7 @@ def grade_attempt(spec: TrialSpec, exit_status: int, ts: str, redactor: Redactor
     outcome.prediction = reader.read("prediction", outcome)
     outcome.score = reader.read("score", outcome)
     if outcome.status is SlotStatus.GRADE_ERROR and outcome.score is not None:
-        # A grader that failed has no say, even where it left a row that looks right.
+        # The score of a failed grader does not count, even if it is valid.
         outcome.rejected["score"] = canonical.dump_bytes(outcome.score)
         outcome.score = None
     return outcome
@@ -133,14 +138,14 @@ _ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class _RowReader:
-    """Reads, stamps and validates the grader's two files."""
+    """Reads the grader's two files, sets their identity fields and validates them."""
 
     spec: TrialSpec
     ts: str
     redactor: Redactor
 
     def read(self, name: str, outcome: GradingOutcome) -> JsonObject | None:
-        """The row in file `name`, or None with the reason in `outcome`."""
+        """Return the row in file `name`, or None with the reason in `outcome`."""
         kind = _ROWS[name]
         try:
             content = UntrustedFile(self.spec.folder / "out", kind.file).read(kind.cap)
@@ -178,15 +183,15 @@ class _RowReader:
         return row
 
     def _redacted(self, value: object) -> object:
-        # A row's own numbers are its grader's; only those inside what it tells may be secrets.
+        # Numbers at the top of a row are the grader's; those in nested values may be secrets.
         return value if isinstance(value, int | float) else self.redactor.json(value)
 
 
 def parse(content: bytes, redactor: Redactor) -> Any:
-    """JSON that a program in the container wrote, with whatever secrets it holds.
+    """Return the parsed JSON that a program in the container wrote, not redacted.
 
-    Raises `MalformedJson`, whose message quotes what is redacted already: a quotation that is cut
-    short could hide half a secret from redaction.
+    Raises `MalformedJson` with a message that quotes redacted content: in a shortened quotation
+    redaction could miss half of a secret.
     """
     try:
         return canonical.loads(content, max_values=outputs.MAX_VALUES)
@@ -200,7 +205,7 @@ class IdentityMismatch(Exception):
 
 
 def add_identity(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str, ids: object) -> None:
-    """Put our bookkeeping into a row that a program in the container wrote."""
+    """Set the identity fields of a row that a program in the container wrote."""
     row.setdefault("schema_version", schema_name)
     row["schedule_idx"] = spec.slot.schedule_idx
     row["slot_commit_id"] = spec.slot_commit_id
@@ -211,10 +216,10 @@ def add_identity(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str, id
 
 
 def merged_ids(given: object, spec: TrialSpec) -> object:
-    """The slot's `ids` where a row gives none or some of them; the row's own where it is odd.
+    """Return a row's `ids` completed with the slot's; unchanged if they are not an object.
 
-    What is judged again may say which trial it was. Raises `IdentityMismatch` where they say that
-    the row belongs elsewhere.
+    In a regrading the ids of the stored trial are accepted as well. Raises `IdentityMismatch` if
+    they name another trial.
     """
     expected = spec.ids.as_json()
     known = (

@@ -1,7 +1,8 @@
-"""What is known of an attempt besides its container and its folder, and outlives both.
+"""Attempt notes: durable facts about an attempt that outlive its container and its folder.
 
-That nothing has run for it yet, and why it was begun anew. Each is a file of its own in the run
-folder, where no container can write.
+There are two: a marker that no container has been started for the attempt, and the list of
+reasons why it was started again. Each is a file in the run's folder `traces`, where no container
+can write. `adoption` and `worker` write them, and `evidence` records the reasons.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from labledger.trial.contract import TrialSpec
 FOLDER = "traces"
 
 Listener = Callable[[TrialSpec, str], None]
-"""Called in a trial's thread with each note, as soon as it is durable."""
+"""Called in a trial's thread with each restart reason, as soon as it is durable."""
 
 _thread = threading.local()
 
 
 def report_restarts_to(listener: Listener) -> None:
-    """Make the notes of this thread's trials known at once; their evidence has them in any case."""
+    """Report this thread's restart reasons to `listener` at once; evidence records them anyway."""
     _thread.listener = listener
 
 
 def mark_not_started(trial: Path) -> None:
-    """Say of the attempt with folder `trial` that no container has run for it, until it starts.
+    """Mark the attempt with folder `trial` as not started.
 
-    Where that cannot be written, a later coordinator takes the attempt for one that may have run.
+    The marker is removed just before its container starts, so a later coordinator knows that it
+    may safely create a new one. Errors are ignored: without the marker, the attempt counts as one
+    that may have run.
     """
     marker = _unstarted(trial)
     with suppress(OSError):
@@ -40,7 +43,7 @@ def mark_not_started(trial: Path) -> None:
 
 
 def clear_not_started(trial: Path) -> None:
-    """Say that a container may run for the attempt from now on."""
+    """Remove the marker: from now on a container may run for the attempt."""
     _unstarted(trial).unlink(missing_ok=True)
 
 
@@ -49,7 +52,7 @@ def is_marked_not_started(trial: Path) -> bool:
 
 
 def add_restart_reason(spec: TrialSpec, text: str) -> None:
-    """Keep, durably, why an attempt is begun anew, and tell whoever listens."""
+    """Record durably why an attempt is started again, and call the listener."""
     _add(spec.folder, text)
     listener: Listener | None = getattr(_thread, "listener", None)
     if listener is not None:
@@ -57,29 +60,29 @@ def add_restart_reason(spec: TrialSpec, text: str) -> None:
 
 
 def restart_reasons(trial: Path) -> list[str]:
-    """Why the attempt was begun anew, once for each time."""
+    """Return why the attempt was started again, one reason for each time."""
     try:
         return [str(text) for text in json.loads(_notes(trial).read_text("utf-8"))]
     except FileNotFoundError:
         return []
     except (ValueError, TypeError):
-        return [f"{_notes(trial).name} said why, and cannot be read any more"]
+        return [f"{_notes(trial).name}, which holds the reasons, cannot be read"]
 
 
 def record_cancellation(trial: Path, why: str) -> None:
-    """Have an attempt begun anew whose container is about to be removed on purpose."""
+    """Record why an attempt's container is about to be removed, and mark it as not started."""
     _add(trial, why)
     mark_not_started(trial)
 
 
 def remove_notes(trial: Path) -> None:
-    """Remove all traces of an attempt whose result is durable."""
+    """Remove the notes of an attempt whose result is durable."""
     for path in (_unstarted(trial), _notes(trial)):
         path.unlink(missing_ok=True)
 
 
 def attempts(run_dir: Path) -> list[Path]:
-    """The trial folder, there or not, of every attempt of a run that has left traces."""
+    """Return the trial folder, existing or not, of every attempt of a run that has notes."""
     return sorted({run_dir / "trials" / path.stem for path in (run_dir / FOLDER).glob("*-*.*")})
 
 

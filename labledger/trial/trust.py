@@ -1,4 +1,8 @@
-"""How far a score can be trusted: whom the agent was, what it could read, what it changed."""
+"""The isolation facts of a trial, which say how far its score can be trusted.
+
+They state the agent's user, how the grader was sealed, and suspected tampering. `collect` records
+them in evidence and score (`ext.isolation`). They never change a status or a verdict.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,11 @@ _UNGRADED = frozenset(
 
 
 def isolation_facts(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> JsonObject:
-    """The isolation facts of a trial whose container has stopped.
+    """Return the isolation facts of a trial whose container has stopped.
 
-    Where nobody looked at its file system before the grading, it is looked at now. Raises
-    `EngineUnavailable`. Where a trial is judged again, its agent never was in the container: its
-    grader came after the agent, and found everything as in the image.
+    Its file system is inspected now unless that was done before grading. In a regrading no agent
+    ran in the container, so nothing but the image was there when the grader came.
+    Raises `EngineUnavailable`.
     """
     if spec.regraded_trial is not None:
         image_user = engine.image_user(spec.image_id)
@@ -48,12 +52,12 @@ def isolation_facts(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> Js
 
 
 def unknown_isolation_facts(spec: TrialSpec, why: str) -> JsonObject:
-    """The isolation facts of a trial that left no container to look at."""
+    """Return the isolation facts of a trial that has no container to inspect."""
     return _facts(spec, _user(spec, None), FilesystemChanges(None, unchecked=why))
 
 
 def _facts(spec: TrialSpec, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
-    found: JsonObject = {
+    facts: JsonObject = {
         "agent_user": agent_user,
         "sealed": spec.plan.sealing.value,
         "root_read_only": spec.plan.runtime["root_read_only"],
@@ -63,12 +67,12 @@ def _facts(spec: TrialSpec, agent_user: str | None, changes: FilesystemChanges) 
         "tampering_total": changes.total,
     }
     if changes.unchecked is not None:
-        found["unchecked"] = changes.unchecked
-    return found
+        facts["unchecked"] = changes.unchecked
+    return facts
 
 
 def _user(spec: TrialSpec, image_user: str | None) -> str | None:
-    """Whom the agent ran as; None where only an image that is not there could say."""
+    """Return the user that the agent ran as; None if only an image that is gone defines it."""
     plan = spec.plan
     authored = plan.agent_user or plan.runtime["user"]
     user = image_user if authored is None else str(authored)

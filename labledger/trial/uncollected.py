@@ -1,4 +1,7 @@
-"""A trial that ended and cannot be read on this host, which is no fault of the trial."""
+"""The error for a trial that has ended and whose outputs cannot be read on this host.
+
+It is not a failure of the trial: container and folder stay, and a resumed run collects them.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from labledger.trial.disks import DISK_FULL_ERRNOS
 
 
 class OutputUnreadable(LabLedgerError):
-    """A trial ended and could not be read on this host; its container and folder are kept."""
+    """A trial has ended and cannot be read on this host. Its container and folder stay."""
 
 
 def output_unreadable_error(
     spec: TrialSpec, error: OSError | ContainerFailed
 ) -> OutputUnreadable | NoRoom:
-    """What to raise for a trial that has ended where this host met `error`."""
+    """Return the exception to raise if `error` occurs while an ended trial is collected."""
     problem = (
         f"{error.strerror} ({error.filename or spec.folder})"
         if isinstance(error, OSError)
@@ -24,5 +27,5 @@ def output_unreadable_error(
     what = f"slot {spec.slot.schedule_idx} has ended and could not be collected: {problem}"
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         return NoRoom(what)
-    hint = "mend that and resume: its container is kept, and it is not run again"
+    hint = "fix that and resume the run: the container is still there, and is not run again"
     return OutputUnreadable(what, hint=hint)
