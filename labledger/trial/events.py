@@ -1,4 +1,8 @@
-"""The events that an agent reported: one JSON object a line, as many as a ledger should hold."""
+"""Read the events that an agent wrote to `events.jsonl`: one JSON object per line.
+
+Number, size and complexity of events are limited, and memory use does not grow with them: many
+events go to a file in the artifact store's folder. Every event is redacted. Used by `evidence`.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +21,17 @@ from labledger.trial.outputs import head_chunks
 from labledger.trial.redact import Redactor
 
 MAX_EVENTS = 100_000
-"""How many events of a trial become rows; the file that holds all of them is kept besides."""
+"""How many events of a trial become rows. The whole file is also stored as an artifact."""
 MAX_BROKEN = 100_000
-"""How many lines that are no event are looked at; of what follows them nothing is."""
+"""After this many invalid lines, the rest of the file is not read."""
 MAX_EVENT_VALUES = 2_000_000
-"""How many values the events of a trial may hold together: a line is parsed in memory."""
+"""How many JSON values the events of a trial may hold together: a line is parsed in memory."""
 HELD_BYTES = 256 << 10
-"""How many bytes of events are held in memory; those of more go to a file."""
+"""How many bytes of events are held in memory; more are written to a file."""
 
 
 def event_file_for(spec: TrialSpec) -> EventFile:
-    """The file for a trial's events, if they are many: it must outlive the trial folder."""
+    """Return the file for a trial's events if they are many. It outlives the trial folder."""
     name = f"{spec.run_id}/{spec.slot.schedule_idx:06d}-{spec.attempt}.jsonl"
     return EventFile(spec.plan.store_root / "staged", name, 0)
 
@@ -64,12 +68,12 @@ def _brackets(content: bytes) -> int:
 class _Reader:
     redactor: Redactor
     room: int | None
-    """How many values may still come; None where they need not be counted."""
+    """How many more JSON values are accepted; None if they need not be counted."""
     events: list[Event] = field(default_factory=list)
     file: BinaryIO | None = None
-    """Where events are written instead of being held."""
+    """Where events are written instead of being held in memory."""
     held: int = 0
-    """How many bytes the lines had whose events are held."""
+    """The size of the lines whose events are held in memory, in bytes."""
     count: int = 0
     dropped: int = 0
     _broken: int = 0
@@ -115,8 +119,8 @@ class _Reader:
         if not isinstance(body, dict):
             self._broken += 1
             return None
-        found: JsonObject = self.redactor.json(body)
-        return found
+        redacted: JsonObject = self.redactor.json(body)
+        return redacted
 
     def _write(self, bodies: Iterable[JsonObject]) -> None:
         assert self.file is not None

@@ -48,7 +48,10 @@ class GradingOutcome:
 
 
 def grade_attempt(spec: TrialSpec, exit_status: int, ts: str, redactor: Redactor) -> GradingOutcome:
-    """Judge a trial that `trial.sh` ended with one of `ExitStatus.ALL`. `ts` stamps the rows."""
+    """Return the outcome of a trial that ended with one of `ExitStatus.ALL`.
+
+    `ts` is the timestamp of its rows.
+    """
     outcome = _by_exit_status(spec, exit_status)
     if exit_status in _NOT_GRADED:
         return outcome

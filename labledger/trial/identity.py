@@ -1,8 +1,8 @@
-"""Which container is an attempt's: the one with its labels, whatever it is called by now.
+"""Find the container of an attempt by its labels, whatever its name is now.
 
-A name can be given to another container at any time, an id cannot. So a container is found here,
-by its labels, and then started, awaited, killed and removed by its id. Nothing without the labels
-of the attempt is touched, also where it has the attempt's name.
+A name can be given to another container at any time, an id cannot. So this module finds a
+container by its labels, and callers start, await, kill and remove it by its id. A container
+without the labels of the attempt is never touched, even if it has the attempt's name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from labledger.trial.uncollected import OutputUnreadable
 
 
 def find_container(engine: Engine, spec: TrialSpec) -> ContainerState | None:
-    """Return the state of an attempt's container, None where there is none.
+    """Return the state of an attempt's container, or None if there is none.
 
     Raises `OutputUnreadable` where several containers that have other names carry its labels.
     """
@@ -25,25 +25,25 @@ def find_container(engine: Engine, spec: TrialSpec) -> ContainerState | None:
     found = [
         c for c in engine.containers_with_labels(spec.labels()) if _is_of_attempt(c.labels, spec)
     ]
-    if len(found) > 1:
-        names = ", ".join(sorted(container.name for container in found))
+    if len(candidates) > 1:
+        names = ", ".join(sorted(container.name for container in candidates))
         raise OutputUnreadable(
             f"slot {spec.slot.schedule_idx}, attempt {spec.attempt}: none of the containers with "
             f"its labels is called {spec.container}, so it cannot be told which is its own: "
             f"{names}",
             hint=f"rename the one that ran it: `docker rename NAME {spec.container}`, and resume",
         )
-    return engine.inspect(found[0].container_id) if found else None
+    return engine.inspect(candidates[0].container_id) if candidates else None
 
 
 def kill_container(engine: Engine, spec: TrialSpec) -> None:
-    """End an attempt's container at once, if there is one."""
+    """Kill an attempt's container, if there is one."""
     if (state := find_container(engine, spec)) is not None:
         engine.kill(state.container_id)
 
 
 def foreign_name(spec: TrialSpec) -> ContainerNameTaken:
-    """Return what to raise where a container without an attempt's labels has its name."""
+    """Return the error to raise if a container without an attempt's labels has its name."""
     return ContainerNameTaken(
         f"a container that is not of this trial is called {spec.container}: it lacks the labels of "
         "the trial's ledger, run, slot and attempt, and is left alone. Rename it "
@@ -52,7 +52,7 @@ def foreign_name(spec: TrialSpec) -> ContainerNameTaken:
 
 
 def attempt_of(labels: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return the slot and the attempt that a container's labels name, None where they do not."""
+    """Return the slot and the attempt that a container's labels name, or None."""
     slot, attempt = labels.get(Labels.SLOT, ""), labels.get(Labels.ATTEMPT, "")
     if not (slot.isdecimal() and attempt.isdecimal() and Labels.RUN in labels):
         return None

@@ -1,6 +1,8 @@
-"""The trial folder on the host before its container starts: inputs, phase scripts, workspace.
+"""Prepare a trial folder before its container starts: inputs, phase scripts, workspace.
 
-What all trials of a run share, its staged files and `trial.sh`, lies beside the folders, once.
+The folder is made under `incoming` and renamed when it is complete, so that no process ever
+writes into another's trial. Files that all trials of a run share (staged files and `trial.sh`) are
+stored once, in the run folder. Values of secrets are never written into any of these files.
 """
 
 from __future__ import annotations
@@ -70,17 +72,17 @@ def _fill(folder: Path, spec: TrialSpec) -> None:
 
 
 def trial_script_name() -> str:
-    """What `trial.sh` is called among a run's staged files: one name for one content.
+    """Return the name of `trial.sh` among a run's staged files, which depends on its content.
 
-    A run that another version of labledger goes on with has that one's beside its first.
+    A run that another version of labledger continues has the scripts of both versions.
     """
     return f"trial-{canonical.sha256_hex(resources.trial_script().read_bytes())[:16]}.sh"
 
 
 def _share_trial_script(deps: Path, incoming: Path) -> None:
-    """Put `trial.sh` where all containers of a run find it, read-only, if it is not there.
+    """Copy `trial.sh` to the folder that all containers of a run mount, if it is not there yet.
 
-    It is whole and durable when it has its name, and any user of a container can read it.
+    It gets its name when it is complete and durable. Any user of a container can read it.
     """
     script = deps / trial_script_name()
     if script.exists():
@@ -102,10 +104,10 @@ def _is_mounted_at_start(spec: TrialSpec, phase: str) -> bool:
 
 
 def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -> None:
-    """Put the staged files of every phase under `deps`/<phase>/, once for the whole run.
+    """Copy the staged files of every phase to `deps`/<phase>/, once for the whole run.
 
-    A sealed grader's go to `sealed`/ beside it, and a link says where a container has them. Raises
-    `LedgerError` where one is not in the store any more.
+    Those of a sealed grader go to `sealed`/ beside it, with a link to their path in a container.
+    Raises `LedgerError` if a file is missing from the artifact store.
     """
     if deps.exists():
         return
@@ -120,7 +122,7 @@ def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -
     for phase, entries in files.items():
         _stage(entries, store, incoming / phase)
     _open_folders(incoming)
-    # What is there under its name is taken as whole, also after a power cut.
+    # An existing folder of this name counts as complete, also after a power cut.
     sync_tree(incoming)
     incoming.rename(deps)
     sync_directory(deps.parent)
@@ -147,13 +149,13 @@ def _stage(entries: list[JsonObject], store: ArtifactStore, folder: Path) -> Non
 
 
 def _open_folders(top: Path) -> None:
-    """Let any user of a container look into the folders from `top` down."""
+    """Let any user of a container read the folders from `top` down."""
     for folder in (top, *(path for path in top.rglob("*") if path.is_dir())):
         folder.chmod(0o755)
 
 
 def secret_names(spec: TrialSpec) -> dict[str, str]:
-    """The container's variable that carries each value from outside, by the value's name."""
+    """Return the container's environment variable for each secret, by the secret's name."""
     return {name: f"AGENTLAB_ENV_{i}" for i, name in enumerate(sorted(spec.plan.environment))}
 
 
@@ -162,13 +164,13 @@ def write_phase_script(spec: TrialSpec, phase: str, folder: Path) -> None:
 
 
 def phase_script(plan: PhasePlan, carriers: dict[str, str]) -> str:
-    """The shell text of a phase. Values from outside are named in it, never written."""
+    """Return the shell script of a phase. It refers to secrets by variable, never by value."""
     lines = ["cd /agentlab/workspace || exit 126"]
     for name, text in plan.env.items():
         lines.append(f"export {name}={_word(text, carriers)}")
     words = " ".join(_word(text, carriers) for text in plan.command)
     if carriers:
-        # The command's words are expanded before the carriers are taken away.
+        # The command's words are expanded before the variables are unset.
         lines.append(f"set -- {words}")
         lines.append("unset " + " ".join(carriers.values()))
         lines.append('exec "$@"')
@@ -178,7 +180,7 @@ def phase_script(plan: PhasePlan, carriers: dict[str, str]) -> str:
 
 
 def _word(text: str, carriers: dict[str, str]) -> str:
-    """Authored text as one word of the shell. The contract's own names are the container's."""
+    """Return authored text as one shell word. References become variables of the container."""
     return "".join(
         f'"${{{carriers.get(part.text, part.text)}}}"' if part.is_name else shlex.quote(part.text)
         for part in references.parse(text)

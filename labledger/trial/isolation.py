@@ -1,4 +1,9 @@
-"""What the engine is asked for: a trial's command, mounts, limits and labels."""
+"""Build the Docker configuration of a trial's container: command, mounts, limits and labels.
+
+The container gets the fewest capabilities that common tasks need, no new privileges, and write
+access to three folders of its trial only. Used by `starting`, and by `worker` for the helper
+container that fixes permissions.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +15,17 @@ from labledger.trial import contract, inputs, sealing
 from labledger.trial.contract import Labels, TrialSpec
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
-"""What a plain task needs as root: to install packages and to end its own processes."""
+"""What common tasks need as root: to install packages and to end their own processes."""
 
 _SHELL_BYTES = 8 << 20
-"""More than the shell that runs `trial.sh` needs, whichever it is."""
+"""More memory than any shell needs to run `trial.sh`."""
 
 _WRITTEN = {"out": contract.OUT, "state": contract.STATE, "workspace": contract.WORKSPACE}
-"""Where a container finds the folders of its trial that it may write in."""
+"""The writable folders of a trial, and their paths in its container."""
 
 
 def container_config(spec: TrialSpec) -> JsonObject:
-    """What the engine is asked for: the trial's command, limits, mounts and labels."""
+    """Return the configuration of a trial's container for the engine's API."""
     runtime = spec.plan.runtime
     values = spec.plan.environment
     carried = {f"AGENTLAB_ENV_{i}": values[name] for i, name in enumerate(sorted(values))}
@@ -42,7 +47,7 @@ def container_config(spec: TrialSpec) -> JsonObject:
 
 
 def permission_container_config(spec: TrialSpec) -> JsonObject:
-    """A container that opens what a trial left to the host's user, who may not own it."""
+    """Return the configuration of a helper that gives the host's user access to all outputs."""
     config = container_config(spec)
     left = {
         spec.folder / name: inside
@@ -71,10 +76,10 @@ def _trial_arguments(spec: TrialSpec) -> list[str]:
 
 
 def _oom_score_adjustment(spec: TrialSpec) -> int:
-    """How much larger phases look than `trial.sh`, in thousandths of the memory limit.
+    """Return the `oom_score_adj` of phases, in thousandths of the memory limit.
 
-    The kernel ends what looks largest. When that has gone and its memory is not yet free, it may
-    look again, and `trial.sh` with its shell of a few MiB is not to be what is left.
+    The kernel kills the process with the highest score. It may choose again before the memory of
+    the first is free, and must not then choose `trial.sh`, whose shell uses a few MiB.
     """
     limit = spec.plan.runtime["resources"]["memory_bytes"]
     return min(1000, math.ceil(1000 * _SHELL_BYTES / limit)) if limit else 1

@@ -1,6 +1,7 @@
-"""What lies in the folders that a listing leaves out, such as `.git`: digested where it is little.
+"""Inspect small folders that a listing does not list, such as `.git` or `node_modules`.
 
-So it is known of a small one whether it still is as it was seeded, and it can be kept and restored.
+Their digests show whether they are still as seeded. If not, `evidence` stores them as a whole, so
+that `restored_workspace` can restore them. Caches and large folders are not inspected.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from labledger.trial.workspace import CACHES, Entry, Listing, entry_of, seeded_e
 
 MAX_FILES = 5_000
 MAX_BYTES = 64 * MIB
-"""How much is looked into, in all such folders of a workspace together."""
+"""Limits for all inspected folders of a workspace together."""
 
 Inside = dict[str, Entry]
 """Files, links and empty folders (of kind `folder`) by name."""
@@ -27,9 +28,9 @@ def is_cache(folder: str) -> bool:
 
 
 def inspect_unlisted_folders(workspace: Path, listing: Listing) -> dict[str, Inside]:
-    """What lies in the folders that a listing has left out and that are no caches.
+    """Return the contents of unlisted folders, except caches.
 
-    Without those that hold too much, or what cannot be kept as it is.
+    Folders are left out if they are too large or contain what cannot be stored exactly.
     """
     contents: dict[str, Inside] = {}
     files, room = MAX_FILES, MAX_BYTES
@@ -47,7 +48,7 @@ def inspect_unlisted_folders(workspace: Path, listing: Listing) -> dict[str, Ins
 
 
 def _inside(workspace: Path, folder: str, files: int, room: int) -> Inside | None:
-    """All that lies in a folder; None where it is too much, or more than files and links."""
+    """Return a folder's contents; None if it is too large or has other than files and links."""
     try:
         children = _children(workspace, folder, files, room)
     except OSError:
@@ -65,9 +66,9 @@ def _inside(workspace: Path, folder: str, files: int, room: int) -> Inside | Non
 def _children(
     workspace: Path, folder: str, files: int, room: int
 ) -> dict[str, os.DirEntry[str] | None] | None:
-    """All that lies in a folder by name, and empty folders as None, before any of it is read.
+    """Return the files below a folder by name, and empty folders as None, without reading them.
 
-    None where it is too much. Raises `OSError`.
+    Return None if there is too much. Raises `OSError`.
     """
     contents: dict[str, os.DirEntry[str] | None] = {}
     pending = [folder]
@@ -97,7 +98,7 @@ def _is_text(name: str) -> bool:
 
 
 def digest(inside: Inside) -> str:
-    """Names a folder's files and links. That empty folders are there is not part of it."""
+    """Return the digest of a folder's files and links. Empty folders do not affect it."""
     return canonical.digest(
         [
             [name, entry.kind, entry.sha256, entry.executable]
@@ -108,7 +109,7 @@ def digest(inside: Inside) -> str:
 
 
 def seeded_unlisted_folders(seed: Seed, folders: Iterable[str]) -> dict[str, Inside]:
-    """What lies in some folders of a seed."""
+    """Return the contents of some folders of a seed."""
     contents: dict[str, Inside] = {folder: {} for folder in folders}
     if contents:
         for each in seed.entries():

@@ -1,4 +1,9 @@
-"""Reads what a container wrote. All of it is hostile until read."""
+"""Read files that a container could write, safely.
+
+Such a folder may hold links, FIFOs, devices or huge files, and may change while it is read. Only
+regular files with one name are opened, without following links or blocking, and every read has a
+limit. All of `trial` reads outputs and workspaces through this module.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ SCORE_CAP = 1 * MIB
 EVENTS_CAP = 32 * MIB
 PHASES_CAP = 4096
 MAX_VALUES = 1_000_000
-"""How many values an output may hold as JSON: parsed, each takes up to some 200 bytes."""
+"""How many JSON values an output may hold. Parsed, each takes up to about 200 bytes."""
 
 
 class UnsafeFile(LabLedgerError):
@@ -44,7 +49,7 @@ class UntrustedFile:
     name: str
 
     def read(self, cap: int) -> bytes | None:
-        """The content, or None where there is no such file.
+        """Return the content, or None if there is no such file.
 
         Raises `UnsafeFile` for more than `cap` bytes.
         """
@@ -58,23 +63,23 @@ class UntrustedFile:
         return content
 
     def read_head(self, cap: int) -> bytes | None:
-        """At most the first `cap` bytes, or None where there is no such file."""
+        """Return at most the first `cap` bytes, or None if there is no such file."""
         with self.opened() as file:
             return None if file is None else file.read(cap)
 
     def sha256(self, cap: int) -> str | None:
-        """The content's SHA-256 (hex), in flat memory; None where there is no such file.
+        """Return the content's SHA-256 (hex), None if there is no such file.
 
         Raises `UnsafeFile` for more than `cap` bytes.
         """
-        hasher, found = hashlib.sha256(), False
+        hasher, exists = hashlib.sha256(), False
         for chunk in self.chunks(cap):
-            found = True
+            exists = True
             hasher.update(chunk)
-        return hasher.hexdigest() if found else None
+        return hasher.hexdigest() if exists else None
 
     def chunks(self, cap: int) -> Iterator[bytes]:
-        """The content in pieces, of which the last is empty; none where there is no such file.
+        """Yield the content in pieces and then b""; nothing if there is no such file.
 
         Raises `UnsafeFile` for more than `cap` bytes.
         """
@@ -92,7 +97,7 @@ class UntrustedFile:
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO | None]:
-        """The file, however large it is; None where there is none."""
+        """Open the file, however large it is; None if there is none."""
         try:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError as error:
@@ -110,27 +115,27 @@ class UntrustedFile:
 
     def _open_in(self, folder: int) -> int | None:
         try:
-            found = os.lstat(self.name, dir_fd=folder)
+            status = os.lstat(self.name, dir_fd=folder)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._unsafe(f"cannot be examined ({error.strerror})") from None
-        self._check_kind(found)
+        self._check_kind(status)
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             return os.open(self.name, flags, dir_fd=folder)
         except OSError as error:
             raise self._unsafe(f"cannot be opened ({error.strerror})") from None
 
-    def _check_kind(self, found: os.stat_result) -> None:
-        if not stat.S_ISREG(found.st_mode):
-            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+    def _check_kind(self, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
             raise self._unsafe(f"is {kind}; a regular file is expected")
-        if found.st_nlink != 1:
-            raise self._unsafe(f"has {found.st_nlink} names (hard links); one is expected")
+        if status.st_nlink != 1:
+            raise self._unsafe(f"has {status.st_nlink} names (hard links); one is expected")
 
     def _check_size(self, file: BinaryIO, cap: int) -> None:
-        """Refuse what is too large before a byte of it is read: there may be thousands of such."""
+        """Raise `UnsafeFile` before reading if the file is too large."""
         size = os.fstat(file.fileno()).st_size
         if size > cap:
             raise self._too_large(cap, f"{size:,}")
@@ -138,8 +143,8 @@ class UntrustedFile:
     def _unsafe(self, what: str) -> UnsafeFile:
         return UnsafeFile(GradeReason.OUTPUT_UNSAFE, f"{self.name} {what}")
 
-    def _too_large(self, cap: int, found: str) -> UnsafeFile:
-        message = f"{self.name} has {found} bytes; at most {cap:,} are read"
+    def _too_large(self, cap: int, size: str) -> UnsafeFile:
+        message = f"{self.name} has {size} bytes; at most {cap:,} are read"
         return UnsafeFile(GradeReason.OUTPUT_TOO_LARGE, message)
 
 
@@ -154,7 +159,7 @@ _KINDS = {
 
 
 def head_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """A file's first `size` bytes in pieces."""
+    """Yield a file's first `size` bytes in pieces."""
     file.seek(0)
     while size > 0 and (chunk := file.read(min(MIB, size))):
         size -= len(chunk)
@@ -162,7 +167,7 @@ def head_chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def read_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str | None]:
-    """The content of an output that may be left out, and why it could not be read, if so."""
+    """Return an optional output's content, and why it could not be read, if so."""
     try:
         return UntrustedFile(folder, name).read(cap), None
     except UnsafeFile as refused:
@@ -170,7 +175,7 @@ def read_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str 
 
 
 def read_head_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str | None]:
-    """As `read_optional`, but at most the first `cap` bytes of however many there are."""
+    """As `read_optional`, but return the first `cap` bytes of a larger file."""
     try:
         return UntrustedFile(folder, name).read_head(cap), None
     except UnsafeFile as refused:

@@ -1,7 +1,8 @@
-"""Puts what an earlier trial's agent left into a new trial folder, so that it is judged again.
+"""Restore a stored trial's outputs into a new trial folder, so that it can be graded again.
 
-All that is stored was written in a container once, and may have come with an imported ledger: it
-is as hostile as any output.
+The stored files were written in a container and may come from an imported ledger, so they are as
+untrusted as any output. Either everything that a grader can read is restored exactly, or
+`EvidenceIncomplete` is raised. Used by `inputs`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _READ_BY_GRADERS = {
 
 
 def restore(spec: TrialSpec, earlier: StoredTrial, folder: Path) -> None:
-    """Fill a new trial folder with what came before the grading of an earlier trial.
+    """Fill a new trial folder with the state of a stored trial.
 
-    The workspace is as that trial ended, with whatever its own grader wrote there. Owners and
-    times of files, and what lay outside of the workspace, are not restored: nothing is known of
-    them. Raises `EvidenceIncomplete` where the rest cannot be restored exactly.
+    The workspace is restored as that trial ended, including what its own grader wrote there.
+    Owners and times of files, and files outside of the workspace, are not stored and so not
+    restored. Raises `EvidenceIncomplete` if the rest cannot be restored exactly.
     """
     stored = StoredArtifacts.of(spec, earlier)
     before = phases.phases_before_grading(earlier)
@@ -50,10 +51,10 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _exactly(stored: StoredArtifacts, name: str, file: str) -> bytes | None:
-    """A stored output as it was, or None where there was none. Raises `EvidenceIncomplete`."""
+    """Return a stored output exactly, None if there was none. Raises `EvidenceIncomplete`."""
     content = stored.read(name)
     problem = stored.problem(name)
-    # The problem of a result that is there is that it is not valid; that of events, how long.
+    # A stored result with a problem is invalid but complete; stored events with one were cut.
     if problem is not None and (content is None or name == "events"):
         raise EvidenceIncomplete(f"{file} was not kept as it was: {problem}")
     if content is not None and stored.holds_redacted(content):

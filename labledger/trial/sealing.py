@@ -1,4 +1,9 @@
-"""Where a container has a sealed grader's files, and since when."""
+"""Mount a sealed grader's files so that the agent cannot read them.
+
+Either they are there from the start in a folder that only root can enter (`unreadable`), or they
+are added to the stopped container between its two parts (`after_agent`). Used by `isolation` and
+`parts`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ _FOR_ALL = 0o755
 
 
 def grader_mounts(spec: TrialSpec) -> list[JsonObject]:
-    """What is mounted of the grader. The agent's user cannot enter the folder around both."""
+    """Return the mounts of a sealed grader. The agent's user cannot enter their parent folder."""
     folder = spec.folder / "sealed"
     match spec.plan.sealing:
         case Sealing.NONE:
@@ -28,15 +33,15 @@ def grader_mounts(spec: TrialSpec) -> list[JsonObject]:
 
 
 def sealed_tmpfs(spec: TrialSpec) -> dict[str, str]:
-    """The folder that only root in the container can enter, whoever the host's user is."""
+    """Return the tmpfs that only root in the container can enter, as path and options."""
     closed = spec.plan.sealing is Sealing.UNREADABLE
     return {contract.SEALED: "mode=0700,size=64k"} if closed else {}
 
 
 def unseal(spec: TrialSpec, phases: str) -> None:
-    """Put the grader's files and a note of what came before into a container that has stopped.
+    """Put the grader's files and the phases so far into a stopped container.
 
-    May be done again, wherever an earlier attempt broke off.
+    `phases` is in the format of `trial.sh`. Can be repeated after an interruption at any point.
     """
     folder = spec.folder / "sealed"
     for name in ("in", "grader"):

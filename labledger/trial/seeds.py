@@ -1,4 +1,8 @@
-"""What a workspace begins with, as its task says."""
+"""The seed of a workspace: the files that it has before any phase runs.
+
+A seed is given inline in the task or as a tar in the artifact store. It may come from an imported
+ledger, so its names are checked: nothing is written outside of the workspace or through a link.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +28,18 @@ class SeedEntry:
 
     name: str
     content: bytes
-    """Of a link, what it points to."""
+    """The file's content, or the target of a link."""
     executable: bool = False
     is_link: bool = False
 
 
 def is_plain(name: str) -> bool:
-    """True for a relative name that stays inside, by steps that are all names."""
+    """Return True for a relative path without empty, `.` or `..` components."""
     return "\0" not in name and all(step not in {"", ".", ".."} for step in name.split("/"))
 
 
 class UnsafeSeed(OSError):
-    """A workspace that was not made by labledger: it would be written outside of its folder."""
+    """A seed with a name that would be written outside of the workspace."""
 
     def __init__(self, name: str) -> None:
         super().__init__(errno.EINVAL, "would lead out of the workspace", name)
@@ -43,12 +47,12 @@ class UnsafeSeed(OSError):
 
 @dataclass(slots=True)
 class _NameChecker:
-    """Checks what a workspace is filled with. It may have come with an imported ledger."""
+    """Checks the names of a seed while a workspace is filled with it."""
 
     links: set[str] = field(default_factory=set)
 
     def check(self, name: str, *, is_link: bool = False) -> None:
-        """Raise `UnsafeSeed` for a name that is none, or lies at or beneath a link."""
+        """Raise `UnsafeSeed` for a name that is not plain, or is a link or below one."""
         steps = name.split("/")
         prefixes = {"/".join(steps[:i]) for i in range(1, len(steps) + 1)} if self.links else set()
         if not is_plain(name) or not self.links.isdisjoint(prefixes):
@@ -58,7 +62,7 @@ class _NameChecker:
 
 
 class InlineSeed:
-    """A workspace given as texts by name."""
+    """A seed given as texts by name."""
 
     def __init__(self, files: dict[str, str]) -> None:
         self._files = files
@@ -78,7 +82,7 @@ class InlineSeed:
 
 
 class TarSeed:
-    """A workspace frozen as a tar in the artifact store."""
+    """A seed stored as a tar in the artifact store."""
 
     def __init__(self, archive: Path) -> None:
         self._archive = archive
@@ -120,7 +124,10 @@ def workspace_seed(spec: TrialSpec) -> Seed:
 
 
 def make_folders(workspace: Path, inside: Path) -> None:
-    """Make a folder of a workspace and those above it, open to any user. Follows no link."""
+    """Make a folder of a workspace and its parents, open to any user.
+
+    Raises `NotADirectoryError` for a link.
+    """
     folder = workspace
     for step in inside.parts:
         folder = folder / step

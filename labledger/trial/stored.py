@@ -1,4 +1,9 @@
-"""What is stored of an earlier trial, read again."""
+"""Read the stored artifacts of a trial that is graded again.
+
+They may come from an imported ledger and are not trusted: contents are checked against their
+digests. `EvidenceIncomplete` is raised if something is missing. Used by `restoring`,
+`restored_workspace` and `recalled`.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +24,16 @@ from labledger.trial.outputs import MIB
 _REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
 _MARK = re.compile(rb"\[redacted:\w+\]")
 _CAP = 64 * MIB
-"""Nothing that labledger keeps of a trial is larger."""
+"""No artifact of a trial that is read as a whole is larger."""
 
 
 class EvidenceIncomplete(LabLedgerError):
-    """What an earlier trial left cannot be restored exactly from what is stored of it."""
+    """A stored trial cannot be restored exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredArtifacts:
-    """The artifacts of an earlier trial by the names that its evidence has for them."""
+    """The artifacts of a stored trial, by their names in its evidence."""
 
     earlier: StoredTrial
     store: ArtifactStore
@@ -39,16 +44,16 @@ class StoredArtifacts:
 
     @property
     def references(self) -> dict[str, str]:
-        found: dict[str, str] = self.earlier.evidence["evidence"]
-        return found
+        references: dict[str, str] = self.earlier.evidence["evidence"]
+        return references
 
     def problem(self, name: str) -> str | None:
-        """Why a piece of evidence is not there, or is not whole, as was noted then."""
+        """Return the recorded reason why a piece of evidence is missing or incomplete, if any."""
         problem = stored_extension(self.earlier, "problems").get(name)
         return None if problem is None else str(problem)
 
     def read(self, name: str) -> bytes | None:
-        """The content under a name, or None where there is none. Raises `EvidenceIncomplete`."""
+        """Return the content of an artifact, None if there is none. Raises `EvidenceIncomplete`."""
         with self.opened(name) as file:
             content = None if file is None else file.read(_CAP + 1)
         if content is None:
@@ -59,7 +64,7 @@ class StoredArtifacts:
 
     @contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO | None]:
-        """The content under a name as a file, unchecked; None where there is none.
+        """Open an artifact as a file, unchecked; None if there is none.
 
         Raises `EvidenceIncomplete` where its artifact is gone.
         """
@@ -78,7 +83,7 @@ class StoredArtifacts:
             yield file
 
     def artifact(self, reference: str) -> Artifact | None:
-        """An artifact that is referred to once more; None where it is gone, or never was."""
+        """Return the artifact of a reference; None if it is missing."""
         match = _REFERENCE.fullmatch(reference)
         if match is None:
             return None
@@ -91,20 +96,20 @@ class StoredArtifacts:
             return None
 
     def holds_redacted(self, content: bytes) -> bool:
-        """True where a secret may have been taken out of a stored content."""
+        """Return True if a secret may have been redacted from a stored content."""
         return bool(redacted_in(self.earlier)) and _MARK.search(content) is not None
 
 
 def stored_extension(earlier: StoredTrial, key: str) -> JsonObject:
-    """What labledger said under a key of `ext` in an earlier trial's evidence, if anything."""
-    found = earlier.evidence.get("ext", {}).get(key)
-    return found if isinstance(found, dict) else {}
+    """Return the object under a key of `ext` in a stored trial's evidence, {} if there is none."""
+    value = earlier.evidence.get("ext", {}).get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def redacted_in(earlier: StoredTrial) -> int:
-    """How many secrets were taken out of what an earlier trial left."""
-    found = earlier.evidence.get("ext", {}).get("redacted")
-    return found if isinstance(found, int) else 0
+    """Return how many secrets were redacted from a stored trial's outputs."""
+    count = earlier.evidence.get("ext", {}).get("redacted")
+    return count if isinstance(count, int) else 0
 
 
 def _digest(reference: str) -> str:
