@@ -22,7 +22,7 @@ def find_container(engine: Engine, spec: TrialSpec) -> ContainerState | None:
     state = engine.inspect(spec.container)
     if state is not None and _is_of_attempt(state.labels, spec):
         return state
-    found = [
+    candidates = [
         c for c in engine.containers_with_labels(spec.labels()) if _is_of_attempt(c.labels, spec)
     ]
     if len(candidates) > 1:

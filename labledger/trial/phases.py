@@ -50,7 +50,7 @@ def _as_phases(fields: dict[str, PhaseFields]) -> dict[str, Phase]:
 
 
 def _parse(lines: str) -> dict[str, PhaseFields]:
-    found: dict[str, PhaseFields] = {}
+    notes: dict[str, PhaseFields] = {}
     for line in lines.splitlines():
         fields = line.split()
         if len(fields) == 5 and fields[0] in contract.PHASE_NAMES:
@@ -58,8 +58,8 @@ def _parse(lines: str) -> dict[str, PhaseFields]:
                 status, start, end, timed_out = (int(text) for text in fields[1:])
             except ValueError:
                 continue
-            found[fields[0]] = (status, start, end, timed_out)
-    return found
+            notes[fields[0]] = (status, start, end, timed_out)
+    return notes
 
 
 def phase_lines(fields: dict[str, PhaseFields]) -> str:
@@ -75,9 +75,9 @@ def phases_of_record(earlier: StoredTrial) -> dict[str, Phase]:
     """The phases of an earlier trial that ran, as its record has them."""
     phases = earlier.record["phases"]
     return {
-        name: Phase(found["exit_status"], found["duration_ms"], found["timed_out"])
+        name: Phase(phase["exit_status"], phase["duration_ms"], phase["timed_out"])
         for name in contract.PHASE_NAMES
-        if (found := phases.get(name)) is not None
+        if (phase := phases.get(name)) is not None
     }
 
 

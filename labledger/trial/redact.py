@@ -91,10 +91,10 @@ class _Joined:
     def __init__(self, content: bytes, breaks: re.Pattern[bytes]) -> None:
         pieces = []
         self._starts, self._places = array("q", [0]), array("q", [0])
-        for found in breaks.finditer(content):
-            pieces.append(content[self._places[-1] : found.start()])
+        for match in breaks.finditer(content):
+            pieces.append(content[self._places[-1] : match.start()])
             self._starts.append(self._starts[-1] + len(pieces[-1]))
-            self._places.append(found.end())
+            self._places.append(match.end())
         pieces.append(content[self._places[-1] :])
         self.content = b"".join(pieces)
 
@@ -205,9 +205,9 @@ class Redactor:
     def data(self, content: bytes) -> bytes:
         """The same content where it holds no secret."""
         for form in self._suspects(content):
-            changed, found = form.replaced(content)
-            if found:
-                self.count += found
+            changed, count = form.replaced(content)
+            if count:
+                self.count += count
                 content = changed
         return content
 

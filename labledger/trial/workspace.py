@@ -150,20 +150,20 @@ def list_folder(workspace: Path) -> Listing:
 def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
     """What a file, link or other thing is; a file that is larger than `budget` is not read."""
     try:
-        found = child.stat(follow_symlinks=False)
-        if stat.S_ISLNK(found.st_mode):
+        status = child.stat(follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
             target = os.readlink(child.path)  # noqa: PTH115  (as it is, not as a Path tidies it)
-            return Entry("link", found.st_size, sha256_hex(os.fsencode(target)))
+            return Entry("link", status.st_size, sha256_hex(os.fsencode(target)))
     except OSError:
         return Entry("other", 0)
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return Entry("other", 0)
     path = Path(child.path)
     try:
         sha256 = UntrustedFile(path.parent, path.name).sha256(min(MAX_HASHED, budget))
     except UnsafeFile:
         sha256 = None
-    return Entry("file", found.st_size, sha256, bool(found.st_mode & stat.S_IXUSR))
+    return Entry("file", status.st_size, sha256, bool(status.st_mode & stat.S_IXUSR))
 
 
 def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -195,8 +195,8 @@ def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]
 
 def _children(folder: Path) -> list[os.DirEntry[str]]:
     """What lies in a folder, by name; of a folder that holds too much, one more than is listed."""
-    with os.scandir(folder) as found:
-        return sorted(islice(found, MAX_ENTRIES + 1), key=lambda child: child.name)
+    with os.scandir(folder) as children:
+        return sorted(islice(children, MAX_ENTRIES + 1), key=lambda child: child.name)
 
 
 def _is_folder(child: os.DirEntry[str]) -> bool:
