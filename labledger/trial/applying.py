@@ -1,7 +1,8 @@
-"""Applies the patches that `patches` makes: what was stored of a workspace becomes files again.
+"""Apply patches that `patches` made, to restore the text files of a workspace.
 
-A patch is stored evidence and not trusted: it is asked for files by name, so that no name in it
-counts, and what comes out is to be checked against the digest of what is wanted.
+A patch is stored evidence and not trusted. Callers ask for files by name, so names in the patch
+are never used as paths, and callers check each result against the expected digest. Used by
+`restored_workspace`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ _NO_NEWLINE = b"\\ No newline at end of file\n"
 
 
 class PatchMismatch(Exception):
-    """A patch does not fit the file that it is to change."""
+    """A patch does not match the file that it should change."""
 
 
 def pieces_by_name(patch: bytes, names: Iterable[str]) -> dict[str, list[bytes]]:
-    """The lines that a patch has for each of some names, where it changes it as a text."""
+    """Return the lines that a patch has for each of `names` that it changes as a text."""
     by_header = {patches.header(name).encode(): name for name in names}
     by_name: dict[str, list[bytes]] = {}
     lines: list[bytes] = []
@@ -37,7 +38,7 @@ def pieces_by_name(patch: bytes, names: Iterable[str]) -> dict[str, list[bytes]]
 
 
 def apply_piece(piece: list[bytes], old: bytes) -> bytes:
-    """A file's content after its piece of a patch. Raises `PatchMismatch`."""
+    """Return a file's content after its piece of a patch. Raises `PatchMismatch`."""
     before = list(io.BytesIO(old))
     after: list[bytes] = []
     done = 0
@@ -59,7 +60,7 @@ def apply_piece(piece: list[bytes], old: bytes) -> bytes:
 
 
 def _hunks(piece: list[bytes]) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
-    """Each hunk: before which line it begins, counted from 0, and its lines by sign."""
+    """Yield each hunk: the old line, from 0, before which it begins, and its lines with signs."""
     changes: list[tuple[bytes, bytes]] | None = None
     start = 0
     for line in piece:

@@ -27,7 +27,7 @@ INCOMING = "incoming"
 
 
 def prepare_trial_folder(spec: TrialSpec, ready: Callable[[], None] = lambda: None) -> None:
-    """Make the folder of a trial, which must not be there, with all that its container mounts.
+    """Make the folder of a trial, which must not exist, with all that its container mounts.
 
     It is partial elsewhere and gets its name at the end, as a whole: a process that was suspended
     meanwhile never writes into another one's trial. `ready` is called just before, and may raise.

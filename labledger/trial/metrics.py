@@ -1,4 +1,8 @@
-"""The metrics that an experiment asks for, out of what a trial produced."""
+"""Compute the metrics that an experiment defines from a trial's result, score, events and times.
+
+A value that is missing or cannot be stored gives no metric; it is never an error. Events are read
+once, one by one, because there may be very many. Used by `collect` and `regrading`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from labledger.records import Event, JsonObject, Metric, Phase
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where metrics come from."""
+    """The values that metrics are computed from."""
 
     result: JsonObject | None
     score: JsonObject | None
@@ -22,7 +26,7 @@ class Sources:
 
 
 def collect(definitions: Iterable[JsonObject], sources: Sources) -> tuple[Metric, ...]:
-    """One `Metric` for each definition whose value is there; what is missing gives no row."""
+    """Return one `Metric` for each definition that has a value."""
     definitions = list(definitions)
     of_events = [_OverEvents(d) if d["from"] == "events" else None for d in definitions]
     aggregates = [aggregate for aggregate in of_events if aggregate is not None]
@@ -38,7 +42,7 @@ def collect(definitions: Iterable[JsonObject], sources: Sources) -> tuple[Metric
 
 
 def _storable(value: Any) -> float | int | str | None:
-    """A value as a metric can hold it: a text, a finite double or an integer of 64 bits."""
+    """Return a value as a text, finite double or 64-bit integer; None if it is none of these."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -67,7 +71,7 @@ def _duration(field: str, sources: Sources) -> int | None:
 
 @dataclass(slots=True)
 class _OverEvents:
-    """A metric over the events of a trial, which are seen once, one by one."""
+    """The aggregate of a trial's events for one metric, updated event by event."""
 
     definition: JsonObject
     _count: int = 0
@@ -108,7 +112,7 @@ _AGGREGATES: dict[str, Callable[[list[int | float]], int | float]] = {
 
 
 def value_at_path(value: Any, dotted: str) -> Any:
-    """What lies at a dotted path such as ``usage.tokens_in``; None where nothing does."""
+    """Return the value at a dotted path such as ``usage.tokens_in``, or None."""
     for step in dotted.split("."):
         if not isinstance(value, dict):
             return None
@@ -117,7 +121,7 @@ def value_at_path(value: Any, dotted: str) -> Any:
 
 
 def value_at_pointer(value: Any, pointer: str) -> Any:
-    """What lies at a JSON pointer (RFC 6901); None where nothing does."""
+    """Return the value at a JSON pointer (RFC 6901), or None."""
     for token in pointer.split("/")[1:]:
         step = token.replace("~1", "/").replace("~0", "~")
         if isinstance(value, dict):

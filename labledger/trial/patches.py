@@ -1,4 +1,9 @@
-"""What an agent changed, as one patch that `git apply` and `patch -p1` understand."""
+"""Make a unified diff of what an agent changed, for `git apply` and `patch -p1`.
+
+Size and effort are limited. Files that a diff cannot carry, such as binaries, are named in it and
+listed as `unpatchable`, so that `evidence` stores them otherwise. Paths are untrusted and quoted
+as git does.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +18,26 @@ from labledger.trial.seeds import Seed
 from labledger.trial.workspace import Entry, Listing
 
 MAX_PATCHED = 256 * 1024
-"""A larger text is named in the patch, not compared line by line."""
+"""A text of more bytes is named in the patch, not compared line by line."""
 PATCH_CAP = 1 * MIB
 KEPT_FOR_COMPARISON = 64 * MIB
-"""How much of what was there before is held in memory; the rest is not compared."""
+"""How many bytes of the seed are held in memory; further files are not compared."""
 
 _FILE_EFFORT = 4_000_000
 _EFFORT = 4 * _FILE_EFFORT
-"""How many pairs of lines are compared, in one file and in all. A file beyond is patched in one
-piece, from its first changed line to its last: comparing well takes more than quadratic time.
+"""How many pairs of lines are compared, in one file and in all. A file beyond that gets a single
+hunk, from its first changed line to its last: a good diff takes more than quadratic time.
 """
 _CONTEXT = 3
 
 HEADER = b"diff --git "
-"""How the patch of a text begins."""
+"""The beginning of the patch of a text file."""
 CUT = "# the patch ends here: "
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A name whose entry is not what it was."""
+    """A path whose entry has changed."""
 
     name: str
     before: Entry | None
@@ -42,7 +47,7 @@ class _Change:
 
     @property
     def what_it_is(self) -> str | None:
-        """A word for what cannot be shown as a change of text; None where it can."""
+        """A description of what cannot be shown as a diff of texts; None if it can."""
         for entry, content in ((self.after, self.new), (self.before, self.old)):
             if entry is not None and content is None:
                 return f"{entry.kind} of {entry.size:,} bytes, not compared"
@@ -51,12 +56,12 @@ class _Change:
 
 @dataclass(slots=True)
 class Patch:
-    """What an agent changed, name by name."""
+    """The changes of a workspace, path by path."""
 
     pieces: list[tuple[str, bytes]] = field(default_factory=list)
-    """A name and what is said of it."""
+    """A path and its lines in the patch."""
     unpatchable: list[str] = field(default_factory=list)
-    """Names of which neither the seed nor the patch says what lies there now."""
+    """Paths whose present content follows from neither the seed nor the patch."""
     end: bytes = b""
 
     @property
@@ -65,9 +70,9 @@ class Patch:
 
 
 def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch:
-    """A unified patch from the seeded workspace to the present one, at most `PATCH_CAP` bytes.
+    """Return the patch from the seed to the present workspace, of at most `PATCH_CAP` bytes.
 
-    Binary, large and other files are named between the patches of texts, in lines that say so.
+    Binary, large and other files are named in lines of their own between the diffs.
     """
     result = Patch()
     names = {
@@ -110,7 +115,7 @@ def _old_contents(seed: Seed, names: set[str]) -> dict[str, bytes]:
 
 
 def _content(path: Path) -> bytes | None:
-    """A file's content, or None where it is too large or cannot be read safely."""
+    """Return a file's content, or None if it is too large or cannot be read safely."""
     try:
         return UntrustedFile(path.parent, path.name).read(MAX_PATCHED)
     except UnsafeFile:
@@ -147,7 +152,7 @@ def _file_patch(change: _Change, effort: _Effort) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Effort:
-    """Compares lines as long as that does not take too much."""
+    """Diffs files within a limit of pairs of lines to compare."""
 
     left: int = _EFFORT
 
@@ -182,7 +187,7 @@ def _range(start: int, end: int) -> str:
 
 
 def _lines(content: bytes | None) -> list[str] | None:
-    """The lines of a text, or None where the content is not a text to compare."""
+    """Return the lines of a text, or None if the content is not UTF-8 text."""
     if content is None:
         return []
     if b"\0" in content:
@@ -194,7 +199,7 @@ def _lines(content: bytes | None) -> list[str] | None:
 
 
 def header(name: str) -> str:
-    """The line with which the patch of a text begins."""
+    """Return the first line of a text file's patch."""
     return f"{HEADER.decode()}{quoted(f'a/{name}')} {quoted(f'b/{name}')}\n"
 
 
@@ -204,7 +209,7 @@ def _ended(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as git writes it: quoted as in C where it could be taken for something else."""
+    """Return a path as git writes it: quoted as in C if it holds special characters."""
     if name.isprintable() and '"' not in name and "\\" not in name:
         return name
     return '"' + "".join(_ESCAPES.get(char) or _octal(char) for char in name) + '"'

@@ -1,4 +1,9 @@
-"""What `trial.sh` notes of the phases, and the note with which it goes on after the agent."""
+"""Read and write the `phases` file, in which `trial.sh` records each phase's status and times.
+
+While a trial runs, the agent can write this file too; trust it only if `trial.sh` ended the trial.
+For the grader part and for regradings the host writes it, so that `trial.sh` continues after the
+agent phase.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +13,18 @@ from labledger.trial.contract import StoredTrial, TrialSpec
 
 
 def read_phases(spec: TrialSpec) -> dict[str, Phase]:
-    """What `trial.sh` noted of its phases; empty where it could not write its note.
+    """Return the phases that `trial.sh` recorded, empty if it could not write them.
 
-    To be trusted only where `trial.sh` ended the trial: before, the agent can write there too.
+    Trust them only if `trial.sh` ended the trial: until then the agent can write the file too.
     """
     return _as_phases(phase_fields(spec))
 
 
 def has_begun(spec: TrialSpec) -> bool:
-    """True where `trial.sh` has written anything: an agent that runs under it cannot hide that.
+    """Return True if `trial.sh` has written anything, which an agent cannot hide.
 
-    The folder around was changed last when it got its name, before its container was made, and no
-    container can reach it or set back when the one that `trial.sh` writes in was changed.
+    The trial folder last changed when it was renamed, before its container was created. Containers
+    cannot change it, nor reset the ctime of the `state` folder, which `trial.sh` writes to.
     """
     changed = (spec.folder / "state").stat().st_ctime_ns
     return changed > spec.folder.stat().st_ctime_ns
@@ -30,7 +35,7 @@ PhaseFields = tuple[int, int, int, int]
 
 
 def phase_fields(spec: TrialSpec) -> dict[str, PhaseFields]:
-    """`trial.sh`'s note as numbers, by phase; to be trusted as `read_phases` says."""
+    """Return the content of the `phases` file by phase. `read_phases` says when to trust it."""
     content, _ = outputs.read_optional(
         spec.folder / "state", contract.PHASES_FILE, outputs.PHASES_CAP
     )
@@ -63,7 +68,7 @@ def _parse(lines: str) -> dict[str, PhaseFields]:
 
 
 def phase_lines(fields: dict[str, PhaseFields]) -> str:
-    """Such a note again, in the phases' order."""
+    """Return the content of a `phases` file, in the phases' order."""
     return "".join(
         " ".join(map(str, (name, *fields[name]))) + "\n"
         for name in contract.PHASE_NAMES
@@ -72,7 +77,7 @@ def phase_lines(fields: dict[str, PhaseFields]) -> str:
 
 
 def phases_of_record(earlier: StoredTrial) -> dict[str, Phase]:
-    """The phases of an earlier trial that ran, as its record has them."""
+    """Return the phases of a stored trial that ran, from its record."""
     phases = earlier.record["phases"]
     return {
         name: Phase(phase["exit_status"], phase["duration_ms"], phase["timed_out"])
@@ -82,12 +87,15 @@ def phases_of_record(earlier: StoredTrial) -> dict[str, Phase]:
 
 
 def phases_before_grading(earlier: StoredTrial) -> dict[str, Phase]:
-    """Those of them that are not judged again."""
+    """Return the phases of a stored trial that are not repeated: all but the grader."""
     return {name: phase for name, phase in phases_of_record(earlier).items() if name != "grader"}
 
 
 def phase_notes_of(phases: dict[str, Phase]) -> str:
-    """Such a note of phases whose durations alone are known, as if they had followed each other."""
+    """Return the content of a `phases` file for phases of which only the durations are known.
+
+    Each starts at the end of the one before it.
+    """
     fields: dict[str, PhaseFields] = {}
     now = 0
     for name, phase in phases.items():

@@ -1,4 +1,8 @@
-"""The evidence of a trial that is judged again: what came before its grading, as it was kept."""
+"""Collect the evidence of a regraded trial, which refers to the stored evidence of its agent.
+
+Only the outputs of the new grader are read from the trial folder; everything from before grading
+refers to the stored artifacts again. Used by `collect` and `regrading`.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,10 @@ from labledger.trial.stored import StoredArtifacts, redacted_in, stored_extensio
 
 
 class RegradedEvidence(EvidenceCollector):
-    """Refers again to what is stored of the earlier trial; reads only what a new grader wrote.
+    """An evidence collector that refers to a stored trial and reads only a new grader's outputs.
 
-    So the workspace's list of files and patch say what was judged: what its agent left (and its
-    own grader), not what the new grader did there. That cannot be judged again, nor can it change
-    what is.
+    Listing and patch of the workspace are those of the stored trial: they say what was graded,
+    not what the new grader changed there.
     """
 
     def __init__(self, spec: TrialSpec, redactor: Redactor, earlier: StoredTrial) -> None:
@@ -26,7 +29,7 @@ class RegradedEvidence(EvidenceCollector):
         redactor.count += redacted_in(earlier)
 
     def recall(self) -> None:
-        """Refer to everything, also to its grading: there is to be no other."""
+        """Refer to all stored evidence, including its grading: for a trial that is carried over."""
         self._recall(*self._stored.references)
         earlier = self._stored.earlier
         for reference in stored_extension(earlier, "rejected").values():
@@ -47,7 +50,7 @@ class RegradedEvidence(EvidenceCollector):
 
     @property
     def isolation(self) -> JsonObject:
-        """What the earlier trial's evidence says of its isolation; empty where it says nothing."""
+        """The isolation facts of the stored trial, {} if it has none."""
         return stored_extension(self._stored.earlier, "isolation")
 
     def collect_logs(self, phases: list[str]) -> None:

@@ -1,4 +1,8 @@
-"""What becomes of a trial that is judged again, and of one that cannot be."""
+"""Results of regraded trials that need no container, and rules about which trials need one.
+
+A trial that never reached its grading is carried over unchanged. A trial whose evidence cannot be
+restored exactly becomes a `grade_error`. Used by `worker`.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +30,12 @@ from labledger.trial.stored import EvidenceIncomplete
 
 _GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
 _UNGRADABLE = frozenset({STATUS_FORGED, SCRIPT_HINDERED})
-"""Reasons of agents' failures with which a trial never comes to its grading."""
+"""Reasons of agent failures after which a trial is never graded."""
 _FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
 
 
 def is_gradable(spec: TrialSpec, earlier: StoredTrial) -> bool:
-    """True where an earlier trial came as far as its grading, or would have with this policy."""
+    """Return True if a stored trial was graded, or would have been under this run's policy."""
     if earlier.record["status"] in _GRADED:
         return True
     failed = earlier.record["status"] in _FAILED and earlier.record["reason"] not in _UNGRADABLE
@@ -39,25 +43,25 @@ def is_gradable(spec: TrialSpec, earlier: StoredTrial) -> bool:
 
 
 def is_carried_over(spec: TrialSpec) -> bool:
-    """True where a trial is to be judged again and leaves nothing to judge: it stays as it was."""
+    """Return True if a regraded trial has nothing to grade, so that it stays as it was."""
     return spec.regraded_trial is not None and not is_gradable(spec, spec.regraded_trial)
 
 
 def combined_with_stored_phases(earlier: StoredTrial, ended: ContainerExit) -> ContainerExit:
-    """An earlier trial and the container that judged it again as one trial of two parts."""
+    """Return a container's exit with start and duration of the stored trial's phases included."""
     duration_ms = _until_graded(earlier) + ended.duration_ms
     return replace(ended, started_at=earlier.record["started_at"], duration_ms=duration_ms)
 
 
 def _until_graded(earlier: StoredTrial) -> int:
-    """How long a trial took without its grading, in milliseconds."""
+    """Return how long a stored trial took without its grader, in milliseconds."""
     grader = phases.phases_of_record(earlier).get("grader")
     duration_ms: int = earlier.record["duration_ms"]
     return max(0, duration_ms - (grader.duration_ms if grader else 0))
 
 
 def carried_over(spec: TrialSpec, earlier: StoredTrial) -> TrialResult:
-    """The result of a trial of which there is nothing to judge: what it was."""
+    """Return the result of a trial that has nothing to grade: that of the stored trial."""
     record = earlier.record
     evidence = RegradedEvidence(spec, redactor_for(spec), earlier)
     evidence.recall()
@@ -74,7 +78,7 @@ def carried_over(spec: TrialSpec, earlier: StoredTrial) -> TrialResult:
 
 
 def incomplete(spec: TrialSpec, earlier: StoredTrial, why: str) -> TrialResult:
-    """The result of a trial that cannot be judged again, for what is not stored of it."""
+    """Return the result of a trial that cannot be restored. `why` becomes its message."""
     redactor = redactor_for(spec)
     evidence = RegradedEvidence(spec, redactor, earlier)
     evidence.collect_inputs()
@@ -96,7 +100,7 @@ def incomplete(spec: TrialSpec, earlier: StoredTrial, why: str) -> TrialResult:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What there is to say of a trial without a new container."""
+    """The fields of a result that differ between carried-over and incomplete trials."""
 
     status: SlotStatus
     reason: str | None

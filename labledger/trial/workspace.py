@@ -1,4 +1,9 @@
-"""What an agent changed: the workspace's files before and after."""
+"""List the files of a workspace with kind, size and digest, before and after a trial.
+
+A workspace is untrusted: no link is followed, only regular files are read, and the number of
+files, the length of names and the bytes read are limited. Listings are stored as evidence and
+compared by `patches` and `restored_workspace`.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +29,16 @@ LEFT_OUT = frozenset(
         *(".venv", "venv", "site-packages", "node_modules"),
     }
 )
-"""Folders that hold dependencies, caches or history: named in a listing, not looked into."""
+"""Folders of dependencies, caches or history: a listing names them but not their files."""
 CACHES = frozenset({".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__"})
-"""Those of them that no result depends on."""
+"""Those that no result depends on."""
 
 MAX_ENTRIES = 20_000
 MAX_NAMES = 4 * MIB
-"""How long the names in a listing may be, all together."""
+"""The limit of all names in a listing together, in characters."""
 MAX_HASHED = 64 * MIB
 HASHING_BUDGET = 1024 * MIB
-"""How much of a workspace is read for its digests; files beyond have none."""
+"""How many bytes of a workspace are read for digests; further files have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +47,17 @@ class Entry:
     """`file`, `link` or `other`."""
     size: int
     sha256: str | None = None
-    """Of a file's content, or of what a link points to."""
+    """Of a file's content, or of a link's target."""
     executable: bool = False
 
     def holds_what(self, other: Entry | None) -> bool:
-        """True where both certainly have the same content."""
+        """Return True if both are certain to have the same content."""
         mine = (self.kind, self.sha256)
         return self.sha256 is not None and other is not None and mine == (other.kind, other.sha256)
 
 
 class MalformedListing(Exception):
-    """What was stored is no list of a workspace's files."""
+    """A stored listing cannot be parsed."""
 
 
 @dataclass(slots=True)
@@ -62,9 +67,9 @@ class Listing:
     entries: dict[str, Entry] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     empty: list[str] | None = None
-    """Folders with nothing in them, where it is known which are."""
+    """Empty folders, if known."""
     digests: dict[str, str] = field(default_factory=dict)
-    """Of what lies in folders that are left out, where that is known."""
+    """Digests of folders in `left_out`, if known."""
     truncated: bool = False
     _room: int = MAX_NAMES
 
@@ -85,7 +90,7 @@ class Listing:
 
     @classmethod
     def of(cls, content: bytes) -> Self:
-        """A listing as it was written. Raises `MalformedListing` for what is none."""
+        """Parse a stored listing. Raises `MalformedListing`."""
         try:
             data = canonical.loads(content, max_values=MAX_VALUES)
             entries = {
@@ -114,14 +119,14 @@ class Listing:
             self.left_out.append(name)
 
     def enter(self, folder: str) -> bool:
-        """False where there is no room for the name of another folder to look into."""
+        """Count the name of a folder. Return False if the limit of names is exceeded."""
         self._room -= len(folder)
         self.truncated |= self._room < 0
         return not self.truncated
 
 
 def list_seed(seed: Seed) -> Listing:
-    """The workspace as the runner seeded it."""
+    """Return the listing of a seed."""
     listing = Listing()
     for seeded in seed.entries():
         if LEFT_OUT.isdisjoint(Path(seeded.name).parts[:-1]):
@@ -136,7 +141,7 @@ def seeded_entry(seeded: SeedEntry) -> Entry:
 
 
 def list_folder(workspace: Path) -> Listing:
-    """The workspace as it is now. Follows no link and opens nothing but regular files."""
+    """Return the listing of a folder. Follows no link and opens only regular files."""
     listing = Listing(empty=[])
     budget = HASHING_BUDGET
     for name, child in _walk(workspace, listing):
@@ -148,7 +153,7 @@ def list_folder(workspace: Path) -> Listing:
 
 
 def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
-    """What a file, link or other thing is; a file that is larger than `budget` is not read."""
+    """Return the entry of a file, link or other; a file larger than `budget` has no digest."""
     try:
         status = child.stat(follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
@@ -167,7 +172,7 @@ def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
 
 
 def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """All that is not a folder, folder by folder. Keeps no stack of calls: folders may be deep."""
+    """Yield all that is not a folder, folder by folder. Not recursive: folders may be deep."""
     pending = [""]
     looked_into = 0
     while pending and not listing.truncated:
@@ -194,7 +199,7 @@ def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]
 
 
 def _children(folder: Path) -> list[os.DirEntry[str]]:
-    """What lies in a folder, by name; of a folder that holds too much, one more than is listed."""
+    """Return a folder's children by name, at most one more than a listing may hold."""
     with os.scandir(folder) as children:
         return sorted(islice(children, MAX_ENTRIES + 1), key=lambda child: child.name)
 

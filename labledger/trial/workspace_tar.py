@@ -1,4 +1,8 @@
-"""What a workspace's patch does not carry, as one tar of files and links: packed and unpacked."""
+"""Pack and read the tar of workspace files that the patch cannot carry.
+
+The same files give the same bytes, so that the artifact's digest is reproducible. A stored tar is
+not trusted: `members` writes nothing and skips all but files, links and folders.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,13 @@ from labledger.trial.outputs import MIB, UnsafeFile, UntrustedFile
 from labledger.trial.workspace import MAX_HASHED, Entry
 
 CAP = 32 * MIB
-"""How large such a tar may be."""
+"""The limit of such a tar in bytes."""
 
 _BLOCK = tarfile.BLOCKSIZE
 
 
 def size_of(entries: dict[str, Entry]) -> int:
-    """How large a tar of such entries is, in bytes."""
+    """Return the size of a tar of these entries, in bytes."""
     contents = sum(_padded(e.size) for e in entries.values() if e.kind == "file")
     return contents + sum(_header_size(*item) for item in entries.items()) + 2 * _BLOCK
 
@@ -38,9 +42,9 @@ def _padded(size: int) -> int:
 
 
 def chunks(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
-    """A tar of files and links of a workspace, in pieces: the same files give the same bytes.
+    """Yield a tar of files and links of a workspace in pieces.
 
-    Raises `UnsafeFile` or `OSError` where one is not what its entry says.
+    Raises `UnsafeFile` or `OSError` if a file is not what its entry says.
     """
     for name, entry in sorted(entries.items()):
         header = tarfile.TarInfo(name)
@@ -76,15 +80,15 @@ class Member:
     kind: str
     executable: bool
     target: bytes
-    """Of a link."""
+    """The target of a link, else empty."""
     content: Iterator[bytes]
     """Of a file, in pieces; to be read before the next member is asked for."""
 
 
 def members(file: BinaryIO) -> Iterator[Member]:
-    """What a stored tar holds, but for other kinds of things. Nothing is written.
+    """Yield the files, links and folders of a stored tar. Nothing is written.
 
-    Raises `tarfile.TarError`, `ValueError` or `EOFError` for what cannot be read.
+    Raises `tarfile.TarError`, `ValueError` or `EOFError` if it cannot be read.
     """
     with tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as archive:
         for member in archive:
