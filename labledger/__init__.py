@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from labledger.errors import (
-    AlreadyJudged,
+    AlreadyGraded,
+    DiskFull,
     EngineUnavailable,
     Exit,
     ExperimentChanged,
@@ -14,13 +15,12 @@ from labledger.errors import (
     LabLedgerError,
     LeaseHeld,
     LeaseLost,
+    LedgerDiskFull,
     LedgerError,
-    LedgerFull,
     LedgerMissing,
     LedgerOutdated,
     LedgerTooNew,
     MalformedJson,
-    NoRoom,
     NotALedger,
     PreflightFailed,
     Problem,
@@ -30,7 +30,7 @@ from labledger.errors import (
     RunNotFound,
     SchemaInvalid,
     SlotNotFound,
-    WaitStopped,
+    TakeoverStopped,
 )
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
-    "AlreadyJudged",
+    "AlreadyGraded",
     "CompareOptions",
+    "DiskFull",
     "EngineUnavailable",
     "Exit",
     "ExperimentChanged",
@@ -60,13 +61,12 @@ __all__ = [
     "LeaseHeld",
     "LeaseLost",
     "Ledger",
+    "LedgerDiskFull",
     "LedgerError",
-    "LedgerFull",
     "LedgerMissing",
     "LedgerOutdated",
     "LedgerTooNew",
     "MalformedJson",
-    "NoRoom",
     "NotALedger",
     "PreflightFailed",
     "Problem",
@@ -79,7 +79,7 @@ __all__ = [
     "RunOutcome",
     "SchemaInvalid",
     "SlotNotFound",
-    "WaitStopped",
+    "TakeoverStopped",
     "open_ledger",
     "regrade",
     "resume",

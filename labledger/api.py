@@ -44,7 +44,7 @@ def regrade(
     """Grade the stored trials of a complete run with another grader, as its next generation.
 
     `grader` is an experiment file, whose grader is used, or a script that replaces the run's own.
-    No agent runs. Raises `RunNotComplete`, or `AlreadyJudged` if the same grader has graded the
+    No agent runs. Raises `RunNotComplete`, or `AlreadyGraded` if the same grader has graded the
     run before and `again` is false.
     """
     return regrade_run(run_id, Path(grader), options or RunOptions(), again=again)

@@ -50,7 +50,7 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = N
     64 bits, at most `max_depth` levels and, before it makes any of them, `max_values` values.
     Raises `MalformedJson` with what was found.
     """
-    if max_values is not None and holds_more_than(max_values, data):
+    if max_values is not None and has_more_values_than(max_values, data):
         raise MalformedJson(f"holds more than {max_values:,} values")
     if data.startswith(b"\xef\xbb\xbf"):
         raise MalformedJson("starts with a byte order mark; plain UTF-8 is expected")
@@ -72,7 +72,7 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = N
     return value
 
 
-def holds_more_than(limit: int, data: bytes) -> bool:
+def has_more_values_than(limit: int, data: bytes) -> bool:
     """True where JSON text has more than so many values, told in flat memory before parsing it.
 
     Three bytes of JSON can take a hundred as a Python object.

@@ -97,7 +97,7 @@ class EngineUnavailable(LabLedgerError):
     exit_code = Exit.INCOMPLETE
 
 
-class NoRoom(LabLedgerError):
+class DiskFull(LabLedgerError):
     """A disk is full."""
 
     exit_code = Exit.INCOMPLETE
@@ -127,7 +127,7 @@ class LedgerTooNew(LedgerError):
     """The ledger was written by a newer labledger; install that version or a later one."""
 
 
-class LedgerFull(LedgerError, NoRoom):
+class LedgerDiskFull(LedgerError, DiskFull):
     """The disk that the ledger lies on is full; nothing was written."""
 
 
@@ -155,7 +155,7 @@ class RunNotComplete(LedgerError):
     exit_code = Exit.INVALID
 
 
-class AlreadyJudged(LedgerError):
+class AlreadyGraded(LedgerError):
     """The grader has judged the run before."""
 
     exit_code = Exit.INVALID
@@ -173,7 +173,7 @@ class LeaseLost(LedgerError):
     """Another coordinator has taken this run over; nothing more was written."""
 
 
-class WaitStopped(LabLedgerError):
+class TakeoverStopped(LabLedgerError):
     """The wait for a run was stopped; nothing was changed."""
 
     exit_code = Exit.INTERRUPTED

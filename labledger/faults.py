@@ -61,7 +61,7 @@ _WANTED = _parse(os.environ.get(VARIABLE, ""))
 _SIGNAL = signal.SIGSTOP if os.environ.get(VARIABLE, "").startswith(_STOP) else signal.SIGKILL
 
 
-def reached(point: str, schedule_idx: int | None = None) -> None:
+def fault_point(point: str, schedule_idx: int | None = None) -> None:
     """Say that the process is at `point`, for slot `schedule_idx` where it is about one."""
     global _WANTED
     if _WANTED is not None and is_wanted(point, schedule_idx):

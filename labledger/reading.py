@@ -19,7 +19,7 @@ from labledger.ledger import flat
 from labledger.ledger.model import Grading, RunInfo, Spent, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import RECORD_KINDS, JsonObject
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 
 if TYPE_CHECKING:
     from labledger.analysis.comparison import Comparison
@@ -33,15 +33,15 @@ def open_ledger(path: str | Path | None = None, *, lab_dir: Path | str | None = 
     Reads while runs write. Raises `LedgerMissing`, `LedgerOutdated` or `LedgerTooNew`.
     """
     if path is None or Path(path).is_dir():
-        lab = Lab.find(lab_dir if path is None else Path(path))
+        lab = LabFolder.find(lab_dir if path is None else Path(path))
         return Ledger(lab, lab.ledger)
-    return Ledger(Lab(Path(path).absolute().parent), Path(path))
+    return Ledger(LabFolder(Path(path).absolute().parent), Path(path))
 
 
 class Ledger:
     """Answers from a ledger; it cannot write. Close it, or use it in a `with` statement."""
 
-    def __init__(self, lab: Lab, path: Path) -> None:
+    def __init__(self, lab: LabFolder, path: Path) -> None:
         self._lab = lab
         self._path = path
         self._reader = LedgerReader.open(path)

@@ -23,7 +23,7 @@ from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
 from labledger.errors import LedgerError
 from labledger.export import chain_file, mirrors, summary
 from labledger.ledger.reader import LedgerReader
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 from labledger.runner.verification import verify_lab
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels
@@ -241,7 +241,7 @@ class Project:
 
     def check_run(self, run_id: str) -> None:
         """The ledger verifies, mirrors, chain and summary are what it makes of them."""
-        assert verify_lab(Lab(self.lab), run_id).findings == ()
+        assert verify_lab(LabFolder(self.lab), run_id).findings == ()
         folder = self.lab / "runs" / run_id
         with open_ledger(lab_dir=self.lab) as ledger:
             files = {**mirrors.PATHS, "summary": summary.PATH, "chain": chain_file.PATH}

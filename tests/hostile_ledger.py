@@ -24,7 +24,7 @@ from labledger.records import (
     TrialIds,
     TrialResult,
 )
-from labledger.runner.events import event
+from labledger.runner.events import run_event
 
 RUN, UNFINISHED = "run-1", "run-2"
 VARIANTS = (f"base{HOSTILE}", f"treat{HOSTILE}")
@@ -90,18 +90,20 @@ def watch_plainly() -> None:
 
 def _events() -> Iterator[JsonObject]:
     who = {"host": HOSTILE, "pid": 1, "since": HOSTILE, "expires_at": HOSTILE, "run_id": HOSTILE}
-    yield event("waiting_for_lease", **who, seconds=1)
+    yield run_event("waiting_for_lease", **who, seconds=1)
     begun = {"committed": 0, "staged": 1, "begun": 1, "total": 4, "max_concurrency": 1}
     known = {"budget": {}, "spent": {}, "variants": VARIANTS, "folder": HOSTILE, "counts": []}
-    yield event("run_started", run_id=HOSTILE, **begun, **known)
+    yield run_event("run_started", run_id=HOSTILE, **begun, **known)
     slot = {"schedule_idx": 0, "variant_id": VARIANTS[0], "task_id": HOSTILE}
     ended = {"status": HOSTILE, "reason": HOSTILE, "will_retry": True}
-    yield event("trial_finished", **slot, **ended)
-    yield event("warning", message=HOSTILE)
-    yield event("dispatch_paused", cause="engine", message=HOSTILE)
-    yield event("run_wanted", **who)
-    yield event("slot_committed", **slot, status="completed", verdict="pass", passed=1, waiting=0)
-    yield event("tick", running=1, waiting=0)
+    yield run_event("trial_finished", **slot, **ended)
+    yield run_event("warning", message=HOSTILE)
+    yield run_event("dispatch_paused", cause="engine", message=HOSTILE)
+    yield run_event("run_wanted", **who)
+    yield run_event(
+        "slot_committed", **slot, status="completed", verdict="pass", passed=1, waiting=0
+    )
+    yield run_event("tick", running=1, waiting=0)
 
 
 def _begin(writer: LedgerWriter, run_id: str) -> Lease:

@@ -45,10 +45,10 @@ def import_command(
     it, the rest is imported. A different run of the same name is refused.
     """
     from labledger.runner.importing import import_runs
-    from labledger.runner.lab import Lab
+    from labledger.runner.lab import LabFolder
 
     done = import_runs(
-        Lab.find(lab_dir),
+        LabFolder.find(lab_dir),
         source,
         run or (),
         dry_run=dry_run,

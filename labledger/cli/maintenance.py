@@ -39,10 +39,10 @@ def verify(
     Every row is checked against the chain of digests, the files that a run was started with
     against theirs, and every mirror against the ledger.
     """
-    from labledger.runner.lab import Lab
+    from labledger.runner.lab import LabFolder
     from labledger.runner.verification import verify_lab
 
-    report = verify_lab(Lab.find(lab_dir), run_id)
+    report = verify_lab(LabFolder.find(lab_dir), run_id)
     if json:
         out_json(report.as_json())
     else:
@@ -59,9 +59,9 @@ def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> No
     Checks Docker, SQLite, the disk and the ledger.
     """
     from labledger.runner.diagnosis import diagnose
-    from labledger.runner.lab import Lab
+    from labledger.runner.lab import LabFolder
 
-    checks = diagnose(Lab.find(lab_dir))
+    checks = diagnose(LabFolder.find(lab_dir))
     if json:
         out_json([check.as_json() for check in checks])
     else:
@@ -85,9 +85,9 @@ def clean(
     `labledger resume` would continue.
     """
     from labledger.runner.cleaning import clean as clean_lab
-    from labledger.runner.lab import Lab
+    from labledger.runner.lab import LabFolder
 
-    found = clean_lab(Lab.find(lab_dir), run, dry_run=dry_run, unfinished=unfinished)
+    found = clean_lab(LabFolder.find(lab_dir), run, dry_run=dry_run, unfinished=unfinished)
     for container in found:
         done = "kept" if not container.remove else "would remove" if dry_run else "removed"
         out(f"{done} {container.name}: {container.why}")
@@ -98,9 +98,9 @@ def clean(
 def upgrade(lab_dir: arguments.LabDir = None) -> None:
     """Bring the ledger up to date, after backing it up."""
     from labledger.ledger import migrate
-    from labledger.runner.lab import Lab
+    from labledger.runner.lab import LabFolder
 
-    lab = Lab.find(lab_dir)
+    lab = LabFolder.find(lab_dir)
     migrate.check_exists(lab.ledger)
     done = migrate.upgrade(lab.ledger)
     if done.backup is None:
@@ -112,9 +112,9 @@ def upgrade(lab_dir: arguments.LabDir = None) -> None:
 def current(lab_dir: arguments.LabDir = None) -> None:
     """Print the ledger's revision and the one this labledger needs."""
     from labledger.ledger import migrate
-    from labledger.runner.lab import Lab
+    from labledger.runner.lab import LabFolder
 
-    lab = Lab.find(lab_dir)
+    lab = LabFolder.find(lab_dir)
     out(f"{lab.ledger}: revision {migrate.current(lab.ledger)}; needed: {migrate.HEAD}")
     migrate.check_current(lab.ledger)
 
@@ -126,9 +126,9 @@ def backup(
     """Copy the ledger, also while runs are writing, and check the copy."""
     from labledger import clock
     from labledger.ledger import migrate
-    from labledger.runner.lab import Lab
+    from labledger.runner.lab import LabFolder
 
-    lab = Lab.find(lab_dir)
+    lab = LabFolder.find(lab_dir)
     stamp = clock.utc_now()[:19].replace(":", "").replace("-", "")
     out(str(migrate.backup(lab.ledger, target or lab.root / f"ledger-{stamp}.sqlite")))
     say(f"large artifacts are not in it; they lie in {lab.artifacts}")

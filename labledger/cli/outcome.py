@@ -144,10 +144,14 @@ def why_stopped(run: RunInfo) -> str | None:
 
 def is_owned(run: RunInfo) -> bool:
     """Whether the coordinator that owns the run may still live."""
-    from labledger.runner.lease import is_dead
+    from labledger.runner.lease import process_is_dead
 
     lease = run.lease
-    return lease is not None and lease.expires_at > clock.utc_now() and not is_dead(lease.owner)
+    return (
+        lease is not None
+        and lease.expires_at > clock.utc_now()
+        and not process_is_dead(lease.owner)
+    )
 
 
 def print_summary(summary: JsonObject) -> None:

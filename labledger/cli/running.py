@@ -86,7 +86,7 @@ class Running:
 
     def options(self, **own: Any) -> RunOptions:
         """What the run is told, with the command's own options. Raises `InvalidInput`."""
-        from labledger.runner.keeping import Keep
+        from labledger.runner.keeping import FolderRetention
         from labledger.runner.options import RunOptions
         from labledger.runner.room import MIN_FREE_BYTES
 
@@ -100,7 +100,7 @@ class Running:
             max_error_rate=self.max_error_rate,
             budget_usd=arguments.limit("--budget-usd", self.budget_usd),
             budget_tokens=arguments.limit("--budget-tokens", self.budget_tokens),
-            keep=Keep(self.keep),
+            keep=FolderRetention(self.keep),
             lease_ttl_s=self.lease_ttl,
             **own,
         )
@@ -121,7 +121,7 @@ class Running:
             require_known(gates, variants())
         watching: JsonWatcher | LiveWatcher = watcher(as_json=self.json, quiet=self.quiet)
         with watching:
-            outcome = work(options.watched_by(watching))
+            outcome = work(options.with_listener(watching))
         misses = missed(gates, outcome.summary)
         if not self.json:
             print_outcome(outcome)

@@ -104,7 +104,7 @@ class MirrorWriter:
                 content = _as_bytes(lines)
                 if faults.is_wanted("inside_mirror_line", records.schedule_idx):
                     os.pwrite(mirror.descriptor, content[: len(content) // 2], mirror.end)
-                    faults.reached("inside_mirror_line", records.schedule_idx)
+                    faults.fault_point("inside_mirror_line", records.schedule_idx)
                 mirror.write_whole(content)
 
     def sync(self) -> None:

@@ -101,7 +101,7 @@ def is_summary(content: bytes, summary: JsonObject) -> bool:
 def write_summary(run_dir: Path, summary: JsonObject, fence: Fence = nullcontext) -> Path:
     """Write the summary into a run folder, whole and within `fence`; return the file."""
     path = run_dir / PATH
-    faults.reached("writing_summary")
+    faults.fault_point("writing_summary")
     with replacing(path, fence) as handle:
         handle.write(summary_bytes(summary))
     return path

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
-from labledger.errors import LedgerError, LedgerFull, LedgerMissing, NotALedger
+from labledger.errors import LedgerDiskFull, LedgerError, LedgerMissing, NotALedger
 from labledger.ledger.connection import Connection, Engine
 from labledger.ledger.row_digests import row_digest
 
@@ -206,7 +206,7 @@ def _in_our_words(what: str, path: Path, error: Exception) -> LedgerError:
     # The driver cannot read a message of SQLite's that quotes a damaged name.
     unread = "the database is malformed: it holds a name that is not UTF-8"
     cause = unread if isinstance(error, UnicodeDecodeError) else str(error)
-    kinds = {"full": LedgerFull, "not a database": NotALedger}
+    kinds = {"full": LedgerDiskFull, "not a database": NotALedger}
     kind = next((kind for word, kind in kinds.items() if word in cause), LedgerError)
     hint = next((hint for word, hint in _HINTS if word in cause), None)
     return kind(f"could not {what}: {cause} ({path})", hint=hint)

@@ -141,7 +141,7 @@ class ImportWriter(OwnerWriter):
                     source.connection, sql, (source_no, history.here), connection, statement, run_no
                 )
             _settle(source, source_no, connection, run_no, history)
-            faults.reached("inside_import")
+            faults.fault_point("inside_import")
             return history
 
     def _bring_frozen(self, source: Source, source_no: int) -> None:

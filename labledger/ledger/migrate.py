@@ -146,7 +146,7 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
     elif not made_tables.make(connection):
         run_alembic(connection)
         made_tables.keep(connection)
-    faults.reached("inside_upgrade")
+    faults.fault_point("inside_upgrade")
     if before is None:
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.exec_driver_sql(

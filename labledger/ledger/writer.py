@@ -153,7 +153,7 @@ class LedgerWriter(ImportWriter):
                 (lease.run_no, idx, result.attempt, int(final), payload, self._now()),
             )
             _insert_dispatches(connection, lease, dispatches)
-            faults.reached("inside_stage", idx)
+            faults.fault_point("inside_stage", idx)
 
     # -- commits
 
@@ -246,7 +246,7 @@ class LedgerWriter(ImportWriter):
             slot = Slot(idx, variant_id, task_id, repl_idx)
             yield connection, TrialIds.of(lease.run_id, slot), previous
             _insert_dispatches(connection, lease, dispatches)
-            faults.reached("inside_commit", idx)
+            faults.fault_point("inside_commit", idx)
 
     def _publish(
         self,

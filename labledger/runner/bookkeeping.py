@@ -1,4 +1,9 @@
-"""Makes results durable as they come, and commits each slot in its turn, one transaction each."""
+"""The commit queue: makes results durable as they arrive and commits slots in schedule order.
+
+Each commit is one transaction, and journals the dispatches that it makes room for in the same
+transaction. A result that arrives before its turn is staged. If the ledger's disk is full, nothing
+is lost: dispatch pauses, and the write is repeated later. Used by the coordinator's thread alone.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from labledger import clock, faults
-from labledger.errors import LedgerError, LedgerFull
+from labledger.errors import LedgerDiskFull, LedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.model import Dispatch, Lease, Stop
 from labledger.ledger.writer import LedgerWriter
@@ -16,8 +21,8 @@ from labledger.passing import has_passed
 from labledger.records import SlotRecords, SlotStatus, StopCause, TrialResult
 from labledger.runner.budget import Budget
 from labledger.runner.error_rate import ErrorRate
-from labledger.runner.events import Listener, event
-from labledger.runner.holds import Hold
+from labledger.runner.events import Listener, run_event
+from labledger.runner.holds import DispatchPause
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.pruning import Pruning
 from labledger.trial import disks, traces
@@ -26,105 +31,111 @@ from labledger.trial.contract import TrialSpec
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What became of a slot, as far as it matters to what is dispatched next."""
+    """How a slot ended, as far as later dispatches depend on it."""
 
     variant_id: str
     status: SlotStatus
 
 
 @dataclass(slots=True)
-class Bookkeeper:
-    """The coordinator's hand in the ledger. Owns the writer.
-
-    Where the ledger's disk turns out to be full, nothing is lost: dispatch is held back, and what
-    could not be written is to be written later.
-    """
+class CommitQueue:
+    """The finished slots of a run that are not committed yet. Owns the ledger's writer."""
 
     lease: Lease
     writer: LedgerWriter
     mirrors: MirrorWriter
-    mend_mirrors: Callable[[], None]
-    """Brings the mirrors to where the ledger is."""
+    repair_mirrors: Callable[[], None]
+    """Appends to the mirrors everything that is committed and missing in them."""
     pruning: Pruning
     error_rate: ErrorRate
     budget: Budget
     staged: dict[int, Ending | None]
-    """What each final result that is staged comes to, by `schedule_idx`; None where an earlier
-    coordinator staged it."""
-    disk: Hold
+    """The ending of each staged final result by `schedule_idx`; None if an earlier coordinator
+    staged it."""
+    disk_pause: DispatchPause
     next_idx: int
     """The slot to commit next: all before it are committed."""
     heartbeat: Heartbeat
-    tell: Listener
+    emit: Listener
     _skipped: dict[int, str] = field(default_factory=dict)
+    """The reason for each slot that is to be committed as not run."""
     _unwritten: set[tuple[int, int]] = field(default_factory=set)
-    """Slot and attempt of results that are counted, and not written yet."""
-    _noted_idx: int = -1
+    """Slot and attempt of results that are counted but not written yet."""
+    _counted_idx: int = -1
     """The last slot whose ending is counted."""
-    _behind: bool = False
-    """True when the mirrors lack something that is committed."""
+    _mirrors_pending: bool = False
+    """True if the mirrors lack something that is committed."""
 
-    def note(self, result: TrialResult, *, final: bool) -> None:
-        """Count a result before it is written, so that what is dispatched with it heeds it.
+    def count(self, result: TrialResult, *, final: bool) -> None:
+        """Count a result before it is written, so that dispatches written with it respect it.
 
-        It is counted once, however often writing it fails.
+        Each result is counted once, however often writing it fails. `final` is False if another
+        attempt follows.
         """
         key = result.schedule_idx, result.attempt
         if key not in self._unwritten:
             self._unwritten.add(key)
-            self.budget.note(result)
+            self.budget.add(result)
         if final and result.schedule_idx == self.next_idx:
-            self._note_ending(Ending(result.ids.variant_id, result.status))
+            self._count_ending(Ending(result.ids.variant_id, result.status))
 
-    def note_next(self) -> bool:
-        """Count the slot to commit next before it is committed; False where too little is known."""
+    def count_next(self) -> bool:
+        """Count the slot to commit next before it is committed.
+
+        Return False if its ending is not known, because an earlier coordinator staged it.
+        """
         ending = self.staged.get(self.next_idx)
         if ending is not None:
-            self._note_ending(ending)
+            self._count_ending(ending)
         return ending is not None or self.next_idx in self._skipped
 
-    def _note_ending(self, ending: Ending) -> None:
-        if self._noted_idx < self.next_idx:
-            self._noted_idx = self.next_idx
-            self.pruning.note(ending.variant_id, ending.status)
-            self.error_rate.note(ending.status)
+    def _count_ending(self, ending: Ending) -> None:
+        if self._counted_idx < self.next_idx:
+            self._counted_idx = self.next_idx
+            self.pruning.count(ending.variant_id, ending.status)
+            self.error_rate.count(ending.status)
 
-    def journal(self, specs: Sequence[TrialSpec]) -> bool:
-        """Note durably that these containers may exist from now on; False where that fails."""
-        with self._room_needed():
+    def journal_dispatches(self, specs: Sequence[TrialSpec]) -> bool:
+        """Record durably that these containers may exist from now on.
+
+        Return False if the ledger's disk is full.
+        """
+        with self._pause_if_disk_full():
             if specs:
                 self.writer.journal_dispatch(self.lease, _dispatches(specs))
             return True
         return False
 
-    def keep(self, result: TrialResult, specs: Sequence[TrialSpec] = (), *, final: bool) -> bool:
-        """Make a result durable: published where it is its turn, staged otherwise.
+    def commit_or_stage(
+        self, result: TrialResult, specs: Sequence[TrialSpec] = (), *, final: bool
+    ) -> bool:
+        """Make a result durable: commit it if it is its slot's turn, else stage it.
 
-        The dispatch of `specs` is journaled in the same transaction. False where that could not be
-        done. `final` is False where another attempt follows.
+        The dispatches of `specs` are journaled in the same transaction. `final` is False if
+        another attempt follows. Return False if the ledger's disk is full.
         """
         idx = result.schedule_idx
-        with self._room_needed():
+        with self._pause_if_disk_full():
             if final and idx == self.next_idx:
-                faults.reached("before_commit", idx)
+                faults.fault_point("before_commit", idx)
                 records = self.writer.commit_result(self.lease, result, _dispatches(specs))
-                self._written(result, will_retry=False)
-                self._published(records)
+                self._after_write(result, will_retry=False)
+                self._after_commit(records)
                 return True
-            faults.reached("before_stage", idx)
+            faults.fault_point("before_stage", idx)
             self.writer.stage(self.lease, result, final=final, dispatches=_dispatches(specs))
-            faults.reached("after_stage", idx)
-            self._written(result, will_retry=not final)
+            faults.fault_point("after_stage", idx)
+            self._after_write(result, will_retry=not final)
             if final:
                 self.staged[idx] = Ending(result.ids.variant_id, result.status)
             return True
         return False
 
-    def _written(self, result: TrialResult, *, will_retry: bool) -> None:
-        self.note(result, final=not will_retry)
+    def _after_write(self, result: TrialResult, *, will_retry: bool) -> None:
+        self.count(result, final=not will_retry)
         self._unwritten.discard((result.schedule_idx, result.attempt))
-        self.tell(
-            event(
+        self.emit(
+            run_event(
                 "trial_finished",
                 schedule_idx=result.schedule_idx,
                 **result.ids.as_json(),
@@ -138,39 +149,39 @@ class Bookkeeper:
             )
         )
 
-    def trouble(self) -> Stop | None:
-        """Why no more should be dispatched, by what has been kept so far."""
-        if (message := self.error_rate.trouble()) is not None:
+    def stop_cause(self) -> Stop | None:
+        """Return why the run should stop dispatching, by the results counted so far, or None."""
+        if (message := self.error_rate.stop_cause()) is not None:
             return Stop(StopCause.ERROR_RATE, message)
-        if self.budget.used_up():
+        if self.budget.exhausted():
             return Stop(StopCause.BUDGET, self.budget.message())
         return None
 
     @property
-    def is_spent(self) -> bool:
-        return bool(self.budget.used_up())
+    def budget_exhausted(self) -> bool:
+        return bool(self.budget.exhausted())
 
-    def skip(self, schedule_idx: int, reason: str) -> None:
-        """Have a slot committed as not run, when its turn comes."""
+    def skip_slot(self, schedule_idx: int, reason: str) -> None:
+        """Have a slot committed as not run when its turn comes."""
         self._skipped[schedule_idx] = reason
 
     @property
     def is_ready(self) -> bool:
-        """True while the turn of a slot has come that can be committed."""
+        """Whether the slot whose turn it is can be committed."""
         return self.next_idx in self.staged or self.next_idx in self._skipped
 
     def commit_ready(self) -> None:
-        """Commit every slot whose turn has come."""
+        """Commit every slot that is ready, in schedule order."""
         while self.is_ready and self.commit_next():
             pass
 
     def commit_next(self, specs: Sequence[TrialSpec] = ()) -> bool:
-        """Commit the slot whose turn has come, and journal the dispatch of `specs` with it.
+        """Commit the slot whose turn it is, and journal the dispatches of `specs` with it.
 
-        False where that could not be done.
+        Return False if the ledger's disk is full.
         """
         idx = self.next_idx
-        with self._room_needed():
+        with self._pause_if_disk_full():
             dispatches = _dispatches(specs)
             if idx in self.staged:
                 records = self.writer.commit_staged(self.lease, idx, dispatches)
@@ -179,20 +190,20 @@ class Bookkeeper:
                 reason, status = self._skipped[idx], SlotStatus.SKIPPED_PRUNED
                 records = self.writer.commit_unexecuted(self.lease, idx, status, reason, dispatches)
                 del self._skipped[idx]
-            self._published(records)
+            self._after_commit(records)
             return True
         return False
 
-    def _published(self, records: SlotRecords) -> None:
-        faults.reached("after_commit", records.schedule_idx)
-        self._note_ending(Ending(records.variant_id, records.status))
+    def _after_commit(self, records: SlotRecords) -> None:
+        faults.fault_point("after_commit", records.schedule_idx)
+        self._count_ending(Ending(records.variant_id, records.status))
         self.next_idx = records.schedule_idx + 1
-        self.renew()
-        self._mirror(records)
+        self.renew_lease()
+        self._append_to_mirrors(records)
         if not isinstance(records.events, tuple):
             self.writer.delete_event_files(self.lease.run_id, self.next_idx)
-        self.tell(
-            event(
+        self.emit(
+            run_event(
                 "slot_committed",
                 schedule_idx=records.schedule_idx,
                 variant_id=records.variant_id,
@@ -203,45 +214,45 @@ class Bookkeeper:
             )
         )
 
-    def _mirror(self, records: SlotRecords) -> None:
-        """Append to the mirrors; where they cannot follow now, they catch up later."""
+    def _append_to_mirrors(self, records: SlotRecords) -> None:
+        """Append to the mirrors. If that fails, warn once and append at the next commit."""
         try:
-            if self._behind:
-                self.catch_up()
+            if self._mirrors_pending:
+                self.append_pending_mirrors()
             else:
                 self.mirrors.append(records)
         except LedgerError as error:
-            if not self._behind:
-                message = f"{error.message}; the run goes on, and the mirror catches up when it can"
-                self.tell(event("warning", message=message))
-            self._behind = True
+            if not self._mirrors_pending:
+                message = f"{error.message}; the run continues and appends to the mirror later"
+                self.emit(run_event("warning", message=message))
+            self._mirrors_pending = True
 
-    def catch_up(self) -> None:
-        """Bring the mirrors to where the ledger is. Raises `LedgerError` where that fails."""
-        if self._behind:
-            self.mend_mirrors()
-            self._behind = False
+    def append_pending_mirrors(self) -> None:
+        """Append what the mirrors lack. Raises `LedgerError` if that fails."""
+        if self._mirrors_pending:
+            self.repair_mirrors()
+            self._mirrors_pending = False
 
-    def renew(self) -> None:
-        """Keep the lease, however long a row of commits is."""
-        with self._room_needed():
-            self.heartbeat.beat()
+    def renew_lease(self) -> None:
+        """Renew the lease if it is due. Called between commits, so that a long series keeps it."""
+        with self._pause_if_disk_full():
+            self.heartbeat.renew_if_due()
 
     @contextmanager
-    def _room_needed(self) -> Iterator[None]:
-        """Where the ledger's disk is full, hold dispatch back until it is not."""
-        place = self.writer.path.parent
-        # The ledger's log may be emptied with any write.
-        disks.check_disks([place])
+    def _pause_if_disk_full(self) -> Iterator[None]:
+        """Suppress `LedgerDiskFull` and pause dispatch until the ledger's disk has space again."""
+        folder = self.writer.path.parent
+        # Any write may checkpoint the write-ahead log, which needs space too.
+        disks.check_disks([folder])
         try:
             yield
-        except LedgerFull as error:
-            disks.record_full(place)
-            self.disk.begin(error.message)
+        except LedgerDiskFull as error:
+            disks.record_full(folder)
+            self.disk_pause.begin(error.message)
 
 
 def _dispatches(specs: Sequence[TrialSpec]) -> list[Dispatch]:
-    """What is to be journaled of these trials, once each new one is marked as not started."""
+    """Mark each new attempt as not started, and return the journal entries of all attempts."""
     for spec in specs:
         if not spec.container_may_exist:
             traces.mark_not_started(spec.folder)

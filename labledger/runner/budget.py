@@ -1,7 +1,8 @@
-"""`--budget-usd` and `--budget-tokens`: stops dispatching when what is known to be spent is enough.
+"""`--budget-usd` and `--budget-tokens`: stops dispatching once a run has spent its budget.
 
-What a trial cost is what the experiment's metrics of the ids `cost_usd`, `tokens_in` and
-`tokens_out` say of it. The limits are the run's own: the ledger has them, whoever goes on.
+The cost of a trial is the value of the experiment's metrics with the ids `cost_usd`, `tokens_in`
+and `tokens_out`. The limits belong to the run, not to the command: the ledger stores them, and
+every later coordinator applies them. Used by the commit queue and the session.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from labledger.ledger.model import SPENT_METRICS, RunInfo, Spent
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.spending import OPTIONS, UNITS, amounts, used_up
 from labledger.records import JsonObject, TrialResult
-from labledger.runner.events import Listener, event
+from labledger.runner.events import Listener, run_event
 
 
 @dataclass(slots=True)
@@ -24,9 +25,9 @@ class Budget:
     """What a run may spend, and what it has spent."""
 
     limits: Mapping[str, float]
-    """By kind: `cost_usd`, `tokens`; a kind that is not here has no limit."""
+    """By kind: `cost_usd`, `tokens`. A kind that is missing has no limit."""
     spent: dict[str, Spent]
-    """Empty of a regrading: its trials repeat what they said when their agents ran."""
+    """By kind. Empty for a regrading: its agents were paid for by the run that it regrades."""
     tell: Listener
     _warned: set[str] = field(default_factory=set)
     _at_stop: Mapping[str, Spent] = field(default_factory=dict)
@@ -34,52 +35,52 @@ class Budget:
 
     @classmethod
     def of(cls, run: RunInfo, reader: LedgerReader, tell: Listener) -> Self:
-        """The run's budget, with all counted that earlier coordinators made durable."""
+        """Return the run's budget, counting every result that is durable already."""
         if run.regrades is not None:
             return cls({}, {}, tell)
         return cls(run.budget, reader.spent_so_far(run.run_id), tell)
 
-    def note(self, result: TrialResult) -> None:
-        """Take an attempt into account that was just made durable."""
+    def add(self, result: TrialResult) -> None:
+        """Add what an attempt spent. Emit a warning if it did not report a limited kind."""
         for kind, amount in self.amounts(result).items():
             self.spent[kind] = self.spent[kind].plus(amount)
             if amount is None and kind in self.limits and kind not in self._warned:
                 self._warned.add(kind)
                 message = (
-                    f"slot {result.schedule_idx} does not say its {kind}: "
+                    f"slot {result.schedule_idx} does not report its {kind}: "
                     f"{OPTIONS[kind]} counts only trials that do"
                 )
-                self.tell(event("warning", message=message))
+                self.tell(run_event("warning", message=message))
 
     def amounts(self, result: TrialResult) -> dict[str, float | None]:
-        """What an attempt spent of each kind, as far as it is known."""
+        """Return what an attempt spent of each kind, None where it did not report it."""
         return amounts(result) if self.spent else {}
 
-    def used_up(self) -> tuple[str, ...]:
-        """The kinds of which nothing is left."""
+    def exhausted(self) -> tuple[str, ...]:
+        """Return the kinds of which nothing is left."""
         return used_up(self.limits, self.spent)
 
     def stop(self, in_flight: int) -> None:
-        """Take note that nothing more is started, and tell what may still come.
+        """Record that dispatch has stopped, and emit `budget_spent` once for each exhausted kind.
 
-        `in_flight` is the largest number of trials that run now: they finish, and are paid for.
+        `in_flight` is the largest number of trials that may be running: they finish and still cost.
         """
         if self._at_stop:
             return
         self._at_stop = dict(self.spent)
-        for kind in self.used_up():
+        for kind in self.exhausted():
             self.tell(
-                event(
+                run_event(
                     "budget_spent",
                     budget=kind,
                     limit=self.limits[kind],
                     spent=self.spent[kind].as_json(),
                     in_flight=in_flight,
-                    message=self._stopping(kind, in_flight),
+                    message=self._stop_message(kind, in_flight),
                 )
             )
 
-    def _stopping(self, kind: str, in_flight: int) -> str:
+    def _stop_message(self, kind: str, in_flight: int) -> str:
         spent = self.spent[kind]
         message = f"{_of_limit(spent, kind, self.limits[kind])}: nothing more is started"
         if not in_flight:
@@ -92,16 +93,16 @@ class Budget:
         return message
 
     def message(self) -> str:
-        """Why the run stopped, by what is spent now; empty while there is something left."""
-        for kind in self.used_up():
+        """Return why the run stopped, by what is spent now; empty while there is something left."""
+        for kind in self.exhausted():
             spent, before = self.spent[kind], self._at_stop.get(kind)
             message = _of_limit(spent, kind, self.limits[kind])
             if before is not None and spent.total > before.total:
                 late = spent.total - before.total
                 message += f", {late:,.10g} of them by trials in flight when the budget was spent"
             if spent.unknown:
-                message += f"; {_trials(spent.unknown)} did not say theirs"
-            return f"{message}; resume with a larger {OPTIONS[kind]} to go on"
+                message += f"; {_trials(spent.unknown)} did not report theirs"
+            return f"{message}; resume with a larger {OPTIONS[kind]} to continue"
         return ""
 
 
@@ -114,9 +115,9 @@ def _trials(count: int) -> str:
 
 
 def check_limits(document: JsonObject, limits: Mapping[str, float]) -> None:
-    """Raise `InvalidInput` for a limit on what a resolved experiment does not measure.
+    """Raise `InvalidInput` for a negative limit, or one on something that is not measured.
 
-    And for one below 0. An infinite limit is none.
+    An infinite limit means no limit.
     """
     measured = {metric["id"] for metric in document["metrics"]}
     problems = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from labledger.errors import Exit
 from labledger.records import JsonObject
-from labledger.runner.room import Room
+from labledger.runner.room import DiskSpace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Check:
         }
 
 
-def check_room(room: Room) -> Check:
+def check_room(disk_space: DiskSpace) -> Check:
     """Whether there is room for a run."""
-    shortage = room.shortage()
+    shortage = disk_space.find_shortage()
     return Check(
         "disk",
-        shortage or room.report(),
+        shortage or disk_space.report(),
         ok=shortage is None,
         hint="make room, choose another --lab-dir, or lower --min-free",
     )

@@ -9,7 +9,7 @@ from labledger import clock
 from labledger.errors import RunNotFound
 from labledger.ledger.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 from labledger.runner.lease import holder_is_dead
 from labledger.runner.recovery import is_durable
 from labledger.trial import traces
@@ -34,7 +34,7 @@ class Found:
 
 
 def clean(
-    lab: Lab, run_id: str | None = None, *, dry_run: bool = False, unfinished: bool = False
+    lab: LabFolder, run_id: str | None = None, *, dry_run: bool = False, unfinished: bool = False
 ) -> list[Found]:
     """Remove this ledger's containers that belong to no live run and hold nothing that counts.
 

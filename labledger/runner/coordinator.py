@@ -1,10 +1,10 @@
-"""The coordinator: dispatches slots in order, and commits each in its turn, one transaction each.
+"""The coordinator: dispatches the slots of a run in schedule order, and commits each in its turn.
 
-It does one thing at a time, and fills the places that are free each time: what is dispatched next
-is journaled in the transaction of the result that made room for it.
+It is a single thread. Each round takes one result, commits a few slots and dispatches into the free
+capacity; what is dispatched is journaled in the transaction of the result that made room for it.
 
-It may die at any line. What it had dispatched goes on without it, and the next coordinator finds
-every trial again: committed, staged, or in its container.
+It may die at any line. The containers that it started continue without it, and the next
+coordinator finds every trial again: committed, staged, or in its container.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
+from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
 from labledger.ledger.model import RunInfo, Stop
 from labledger.records import NOT_STARTED, JsonObject, StopCause, TrialResult
-from labledger.runner.bookkeeping import Bookkeeper
-from labledger.runner.events import Listener, event
-from labledger.runner.executors import LocalTrials, taken
-from labledger.runner.holds import REFUSALS, Holds
-from labledger.runner.keeping import Keep
+from labledger.runner.bookkeeping import CommitQueue
+from labledger.runner.events import Listener, run_event
+from labledger.runner.executors import LocalExecutor, drain
+from labledger.runner.holds import REFUSALS, DispatchPauses
+from labledger.runner.keeping import FolderRetention
 from labledger.runner.running import RunningTrials
 from labledger.runner.slots import SlotQueue
 from labledger.runner.stopping import StopRequest
@@ -37,202 +37,212 @@ from labledger.trial.regrading import is_carried_over
 from labledger.trial.uncollected import OutputUnreadable
 
 _POLL_S = 0.25
-_MOST_AT_ONCE = 256
-"""How many trials are journaled in one transaction, so that the first need not wait for the last.
+_MAX_DISPATCHES_PER_ROUND = 256
+"""How many dispatches are journaled in one transaction. Limited so that the first of them starts
+without waiting for the last.
 """
-_MOST_REMOVING = 2
-"""How many times as many trials may await their removal as may be in hand: their folders fill the
-disk, and no faster than they are removed."""
-_COMMITS_A_RESULT = 4
-"""How many slots that waited for their turn are committed for each result that is taken: the fewer
-wait, the more results are committed without being staged first.
+_MAX_REMOVALS_PER_CAPACITY = 2
+"""How many trials may await removal, as a multiple of the executor's capacity. Dispatch waits
+beyond that: trial folders would fill the disk faster than they are removed."""
+_COMMITS_PER_RESULT = 4
+"""How many waiting slots are committed for each result that is taken. The fewer slots wait, the
+more results are committed without being staged first.
 """
-_STOPPED = "a second Ctrl-C ended its container; its agent had begun"
+_CANCELLED = "a second Ctrl-C killed its container; its agent had begun"
 
 
 @dataclass(slots=True)
 class Coordinator:
-    """Runs what is left of one run. Owns the writer while it does."""
+    """Runs the uncommitted slots of one run."""
 
     run: RunInfo
-    books: Bookkeeper
-    queue: SlotQueue
-    trials: LocalTrials
+    commit_queue: CommitQueue
+    slot_queue: SlotQueue
+    executor: LocalExecutor
     retry: JsonObject
     """`max_attempts` and `retry_on`, as resolved."""
-    holds: Holds
-    keep: Keep
-    stop: StopRequest
-    tell: Listener
-    trouble: Stop | None = None
-    """Why nothing more is dispatched, where that was not asked for."""
+    pauses: DispatchPauses
+    keep: FolderRetention
+    stop_request: StopRequest
+    emit: Listener
+    stop_cause: Stop | None = None
+    """Why nothing more is dispatched, unless a stop request is the reason."""
     _running: RunningTrials = field(default_factory=RunningTrials)
-    _discarded: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
-    """Removals that have ended; each tells of its end itself."""
+    _removed: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
+    """Removals that have ended and are not counted yet. Each puts itself here."""
     _removing: int = 0
-    """How many removals have not ended, or were not told of."""
-    _lost: set[tuple[int, int]] = field(default_factory=set)
-    """Slot and attempt of trials without a result yet; they are journalled already."""
-    _exhausted: bool = False
-    _heeded: int = 0
-    """The level of the stop request that was told of."""
+    """How many removals have not ended, or are not counted as ended yet."""
+    _journaled: set[tuple[int, int]] = field(default_factory=set)
+    """Slot and attempt of requeued trials, whose dispatch is in the journal already."""
+    _schedule_exhausted: bool = False
+    _announced_level: int = 0
+    """The level of the stop request for which `stopping` was emitted."""
     _warned: set[str] = field(default_factory=set)
-    _ticked: float = 0.0
+    _last_tick: float = 0.0
 
     def execute(self) -> bool:
-        """Run until every slot is committed or the run is stopped. True when all are committed."""
+        """Run until every slot is committed or the run stops. Return True if all are committed."""
         try:
-            self.books.renew()
-            self.books.commit_ready()
-            self._look_for_trouble(self.books.trouble)
+            self.commit_queue.renew_lease()
+            self.commit_queue.commit_ready()
+            self._update_stop_cause(self.commit_queue.stop_cause)
             while self._advance():
                 pass
         except BaseException:
-            # The containers are left to whoever goes on with the run.
-            self.trials.abandon()
+            # The containers are left to the coordinator that continues the run.
+            self.executor.abandon()
             raise
         finally:
-            self.trials.shutdown()
-        self._reap_discards()
-        return self.books.next_idx == self.run.total_slots
+            self.executor.shutdown()
+        self._count_removals()
+        return self.commit_queue.next_idx == self.run.total_slots
 
     def _advance(self) -> bool:
-        """Take one result, commit a few slots, fill the places; or wait. False at the run's end."""
-        self._heed_stop()
-        advanced = self._take_next()
-        for _ in range(_COMMITS_A_RESULT):
+        """Take one result, commit a few slots and dispatch, or wait. Return False at the end."""
+        self._apply_stop_request()
+        advanced = self._take_result()
+        for _ in range(_COMMITS_PER_RESULT):
             if not self._commit_next():
                 break
             advanced = True
-        self._look_around()
+        self._do_housekeeping()
         advanced = self._dispatch() or advanced
         if advanced:
-            if time.monotonic() - self._ticked > _POLL_S:
+            if time.monotonic() - self._last_tick > _POLL_S:
                 self._tick()
             return True
-        if not (self._running or self._removing) and (self._stopping or not self.holds.last):
+        if not (self._running or self._removing) and (self._stopping or not self.pauses.active):
             return False
-        self._kill_if_asked()
+        self._kill_if_requested()
         self._tick()
         if self._running:
             self._running.wait(_POLL_S)
         else:
-            self._await_discard(_POLL_S)
+            self._wait_for_removal(_POLL_S)
         return True
 
     # -- dispatching
 
     def _dispatch(self) -> bool:
-        """Fill the places that are still free.
+        """Dispatch into the free capacity.
 
-        True where something was dispatched, or can be committed now.
+        Return True if something was dispatched, or if a slot has become ready to commit.
         """
-        was_ready = self.books.is_ready
+        was_ready = self.commit_queue.is_ready
         specs = self._choose()
         if not specs:
-            return self.books.is_ready and not was_ready
-        return self._dispatch_with(self.books.journal, specs)
+            return self.commit_queue.is_ready and not was_ready
+        return self._dispatch_with(self.commit_queue.journal_dispatches, specs)
 
     def _dispatch_with(
         self, write: Callable[[list[TrialSpec]], bool], specs: list[TrialSpec]
     ) -> bool:
-        """Have `write` journal these trials, with what else it writes, and start them then.
+        """Call `write`, which journals these trials in its transaction, and then start them.
 
-        False where nothing was written; they are dispatched another time.
+        Return False if nothing was written; the trials are requeued.
         """
-        if not write([spec for spec in specs if _key(spec) not in self._lost]):
+        if not write([spec for spec in specs if _key(spec) not in self._journaled]):
             for spec in specs:
-                self.queue.again(spec)
+                self.slot_queue.requeue(spec)
             return False
-        if self._stopping and not self._only_collects:
-            # Asked for meanwhile: they are journaled, and whoever resumes the run starts them.
+        if self._stopping and not self._only_collects_started:
+            # The stop was requested meanwhile. The trials are journaled: a resume starts them.
             return True
-        self.holds.dispatched(len(specs))
+        self.pauses.record_dispatches(len(specs))
         for spec in specs:
-            self._running.add(self.trials.submit(spec), spec)
-            self.tell(event("slot_dispatched", **_about(spec)))
+            self._running.add(self.executor.submit(spec), spec)
+            self.emit(run_event("slot_dispatched", **_identity(spec)))
         return True
 
     def _choose(self) -> list[TrialSpec]:
-        """What to dispatch next, no more than there are places for."""
-        self._look_for_trouble(self.books.trouble)
-        fills = not self._stopping or self._only_collects
-        wanted = self.trials.capacity - len(self._running) if fills else 0
-        wanted = min(wanted, _MOST_REMOVING * self.trials.capacity - self._removing)
-        allowed = min(self.holds.allowance(wanted), _MOST_AT_ONCE) if wanted > 0 else 0
+        """Return the trials to dispatch next, no more than there is capacity for."""
+        self._update_stop_cause(self.commit_queue.stop_cause)
+        dispatches = not self._stopping or self._only_collects_started
+        capacity = self.executor.capacity
+        wanted = capacity - len(self._running) if dispatches else 0
+        wanted = min(wanted, _MAX_REMOVALS_PER_CAPACITY * capacity - self._removing)
+        allowed = self.pauses.allowed_dispatches(wanted) if wanted > 0 else 0
+        allowed = min(allowed, _MAX_DISPATCHES_PER_ROUND)
         specs: list[TrialSpec] = []
         while len(specs) < allowed and (spec := self._next_spec()) is not None:
             specs.append(spec)
         return specs
 
-    def _choose_beside(self) -> list[TrialSpec]:
-        """The same, beside a result that is about to be written, where that takes no time."""
-        return [] if self._only_collects else self._choose()
+    def _choose_with_result(self) -> list[TrialSpec]:
+        """Return the trials to journal in the transaction of a result.
+
+        None if only started trials are collected: finding them asks the engine, which takes time.
+        """
+        return [] if self._only_collects_started else self._choose()
 
     def _next_spec(self) -> TrialSpec | None:
-        """What to dispatch next: slots begun before new ones, unless the engine refuses those."""
-        if self._only_collects:
-            return self._next_paid()
-        if self.holds.refusals.lasts:
-            return self._next_fresh() or self.queue.next_last()
-        return self.queue.next_again() or self._next_fresh() or self.queue.next_last()
+        """Return the next trial: requeued ones before new ones, unless the engine refuses them."""
+        if self._only_collects_started:
+            return self._next_started()
+        if self.pauses.refusals.active:
+            return self._next_new() or self.slot_queue.next_deferred()
+        requeued = self.slot_queue.next_requeued()
+        return requeued or self._next_new() or self.slot_queue.next_deferred()
 
-    def _next_paid(self) -> TrialSpec | None:
-        """The next trial whose container an earlier coordinator started."""
-        while (spec := self.queue.next_again() or self._next_fresh()) is not None:
+    def _next_started(self) -> TrialSpec | None:
+        """Return the next trial whose container an earlier coordinator started."""
+        while (spec := self.slot_queue.next_requeued() or self._next_new()) is not None:
             if spec.container_may_exist and _has_started(spec):
                 return spec
         return None
 
-    def _next_fresh(self) -> TrialSpec | None:
-        """The next slot that needs a trial; staged and pruned slots need none.
+    def _next_new(self) -> TrialSpec | None:
+        """Return the next slot that needs a trial. Staged and pruned slots need none.
 
-        None also as soon as one that needs none can be committed: that comes first.
+        Return None also as soon as a pruned slot is ready to commit: committing comes first.
         """
-        while not self._exhausted:
-            slot = self.queue.next_slot()
+        while not self._schedule_exhausted:
+            slot = self.slot_queue.next_slot()
             if slot is None:
-                self._exhausted = True
+                self._schedule_exhausted = True
                 return None
-            if slot.schedule_idx < self.books.next_idx or slot.schedule_idx in self.books.staged:
+            idx = slot.schedule_idx
+            if idx < self.commit_queue.next_idx or idx in self.commit_queue.staged:
                 continue
-            if self._only_collects and not self.queue.was_begun(slot):
+            if self._only_collects_started and not self.slot_queue.was_dispatched(slot):
                 continue
-            spec, why = None, self.queue.never_ran(slot)
-            if why is None:
-                spec = self.queue.spec(slot)
-                if self.books.pruning.is_pruned(slot.variant_id) and not spec.container_may_exist:
-                    why = self.books.pruning.reason(slot.variant_id)
-            if why is None:
+            spec, skip_reason = None, self.slot_queue.reason_never_run(slot)
+            if skip_reason is None:
+                spec = self.slot_queue.spec(slot)
+                pruning = self.commit_queue.pruning
+                if pruning.is_pruned(slot.variant_id) and not spec.container_may_exist:
+                    skip_reason = pruning.reason(slot.variant_id)
+            if skip_reason is None:
                 return spec
-            self.books.skip(slot.schedule_idx, why)
-            if self.books.is_ready:
+            self.commit_queue.skip_slot(idx, skip_reason)
+            if self.commit_queue.is_ready:
                 return None
         return None
 
     @property
     def _stopping(self) -> bool:
-        return self.stop.level > 0 or self.trouble is not None
+        return self.stop_request.level > 0 or self.stop_cause is not None
 
     @property
-    def _only_collects(self) -> bool:
-        """True where nothing is started for want of budget: what has been is paid for."""
-        return self.stop.level == 0 and self.trouble is not None and self.books.is_spent
+    def _only_collects_started(self) -> bool:
+        """Whether the budget is spent: nothing is started, and what was started is collected."""
+        no_request = self.stop_request.level == 0
+        return no_request and self.stop_cause is not None and self.commit_queue.budget_exhausted
 
-    def _heed_stop(self) -> None:
+    def _apply_stop_request(self) -> None:
         if self._stopping:
-            self.trials.close_gate()
-        while self._heeded < self.stop.level:
-            self._heeded += 1
-            self.tell(event("stopping", level=self._heeded))
-            self._kill_if_asked()
+            self.executor.stop_starting()
+        while self._announced_level < self.stop_request.level:
+            self._announced_level += 1
+            self.emit(run_event("stopping", level=self._announced_level))
+            self._kill_if_requested()
 
-    def _kill_if_asked(self) -> None:
-        """End every container, at the second Ctrl-C and ever again while nothing else happens.
+    def _kill_if_requested(self) -> None:
+        """Kill every container at level 2 of the stop request.
 
-        A trial may have passed the gate just before it was closed.
+        Repeated while the run ends: a trial may have been about to start its container.
         """
-        if self._heeded < 2 or not self.trials.may_start:
+        if self._announced_level < 2 or not self.executor.may_start:
             return
         for spec in self._running:
             try:
@@ -242,140 +252,142 @@ class Coordinator:
 
     # -- collecting
 
-    def _take_next(self) -> bool:
-        """Make the result of a trial that has ended durable. False where none has."""
+    def _take_result(self) -> bool:
+        """Handle the result of one trial that has ended. Return False if none has."""
         ended = self._running.take()
         if ended is not None:
-            self._take(*ended)
+            self._handle_result(*ended)
         return ended is not None
 
     def _commit_next(self) -> bool:
-        """Commit the next slot where its turn has come. False where that is not so, or failed."""
-        if not self.books.is_ready:
+        """Commit the next slot. Return False if it is not ready, or if writing failed."""
+        if not self.commit_queue.is_ready:
             return False
-        specs = self._choose_beside() if self.books.note_next() else []
-        return self._dispatch_with(self.books.commit_next, specs)
+        specs = self._choose_with_result() if self.commit_queue.count_next() else []
+        return self._dispatch_with(self.commit_queue.commit_next, specs)
 
-    def _look_around(self) -> None:
-        """What is looked after however much else there is to do."""
-        for spec, text in self.trials.noted():
-            self._tell_note(spec, text)
-        for spec in self.trials.paused():
-            self._warn_of_pause(spec)
-        self._reap_discards()
-        self.books.renew()
-        self.holds.started(self.trials.last_good)
-        self._look_for_trouble(self.holds.look)
+    def _do_housekeeping(self) -> None:
+        """Do what each round needs: warnings, removals, lease renewal, checks of pauses."""
+        for spec, reason in self.executor.restart_notices():
+            self._report_restart(spec, reason)
+        for spec in self.executor.paused_attempts():
+            self._warn_of_paused_container(spec)
+        self._count_removals()
+        self.commit_queue.renew_lease()
+        self.pauses.record_start(self.executor.last_good)
+        self._update_stop_cause(self.pauses.check)
 
     def _tick(self) -> None:
-        self._ticked = time.monotonic()
-        # Trials that run are to know when a disk was full, also where nothing is dispatched.
-        self.holds.allowance(0)
-        running, waiting = len(self._running), len(self.books.staged)
-        self.tell(event("tick", running=running, waiting=waiting, removing=self._removing))
+        self._last_tick = time.monotonic()
+        # Checks the disks also while nothing is dispatched: running trials need to know later
+        # whether a disk was full.
+        self.pauses.allowed_dispatches(0)
+        running, waiting = len(self._running), len(self.commit_queue.staged)
+        self.emit(run_event("tick", running=running, waiting=waiting, removing=self._removing))
 
-    def _look_for_trouble(self, look: Callable[[], Stop | None]) -> None:
-        """Stop dispatching for good where `look` gives a reason to; the first one found stands."""
-        if self.trouble is not None:
+    def _update_stop_cause(self, find_cause: Callable[[], Stop | None]) -> None:
+        """Stop dispatching for good if `find_cause` returns a cause. The first cause stays."""
+        if self.stop_cause is not None:
             return
-        self.trouble = look()
-        if self.trouble is not None and self.trouble.cause == StopCause.BUDGET:
-            self.books.budget.stop(in_flight=min(len(self._running), self.trials.width))
+        self.stop_cause = find_cause()
+        if self.stop_cause is not None and self.stop_cause.cause == StopCause.BUDGET:
+            in_flight = min(len(self._running), self.executor.width)
+            self.commit_queue.budget.stop(in_flight=in_flight)
 
-    def _take(self, future: Future[TrialResult], spec: TrialSpec) -> None:
+    def _handle_result(self, future: Future[TrialResult], spec: TrialSpec) -> None:
+        """Make a trial's result durable, or decide what an attempt without a result means."""
         try:
             result = future.result()
         except StartRefused:
             return
         except EngineUnavailable as error:
-            self.holds.engine.begin(error.message)
-            self._look_again(spec)
+            self.pauses.engine.begin(error.message)
+            self._requeue_uncollected(spec)
             return
-        except NoRoom as error:
-            self.holds.disk.begin(error.message)
-            self._look_again(spec)
+        except DiskFull as error:
+            self.pauses.disk.begin(error.message)
+            self._requeue_uncollected(spec)
             return
         except OutputUnreadable as error:
-            self.trouble = Stop(StopCause.UNCOLLECTED, error.message)
+            self.stop_cause = Stop(StopCause.UNCOLLECTED, error.message)
             self._warn(error.message)
             return
         if is_carried_over(spec):
-            # What it says of engine, disk or container was so when its agent ran.
-            self._keep(result, spec)
+            # Its reason describes the engine, disk or container at the time its agent ran.
+            self._store_result(result, spec)
             return
-        if self.stop.level > 1 and result.reason == CONTAINER_KILLED:
-            self._watch_discard(self.trials.withdraw(spec, _STOPPED))
+        if self.stop_request.level > 1 and result.reason == CONTAINER_KILLED:
+            self._watch_removal(self.executor.cancel(spec, _CANCELLED))
             return
         if result.reason == DISK_FULL:
-            self.holds.disk.begin(result.message or "")
+            self.pauses.disk.begin(result.message or "")
         has_run = result.reason not in NOT_STARTED
         if not has_run:
-            self.holds.refused(result.message or "")
-        if not has_run and self.holds.refusals.lasts:
-            self._look_again(spec)
-        elif self._keep(result, spec) and has_run:
-            self.holds.progressed()
+            self.pauses.record_refusal(result.message or "")
+        if not has_run and self.pauses.refusals.active:
+            self._requeue_uncollected(spec)
+        elif self._store_result(result, spec) and has_run:
+            self.pauses.record_progress()
 
-    def _look_again(self, spec: TrialSpec) -> None:
-        """Have a trial without a result looked for again: its container may live on."""
-        self._lost.add(_key(spec))
-        self.queue.again(spec)
+    def _requeue_uncollected(self, spec: TrialSpec) -> None:
+        """Queue an attempt without a result again: its container may still exist."""
+        self._journaled.add(_key(spec))
+        self.slot_queue.requeue(spec)
 
-    def _keep(self, result: TrialResult, spec: TrialSpec) -> bool:
-        """Make a result durable, and say whether that could be done."""
+    def _store_result(self, result: TrialResult, spec: TrialSpec) -> bool:
+        """Make a result durable. Return False if the ledger's disk is full."""
         retry = self.retry
-        for text in result.notes:
-            self._tell_note(spec, text)
-        again = result.status in retry["retry_on"] and result.attempt < retry["max_attempts"]
-        again = again and not is_carried_over(spec)
-        self.books.note(result, final=not again)
-        # A retry goes before what is new, and can follow only when this attempt is durable.
-        specs = [] if again else self._choose_beside()
-        if not self._dispatch_with(partial(self.books.keep, result, final=not again), specs):
-            # Its container is there still, to be collected again.
-            self._look_again(spec)
+        for reason in result.notes:
+            self._report_restart(spec, reason)
+        will_retry = result.status in retry["retry_on"] and result.attempt < retry["max_attempts"]
+        will_retry = will_retry and not is_carried_over(spec)
+        self.commit_queue.count(result, final=not will_retry)
+        # A retry goes before new slots, and may be queued only once this attempt is durable.
+        specs = [] if will_retry else self._choose_with_result()
+        write = partial(self.commit_queue.commit_or_stage, result, final=not will_retry)
+        if not self._dispatch_with(write, specs):
+            # Its container still exists, to be collected again.
+            self._requeue_uncollected(spec)
             return False
-        if again:
-            # What was refused may be its own fault or the engine's: others tell which.
+        if will_retry:
+            # A refusal may be the trial's fault or the engine's: other trials show which.
             others_first = REFUSALS if result.reason in NOT_STARTED else 0
-            self.queue.retry(spec, others_first=others_first)
-        self._discard(spec, keep_folder=self.keep.holds(result.status, result.verdict))
+            self.slot_queue.retry(spec, others_first=others_first)
+        keep_folder = self.keep.applies_to(result.status, result.verdict)
+        self._watch_removal(self.executor.remove(spec, keep_folder=keep_folder))
         return True
 
     # -- removing
 
-    def _discard(self, spec: TrialSpec, *, keep_folder: bool) -> None:
-        self._watch_discard(self.trials.discard(spec, keep_folder=keep_folder))
-
-    def _watch_discard(self, future: Future[None]) -> None:
+    def _watch_removal(self, future: Future[None]) -> None:
         self._removing += 1
-        future.add_done_callback(self._discarded.put)
+        future.add_done_callback(self._removed.put)
 
-    def _await_discard(self, timeout_s: float) -> None:
+    def _wait_for_removal(self, timeout_s: float) -> None:
         """Return when a removal has ended, after `timeout_s` at the latest."""
         try:
-            self._reap(self._discarded.get(timeout=timeout_s))
+            self._count_removal(self._removed.get(timeout=timeout_s))
         except Empty:
             return
 
-    def _reap_discards(self) -> None:
-        for future in taken(self._discarded):
-            self._reap(future)
+    def _count_removals(self) -> None:
+        for future in drain(self._removed):
+            self._count_removal(future)
 
-    def _reap(self, future: Future[None]) -> None:
-        """Tell of a removal where it failed; the sweep at the run's end tries again."""
+    def _count_removal(self, future: Future[None]) -> None:
+        """Count a removal that ended. Warn if it failed; the cleanup of the run tries again."""
         self._removing -= 1
         error = future.exception()
         if error is not None:
             self._warn(f"a trial was not cleaned up yet: {error}")
 
-    def _tell_note(self, spec: TrialSpec, reason: str) -> None:
-        """Tell that an attempt is begun anew, and why, once."""
+    def _report_restart(self, spec: TrialSpec, reason: str) -> None:
+        """Warn, once, that an attempt is run again, and why."""
         idx, attempt = _key(spec)
         message = f"slot {idx}, attempt {attempt}, is run again: {reason}"
         self._warn(message, schedule_idx=idx, attempt=attempt, reason=reason)
 
-    def _warn_of_pause(self, spec: TrialSpec) -> None:
+    def _warn_of_paused_container(self, spec: TrialSpec) -> None:
         idx, attempt = _key(spec)
         message = (
             f"slot {idx}, attempt {attempt}: its container is paused and holds its place until "
@@ -383,11 +395,11 @@ class Coordinator:
         )
         self._warn(message, schedule_idx=idx, attempt=attempt)
 
-    def _warn(self, message: str, **about: object) -> None:
-        """Tell of something wrong, once."""
+    def _warn(self, message: str, **fields: object) -> None:
+        """Emit a warning, each message once."""
         if message not in self._warned:
             self._warned.add(message)
-            self.tell(event("warning", message=message, **about))
+            self.emit(run_event("warning", message=message, **fields))
 
 
 def _has_started(spec: TrialSpec) -> bool:
@@ -402,5 +414,5 @@ def _key(spec: TrialSpec) -> tuple[int, int]:
     return spec.slot.schedule_idx, spec.attempt
 
 
-def _about(spec: TrialSpec) -> dict[str, object]:
+def _identity(spec: TrialSpec) -> dict[str, object]:
     return {"schedule_idx": spec.slot.schedule_idx, **spec.ids.as_json(), "attempt": spec.attempt}

@@ -15,13 +15,13 @@ from labledger.ledger.reader import LedgerReader
 from labledger.plurals import counted
 from labledger.records import JsonObject, RunStatus
 from labledger.runner.checks import Check, check_room
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 from labledger.runner.lease import holder_is_dead
-from labledger.runner.room import Room
+from labledger.runner.room import DiskSpace
 from labledger.trial.container import Engine
 
 
-def diagnose(lab: Lab) -> list[Check]:
+def diagnose(lab: LabFolder) -> list[Check]:
     """Everything worth knowing, the good and the bad."""
     python = f"labledger {__version__} on Python {platform.python_version()}"
     return [
@@ -32,13 +32,13 @@ def diagnose(lab: Lab) -> list[Check]:
     ]
 
 
-def _docker(lab: Lab) -> Iterator[Check]:
+def _docker(lab: LabFolder) -> Iterator[Check]:
     try:
         engine = Engine.connect()
         info = engine.info()
     except EngineUnavailable as error:
         yield Check("docker", error.message, ok=False, hint=error.hint)
-        yield check_room(Room.of(lab.standing, {}))
+        yield check_room(DiskSpace.of(lab.existing, {}))
         return
     yield Check(
         "docker",
@@ -46,7 +46,7 @@ def _docker(lab: Lab) -> Iterator[Check]:
         f"{info['NCPU']} processors, {info['MemTotal'] / 1e9:.1f} GB",
     )
     yield from _limits(info)
-    yield check_room(Room.of(lab.standing, info))
+    yield check_room(DiskSpace.of(lab.existing, info))
 
 
 def _limits(info: JsonObject) -> Iterator[Check]:
@@ -70,7 +70,7 @@ def _sqlite() -> Check:
     return Check("sqlite", risk, ok=False, hint="pip install pysqlite3", warning=True)
 
 
-def _ledger(lab: Lab) -> Iterator[Check]:
+def _ledger(lab: LabFolder) -> Iterator[Check]:
     try:
         migrate.check_current(lab.ledger)
     except LedgerMissing:
@@ -99,7 +99,7 @@ def _ledger(lab: Lab) -> Iterator[Check]:
             )
 
 
-def _old_files(lab: Lab) -> Check:
+def _old_files(lab: LabFolder) -> Check:
     used = sum(path.stat().st_size for path in lab.artifacts.rglob("*") if path.is_file())
     free = shutil.disk_usage(lab.root).free
     return Check("artifacts", f"{used / 1e6:.1f} MB of large artifacts; {free / 1e9:.1f} GB free")

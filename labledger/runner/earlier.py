@@ -1,4 +1,7 @@
-"""What the trials of a run left that is being regraded, slot by slot, from the ledger."""
+"""The stored trials of the run that a regrading grades again, read slot by slot from the ledger.
+
+Used by the slot queue of a regrading. Nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from labledger.trial.contract import StoredTrial
 _PREFIX = "artifact://sha256/"
 
 
-class EarlierTrials:
-    """Reads the committed trials of one run, for those that judge them again."""
+class StoredTrials:
+    """Reader of the committed trials of one run."""
 
     def __init__(self, reader: LedgerReader, run_id: str) -> None:
         self._reader = reader
@@ -22,17 +25,17 @@ class EarlierTrials:
 
     @classmethod
     def of_regrading(cls, reader: LedgerReader, run: RunInfo) -> Self | None:
-        """Those that `run` judges again; None where it is no regrading."""
+        """Return the trials that `run` grades again, or None if it is not a regrading."""
         regrades = run.regrades
         return None if regrades is None else cls(reader, regrades["run_id"])
 
-    def why_none(self, schedule_idx: int) -> str | None:
-        """Why a slot's trial was never run, where it was not."""
+    def reason_not_stored(self, schedule_idx: int) -> str | None:
+        """Return why a slot's trial was never run, or None if it was run."""
         records = self._records(schedule_idx)
         return None if records.trials else records.reason or records.status.value
 
     def trial(self, schedule_idx: int) -> StoredTrial:
-        """The trial of a slot that was run: its records, and the artifacts of its last attempt."""
+        """Return a stored trial: its records, and the small artifacts of its last attempt."""
         records = self._records(schedule_idx)
         (record,) = records.objects("trials")
         evidence = records.objects("evidence")[-1]

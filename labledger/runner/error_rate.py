@@ -1,4 +1,7 @@
-"""`--max-error-rate`: stops a run that mostly produces errors of setup, grader or machine."""
+"""`--max-error-rate`: stops a run in which too many slots end with an error.
+
+Counts setup, grader and infrastructure errors, which say nothing about an agent. Only slots that
+this coordinator committed are counted. Used by the commit queue."""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ _ERRORS = frozenset({SlotStatus.SETUP_ERROR, SlotStatus.GRADE_ERROR, SlotStatus.
 """Statuses that say nothing about an agent."""
 
 _AT_LEAST = 10
-"""A share of fewer slots says little."""
+"""The rate of fewer slots is not evaluated: it would say little."""
 
 
 OF_REGRADING = frozenset({SlotStatus.GRADE_ERROR})
-"""Those of a regrading: the others are of the run that it regrades, as they were."""
+"""The errors of a regrading. The others come unchanged from the run that it regrades."""
 
 
 @dataclass(slots=True)
@@ -22,18 +25,19 @@ class ErrorRate:
     """The share of errors among the slots that this coordinator committed after a trial."""
 
     limit: float | None
-    """The largest share that is put up with; None puts up with any."""
+    """The largest share allowed; None allows any."""
     counted: frozenset[SlotStatus] = _ERRORS
     committed: int = 0
     errors: int = 0
 
-    def note(self, status: SlotStatus) -> None:
+    def count(self, status: SlotStatus) -> None:
+        """Count a committed slot. Slots that were never run do not count."""
         if status is not SlotStatus.SKIPPED_PRUNED:
             self.committed += 1
             self.errors += status in self.counted
 
-    def trouble(self) -> str | None:
-        """Why to stop; None where the share is within the limit."""
+    def stop_cause(self) -> str | None:
+        """Return why the run should stop, or None while the share is within the limit."""
         if self.limit is None or self.committed < _AT_LEAST:
             return None
         share = self.errors / self.committed
@@ -43,5 +47,5 @@ class ErrorRate:
         return (
             f"{self.errors} of {self.committed} slots committed since this start "
             f"({share:.0%}) ended as {kinds}: more than "
-            f"--max-error-rate {self.limit:g}; mend the cause, or resume with a higher rate"
+            f"--max-error-rate {self.limit:g}; fix the cause, or resume with a higher rate"
         )

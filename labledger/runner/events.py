@@ -1,4 +1,8 @@
-"""What a running experiment tells whoever watches: small JSON objects, one for each event."""
+"""Run events: the small JSON objects that report a run's progress.
+
+They go to the listener of `RunOptions.on_event`; the command line's display and its `--json` stream
+are such listeners. An event only reports: nothing in a run depends on one.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,10 @@ Listener = Callable[[JsonObject], None]
 VERSION = 1
 
 
-def event(kind: str, **fields: Any) -> JsonObject:
-    """An event. Kinds and fields are listed in docs/reference/run-events.md."""
+def run_event(kind: str, **fields: Any) -> JsonObject:
+    """Return an event of a kind, with these fields. The documentation lists kinds and fields."""
     return {"event": kind, "version": VERSION, **fields}
 
 
-def ignore(_event: JsonObject) -> None:
-    """The listener of a caller who does not watch."""
+def ignore_events(_event: JsonObject) -> None:
+    """Do nothing: the listener of a caller that needs no events."""

@@ -13,7 +13,7 @@ from labledger.export import chain_file, mirrors
 from labledger.ledger import migrate, source
 from labledger.ledger.source import Source
 from labledger.ledger.writer import LedgerWriter
-from labledger.runner.lab import FOLDER, Lab
+from labledger.runner.lab import FOLDER, LabFolder
 from labledger.store import ArtifactStore
 
 
@@ -59,7 +59,7 @@ def _has_content(file: Path) -> bool:
 
 
 @contextmanager
-def open_place(lab: Lab, place: Place) -> Iterator[Source]:
+def open_place(lab: LabFolder, place: Place) -> Iterator[Source]:
     """Read the source, which stays as it is; mirrors are made into a ledger of their own first.
 
     Raises `InvalidInput` for the lab's own ledger, and `LedgerError` for what cannot be read.

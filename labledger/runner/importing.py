@@ -20,9 +20,9 @@ from labledger.ledger.source import Source
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.runner.import_source import locate, open_place
-from labledger.runner.lab import Lab
-from labledger.runner.lease import is_dead
-from labledger.runner.run_folder import make_run_folder
+from labledger.runner.lab import LabFolder
+from labledger.runner.lease import process_is_dead
+from labledger.runner.run_folder import create_run_folder
 from labledger.store import ArtifactStore
 
 _SHOWN = 10
@@ -50,7 +50,7 @@ class Imported:
 
 
 def import_runs(
-    lab: Lab,
+    lab: LabFolder,
     given: Path,
     run_ids: Sequence[str] = (),
     *,
@@ -69,7 +69,7 @@ def import_runs(
         place = locate(given)
         opened = stack.enter_context(open_place(lab, place))
         chosen = _choose(opened, run_ids or place.run_ids)
-        opened.refuse_live(chosen, is_dead)
+        opened.refuse_live(chosen, process_is_dead)
         _require_sound(opened, chosen)
         # A regrading comes after its root.
         chosen.sort(key=lambda run_id: opened.regrades(run_id) is not None)
@@ -114,7 +114,7 @@ def _require_sound(opened: Source, chosen: Sequence[str]) -> None:
         )
 
 
-def _compare(lab: Lab, opened: Source, chosen: Sequence[str]) -> list[History]:
+def _compare(lab: LabFolder, opened: Source, chosen: Sequence[str]) -> list[History]:
     """How each run stands to what is here. Raises where one that has grown is busy here."""
     with ExitStack() as stack:
         try:
@@ -124,7 +124,7 @@ def _compare(lab: Lab, opened: Source, chosen: Sequence[str]) -> list[History]:
         found = [histories.compare(opened.connection, target, run_id) for run_id in chosen]
         for history in found:
             if target is not None and history.standing is RunRelation.GROWN:
-                refuse_busy(target, history, clock.utc_now(), is_dead)
+                refuse_busy(target, history, clock.utc_now(), process_is_dead)
         return found
 
 
@@ -139,7 +139,7 @@ def _reading(path: Path) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _refuse_conflicts(lab: Lab, opened: Source, found: Sequence[History]) -> None:
+def _refuse_conflicts(lab: LabFolder, opened: Source, found: Sequence[History]) -> None:
     conflicts = [history for history in found if history.standing is RunRelation.CONFLICT]
     if conflicts:
         listed = [f"  {history.run_id}: {history.difference}" for history in conflicts[:_SHOWN]]
@@ -151,7 +151,7 @@ def _refuse_conflicts(lab: Lab, opened: Source, found: Sequence[History]) -> Non
         )
 
 
-def _require_roots(lab: Lab, opened: Source, chosen: Sequence[str]) -> None:
+def _require_roots(lab: LabFolder, opened: Source, chosen: Sequence[str]) -> None:
     """Raise `LedgerError` for a regrading whose root is not here and does not come with it."""
     for run_id in chosen:
         found = opened.regrades(run_id)
@@ -169,7 +169,7 @@ def _require_roots(lab: Lab, opened: Source, chosen: Sequence[str]) -> None:
             )
 
 
-def _require_artifacts(lab: Lab, opened: Source, found: Sequence[History]) -> None:
+def _require_artifacts(lab: LabFolder, opened: Source, found: Sequence[History]) -> None:
     """Raise `LedgerError` where a record refers to what is neither at hand nor here."""
     store = ArtifactStore(lab.artifacts)
     with ExitStack() as stack:
@@ -194,7 +194,7 @@ def _require_artifacts(lab: Lab, opened: Source, found: Sequence[History]) -> No
 
 
 def _bring_all(
-    lab: Lab,
+    lab: LabFolder,
     opened: Source,
     chosen: Sequence[str],
 ) -> Iterator[Imported]:
@@ -216,7 +216,7 @@ def _bring(writer: LedgerWriter, opened: Source, run_id: str) -> Imported:
     missing = 0
     if before.standing in (RunRelation.NEW, RunRelation.GROWN):
         missing = writer.bring_artifacts(opened, run_id, before.here)
-    return _imported(writer.bring_run(opened, run_id, is_dead), missing)
+    return _imported(writer.bring_run(opened, run_id, process_is_dead), missing)
 
 
 def _imported(history: History, missing: int = 0) -> Imported:
@@ -231,17 +231,17 @@ def _imported(history: History, missing: int = 0) -> Imported:
     )
 
 
-def _mirror(lab: Lab, reader: LedgerReader, run_id: str) -> None:
+def _mirror(lab: LabFolder, reader: LedgerReader, run_id: str) -> None:
     """Make the run's folder what the ledger makes of it, unless a coordinator does that."""
     run = reader.run(run_id)
-    if run.lease is not None and not is_dead(run.lease.owner):
+    if run.lease is not None and not process_is_dead(run.lease.owner):
         return
     folder = lab.run_folder(run_id)
     expected = summary.build_summary(reader, run_id)
     path = folder / summary.PATH
     if path.is_file() and path.read_bytes() == summary.summary_bytes(expected):
         return
-    make_run_folder(folder, run)
+    create_run_folder(folder, run)
     mirrors.rebuild_all(reader, run_id, folder)
     chain_file.write_chain(reader, run_id, folder / chain_file.PATH)
     # Last, for it says that the others are as far as the ledger.

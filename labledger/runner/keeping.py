@@ -1,4 +1,8 @@
-"""`--keep`: trial folders that stay when their results are in the ledger, to be looked into."""
+"""`--keep`: retention of trial folders after their results are in the ledger, for debugging.
+
+A retained folder moves to `kept/` in the run folder. It holds everything the container wrote,
+secrets included. Used by the executor and by the cleanup of a run.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +13,36 @@ from pathlib import Path
 from labledger.records import SlotStatus, Verdict
 
 FOLDER = "kept"
-"""Where they go in the run folder. They hold what the containers wrote, secrets included."""
+"""The folder for retained trial folders, in the run folder."""
 
 
-class Keep(StrEnum):
-    """Which trial folders stay."""
+class FolderRetention(StrEnum):
+    """Which trial folders are retained."""
 
     NONE = "none"
     FAILED = "failed"
     """Those of trials that did not complete, or did not pass."""
     ALL = "all"
 
-    def holds(self, status: SlotStatus | None, verdict: str | None) -> bool:
-        """True where the folder of such a trial stays; of None, little is known."""
-        if self is not Keep.FAILED:
-            return self is Keep.ALL
+    def applies_to(self, status: SlotStatus | None, verdict: str | None) -> bool:
+        """Return whether the folder of a trial that ended so is retained.
+
+        `status` is None for an attempt that was not committed.
+        """
+        if self is not FolderRetention.FAILED:
+            return self is FolderRetention.ALL
         return status is not SlotStatus.COMPLETED or verdict != Verdict.PASS
 
 
-def place_for(folder: Path) -> Path:
-    """Where a trial folder of a run goes to stay."""
-    return folder.parent.parent / FOLDER / folder.name
+def kept_folder(trial_folder: Path) -> Path:
+    """Return where a trial folder is moved if it is retained."""
+    return trial_folder.parent.parent / FOLDER / trial_folder.name
 
 
-def put_away(folder: Path) -> None:
-    """Move a trial folder to where it stays; one that is gone already is no error."""
-    place = place_for(folder)
-    place.parent.mkdir(mode=0o700, exist_ok=True)
-    if folder.exists():
-        shutil.rmtree(place, ignore_errors=True)
-        folder.rename(place)
+def move_to_kept(trial_folder: Path) -> None:
+    """Move a trial folder to `kept/`. Do nothing if it is gone already."""
+    target = kept_folder(trial_folder)
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    if trial_folder.exists():
+        shutil.rmtree(target, ignore_errors=True)
+        trial_folder.rename(target)

@@ -1,4 +1,8 @@
-"""The lab folder: where the ledger, the artifacts and the run folders lie."""
+"""The lab folder, which holds the ledger, the artifact store and the run folders.
+
+Every command finds it in the same way: an explicit path, `LABLEDGER_DIR`, or the nearest `.lab`
+folder upwards from the working directory. It is closed to other users of the machine.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,16 @@ VARIABLE = "LABLEDGER_DIR"
 
 
 @dataclass(frozen=True, slots=True)
-class Lab:
+class LabFolder:
     """The paths of one lab folder. Nothing in it exists until a run is created."""
 
     root: Path
 
     @classmethod
-    def find(cls, given: Path | str | None = None) -> Lab:
-        """The lab folder given, else the one `LABLEDGER_DIR` names, else the nearest upwards.
+    def find(cls, given: Path | str | None = None) -> LabFolder:
+        """Return the lab folder `given`, else `$LABLEDGER_DIR`, else the nearest `.lab` upwards.
 
-        Where there is none upwards, the one that would be made here.
+        If there is none upwards, return the one that would be created in the working directory.
         """
         if given is not None:
             return cls(Path(given).absolute())
@@ -35,8 +39,8 @@ class Lab:
         return cls(here / FOLDER)
 
     @property
-    def standing(self) -> Path:
-        """What is there of it: its root, or the nearest place above it."""
+    def existing(self) -> Path:
+        """The nearest existing path: the lab folder itself, or a folder above it."""
         return next(p for p in (self.root, *self.root.parents) if os.access(p, os.F_OK))
 
     @property
@@ -51,7 +55,7 @@ class Lab:
         return self.root / "runs" / run_id
 
     def create(self) -> None:
-        """Make the lab folder, closed to other users of this machine."""
+        """Create the lab folder, closed to other users of this machine."""
         make_folder(self.root)
         self.root.chmod(0o700)
         ignore = self.root / ".gitignore"

@@ -27,8 +27,8 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import RUN_ID, JsonObject, RunStatus
 from labledger.runner import environment
 from labledger.runner.budget import check_limits
-from labledger.runner.events import event
-from labledger.runner.lab import Lab
+from labledger.runner.events import run_event
+from labledger.runner.lab import LabFolder
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.preflight import Preflight, check_oci_runtime, preflight
 from labledger.runner.session import Session
@@ -45,13 +45,13 @@ def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> 
     """The checks before a run of `path`. Creates nothing."""
     experiment = resolve_experiment(path, options)
     values = environment.gather(options.env, options.env_files)
-    lab = Lab.find(options.lab_dir)
+    lab = LabFolder.find(options.lab_dir)
     return preflight(experiment, lab, values, pull=pull, min_free_bytes=options.min_free_bytes)
 
 
 def start_run(path: Path, options: RunOptions) -> RunOutcome:
     """Run an experiment to its end. Raises before anything exists where it cannot begin."""
-    lab = Lab.find(options.lab_dir)
+    lab = LabFolder.find(options.lab_dir)
     experiment = resolve_experiment(path, options)
     run_id = options.run_id or new_run_id(experiment.document["experiment"]["id"])
     _require_run_id(run_id)
@@ -67,7 +67,7 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     )
     for check in found.checks:
         if check.warning:
-            options.tell(event("warning", message=f"{check.detail} ({check.hint})"))
+            options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
     found.require()
     _refuse_existing(lab, run_id)
     lab.create()
@@ -80,28 +80,30 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
             ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
             experiment.slots(),
         )
-        return Session(lab, writer, store, run_id, values, options).execute()
+        return Session(lab, writer, store, run_id, values, options).run_session()
 
 
 def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
     """Go on with a run to the result that it would have had without the interruption."""
-    lab = Lab.find(options.lab_dir)
+    lab = LabFolder.find(options.lab_dir)
     store = ArtifactStore(lab.artifacts)
     values = environment.gather(options.env, options.env_files)
     with LedgerReader.open(lab.ledger) as reader:
         run = reader.run(run_id)
         if run.status is RunStatus.COMPLETED:
-            _tell_changes(run, reader.task_digests(run_id), options)
+            _warn_of_changes(run, reader.task_digests(run_id), options)
         else:
             if not options.frozen and run.regrades is None:
                 refuse_changed(run, reader.task_digests(run_id), options)
-            require_means(run_id, run.resolved, run.resolved["environment"], run.images, values)
+            require_environment_and_images(
+                run_id, run.resolved, run.resolved["environment"], run.images, values
+            )
         # A regrading pays no agent.
         limits = options.budget if run.regrades is None else {}
         check_limits(run.resolved, limits)
     with LedgerWriter.open(lab.ledger, store) as writer:
         session = Session(lab, writer, store, run_id, values, options, limits)
-        return session.execute()
+        return session.run_session()
 
 
 def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
@@ -109,7 +111,7 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
     source = Path(run.source_path)
     if not source.exists():
         message = f"{source} is gone; the run goes on with the copy it was started with"
-        options.tell(event("warning", message=message))
+        options.on_event(run_event("warning", message=message))
         return
     overrides = Overrides.from_document(run.resolved, max_concurrency=options.max_concurrency)
     hint = "restore it, start a new run, or resume with --frozen to use the run's own copy"
@@ -125,7 +127,7 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
         raise ExperimentChanged(message, hint=hint)
 
 
-def _tell_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
+def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
     """Warn where the experiment of a complete run has changed: resuming does not run it again."""
     if options.frozen or run.regrades is not None or not Path(run.source_path).exists():
         return
@@ -137,10 +139,10 @@ def _tell_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -
             f"{run.run_id} is complete and stays as it is, though its experiment has changed "
             f"since ({what}); `labledger run {run.source_path}` starts a new run"
         )
-        options.tell(event("warning", message=message))
+        options.on_event(run_event("warning", message=message))
 
 
-def require_means(
+def require_environment_and_images(
     run_id: str,
     document: JsonObject,
     names: Iterable[str],
@@ -175,7 +177,7 @@ def new_run_id(experiment_id: str) -> str:
     return f"{experiment_id[:40]}-{stamp}-{secrets.token_hex(2)}"
 
 
-def _refuse_existing(lab: Lab, run_id: str) -> None:
+def _refuse_existing(lab: LabFolder, run_id: str) -> None:
     try:
         with LedgerReader.open(lab.ledger) as reader:
             reader.run(run_id)

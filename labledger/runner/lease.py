@@ -1,4 +1,9 @@
-"""Who owns a run: the identity of this process, and whether another one is still alive."""
+"""Process identity: which process owns a run, and whether that process is dead.
+
+A process that is known to be dead loses its lease at once; any other keeps it until it expires.
+Only a process of this machine, boot and process namespace can be known to be dead. Used when a
+lease is acquired or renewed.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +19,20 @@ TTL_S = 30.0
 
 
 def this_process() -> Owner:
+    """Return the identity of this process."""
     return Owner(host=_host(), pid=os.getpid(), process_token=_token(os.getpid()) or "")
 
 
 def holder_is_dead(holder: LeaseInfo) -> bool:
-    """True only when the holder ran on this machine and provably runs no more."""
-    return is_dead(holder.owner)
+    """Return True only if the holder ran on this machine and has certainly ended."""
+    return process_is_dead(holder.owner)
 
 
-def is_dead(owner: Owner) -> bool:
-    """True only when a process ran on this machine and provably runs no more.
+def process_is_dead(owner: Owner) -> bool:
+    """Return True only if a process ran on this machine and has certainly ended.
 
-    Then its lease need not expire first. A process on another machine, in another container, or
-    one that was merely suspended is never taken for dead.
+    Its lease then need not expire first. A process on another machine, in another container, or
+    one that is merely suspended never counts as dead.
     """
     if owner.host != _host() or not owner.process_token:
         return False
@@ -34,7 +40,7 @@ def is_dead(owner: Owner) -> bool:
 
 
 def _host() -> str:
-    """This machine since its last boot, and the namespace in which its process ids hold."""
+    """Return an identity of this machine, its current boot, and its process id namespace."""
     parts = [socket.gethostname()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         try:
@@ -49,14 +55,17 @@ def _text(path: str) -> str:
 
 
 def _token(pid: int) -> str | None:
-    """What tells a process from a later one with the same id; None when there is none."""
+    """Return what distinguishes a process from a later one with the same id: its start time.
+
+    None if there is no such process.
+    """
     if Path("/proc/self/stat").exists():
         try:
             fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         except OSError:
             return None
         return None if fields[0] in "ZX" else fields[19]
-    listed = subprocess.run(
+    ps = subprocess.run(
         ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
-    return listed.stdout.strip() or None
+    return ps.stdout.strip() or None

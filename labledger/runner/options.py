@@ -1,4 +1,8 @@
-"""How to run an experiment beyond what it says itself, and how the run stood at the end."""
+"""The options of a run beyond its experiment, and the outcome that a run returns.
+
+These are the types of the public API for `run`, `resume` and `regrade`; the command line builds the
+options from its arguments.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,9 @@ from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.ledger.model import Stop
 from labledger.records import JsonObject, StopCause
-from labledger.runner.events import Listener, ignore
+from labledger.runner.events import Listener, ignore_events
 from labledger.runner.holds import PATIENCE_S
-from labledger.runner.keeping import Keep
+from labledger.runner.keeping import FolderRetention
 from labledger.runner.lease import TTL_S
 from labledger.runner.room import MIN_FREE_BYTES
 from labledger.runner.stopping import StopRequest
@@ -21,7 +25,7 @@ from labledger.runner.stopping import StopRequest
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run, as far as the experiment does not say it."""
+    """Options that are not part of the experiment."""
 
     lab_dir: Path | str | None = None
     run_id: str | None = None
@@ -30,34 +34,35 @@ class RunOptions:
     tasks: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
-    """`NAME=VALUE` words."""
+    """`NAME=VALUE` pairs."""
     env_files: tuple[Path | str, ...] = ()
     frozen: bool = False
-    """Resume with what the run was started with, whatever became of its files."""
+    """Resume with the stored copy of the experiment, whether or not its files have changed."""
     take_over: bool = False
     """Resume a run that another coordinator owns, as soon as its lease has expired."""
     lease_ttl_s: float = TTL_S
-    """How long the run stays this coordinator's without a heartbeat, in seconds."""
+    """How long the run stays owned by this coordinator without a heartbeat, in seconds."""
     patience_s: float = PATIENCE_S
-    """How long nothing may be dispatchable, in seconds, before the run stops, resumable: while the
-    Docker engine is gone or starts nothing, or a disk is full."""
+    """How long a dispatch pause may last, in seconds, before the run stops, resumable. Dispatch
+    pauses while the Docker engine is gone or starts nothing, or a disk is full."""
     min_free_bytes: int = MIN_FREE_BYTES
-    """What must be free in the lab and in the engine's folder for another trial to begin."""
+    """How many bytes must be free in the lab folder and the engine's folder to dispatch a trial."""
     max_error_rate: float | None = None
     """The largest share of slots that may end as setup_error, grade_error or infra_error."""
     budget_usd: float | None = None
-    """What may be spent before the run stops, resumable, by the metric `cost_usd`. The run keeps
-    it: None leaves a resumed run's as it is, `math.inf` lifts it."""
+    """How much may be spent, by the metric `cost_usd`, before the run stops, resumable. The limit
+    is stored with the run: None leaves that of a resumed run unchanged, `math.inf` removes it."""
     budget_tokens: float | None = None
     """The same, by the metrics `tokens_in` and `tokens_out`."""
-    keep: Keep = Keep.NONE
-    """Which trial folders stay, in the run folder's `kept`."""
-    tell: Listener = ignore
-    stop: StopRequest = field(default_factory=StopRequest)
+    keep: FolderRetention = FolderRetention.NONE
+    """Which trial folders are retained, in `kept/` of the run folder."""
+    on_event: Listener = ignore_events
+    """Called with each run event, in the thread that runs the coordinator."""
+    stop_request: StopRequest = field(default_factory=StopRequest)
 
-    def watched_by(self, listener: Listener) -> RunOptions:
-        """The same options, with every event told to `listener`."""
-        return replace(self, tell=listener)
+    def with_listener(self, listener: Listener) -> RunOptions:
+        """Return the same options, with every event going to `listener`."""
+        return replace(self, on_event=listener)
 
     @property
     def budget(self) -> dict[str, float]:
@@ -77,53 +82,53 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Regrading:
-    """What a regrading came to beside the generation that counted before."""
+    """The result of a regrading, compared with the grading that was current before."""
 
     root_id: str
-    """The run whose evidence it judges."""
+    """The run whose trials it grades again."""
     generation: int
     earlier: int
-    """The generation that it is held against."""
+    """The generation that it is compared with."""
     flips: tuple[Flip, ...]
-    """What became of its slots; empty while it is not complete."""
+    """The slots with a changed outcome; empty while the regrading is not complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run stands when its coordinator ends."""
+    """The state of a run when its coordinator ends."""
 
     run_id: str
     folder: Path
     complete: bool
     summary: JsonObject
     stopped: bool = False
-    """True when somebody asked it to stop."""
+    """True if a stop request stopped it."""
     stop: Stop | None = None
-    """Why it stopped before every slot was committed; None where it is complete."""
+    """Why it stopped before every slot was committed; None if it is complete."""
     regrading: Regrading | None = None
-    """None of a run that is no regrading."""
+    """None for a run that is not a regrading."""
     budget: Mapping[str, float] = field(default_factory=dict)
-    """What the run may spend, by kind (`cost_usd`, `tokens`): its limits, whoever resumes it."""
+    """The limits of the run's budget by kind (`cost_usd`, `tokens`)."""
     used_up: tuple[str, ...] = ()
-    """The kinds of which nothing is left."""
+    """The kinds of budget of which nothing is left."""
 
     @property
     def trouble(self) -> str | None:
-        """What ended it before its time, where nobody asked for that."""
+        """Why it stopped early, unless a stop request was the reason."""
         if self.stop is None or self.stop.cause == StopCause.INTERRUPT:
             return None
         return self.stop.message
 
     @property
     def unscored_variants(self) -> tuple[str, ...]:
-        """The variants of a complete run that have no score at all: nothing was measured of them.
+        """The variants of a complete run without any score: nothing was measured for them.
 
-        Of a run that is not complete, none: more may come.
+        Empty for a run that is not complete: scores may follow.
         """
         if not self.complete:
             return ()
-        counted = self.summary["ext"]["variants"]
-        return tuple(variant["variant_id"] for variant in counted if not variant["scored"])
+        variants = self.summary["ext"]["variants"]
+        return tuple(variant["variant_id"] for variant in variants if not variant["scored"])
 
     @property
     def infra_errors(self) -> int:

@@ -1,4 +1,9 @@
-"""Owning a run: taking it, waiting for it where another coordinator has it, and keeping it."""
+"""Ownership of a run: acquiring its lease, waiting for another owner's, and renewing it.
+
+Only the owner may write a run: every write checks the lease's epoch. While the owner's lease lasts,
+another coordinator can only request a takeover and wait. Used by the session and, for renewals, by
+the commit queue.
+"""
 
 from __future__ import annotations
 
@@ -8,86 +13,97 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from labledger import clock
-from labledger.errors import LabLedgerError, LedgerError, WaitStopped
+from labledger.errors import LabLedgerError, LedgerError, TakeoverStopped
 from labledger.ledger.model import Lease, LeaseInfo, Owner, Renewal, Stop
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RunStatus, StopCause
-from labledger.runner.events import Listener, event
-from labledger.runner.executors import LocalTrials
-from labledger.runner.lease import is_dead, this_process
+from labledger.runner.events import Listener, run_event
+from labledger.runner.executors import LocalExecutor
+from labledger.runner.lease import process_is_dead, this_process
 from labledger.runner.options import RunOptions
 from labledger.runner.stopping import on_signals
 
 HEARTBEATS = 6
-"""How often a lease is renewed in the time that it lasts."""
+"""How many renewals are due in the lifetime of a lease."""
 
-_CLAIMS = 3
-"""A claim lasts this part of a lease: an asker that is gone holds nobody up for long."""
+_REQUEST_LIFETIMES_PER_LEASE = 3
+"""A takeover request expires after this fraction of a lease, unless it is renewed: a coordinator
+that died while it waited delays nobody for long."""
 
-_LOOKS = 60
-"""How often an asker looks in the time that a lease lasts."""
+_POLLS_PER_LEASE = 60
+"""How often a waiting coordinator polls in the lifetime of a lease."""
 
-_LONGEST_PAUSE_S = 0.5
+_LONGEST_POLL_S = 0.5
 
 _MARGIN = 0.1
-"""The part of its lease in which an owner starts nothing any more, because it ends so soon."""
+"""The last part of its lease, as a fraction, in which an owner starts nothing any more."""
 
 
 @contextmanager
-def owned(writer: LedgerWriter, run_id: str, options: RunOptions) -> Iterator[Lease]:
-    """The run's lease. Where what follows fails, the run is given back as interrupted."""
-    lease = _take(writer, run_id, options)
+def owning_run(writer: LedgerWriter, run_id: str, options: RunOptions) -> Iterator[Lease]:
+    """Acquire a run's lease. If the body raises, release it and mark the run as interrupted.
+
+    The body itself releases the lease of a run that ended normally. Raises `LeaseHeld`, and
+    `TakeoverStopped` if a stop request ended the wait for a takeover.
+    """
+    lease = _acquire(writer, run_id, options)
     try:
         yield lease
     except BaseException as error:
-        # Where that fails too, the lease ends with its time or with this process.
+        # If that fails too, the lease expires, or is free once this process is dead.
         with suppress(LedgerError):
             writer.release_lease(lease, RunStatus.INTERRUPTED, _failure(error))
         raise
 
 
 def _failure(error: BaseException) -> Stop:
-    """Why a coordinator stopped that failed. What others than labledger say is not kept."""
+    """Return the stop cause for a failed coordinator.
+
+    Messages of foreign exceptions are not stored: they may contain secrets or paths.
+    """
     message = error.message if isinstance(error, LabLedgerError) else type(error).__name__
     return Stop(StopCause.ERROR, f"the coordinator failed: {message}")
 
 
-def _take(writer: LedgerWriter, run_id: str, options: RunOptions) -> Lease:
+def _acquire(writer: LedgerWriter, run_id: str, options: RunOptions) -> Lease:
     owner = this_process()
     if not options.take_over:
-        return writer.acquire_lease(run_id, owner, options.lease_ttl_s, is_dead=is_dead)
+        return writer.acquire_lease(run_id, owner, options.lease_ttl_s, is_dead=process_is_dead)
     try:
-        with on_signals(options.stop):
-            return _wait(writer, run_id, owner, options)
+        with on_signals(options.stop_request):
+            return _wait_for_takeover(writer, run_id, owner, options)
     except BaseException:
         with suppress(LedgerError):
             writer.withdraw_claim(run_id, owner)
         raise
 
 
-def _wait(writer: LedgerWriter, run_id: str, owner: Owner, options: RunOptions) -> Lease:
-    """Claim the run until it can be taken. Raises `LeaseHeld` and `WaitStopped`."""
+def _wait_for_takeover(
+    writer: LedgerWriter, run_id: str, owner: Owner, options: RunOptions
+) -> Lease:
+    """Request the run until its lease is acquired. Raises `LeaseHeld`, `TakeoverStopped`."""
     ttl_s = options.lease_ttl_s
-    told = None
+    announced = None
     while True:
-        found = writer.claim_lease(run_id, owner, ttl_s, ttl_s / _CLAIMS, is_dead=is_dead)
-        if isinstance(found, Lease):
-            return found
-        if told != (found.epoch, found.expires_at):
-            told = (found.epoch, found.expires_at)
-            options.tell(_waiting(found))
-        if options.stop.level > 0:
-            raise WaitStopped(
-                f"stopped waiting for run {run_id}; it stays with process {found.owner.pid} on "
-                f"{found.owner.machine}",
-                hint=f"`labledger status {run_id}` shows how it goes on",
+        request_ttl_s = ttl_s / _REQUEST_LIFETIMES_PER_LEASE
+        lease = writer.claim_lease(run_id, owner, ttl_s, request_ttl_s, is_dead=process_is_dead)
+        if isinstance(lease, Lease):
+            return lease
+        if announced != (lease.epoch, lease.expires_at):
+            announced = (lease.epoch, lease.expires_at)
+            options.on_event(_waiting_event(lease))
+        if options.stop_request.level > 0:
+            raise TakeoverStopped(
+                f"stopped waiting for run {run_id}; it stays with process {lease.owner.pid} on "
+                f"{lease.owner.machine}",
+                hint=f"`labledger status {run_id}` shows its progress",
             )
-        time.sleep(min(ttl_s / _LOOKS, _LONGEST_PAUSE_S))
+        time.sleep(min(ttl_s / _POLLS_PER_LEASE, _LONGEST_POLL_S))
 
 
-def _waiting(held: LeaseInfo) -> dict[str, object]:
+def _waiting_event(held: LeaseInfo) -> dict[str, object]:
     left = (clock.parse(held.expires_at) - clock.parse(clock.utc_now())).total_seconds()
-    return event(
+    return run_event(
         "waiting_for_lease",
         run_id=held.run_id,
         host=held.owner.machine,
@@ -100,38 +116,45 @@ def _waiting(held: LeaseInfo) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Renews a lease, lets trials be started only as long as it lasts, and tidies the ledger."""
+    """Renewal of a run's lease, and what is tied to it.
+
+    Each renewal extends the time in which the executor may start containers, truncates a large
+    write-ahead log, and reports a takeover request.
+    """
 
     writer: LedgerWriter
     lease: Lease
-    trials: LocalTrials
-    tell: Listener
-    _last: float | None = None
-    _told_of: set[str] = field(default_factory=set)
+    executor: LocalExecutor
+    emit: Listener
+    _last_renewal: float | None = None
+    _announced: set[str] = field(default_factory=set)
 
-    def beat(self) -> None:
-        """Renew the lease if it is time. Raises `LeaseLost`."""
+    def renew_if_due(self) -> None:
+        """Renew the lease if a renewal is due. Raises `LeaseLost`."""
         now = time.monotonic()
-        if self._last is not None and now - self._last <= self.lease.ttl_s / HEARTBEATS:
+        if (
+            self._last_renewal is not None
+            and now - self._last_renewal <= self.lease.ttl_s / HEARTBEATS
+        ):
             return
-        renewal = self.writer.renew_lease(self.lease, is_dead=is_dead)
-        self._last = now
-        until = clock.parse(renewal.expires_at).timestamp()
-        self.trials.start_until(until - _MARGIN * self.lease.ttl_s)
+        renewal = self.writer.renew_lease(self.lease, is_dead=process_is_dead)
+        self._last_renewal = now
+        expires = clock.parse(renewal.expires_at).timestamp()
+        self.executor.allow_starts_until(expires - _MARGIN * self.lease.ttl_s)
         self.writer.shrink_log()
-        self._tell_if_wanted(renewal)
+        self._report_takeover_request(renewal)
 
-    def _tell_if_wanted(self, renewal: Renewal) -> None:
-        claim = renewal.claim
-        if claim is not None and claim.claimed_at not in self._told_of:
-            self._told_of.add(claim.claimed_at)
-            self.tell(
-                event(
+    def _report_takeover_request(self, renewal: Renewal) -> None:
+        request = renewal.claim
+        if request is not None and request.claimed_at not in self._announced:
+            self._announced.add(request.claimed_at)
+            self.emit(
+                run_event(
                     "run_wanted",
                     run_id=self.lease.run_id,
-                    host=claim.owner.machine,
-                    pid=claim.owner.pid,
-                    since=claim.claimed_at,
+                    host=request.owner.machine,
+                    pid=request.owner.pid,
+                    since=request.claimed_at,
                     expires_at=renewal.expires_at,
                 )
             )

@@ -24,8 +24,8 @@ from labledger.plurals import counted
 from labledger.records import JsonObject
 from labledger.runner.checks import Check, check_room
 from labledger.runner.image_probes import ImageProbes
-from labledger.runner.lab import Lab
-from labledger.runner.room import Room
+from labledger.runner.lab import LabFolder
+from labledger.runner.room import DiskSpace
 from labledger.trial import contract, starting
 from labledger.trial.container import Engine
 from labledger.trial.redact import MIN_LENGTH
@@ -55,7 +55,7 @@ class Preflight:
 
 def preflight(
     experiment: ResolvedExperiment,
-    lab: Lab,
+    lab: LabFolder,
     environment: Mapping[str, str],
     *,
     pull: bool,
@@ -80,7 +80,7 @@ def preflight(
     try:
         info = engine.info()
         checks.append(Check("docker", f"engine {info['ServerVersion']} answers"))
-        checks.append(check_room(Room.of(lab.standing, info, min_free_bytes)))
+        checks.append(check_room(DiskSpace.of(lab.existing, info, min_free_bytes)))
         checks += [_check_image(engine, ref, images, pull=pull) for ref in experiment.images]
         oci_runtime = check_oci_runtime(info, experiment.document)
         checks += oci_runtime
@@ -133,11 +133,11 @@ def _check_environment(
         yield Check("environment", f"set: {', '.join(experiment.required_names)}")
 
 
-def _check_ledger(lab: Lab) -> Iterator[Check]:
+def _check_ledger(lab: LabFolder) -> Iterator[Check]:
     hint = "choose another folder with --lab-dir"
     try:
         place.refuse_network(lab.ledger)
-        with tempfile.TemporaryFile(dir=lab.standing):
+        with tempfile.TemporaryFile(dir=lab.existing):
             pass
         migrate.check_current(lab.ledger)
     except LedgerMissing:

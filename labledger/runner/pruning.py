@@ -1,4 +1,8 @@
-"""Stops giving slots to a variant that only fails."""
+"""Pruning: gives up on a variant whose slots fail one after the other.
+
+Its remaining slots are committed as `skipped_pruned`. Slots are counted in schedule order, so that
+the decision does not depend on which trial happened to end first. Used by the commit queue.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,10 @@ from labledger.records import JsonObject, SlotStatus
 
 
 class Pruning:
-    """Counts, for each variant, the committed slots in a row that did not complete.
+    """Counts, for each variant, how many committed slots in a row did not complete.
 
     A slot counts as failed when its status is not `completed`; a verdict of `fail` is a result,
-    not a failure. Slots that were skipped neither count nor end a row.
+    not a failure. Skipped slots neither count nor end a series.
     """
 
     def __init__(self, design: JsonObject, failures: Mapping[str, int]) -> None:
@@ -20,8 +24,8 @@ class Pruning:
         self._limit: int | None = prune["max_consecutive_failures"] if prune else None
         self._failures = Counter(failures)
 
-    def note(self, variant_id: str, status: SlotStatus) -> None:
-        """Take a committed slot into account."""
+    def count(self, variant_id: str, status: SlotStatus) -> None:
+        """Count a slot that is committed."""
         if status is SlotStatus.COMPLETED:
             self._failures[variant_id] = 0
         elif status is not SlotStatus.SKIPPED_PRUNED:

@@ -1,4 +1,9 @@
-"""What earlier coordinators of a run left behind: work to go on with, and work to clear away."""
+"""Unfinished slots of earlier coordinators, and the cleanup of what finished attempts left.
+
+A slot is unfinished if it was dispatched and not committed. The session reads these slots before
+it dispatches anything. A container or folder is removed only if the result of its attempt is
+durable: committed or staged.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,8 @@ from labledger.errors import LabLedgerError
 from labledger.ledger.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotStatus
-from labledger.runner.events import Listener, event
-from labledger.runner.keeping import Keep, put_away
+from labledger.runner.events import Listener, run_event
+from labledger.runner.keeping import FolderRetention, move_to_kept
 from labledger.trial import traces
 from labledger.trial.container import thread_engine
 from labledger.trial.contract import Labels
@@ -21,37 +26,41 @@ from labledger.trial.inputs import INCOMING
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
-    """What the ledger knows of a slot that was begun and not committed."""
+class UnfinishedSlot:
+    """What the ledger holds of a slot that was dispatched and not committed."""
 
     attempt: int
-    """The attempt to go on with."""
+    """The attempt to continue with."""
     staged: bool
-    """True when that attempt's result is staged and final."""
-    may_exist: bool
-    """True when that attempt was dispatched, so that its container may exist."""
+    """True if that attempt's result is staged and final."""
+    container_may_exist: bool
+    """True if that attempt was dispatched, so that its container may exist."""
 
 
-def leftovers(reader: LedgerReader, run: RunInfo) -> dict[int, Leftover]:
-    """What earlier coordinators left, by `schedule_idx`: one entry for each slot once begun."""
+def find_unfinished_slots(reader: LedgerReader, run: RunInfo) -> dict[int, UnfinishedSlot]:
+    """Return the unfinished slots of a run by `schedule_idx`."""
     start = run.next_schedule_idx
-    found = {
-        idx: Leftover(dispatch.attempt, staged=False, may_exist=True)
+    unfinished = {
+        idx: UnfinishedSlot(dispatch.attempt, staged=False, container_may_exist=True)
         for idx, dispatch in reader.last_dispatches(run.run_id, start).items()
     }
     for idx, staged in reader.staged(run.run_id).items():
         if staged.final:
-            found[idx] = Leftover(staged.attempt, staged=True, may_exist=True)
-        elif idx not in found or found[idx].attempt <= staged.attempt:
-            found[idx] = Leftover(staged.attempt + 1, staged=False, may_exist=False)
-    return found
+            unfinished[idx] = UnfinishedSlot(staged.attempt, staged=True, container_may_exist=True)
+        elif idx not in unfinished or unfinished[idx].attempt <= staged.attempt:
+            unfinished[idx] = UnfinishedSlot(
+                staged.attempt + 1, staged=False, container_may_exist=False
+            )
+    return unfinished
 
 
-def sweep(reader: LedgerReader, run: RunInfo, folder: Path, keep: Keep, tell: Listener) -> None:
-    """Remove containers, trial folders and traces of this run whose results are durable.
+def clean_up_run(
+    reader: LedgerReader, run: RunInfo, folder: Path, keep: FolderRetention, emit: Listener
+) -> None:
+    """Remove containers, trial folders and attempt notes of this run whose results are durable.
 
-    Touches only containers that carry this ledger's label and this run's. What cannot be removed
-    is told of and left for the next sweep.
+    `folder` is the run folder. Only containers with the labels of this ledger and this run are
+    removed. What cannot be removed is reported as a warning and left for the next cleanup.
     """
     staged = reader.staged(run.run_id)
     try:
@@ -62,26 +71,26 @@ def sweep(reader: LedgerReader, run: RunInfo, folder: Path, keep: Keep, tell: Li
             if labelled is not None and is_durable(*labelled, run, staged):
                 engine.remove(container.container_id)
     except LabLedgerError as error:
-        tell(event("warning", message=f"old containers stay for now: {error.message}"))
+        emit(run_event("warning", message=f"could not remove old containers: {error.message}"))
     shutil.rmtree(folder / INCOMING, ignore_errors=True)
-    for trial in sorted((folder / "trials").glob("*-*")):
-        idx, _, attempt = trial.name.partition("-")
+    for trial_folder in sorted((folder / "trials").glob("*-*")):
+        idx, _, attempt = trial_folder.name.partition("-")
         if not is_durable(int(idx), int(attempt), run, staged):
             continue
-        if keep.holds(*_ending(reader, run.run_id, int(idx), int(attempt))):
-            put_away(trial)
+        if keep.applies_to(*_committed_ending(reader, run.run_id, int(idx), int(attempt))):
+            move_to_kept(trial_folder)
         else:
-            shutil.rmtree(trial, ignore_errors=True)
-    for trial in traces.attempts(folder):
-        idx, _, attempt = trial.name.partition("-")
+            shutil.rmtree(trial_folder, ignore_errors=True)
+    for trial_folder in traces.attempts(folder):
+        idx, _, attempt = trial_folder.name.partition("-")
         if is_durable(int(idx), int(attempt), run, staged):
-            traces.remove_notes(trial)
+            traces.remove_notes(trial_folder)
 
 
-def _ending(
+def _committed_ending(
     reader: LedgerReader, run_id: str, idx: int, attempt: int
 ) -> tuple[SlotStatus | None, str | None]:
-    """Status and verdict of an attempt that was committed; None where it was not, or not it."""
+    """Return status and verdict of an attempt, both None if this attempt was not committed."""
     records = next(reader.slot_records(run_id, idx, idx + 1), None)
     if records is None or records.objects("trials")[0]["attempt"] != attempt:
         return None, None
@@ -89,7 +98,10 @@ def _ending(
 
 
 def is_durable(idx: int, attempt: int, run: RunInfo, staged: Mapping[int, StagedAttempt]) -> bool:
-    """True when the result of an attempt is committed or staged, so that its container can go."""
+    """Return whether the result of an attempt is committed or staged.
+
+    If it is, its container and its folder may be removed.
+    """
     if idx < run.next_schedule_idx:
         return True
     return idx in staged and attempt <= staged[idx].attempt

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from labledger import __version__, canonical
-from labledger.errors import AlreadyJudged, LedgerError, PreflightFailed, Problem, RunNotComplete
+from labledger.errors import AlreadyGraded, LedgerError, PreflightFailed, Problem, RunNotComplete
 from labledger.experiment import document as documents
 from labledger.experiment.new_grader import NewGrader
 from labledger.ledger.model import Grading, NewRun, RunInfo
@@ -17,11 +17,11 @@ from labledger.records import RUN_ID
 from labledger.runner import environment
 from labledger.runner.checks import check_room
 from labledger.runner.image_probes import ImageProbes
-from labledger.runner.lab import Lab
-from labledger.runner.launch import require_means
+from labledger.runner.lab import LabFolder
+from labledger.runner.launch import require_environment_and_images
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.preflight import check_grader
-from labledger.runner.room import Room
+from labledger.runner.room import DiskSpace
 from labledger.runner.session import Session
 from labledger.store import ArtifactStore
 from labledger.trial.container import thread_engine
@@ -36,7 +36,7 @@ def regrade_run(
     Runs no agent. `run_id` may name a regrading of the run, too. With `again`, a grader that has
     judged the run before may do so once more. Raises before anything exists where it cannot begin.
     """
-    lab = Lab.find(options.lab_dir)
+    lab = LabFolder.find(options.lab_dir)
     store = ArtifactStore(lab.artifacts)
     values = environment.gather(options.env, options.env_files)
     with LedgerReader.open(lab.ledger) as reader:
@@ -56,7 +56,7 @@ def regrade_run(
         new.freeze(store)
         with LedgerWriter.open(lab.ledger, store) as writer:
             writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
-            return Session(lab, writer, store, regrading.run_id, values, options).execute()
+            return Session(lab, writer, store, regrading.run_id, values, options).run_session()
 
 
 def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str) -> NewRun:
@@ -87,17 +87,17 @@ def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str
 
 
 def _refuse_repetition(root: RunInfo, gradings: list[Grading], digest: str) -> None:
-    """Raise `AlreadyJudged` where this grader has judged the run, or had begun to."""
+    """Raise `AlreadyGraded` where this grader has judged the run, or had begun to."""
     own = grader_digest(root.resolved)
     for grading in gradings:
         if digest != (own if grading.generation == 1 else grading.grader_digest):
             continue
         if not grading.complete:
-            raise AlreadyJudged(
+            raise AlreadyGraded(
                 f"{grading.run_id} is a regrading by this grader that was interrupted",
                 hint=f"`labledger resume {grading.run_id}` goes on with it",
             )
-        raise AlreadyJudged(
+        raise AlreadyGraded(
             f"this grader (digest {digest[:12]}…) has judged {grading.root_id} already: "
             f"generation {grading.generation}, {grading.grading_id}",
             hint="give another grader, or --again to have the same one judge once more",
@@ -105,13 +105,13 @@ def _refuse_repetition(root: RunInfo, gradings: list[Grading], digest: str) -> N
 
 
 def _check(
-    lab: Lab, root: RunInfo, new: NewGrader, values: Mapping[str, str], options: RunOptions
+    lab: LabFolder, root: RunInfo, new: NewGrader, values: Mapping[str, str], options: RunOptions
 ) -> None:
     """Raise where something that a regrading needs is not there. Changes nothing."""
-    require_means(root.run_id, root.resolved, new.environment, root.images, values)
+    require_environment_and_images(root.run_id, root.resolved, new.environment, root.images, values)
     engine = thread_engine()
     info = engine.info()
-    checks = [check_room(Room.of(lab.root, info, options.min_free_bytes))]
+    checks = [check_room(DiskSpace.of(lab.root, info, options.min_free_bytes))]
     probes = ImageProbes.of(engine, info, root.resolved)
     for ref, image in root.images.items():
         checks += check_grader(probes, ref, image, new.section)

@@ -1,4 +1,7 @@
-"""What lies in a run folder from the start: the experiment as it was written, and as it was run."""
+"""Creation of a run folder, with the experiment as it was written and as it was resolved.
+
+Both files are copies: the ledger holds the originals. Used by the session.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from labledger.records import JsonObject
 from labledger.store import write_atomically
 
 
-def make_run_folder(folder: Path, run: RunInfo) -> None:
-    """Make the folder of a run, closed to other users, with what is not there yet."""
+def create_run_folder(folder: Path, run: RunInfo) -> None:
+    """Create the folder of a run, closed to other users, and the files that it lacks."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     copies = {"experiment.yaml": run.authored.encode(), "resolved.json": _pretty(run.resolved)}

@@ -1,6 +1,7 @@
-"""The trials that the coordinator has dispatched: which run, and which have ended.
+"""The trials that the coordinator has dispatched and whose results it has not taken.
 
-Each tells of its end itself, so that the cost of waiting does not grow with how many run.
+Each future announces its own end, so that the cost of waiting does not grow with the number of
+running trials. Used by the coordinator's thread alone.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
 
 from labledger.records import TrialResult
-from labledger.runner.executors import taken
+from labledger.runner.executors import drain
 from labledger.trial.contract import TrialSpec
 
 
 class RunningTrials:
-    """Trials whose results were not taken yet. Used by the coordinator's thread alone."""
+    """Dispatched trials whose results were not taken yet."""
 
     def __init__(self) -> None:
         self._specs: dict[Future[TrialResult], TrialSpec] = {}
@@ -32,15 +33,16 @@ class RunningTrials:
         return iter(self._specs.values())
 
     def add(self, future: Future[TrialResult], spec: TrialSpec) -> None:
+        """Add a trial that was submitted."""
         self._specs[future] = spec
         future.add_done_callback(self._arrived.put)
 
     def take(self) -> tuple[Future[TrialResult], TrialSpec] | None:
-        """The trial of the lowest slot among those that have ended; None where none has.
+        """Remove and return the ended trial with the lowest slot, or None if none has ended.
 
         In schedule order, most results are committed at once instead of being staged first.
         """
-        for future in taken(self._arrived):
+        for future in drain(self._arrived):
             self._push(future)
         if not self._ended:
             return None

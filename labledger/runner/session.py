@@ -1,4 +1,9 @@
-"""One coordinator's time with a run: from taking its lease to giving it back."""
+"""A session: what one coordinator does with a run, from acquiring its lease to releasing it.
+
+It prepares the run folder, repairs the mirrors, runs the coordinator, and writes the chain file and
+the summary. The lease is released last, so that every file is written while the run is owned. Used
+by starting, resuming and regrading.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +23,20 @@ from labledger.ledger.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, RunStatus, StopCause
-from labledger.runner.bookkeeping import Bookkeeper
+from labledger.runner.bookkeeping import CommitQueue
 from labledger.runner.budget import Budget
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.error_rate import OF_REGRADING, ErrorRate
-from labledger.runner.events import event
-from labledger.runner.executors import LocalTrials
-from labledger.runner.holds import Holds
-from labledger.runner.lab import Lab
+from labledger.runner.events import run_event
+from labledger.runner.executors import LocalExecutor
+from labledger.runner.holds import DispatchPauses
+from labledger.runner.lab import LabFolder
 from labledger.runner.options import Regrading, RunOptions, RunOutcome
-from labledger.runner.ownership import Heartbeat, owned
+from labledger.runner.ownership import Heartbeat, owning_run
 from labledger.runner.pruning import Pruning
-from labledger.runner.recovery import Leftover, leftovers, sweep
-from labledger.runner.room import Room, engine_root
-from labledger.runner.run_folder import make_run_folder
+from labledger.runner.recovery import UnfinishedSlot, clean_up_run, find_unfinished_slots
+from labledger.runner.room import DiskSpace, engine_data_folder
+from labledger.runner.run_folder import create_run_folder
 from labledger.runner.slots import SlotQueue
 from labledger.runner.stopping import on_signals
 from labledger.store import ArtifactStore
@@ -43,9 +48,9 @@ from labledger.trial.inputs import stage_dependencies
 
 @dataclass(slots=True)
 class Session:
-    """What a coordinator works with."""
+    """One coordinator's ownership of a run."""
 
-    lab: Lab
+    lab: LabFolder
     writer: LedgerWriter
     store: ArtifactStore
     run_id: str
@@ -53,34 +58,37 @@ class Session:
     """Environment values from outside the experiment."""
     options: RunOptions
     new_limits: Mapping[str, float] = field(default_factory=dict)
-    """What the run's budget is to be from here on, of the kinds that are to change."""
+    """New limits of the run's budget, by kind. Kinds that are missing keep their limit."""
 
-    def execute(self) -> RunOutcome:
-        """Own the run, run what is left of it, and say how it stands."""
+    def run_session(self) -> RunOutcome:
+        """Acquire the run, run its uncommitted slots, and return how it ended.
+
+        Raises `LeaseHeld` if another coordinator owns the run, `LeaseLost` if one takes it over.
+        """
         folder = self.lab.run_folder(self.run_id)
         with ExitStack() as stack:
-            lease = stack.enter_context(owned(self.writer, self.run_id, self.options))
+            lease = stack.enter_context(owning_run(self.writer, self.run_id, self.options))
             reader = stack.enter_context(LedgerReader.open(self.lab.ledger))
-            stack.enter_context(on_signals(self.options.stop))
-            run = self._with_budget(reader, lease)
-            budget = Budget.of(run, reader, self.options.tell)
+            stack.enter_context(on_signals(self.options.stop_request))
+            run = self._apply_budget(reader, lease)
+            budget = Budget.of(run, reader, self.options.on_event)
             self._prepare_folder(run)
             fence = partial(self.writer.while_owned, lease)
             mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.mend(reader, self.run_id)
-            trouble = self._run_the_rest(run, reader, mirrors, lease, budget)
-            stop = self._why_stopped(trouble, budget)
-            with self._excused(trouble):
+            stop_cause = self._run_slots(run, reader, mirrors, lease, budget)
+            stop = self._stop_reason(stop_cause, budget)
+            with self._tolerating_errors(stop_cause):
                 mirrors.sync()
             summary = build_summary(reader, self.run_id)
             run = reader.run(self.run_id)
             complete = run.next_schedule_idx == run.total_slots
             status = RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED
-            with self._excused(trouble):
+            with self._tolerating_errors(stop_cause):
                 write_chain(reader, self.run_id, folder / chain_file.PATH, fence)
-            with self._excused(trouble):
+            with self._tolerating_errors(stop_cause):
                 write_summary(folder, summary, fence)
-            with self._excused(trouble):
+            with self._tolerating_errors(stop_cause):
                 self.writer.release_lease(lease, status, None if complete else stop)
             regrading = self._regrading(run, reader, complete)
         outcome = RunOutcome(
@@ -88,57 +96,60 @@ class Session:
             folder=folder,
             complete=complete,
             summary=summary,
-            stopped=self.options.stop.level > 0,
-            # What comes up with the last slots, such as a budget that they use up, stops nothing.
+            stopped=self.options.stop_request.level > 0,
+            # A cause that arises with the last slots, such as a spent budget, stopped nothing.
             stop=None if complete else stop,
             regrading=regrading,
             budget=budget.limits,
-            used_up=budget.used_up(),
+            used_up=budget.exhausted(),
         )
-        self.options.tell(_ended(outcome))
+        self.options.on_event(_ended_event(outcome))
         return outcome
 
-    def _why_stopped(self, trouble: Stop | None, budget: Budget) -> Stop | None:
-        """Why the run stopped, once every trial in flight has ended."""
-        if self.options.stop.level > 0:
-            return Stop(StopCause.INTERRUPT, self.options.stop.message)
-        if trouble is not None and trouble.cause == StopCause.BUDGET:
+    def _stop_reason(self, stop_cause: Stop | None, budget: Budget) -> Stop | None:
+        """Return why the run stopped. Called after every trial in flight has ended."""
+        if self.options.stop_request.level > 0:
+            return Stop(StopCause.INTERRUPT, self.options.stop_request.message)
+        if stop_cause is not None and stop_cause.cause == StopCause.BUDGET:
             return Stop(StopCause.BUDGET, budget.message())
-        return trouble
+        return stop_cause
 
-    def _with_budget(self, reader: LedgerReader, lease: Lease) -> RunInfo:
-        """The run, once what is new of its budget is kept."""
+    def _apply_budget(self, reader: LedgerReader, lease: Lease) -> RunInfo:
+        """Store the new limits, and return the run with its budget."""
         if self.new_limits:
             self.writer.set_budget(lease, self.new_limits)
         return reader.run(self.run_id)
 
     def _regrading(self, run: RunInfo, reader: LedgerReader, complete: bool) -> Regrading | None:
-        """Of a regrading: what it changed, when it is complete."""
+        """Return the changed outcomes of a regrading, or None for any other run."""
         if run.regrades is None:
             return None
         gradings = reader.gradings(run.run_id)
         generation = run.regrades["generation"]
         earlier = [g for g in gradings if g.complete and g.generation < generation][-1]
-        found = flips(self.lab.ledger, earlier.run_id, run.run_id) if complete else ()
-        return Regrading(gradings[0].root_id, generation, earlier.generation, found)
+        changes = flips(self.lab.ledger, earlier.run_id, run.run_id) if complete else ()
+        return Regrading(gradings[0].root_id, generation, earlier.generation, changes)
 
     @contextmanager
-    def _excused(self, trouble: Stop | None) -> Iterator[None]:
-        """Where the run has ended in trouble, such as a full disk, more of it is only told of."""
+    def _tolerating_errors(self, stop_cause: Stop | None) -> Iterator[None]:
+        """Turn errors of the body into warnings if the run stopped early, as for a full disk.
+
+        `LeaseLost` is always raised.
+        """
         try:
             yield
         except LabLedgerError as error:
-            if trouble is None or isinstance(error, LeaseLost):
+            if stop_cause is None or isinstance(error, LeaseLost):
                 raise
-            self.options.tell(event("warning", message=error.message))
+            self.options.on_event(run_event("warning", message=error.message))
 
     def _prepare_folder(self, run: RunInfo) -> None:
-        """Make what the run folder must hold; all of it comes from the ledger and the artifacts."""
+        """Create the run folder and its files, all from the ledger and the artifact store."""
         folder = self.lab.run_folder(run.run_id)
-        make_run_folder(folder, run)
+        create_run_folder(folder, run)
         stage_dependencies(run.resolved, self.store, folder / "deps")
 
-    def _run_the_rest(
+    def _run_slots(
         self,
         run: RunInfo,
         reader: LedgerReader,
@@ -146,55 +157,59 @@ class Session:
         lease: Lease,
         budget: Budget,
     ) -> Stop | None:
-        """Run every slot that is not committed. Returns what ended it early, if anything did."""
+        """Run every slot that is not committed. Return why the run stopped early, or None."""
         folder = self.lab.run_folder(self.run_id)
-        left = leftovers(reader, run)
+        unfinished = find_unfinished_slots(reader, run)
         width = self.options.max_concurrency or run.resolved["design"]["max_concurrency"]
         counts = reader.counts(self.run_id)
-        self.options.tell(_started(run, folder, left, width, budget, counts))
+        self.options.on_event(_started_event(run, folder, unfinished, width, budget, counts))
         engine_info = self._engine_info()
-        room = self._room(engine_info)
-        if run.next_schedule_idx > 0 or left:
-            disks.check_disks(room.places)
-            sweep(reader, run, folder, self.options.keep, self.options.tell)
+        disk_space = self._disk_space(engine_info)
+        if run.next_schedule_idx > 0 or unfinished:
+            disks.check_disks(disk_space.locations)
+            clean_up_run(reader, run, folder, self.options.keep, self.options.on_event)
             self.writer.delete_event_files(self.run_id, run.next_schedule_idx)
         if run.next_schedule_idx == run.total_slots:
             return None
         design = run.resolved["design"]
-        holds = Holds(self.options.tell, self.options.patience_s, room.shortage)
-        trials = LocalTrials(width)
-        plans = self._plans(run, reader.ledger_id, engine_root(engine_info))
+        pauses = DispatchPauses(
+            self.options.on_event, self.options.patience_s, disk_space.find_shortage
+        )
+        executor = LocalExecutor(width)
+        plans = self._plans(run, reader.ledger_id, engine_data_folder(engine_info))
         coordinator = Coordinator(
             run=run,
-            books=Bookkeeper(
+            commit_queue=CommitQueue(
                 lease=lease,
                 writer=self.writer,
                 mirrors=mirrors,
-                mend_mirrors=lambda: mirrors.mend(reader, run.run_id),
+                repair_mirrors=lambda: mirrors.mend(reader, run.run_id),
                 pruning=self._pruning(run, reader),
                 error_rate=self._error_rate(run),
                 budget=budget,
-                staged={idx: None for idx, known in left.items() if known.staged},
-                disk=holds.disk,
+                staged={idx: None for idx, slot in unfinished.items() if slot.staged},
+                disk_pause=pauses.disk,
                 next_idx=run.next_schedule_idx,
-                heartbeat=Heartbeat(self.writer, lease, trials, self.options.tell),
-                tell=self.options.tell,
+                heartbeat=Heartbeat(self.writer, lease, executor, self.options.on_event),
+                emit=self.options.on_event,
             ),
-            queue=SlotQueue(reader, run, plans, left),
-            trials=trials,
+            slot_queue=SlotQueue(reader, run, plans, unfinished),
+            executor=executor,
             retry=design["retry"],
-            holds=holds,
+            pauses=pauses,
             keep=self.options.keep,
-            stop=self.options.stop,
-            tell=self.options.tell,
+            stop_request=self.options.stop_request,
+            emit=self.options.on_event,
         )
         coordinator.execute()
-        with self._excused(coordinator.trouble):
-            coordinator.books.catch_up()
-        if coordinator.trouble is None:
-            self.writer.delete_event_files(self.run_id, coordinator.books.next_idx)
-            sweep(reader, reader.run(self.run_id), folder, self.options.keep, self.options.tell)
-        return coordinator.trouble
+        with self._tolerating_errors(coordinator.stop_cause):
+            coordinator.commit_queue.append_pending_mirrors()
+        if coordinator.stop_cause is None:
+            self.writer.delete_event_files(self.run_id, coordinator.commit_queue.next_idx)
+            clean_up_run(
+                reader, reader.run(self.run_id), folder, self.options.keep, self.options.on_event
+            )
+        return coordinator.stop_cause
 
     def _error_rate(self, run: RunInfo) -> ErrorRate:
         rate = ErrorRate(self.options.max_error_rate)
@@ -202,22 +217,22 @@ class Session:
 
     @staticmethod
     def _pruning(run: RunInfo, reader: LedgerReader) -> Pruning:
-        """Nothing is pruned of a regrading: its trials have run."""
+        """Return the state of pruning. A regrading prunes nothing: its trials have run."""
         design = run.resolved["design"] | ({"prune": None} if run.regrades else {})
         return Pruning(design, reader.consecutive_failures(run.run_id))
 
     def _engine_info(self) -> JsonObject:
-        """What the engine says of itself; nothing where it is gone."""
+        """Return the engine's description of itself, empty if the engine is not reachable."""
         try:
             return thread_engine().info()
         except EngineUnavailable:
             return {}
 
-    def _room(self, engine_info: JsonObject) -> Room:
-        """Where this run needs room."""
-        room = Room.of(self.lab.root, engine_info, self.options.min_free_bytes)
+    def _disk_space(self, engine_info: JsonObject) -> DiskSpace:
+        """Return the folders in which this run needs disk space."""
+        space = DiskSpace.of(self.lab.root, engine_info, self.options.min_free_bytes)
         trials = {self.lab.run_folder(self.run_id): "the trials"}
-        return replace(room, places={**room.places, **trials})
+        return replace(space, locations={**space.locations, **trials})
 
     def _plans(self, run: RunInfo, ledger_id: str, root: Path | None) -> dict[str, TrialPlan]:
         return {
@@ -235,22 +250,22 @@ class Session:
         }
 
 
-def _started(
+def _started_event(
     run: RunInfo,
     folder: Path,
-    left: Mapping[int, Leftover],
+    unfinished: Mapping[int, UnfinishedSlot],
     width: int,
     budget: Budget,
     counts: Sequence[VariantCounts],
 ) -> JsonObject:
-    return event(
+    return run_event(
         "run_started",
         run_id=run.run_id,
         folder=str(folder),
         total=run.total_slots,
         committed=run.next_schedule_idx,
-        staged=sum(known.staged for known in left.values()),
-        begun=sum(known.may_exist and not known.staged for known in left.values()),
+        staged=sum(slot.staged for slot in unfinished.values()),
+        begun=sum(slot.container_may_exist and not slot.staged for slot in unfinished.values()),
         max_concurrency=width,
         budget=dict(budget.limits),
         spent={kind: spent.as_json() for kind, spent in budget.spent.items()},
@@ -259,8 +274,8 @@ def _started(
     )
 
 
-def _ended(outcome: RunOutcome) -> JsonObject:
-    return event(
+def _ended_event(outcome: RunOutcome) -> JsonObject:
+    return run_event(
         "run_ended",
         run_id=outcome.run_id,
         complete=outcome.complete,

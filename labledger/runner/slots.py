@@ -1,4 +1,9 @@
-"""Which slots to run next, in schedule order, with what earlier coordinators left of each."""
+"""The queue of slots to run next.
+
+Slots come in schedule order, after retries and requeued attempts, and each with what earlier
+coordinators left of it. The schedule is read in chunks, so that memory stays flat and no read
+transaction stays open. Used by the coordinator's thread alone.
+"""
 
 from __future__ import annotations
 
@@ -10,97 +15,100 @@ from itertools import islice
 from labledger.ledger.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, Slot
-from labledger.runner.earlier import EarlierTrials
-from labledger.runner.recovery import Leftover
+from labledger.runner.earlier import StoredTrials
+from labledger.runner.recovery import UnfinishedSlot
 from labledger.trial.contract import TrialPlan, TrialSpec
 
 _CHUNK = 512
 
 
 class SlotQueue:
-    """Hands out trial specs: retries first, then the schedule from where the ledger stands.
-
-    Reads the schedule in chunks, so that memory stays flat and no read transaction stays open.
-    """
+    """Returns trial specs: retries first, then the schedule from the first uncommitted slot."""
 
     def __init__(
         self,
         reader: LedgerReader,
         run: RunInfo,
         plans: Mapping[str, TrialPlan],
-        left: Mapping[int, Leftover],
+        unfinished: Mapping[int, UnfinishedSlot],
     ) -> None:
         self._reader = reader
         self._run = run
         self._plans = plans
-        self._left = left
-        self._again: deque[TrialSpec] = deque()
-        self._later: deque[tuple[int, TrialSpec]] = deque()
-        self._handed_out = 0
+        self._unfinished = unfinished
+        self._requeued: deque[TrialSpec] = deque()
+        self._deferred: deque[tuple[int, TrialSpec]] = deque()
+        """Retries, each with the value of `_slots_returned` from which it may run."""
+        self._slots_returned = 0
         self._chunk: deque[Slot] = deque()
         self._next_idx = run.next_schedule_idx
         self._task: tuple[str, JsonObject] = ("", {})
-        self._earlier = EarlierTrials.of_regrading(reader, run)
+        self._stored_trials = StoredTrials.of_regrading(reader, run)
 
     def retry(self, spec: TrialSpec, *, others_first: int = 0) -> None:
-        """Have the slot run again, as its next attempt, when so many new ones have been tried."""
+        """Queue the next attempt of a slot, after `others_first` new slots have been tried."""
         following = replace(spec, attempt=spec.attempt + 1, container_may_exist=False)
         if others_first:
-            self._later.append((self._handed_out + others_first, following))
+            self._deferred.append((self._slots_returned + others_first, following))
         else:
-            self._again.append(following)
+            self._requeued.append(following)
 
-    def again(self, spec: TrialSpec) -> None:
-        """Have the same attempt looked for again, of which nothing is known."""
-        self._again.append(replace(spec, container_may_exist=True))
+    def requeue(self, spec: TrialSpec) -> None:
+        """Queue the same attempt again, to be adopted if its container exists."""
+        self._requeued.append(replace(spec, container_may_exist=True))
 
-    def next_again(self) -> TrialSpec | None:
-        """A slot that was begun before, if it is time for one."""
-        if self._later and self._later[0][0] <= self._handed_out:
-            return self._later.popleft()[1]
-        return self._again.popleft() if self._again else None
+    def next_requeued(self) -> TrialSpec | None:
+        """Return the next requeued or retried attempt that may run now, or None."""
+        if self._deferred and self._deferred[0][0] <= self._slots_returned:
+            return self._deferred.popleft()[1]
+        return self._requeued.popleft() if self._requeued else None
 
-    def next_last(self) -> TrialSpec | None:
-        """A slot that was begun before, when there are no new ones to try first."""
-        return self.next_again() or (self._later.popleft()[1] if self._later else None)
+    def next_deferred(self) -> TrialSpec | None:
+        """Return the next requeued or retried attempt, even if it should let others go first."""
+        return self.next_requeued() or (self._deferred.popleft()[1] if self._deferred else None)
 
     def next_slot(self) -> Slot | None:
-        """The next slot of the schedule, or None at its end."""
+        """Return the next slot of the schedule, or None at its end."""
         if not self._chunk:
             slots = self._reader.slots(self._run.run_id, self._next_idx)
             self._chunk.extend(islice(slots, _CHUNK))
             self._next_idx += len(self._chunk)
         if not self._chunk:
             return None
-        self._handed_out += 1
+        self._slots_returned += 1
         return self._chunk.popleft()
 
-    def never_ran(self, slot: Slot) -> str | None:
-        """Of a regrading: why there is nothing to judge, where its slot was never run."""
-        return None if self._earlier is None else self._earlier.why_none(slot.schedule_idx)
+    def reason_never_run(self, slot: Slot) -> str | None:
+        """Return why a regrading has nothing to grade for a slot: its trial was never run.
 
-    def was_begun(self, slot: Slot) -> bool:
-        """True where an earlier coordinator may have created its container."""
-        left = self._left.get(slot.schedule_idx)
-        return left is not None and left.may_exist
+        None if there is a trial, and for a run that is not a regrading.
+        """
+        if self._stored_trials is None:
+            return None
+        return self._stored_trials.reason_not_stored(slot.schedule_idx)
+
+    def was_dispatched(self, slot: Slot) -> bool:
+        """Return whether an earlier coordinator may have created a container for a slot."""
+        unfinished = self._unfinished.get(slot.schedule_idx)
+        return unfinished is not None and unfinished.container_may_exist
 
     def spec(self, slot: Slot) -> TrialSpec:
-        """What a worker needs for a slot, with the attempt to go on with."""
-        left = self._left.get(slot.schedule_idx, Leftover(1, staged=False, may_exist=False))
+        """Return what a worker needs for a slot, with the attempt to continue with."""
+        never_dispatched = UnfinishedSlot(1, staged=False, container_may_exist=False)
+        unfinished = self._unfinished.get(slot.schedule_idx, never_dispatched)
+        stored = self._stored_trials
         return TrialSpec(
             plan=self._plans[slot.variant_id],
             slot=slot,
             run_id=self._run.run_id,
-            attempt=left.attempt,
+            attempt=unfinished.attempt,
             task=self._task_row(slot.task_id),
-            container_may_exist=left.may_exist,
-            regraded_trial=None
-            if self._earlier is None
-            else self._earlier.trial(slot.schedule_idx),
+            container_may_exist=unfinished.container_may_exist,
+            regraded_trial=None if stored is None else stored.trial(slot.schedule_idx),
         )
 
     def _task_row(self, task_id: str) -> JsonObject:
-        """A frozen task row; neighbours in the schedule often share one."""
+        """Return a frozen task row. The last one is cached: neighbouring slots often share it."""
         if self._task[0] != task_id:
             self._task = (task_id, self._reader.task(self._run.run_id, task_id))
         return self._task[1]

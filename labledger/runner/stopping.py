@@ -1,4 +1,8 @@
-"""Stopping a run: a first request lets running trials finish, a second ends their containers."""
+"""Stop requests: how Ctrl-C, TERM and HUP reach a run.
+
+The first request lets running trials finish, the second kills their containers. A request only
+sets a level, so that a signal handler may make one at any point; the coordinator polls it.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +16,29 @@ from types import FrameType
 class StopRequest:
     """How urgently the run is asked to stop: 0 not at all, 1 after running trials, 2 now.
 
-    Asking does nothing but count, so that a signal handler may, in the middle of anything.
+    A request changes only this object, so that a signal handler may make one at any point.
     """
 
     def __init__(self) -> None:
         self.level = 0
         self.source = ""
-        """What asked first, for a person."""
+        """What made the first request, for a person."""
 
-    def press(self, source: str = "a request") -> None:
+    def raise_level(self, source: str = "a request") -> None:
+        """Request a stop, or a more urgent one."""
         self.level = min(self.level + 1, 2)
         self.source = self.source or source
 
     def hang_up(self) -> None:
-        """A terminal that closes is a first request, however often it says so."""
+        """Request level 1, as a closed terminal does, however often it sends HUP."""
         self.level = max(self.level, 1)
         self.source = self.source or "a closed terminal (HUP)"
 
     @property
     def message(self) -> str:
-        """Why the run stopped, for those who look at it later."""
+        """Why the run stopped, as stored in the ledger."""
         if self.level > 1:
-            return f"stopped by {self.source}, and a second one ended the containers"
+            return f"stopped by {self.source}, and a second one killed the containers"
         return f"stopped by {self.source}; running trials finished"
 
 
@@ -42,25 +47,28 @@ _SOURCES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "TERM"}
 
 @contextmanager
 def on_signals(stop: StopRequest) -> Iterator[None]:
-    """While this lasts, Ctrl-C and TERM press `stop`, and a HUP that is not ignored hangs up.
+    """Pass Ctrl-C, TERM and HUP to `stop` while the context lasts.
 
-    Outside the main thread, it does nothing.
+    A HUP that is ignored, as under `nohup`, stays ignored. Outside the main thread, where Python
+    allows no signal handlers, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def press(number: int, _frame: FrameType | None) -> None:
-        stop.press(_SOURCES[signal.Signals(number)])
+    def raise_level(number: int, _frame: FrameType | None) -> None:
+        stop.raise_level(_SOURCES[signal.Signals(number)])
 
     def hang_up(_number: int, _frame: FrameType | None) -> None:
         stop.hang_up()
 
-    before = {number: signal.signal(number, press) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {
+        number: signal.signal(number, raise_level) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As `nohup` leaves it.
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
+        previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -13,7 +13,7 @@ from labledger.ledger.slot_checks import UNREADABLE
 from labledger.ledger.verify import verify
 from labledger.plurals import counted
 from labledger.records import JsonObject, RunStatus
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Report:
         }
 
 
-def verify_lab(lab: Lab, run_id: str | None) -> Report:
+def verify_lab(lab: LabFolder, run_id: str | None) -> Report:
     """Verify one run, or all. Mirrors of runs that are running are left alone."""
     found = verify(lab.ledger, run_id)
     findings = []
@@ -69,7 +69,7 @@ def _runs_at_rest(reader: LedgerReader, run_id: str | None, findings: list[str])
     return [run.run_id for run in runs if run.status is not RunStatus.RUNNING]
 
 
-def _mirror_findings(lab: Lab, reader: LedgerReader, run_id: str) -> list[str]:
+def _mirror_findings(lab: LabFolder, reader: LedgerReader, run_id: str) -> list[str]:
     folder = lab.run_folder(run_id)
     if not folder.is_dir():
         return []

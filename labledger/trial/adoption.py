@@ -92,7 +92,7 @@ def finish_adopted(engine: Engine, spec: TrialSpec, container: str, begun: float
     """Return how a trial ended whose container has stopped, after its grader part if that is due.
 
     `container` is its id, `begun` the monotonic time at which this coordinator began to wait.
-    Raises `OutputUnreadable` or `NoRoom` if this host cannot start the grader part.
+    Raises `OutputUnreadable` or `DiskFull` if this host cannot start the grader part.
     """
     try:
         state = engine.inspect_existing(container)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from labledger import clock
-from labledger.errors import EngineUnavailable, LabLedgerError, NoRoom
+from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
 from labledger.records import JsonObject
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class EngineServerError(ContainerFailed):
     """The Docker engine had an internal error (HTTP 5xx). The operation is worth a retry."""
 
 
-class EngineDiskFull(NoRoom):
+class EngineDiskFull(DiskFull):
     """The disk of the Docker engine is full."""
 
 

@@ -100,7 +100,7 @@ def run_grader_part_if_due(
             return ended
         if "agent" not in phase_fields(spec):
             return replace(ended, exit_status_forged=True)
-        faults.reached("before_unseal", spec.slot.schedule_idx)
+        faults.fault_point("before_unseal", spec.slot.schedule_idx)
         was_full = disks.were_full_since(spec.plan.disks, since)
         agent_part = _store_agent_part(spec, state, replace(ended, disk_was_full=was_full), seen)
     if state.started_at == agent_part.engines_start:
@@ -133,7 +133,7 @@ def _run_grader_part(
 ) -> ContainerExit:
     """Put the grader's files in place, start the container again and wait for its end."""
     sealing.unseal(spec, agent_part.phases)
-    faults.reached("after_unseal", spec.slot.schedule_idx)
+    faults.fault_point("after_unseal", spec.slot.schedule_idx)
 
     def start() -> None:
         if engine.inspect_existing(container).started_at == agent_part.engines_start:
@@ -149,7 +149,7 @@ def _run_grader_part(
             None, agent_part.ended_at, agent_part.ended_at, 0, container, start_refused=refused
         )
         return _combine_parts(agent_part, grader_part)
-    faults.reached("grader_running", spec.slot.schedule_idx)
+    faults.fault_point("grader_running", spec.slot.schedule_idx)
     status = thread_limiter().wait(engine, spec, container)
     if status is None:
         kill_overdue(engine, container)

@@ -5,7 +5,7 @@ It is not a failure of the trial: container and folder stay, and a resumed run c
 
 from __future__ import annotations
 
-from labledger.errors import LabLedgerError, NoRoom
+from labledger.errors import DiskFull, LabLedgerError
 from labledger.trial.container import ContainerFailed
 from labledger.trial.contract import TrialSpec
 from labledger.trial.disks import DISK_FULL_ERRNOS
@@ -17,7 +17,7 @@ class OutputUnreadable(LabLedgerError):
 
 def output_unreadable_error(
     spec: TrialSpec, error: OSError | ContainerFailed
-) -> OutputUnreadable | NoRoom:
+) -> OutputUnreadable | DiskFull:
     """Return the exception to raise if `error` occurs while an ended trial is collected."""
     problem = (
         f"{error.strerror} ({error.filename or spec.folder})"
@@ -26,6 +26,6 @@ def output_unreadable_error(
     )
     what = f"slot {spec.slot.schedule_idx} has ended and could not be collected: {problem}"
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
-        return NoRoom(what)
+        return DiskFull(what)
     hint = "fix that and resume the run: the container is still there, and is not run again"
     return OutputUnreadable(what, hint=hint)

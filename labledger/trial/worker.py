@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from labledger import clock, faults
-from labledger.errors import EngineUnavailable, NoRoom
+from labledger.errors import DiskFull, EngineUnavailable
 from labledger.records import CONTAINER_FAILED, HOST_ERROR, NAME_TAKEN, TrialResult
 from labledger.trial import contract, disks, inputs, regrading, starting, traces, trust
 from labledger.trial.adoption import adopt, finish_adopted, folder_exists
@@ -48,7 +48,7 @@ def run_attempt(spec: TrialSpec) -> TrialResult:
     cannot be graded.
 
     Raises `StartRefused` or `WaitAbandoned` when the run is stopping, and `EngineUnavailable`,
-    `NoRoom` or `OutputUnreadable` when the trial's outcome cannot be determined yet. Every other
+    `DiskFull` or `OutputUnreadable` when the trial's outcome cannot be determined yet. Every other
     failure becomes the status of the result.
     """
     if spec.regraded_trial is not None and regrading.is_carried_over(spec):
@@ -64,7 +64,7 @@ def run_attempt(spec: TrialSpec) -> TrialResult:
         if spec.plan.engine_root is not None:
             disks.record_full(spec.plan.engine_root)
         raise
-    except (StartRefused, WaitAbandoned, EngineUnavailable, NoRoom):
+    except (StartRefused, WaitAbandoned, EngineUnavailable, DiskFull):
         raise
     except EvidenceIncomplete as error:
         assert spec.regraded_trial is not None
@@ -76,17 +76,17 @@ def run_attempt(spec: TrialSpec) -> TrialResult:
         message = f"{error.strerror}: {error.filename}"
         if error.errno in disks.DISK_FULL_ERRNOS:
             _delete(spec)
-            raise NoRoom(f"a trial could not be prepared: {message}") from error
+            raise DiskFull(f"a trial could not be prepared: {message}") from error
         return infra_error_result(spec, begun, HOST_ERROR, message)
 
 
 def _collect_result(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> TrialResult:
     """Return the result of a trial whose container has ended.
 
-    Raises `OutputUnreadable` or `NoRoom` for failures of this host, so that they are not recorded
+    Raises `OutputUnreadable` or `DiskFull` for failures of this host, so that they are not recorded
     as failures of the trial.
     """
-    faults.reached("after_exit", spec.slot.schedule_idx)
+    faults.fault_point("after_exit", spec.slot.schedule_idx)
     if not folder_exists(spec):
         message = "the trial folder, with all outputs, was deleted while the trial ran"
         return infra_error_result(spec, ended.started_at, "folder_deleted", message)
@@ -129,9 +129,9 @@ def remove_attempt(spec: TrialSpec, *, keep_folder: bool = False) -> None:
 
     `keep_folder` leaves the trial folder in place.
     """
-    faults.reached("before_remove", spec.slot.schedule_idx)
+    faults.fault_point("before_remove", spec.slot.schedule_idx)
     _remove_container(spec)
-    faults.reached("after_remove", spec.slot.schedule_idx)
+    faults.fault_point("after_remove", spec.slot.schedule_idx)
     if not keep_folder:
         remove_folder(spec)
     traces.remove_notes(spec.folder)
@@ -209,23 +209,23 @@ def _run_new_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
         traces.mark_not_started(spec.folder)
         remove_folder(spec)
     inputs.prepare_trial_folder(spec, gate.require_starting_allowed)
-    faults.reached("before_create", spec.slot.schedule_idx)
+    faults.fault_point("before_create", spec.slot.schedule_idx)
     gate.require_starting_allowed()
     container, created = starting.create_container(engine, gate, spec)
-    faults.reached("after_create", spec.slot.schedule_idx)
+    faults.fault_point("after_create", spec.slot.schedule_idx)
     has_ended = False
     try:
         with gate.running(spec.slot.schedule_idx):
             traces.clear_not_started(spec.folder)
             started_at, started = clock.utc_now(), time.monotonic()
             starting.start_container(engine, gate, container, created)
-            faults.reached("agent_running", spec.slot.schedule_idx)
+            faults.fault_point("agent_running", spec.slot.schedule_idx)
             exit_status, was_removed = _wait(engine, spec, container)
             has_ended = exit_status is not None
             if has_ended and spec.plan.sealing is Sealing.AFTER_AGENT:
                 return finish_adopted(engine, spec, container, started)
             lasted = timedelta(seconds=time.monotonic() - started)
-    except (StartRefused, ContainerFailed, NoRoom):
+    except (StartRefused, ContainerFailed, DiskFull):
         if not has_ended:
             _remove_unstarted(engine, gate, spec, container)
         raise

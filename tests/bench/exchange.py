@@ -67,7 +67,7 @@ report(begun)
 _IMPORT = """
 from labledger.ledger.importing import ImportWriter
 from labledger.runner.importing import import_runs
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 bring, held, log = ImportWriter.bring_run, [], []
 def timed(*given):
     begun = time.perf_counter()
@@ -77,7 +77,7 @@ def timed(*given):
     return found
 ImportWriter.bring_run = timed
 begun = time.perf_counter()
-import_runs(Lab(out), ledger)
+import_runs(LabFolder(out), ledger)
 report(begun, locked_s=held[0], log_mb=log[0] / 2**20)
 """
 

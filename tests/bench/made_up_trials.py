@@ -28,7 +28,7 @@ from bench.peak import memory_mb
 from labledger.cli import app
 from labledger.records import TrialResult
 from labledger.runner import session
-from labledger.runner.executors import LocalTrials
+from labledger.runner.executors import LocalExecutor
 from labledger.trial import traces
 from labledger.trial.contract import TrialSpec
 
@@ -68,7 +68,7 @@ class Watch:
         print(json.dumps(found), flush=True)
 
 
-class MadeUpTrials(LocalTrials):
+class MadeUpTrials(LocalExecutor):
     """The executor of a run, but for what its trials are."""
 
     watch: Watch
@@ -85,12 +85,12 @@ class MadeUpTrials(LocalTrials):
             shutil.copytree(spec.plan.run_dir.parents[1], self.half, ignore=_shared_memory)
         return self._trials.submit(_made_up, spec)
 
-    def discard(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+    def remove(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
         del keep_folder  # There is none.
         return _forgotten(spec)
 
 
-class TimedTrials(LocalTrials):
+class TimedTrials(LocalExecutor):
     """Trials that take their time, without a thread each; only so many run at once."""
 
     watch: Watch
@@ -114,7 +114,7 @@ class TimedTrials(LocalTrials):
             self._changed.notify()
         return future
 
-    def discard(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+    def remove(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
         del keep_folder
         return _forgotten(spec)
 
@@ -151,14 +151,14 @@ def main() -> None:
     split = sys.argv.index("--")
     begun, mode, *rest = sys.argv[1:split]
     watch = Watch(float(begun))
-    executor: type[LocalTrials] = MadeUpTrials
+    executor: type[LocalExecutor] = MadeUpTrials
     MadeUpTrials.watch = TimedTrials.watch = watch
     if mode == "whole":
         MadeUpTrials.half, MadeUpTrials.half_idx = Path(rest[0]), int(rest[1])
     elif mode == "timed":
         TimedTrials.seconds = float(rest[0])
         executor = TimedTrials
-    session.LocalTrials = executor  # type: ignore[attr-defined,misc]
+    session.LocalExecutor = executor  # type: ignore[attr-defined,misc]
     sys.argv = ["labledger", *sys.argv[split + 1 :]]
     try:
         app.main()

@@ -183,5 +183,5 @@ def test_what_a_person_is_told_of_a_pause(proxy: EngineProxy, tmp_path: Path) ->
         done = project.command("run", project.experiment, "--run-id", "told", *PASSING)
     assert done.returncode == 0, done.stderr
     assert "warning: 5 trials in a row could not be started" in done.stderr
-    assert "trials in their containers go on" in done.stderr
+    assert "running trials continue" in done.stderr
     assert "the Docker engine starts trials again" in done.stderr

@@ -33,7 +33,7 @@ from trial_kit import predicts, scores
 
 from labledger.api import open_ledger
 from labledger.errors import Exit
-from labledger.runner.executors import LocalTrials
+from labledger.runner.executors import LocalExecutor
 from labledger.trial import outputs
 
 pytestmark = pytest.mark.docker
@@ -184,4 +184,4 @@ def test_a_run_of_hostile_tasks(tmp_path: Path, image_ids: dict[str, str]) -> No
     hostile.check_whole("run")
     caps = outputs.PREDICTION_CAP + outputs.SCORE_CAP + outputs.RESULT_CAP + outputs.EVENTS_CAP
     # As many trials may be read at once as run and wait; each is held as read and as parsed.
-    assert peak - usual < LocalTrials(CONCURRENCY).capacity * 2 * caps
+    assert peak - usual < LocalExecutor(CONCURRENCY).capacity * 2 * caps

@@ -11,7 +11,7 @@ from isolation_kit import AFTER, GRADER, READS, SECRET, isolation, stage
 from trial_kit import GRADES, Trials, brief, until
 
 from labledger import resources
-from labledger.errors import NoRoom
+from labledger.errors import DiskFull
 from labledger.passing import has_passed
 from labledger.records import JsonObject
 from labledger.trial.container import thread_engine
@@ -101,7 +101,7 @@ def test_hosts_trouble_between_the_parts(trials: Trials, monkeypatch: pytest.Mon
     spec = stage(trials, trials.spec("echo started >>starts", f"{READS}\n", **AFTER))
     with monkeypatch.context() as broken:
         broken.setattr("labledger.trial.sealing.shutil.copytree", full_disk)
-        with pytest.raises(NoRoom, match="could not be collected"):
+        with pytest.raises(DiskFull, match="could not be collected"):
             run_attempt(spec)
     state = thread_engine().inspect(spec.container)
     assert state is not None
@@ -152,7 +152,7 @@ def test_grading_waits_for_a_run_that_goes_on(trials: Trials) -> None:
     spec = trials.spec("echo ran >>runs", **AFTER)
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr("labledger.trial.sealing.shutil.copytree", full_disk)
-        with pytest.raises(NoRoom):
+        with pytest.raises(DiskFull):
             run_attempt(spec)
     closed = StartLimiter(1)
     closed.close()

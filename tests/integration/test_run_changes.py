@@ -21,8 +21,8 @@ def interrupted(folder: Path) -> Project:
     """A project with a run that was stopped before its first trial."""
     project = Project(folder, {"a": RIGHT})
     stop = StopRequest()
-    stop.press()
-    outcome = project.start("stopped", stop=stop)
+    stop.raise_level()
+    outcome = project.start("stopped", stop_request=stop)
     assert outcome.stopped
     assert project.rows("stopped")["slots"] == []
     return project
@@ -124,7 +124,7 @@ def test_an_experiment_that_is_gone_is_warned_of(fresh: Project) -> None:
     """Without its file, a run goes on with its own copy and says so."""
     fresh.experiment.unlink()
     events: list[dict[str, Any]] = []
-    assert fresh.go_on("stopped", tell=events.append).complete
+    assert fresh.go_on("stopped", on_event=events.append).complete
     warnings = [event["message"] for event in events if event["event"] == "warning"]
     assert len(warnings) == 1
     assert "experiment.yaml is gone" in warnings[0]
@@ -155,11 +155,11 @@ def test_a_complete_run_says_that_its_experiment_has_changed(fresh: Project) -> 
     def listen(event: dict[str, Any]) -> None:
         warnings.extend([event["message"]] if event["event"] == "warning" else [])
 
-    assert fresh.go_on("stopped", tell=listen).complete
-    assert fresh.go_on("stopped", tell=listen).complete
+    assert fresh.go_on("stopped", on_event=listen).complete
+    assert fresh.go_on("stopped", on_event=listen).complete
     assert warnings == []
     agent_file(fresh)
-    assert fresh.go_on("stopped", tell=listen).complete
+    assert fresh.go_on("stopped", on_event=listen).complete
     (warning,) = warnings
     assert "stopped is complete and stays as it is" in warning
     assert "agent.sh changed (a file of the agent)" in warning

@@ -13,7 +13,7 @@ from experiments import HOLDS_CAREFUL, RIGHT, EngineLog, Project
 import labledger
 from labledger.errors import Exit, LeaseHeld, PreflightFailed, RunExists
 from labledger.ledger.engine import DRIVER
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 from labledger.runner.lease import this_process
 
 pytestmark = pytest.mark.docker
@@ -59,7 +59,7 @@ def test_a_listener_that_fails_gives_the_run_back(tmp_path: Path, engine_log: En
             raise RuntimeError("the watcher broke")
 
     with pytest.raises(RuntimeError, match="the watcher broke"):
-        project.start("watched", "holding", tell=fail)
+        project.start("watched", "holding", on_event=fail)
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         run = ledger.run("watched")
     assert (run.status, run.lease) == ("interrupted", None)
@@ -80,7 +80,7 @@ def test_a_live_run_has_one_owner(project: Project) -> None:
                 project.go_on("owned")
             refusals.append(caught.value)
 
-    assert project.start("owned", tell=intrude).complete
+    assert project.start("owned", on_event=intrude).complete
     me = this_process()
     words = f"run owned belongs to process {os.getpid()} on {me.machine} since 20"
     assert len(refusals) == 2
@@ -100,7 +100,7 @@ def test_a_name_that_is_taken_is_refused(project: Project) -> None:
 
 def test_a_ledger_whose_creation_was_interrupted_is_made_anew(project: Project) -> None:
     """Killed between the file and its tables, the next run begins as if nothing had been."""
-    Lab(project.lab).create()
+    LabFolder(project.lab).create()
     (project.lab / "ledger.sqlite").touch()
     assert project.start("first").complete
 
@@ -113,7 +113,7 @@ def test_two_runs_share_a_ledger_and_a_process(project: Project) -> None:
         if event["event"] == "slot_committed" and event["schedule_idx"] == 0:
             outcomes.append(project.start("inner"))
 
-    outcomes.append(project.start("outer", tell=start_another))
+    outcomes.append(project.start("outer", on_event=start_another))
     assert all(outcome.complete for outcome in outcomes)
     for run_id in ("inner", "outer"):
         project.check_whole(run_id)

@@ -38,7 +38,7 @@ def told(project: Project) -> list[dict[str, Any]]:
             until(lambda: set(project.containers("disorder")) == {(0, 1)}, "removals")
             project.open_gate("disorder", 0)
 
-    project.start("disorder", "holding", max_concurrency=4, tell=watch)
+    project.start("disorder", "holding", max_concurrency=4, on_event=watch)
     return events
 
 
@@ -137,7 +137,7 @@ def test_a_complete_run_is_resumed_without_harm(project: Project, outcome: RunOu
     """Nothing runs, nothing changes, and the outcome is the same."""
     before = project.rows("in-order")
     events: list[dict[str, Any]] = []
-    again = project.go_on("in-order", tell=events.append)
+    again = project.go_on("in-order", on_event=events.append)
     assert [event["event"] for event in events] == ["run_started", "run_ended"]
     assert again == outcome
     assert project.rows("in-order") == before

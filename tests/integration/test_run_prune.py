@@ -72,9 +72,9 @@ def test_failures_are_counted_across_a_resume(project: Project) -> None:
 
     def watch(event: dict[str, Any]) -> None:
         if event["event"] == "slot_committed" and event["schedule_idx"] == 2 * LIMIT - 3:
-            stop.press()
+            stop.raise_level()
 
-    first = project.start("stopped", tell=watch, stop=stop)
+    first = project.start("stopped", on_event=watch, stop_request=stop)
     assert first.exit_code is Exit.INTERRUPTED
     assert statuses(project, "stopped", 1) == ["agent_error"] * (LIMIT - 1)
     assert project.go_on("stopped").complete

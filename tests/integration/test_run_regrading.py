@@ -26,7 +26,7 @@ from experiments import (
 from ledger_kit import give_id
 
 import labledger
-from labledger.errors import AlreadyJudged, InvalidInput, RunNotComplete, RunNotFound
+from labledger.errors import AlreadyGraded, InvalidInput, RunNotComplete, RunNotFound
 from labledger.faults import VARIABLE
 from labledger.records import JsonObject
 from labledger.trial.container import thread_engine
@@ -146,7 +146,7 @@ def test_scores_name_their_grader(project: Project) -> None:
 def test_no_agent_is_paid_twice(project: Project) -> None:
     """What the agents spent is the first run's; a budget has nothing to say here."""
     told: list[dict[str, Any]] = []
-    outcome = regrade(project, budget_usd=0, tell=told.append)
+    outcome = regrade(project, budget_usd=0, on_event=told.append)
     [started] = [event for event in told if event["event"] == "run_started"]
     assert outcome.complete
     assert (started["budget"], started["spent"]) == ({}, {})
@@ -214,10 +214,10 @@ def test_a_sealed_grader(tmp_path: Path, image_ids: dict[str, str]) -> None:
 
 def test_the_same_grader_again(project: Project) -> None:
     """A grader judges a run once, unless it is asked to judge again."""
-    with pytest.raises(AlreadyJudged, match=r"generation 1, first\.g1"):
+    with pytest.raises(AlreadyGraded, match=r"generation 1, first\.g1"):
         regrade(project, "grader.sh")
     regrade(project)
-    with pytest.raises(AlreadyJudged, match=r"generation 2, first\.g2"):
+    with pytest.raises(AlreadyGraded, match=r"generation 2, first\.g2"):
         regrade(project)
     assert regrade(project, again=True).run_id == "first.g3"
 

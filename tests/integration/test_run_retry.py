@@ -79,7 +79,7 @@ def retried(
             if at in fates:
                 threading.Thread(target=fates[at], args=(at,)).start()
 
-    outcome = project.start("retried", "holding", max_concurrency=4, tell=watch)
+    outcome = project.start("retried", "holding", max_concurrency=4, on_event=watch)
     return Retried(project, outcome, events)
 
 
@@ -156,9 +156,9 @@ def test_a_retry_outlives_its_coordinator(
 
     def watch(event: dict[str, Any]) -> None:
         if event["event"] == "trial_finished":
-            stop.press()
+            stop.raise_level()
 
-    assert not project.start("between", tell=watch, stop=stop).complete
+    assert not project.start("between", on_event=watch, stop_request=stop).complete
     assert engine_log.starts(project, "between") == {(0, 1): 1}
     assert project.go_on("between").complete
     assert engine_log.starts(project, "between") == {(0, 1): 1, (0, 2): 1}

@@ -29,7 +29,7 @@ def test_what_cannot_be_kept_now_is_collected_later(
             shutil.rmtree(incoming)
             incoming.write_text("in the way")
 
-    stopped = project.start("store", tell=break_store)
+    stopped = project.start("store", on_event=break_store)
     assert not stopped.complete
     assert stopped.exit_code == Exit.INCOMPLETE
     assert "could not be collected" in (stopped.trouble or "")

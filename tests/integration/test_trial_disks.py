@@ -11,7 +11,7 @@ import pytest
 from isolation_kit import AFTER
 from trial_kit import GRADES, Trials, brief, problems, until
 
-from labledger.errors import NoRoom
+from labledger.errors import DiskFull
 from labledger.records import JsonObject
 from labledger.trial import disks
 from labledger.trial.container import Engine, EngineDiskFull, thread_engine
@@ -103,6 +103,6 @@ def test_an_engine_that_has_no_room(trials: Trials, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(disks, "_last_full", {})
     spec = trials.spec()
     root = Path("/dev/shm")
-    with pytest.raises(NoRoom):
+    with pytest.raises(DiskFull):
         run_attempt(replace(spec, plan=replace(spec.plan, engine_root=root)))
     assert set(disks._last_full) == {root.stat().st_dev}

@@ -138,8 +138,8 @@ def test_values_are_counted_without_parsing(content: bytes, values: int) -> None
     """Values are bounded by the commas and opening brackets that stand outside of texts."""
     assert canonical.count_values(content, 100) == values
     assert canonical.count_values(content, values - 1) == values, "counted one beyond a limit"
-    assert not canonical.holds_more_than(values, content)
-    assert canonical.holds_more_than(values - 1, content)
+    assert not canonical.has_more_values_than(values, content)
+    assert canonical.has_more_values_than(values - 1, content)
 
 
 def test_values_may_be_limited() -> None:

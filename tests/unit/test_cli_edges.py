@@ -24,7 +24,7 @@ from labledger.near_names import near_names
 from labledger.plurals import counted
 from labledger.reading import open_ledger
 from labledger.references import CONTRACT_NAMES
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_every_error_is_importable() -> None:
 def test_the_lab_folder_may_be_text(folder: Path) -> None:
     """As may the files of an environment."""
     lab = str(folder / ".lab")
-    assert Lab.find(RunOptions(lab_dir=lab).lab_dir).root == folder / ".lab"
+    assert LabFolder.find(RunOptions(lab_dir=lab).lab_dir).root == folder / ".lab"
     with open_ledger(lab_dir=lab) as ledger:
         assert [run.run_id for run in ledger.runs()] == ["run-1"]
 

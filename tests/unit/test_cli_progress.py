@@ -18,9 +18,9 @@ from labledger.cli.event_lines import notable_line, started_line
 from labledger.cli.run_view import RunView
 from labledger.ledger.model import Spent, VariantCounts
 from labledger.passing import PassCounts, has_passed
-from labledger.runner.events import event
+from labledger.runner.events import run_event
 
-STARTED = event(
+STARTED = run_event(
     "run_started",
     run_id="run-1",
     folder="/lab/runs/run-1",
@@ -43,12 +43,12 @@ def committed(idx: int, status: str, verdict: str | None, **fields: int) -> dict
     variant = ("base", "treat")[idx % 2]
     numbers = {"waiting": 0, "passed": has_passed(status, verdict, None), **fields}
     rest = {"variant_id": variant, "status": status, "verdict": verdict, **numbers}
-    return event("slot_committed", schedule_idx=idx, **rest)
+    return run_event("slot_committed", schedule_idx=idx, **rest)
 
 
 def finished(status: str = "completed", **fields: object) -> dict[str, Any]:
     known = {"schedule_idx": 3, "variant_id": "treat", "task_id": "a", "reason": None}
-    return event("trial_finished", status=status, **{**known, "will_retry": False, **fields})
+    return run_event("trial_finished", status=status, **{**known, "will_retry": False, **fields})
 
 
 def view_of(*events: dict[str, Any]) -> RunView:
@@ -117,7 +117,7 @@ def test_the_pass_rate_is_of_what_was_scored() -> None:
 
 def test_running_never_exceeds_what_may_run() -> None:
     """Trials that are only being prepared are not shown as running."""
-    view = view_of(STARTED, event("tick", running=8, waiting=3))
+    view = view_of(STARTED, run_event("tick", running=8, waiting=3))
     assert (view.running, view.waiting) == (4, 3)
     view.take(finished())
     assert view.running == 4, "seven are left, of which four may run"
@@ -129,7 +129,7 @@ def test_running_never_exceeds_what_may_run() -> None:
 
 def test_the_line_says_where_the_run_stands() -> None:
     """One line holds everything that the live display shows."""
-    view = view_of(STARTED, event("tick", running=3, waiting=1))
+    view = view_of(STARTED, run_event("tick", running=3, waiting=1))
     line = view.line()
     assert line.startswith(
         "2/10 committed · 3 running · 1 waiting to commit · base 100.0% · treat –"
@@ -141,7 +141,11 @@ def test_the_live_display_shows_where_the_run_stands(width: int) -> None:
     """Every phrase of the plain line is there, whole, whatever the width of the terminal."""
     shown = io.StringIO()
     watcher = progress.LiveWatcher()
-    for told in (STARTED, committed(2, "completed", "fail"), event("tick", running=3, waiting=1)):
+    for told in (
+        STARTED,
+        committed(2, "completed", "fail"),
+        run_event("tick", running=3, waiting=1),
+    ):
         watcher(told)
     Console(file=shown, width=width).print(watcher._draw())
     lines = shown.getvalue().splitlines()
@@ -154,11 +158,11 @@ def test_the_live_display_shows_where_the_run_stands(width: int) -> None:
 
 def test_the_line_says_what_is_still_cleaned_up() -> None:
     """Folders that go while trials run are not told of, unless more wait than run; the last are."""
-    view = view_of(STARTED, event("tick", running=3, waiting=0, removing=4))
+    view = view_of(STARTED, run_event("tick", running=3, waiting=0, removing=4))
     assert "cleaning up" not in view.line()
-    view.take(event("tick", running=3, waiting=0, removing=5))
+    view.take(run_event("tick", running=3, waiting=0, removing=5))
     assert "cleaning up 5 trial folders" in view.line()
-    view.take(event("tick", running=0, waiting=0, removing=1))
+    view.take(run_event("tick", running=0, waiting=0, removing=1))
     assert "cleaning up 1 trial folder" in view.line()
 
 
@@ -189,8 +193,8 @@ def test_failures_are_told_as_they_happen(capsys: pytest.CaptureFixture[str]) ->
     watcher(STARTED)
     watcher(finished("infra_error", reason="container_killed", will_retry=True))
     watcher(finished())
-    watcher(event("warning", message="careful"))
-    watcher(event("stopping", level=1))
+    watcher(run_event("warning", message="careful"))
+    watcher(run_event("stopping", level=1))
     told = capsys.readouterr()
     assert told.out == ""
     assert "slot 3 (treat, a): infra_error: container_killed, running it again" in told.err
@@ -209,7 +213,7 @@ def test_a_resume_says_what_it_found() -> None:
 def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[str]) -> None:
     """A program that reads along gets whole lines of JSON, and nothing that says nothing."""
     watcher = progress.JsonWatcher()
-    for told in (STARTED, event("tick", running=1, waiting=0), finished(task_id="ä\n")):
+    for told in (STARTED, run_event("tick", running=1, waiting=0), finished(task_id="ä\n")):
         watcher(told)
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["run_started", "trial_finished"]
@@ -219,7 +223,7 @@ def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[st
 def test_quiet_says_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """--quiet keeps what somebody must know."""
     watcher = progress.QuietWatcher()
-    for told in (STARTED, finished("infra_error"), event("warning", message="careful")):
+    for told in (STARTED, finished("infra_error"), run_event("warning", message="careful")):
         watcher(told)
     assert capsys.readouterr() == ("", "warning: careful\n")
 
@@ -256,8 +260,8 @@ def test_no_rate_is_no_zero() -> None:
 def test_waiting_for_a_run_and_being_waited_for_are_said() -> None:
     """Who has the run, or wants it, since when and how long that takes; no longer once it runs."""
     who = {"run_id": "run-1", "host": "there", "pid": 99, "since": "T0", "expires_at": "T1"}
-    waiting = event("waiting_for_lease", **who, seconds=24.6)
-    wanted = event("run_wanted", **who)
+    waiting = run_event("waiting_for_lease", **who, seconds=24.6)
+    wanted = run_event("run_wanted", **who)
     for told, facts in ((waiting, ("T0", "25s")), (wanted, ("T0", "T1"))):
         line = notable_line(told)
         assert line is not None
@@ -268,5 +272,5 @@ def test_waiting_for_a_run_and_being_waited_for_are_said() -> None:
 
 def test_quiet_warns_who_wants_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     """That the run will be taken away is a warning, also to who asked for nothing else."""
-    progress.QuietWatcher()(event("run_wanted", host="h", pid=9, since="T0", expires_at="T1"))
+    progress.QuietWatcher()(run_event("run_wanted", host="h", pid=9, since="T0", expires_at="T1"))
     assert "process 9 on h wants this run" in capsys.readouterr().err

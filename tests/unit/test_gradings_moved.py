@@ -20,7 +20,7 @@ from labledger.ledger.tables import metadata
 from labledger.ledger.verify import verify
 from labledger.records import RunStatus
 from labledger.runner.importing import Imported, import_runs
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 from labledger.runner.verification import verify_lab
 
 REGRADED = "run-1.g2"
@@ -40,8 +40,8 @@ def there(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Lab:
-    return Lab(tmp_path / "here" / ".lab")
+def here(tmp_path: Path) -> LabFolder:
+    return LabFolder(tmp_path / "here" / ".lab")
 
 
 def standings(found: list[Imported]) -> dict[str, RunRelation]:
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_found(there: Path, statement: str, run_id: str, wo
 # -- importing
 
 
-def test_runs_arrive_with_their_regradings(there: Path, here: Lab) -> None:
+def test_runs_arrive_with_their_regradings(there: Path, here: LabFolder) -> None:
     """Roots first; what counts there counts here; once more changes nothing."""
     found = import_runs(here, there)
     assert standings(found) == dict.fromkeys(["run-1", REGRADED, "run-1.g3"], RunRelation.NEW)
@@ -124,7 +124,7 @@ def test_runs_arrive_with_their_regradings(there: Path, here: Lab) -> None:
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
 
 
-def test_a_regrading_comes_after_its_root_wherever_it_stands(there: Path, here: Lab) -> None:
+def test_a_regrading_comes_after_its_root_wherever_it_stands(there: Path, here: LabFolder) -> None:
     """Also where the source numbers it before its root."""
     tables = [table for table in metadata.sorted_tables if "run_no" in table.columns]
     moves = [
@@ -143,7 +143,7 @@ def test_a_regrading_comes_after_its_root_wherever_it_stands(there: Path, here: 
     assert verify(here.ledger).is_clean
 
 
-def test_a_regrading_without_its_root_is_refused(there: Path, here: Lab) -> None:
+def test_a_regrading_without_its_root_is_refused(there: Path, here: LabFolder) -> None:
     """Nothing is written, dry or not, and the root is named; after the root it is brought."""
     for dry_run in (True, False):
         with pytest.raises(
@@ -158,7 +158,7 @@ def test_a_regrading_without_its_root_is_refused(there: Path, here: Lab) -> None
     assert graded.counted(here.ledger) == {"run-1": REGRADED}
 
 
-def test_another_history_of_the_root_is_no_root(there: Path, here: Lab) -> None:
+def test_another_history_of_the_root_is_no_root(there: Path, here: LabFolder) -> None:
     """A regrading is brought only where the very commits are that it judged again."""
     here.create()
     kit.make_ledger(here.root.parent)
@@ -171,7 +171,7 @@ def test_another_history_of_the_root_is_no_root(there: Path, here: Lab) -> None:
         import_runs(here, there)
 
 
-def test_a_regrading_that_has_grown_counts_when_it_is_whole(there: Path, here: Lab) -> None:
+def test_a_regrading_that_has_grown_counts_when_it_is_whole(there: Path, here: LabFolder) -> None:
     """Not before its last slot came, and then from the import on."""
     import_runs(here, there)
     with kit.open_writer(there / "ledger.sqlite") as writer:
@@ -185,7 +185,7 @@ def test_a_regrading_that_has_grown_counts_when_it_is_whole(there: Path, here: L
 
 
 def test_mirrors_of_a_regrading_are_brought_after_its_root(
-    there: Path, here: Lab, tmp_path: Path
+    there: Path, here: LabFolder, tmp_path: Path
 ) -> None:
     """They hold the regrading alone; its root must be here."""
     with open_ledger(there / "ledger.sqlite") as ledger:
@@ -211,7 +211,7 @@ def test_mirrors_of_a_regrading_are_brought_after_its_root(
     ],
 )
 def test_a_regrading_that_labledger_would_not_write_is_refused(
-    there: Path, here: Lab, changes: dict[str, object]
+    there: Path, here: LabFolder, changes: dict[str, object]
 ) -> None:
     """Whatever it would do to what counts here."""
     path = there / "ledger.sqlite"
@@ -226,7 +226,7 @@ def test_a_regrading_that_labledger_would_not_write_is_refused(
     assert not here.ledger.exists()
 
 
-def test_an_interrupted_regrading_goes_on_here(there: Path, here: Lab) -> None:
+def test_an_interrupted_regrading_goes_on_here(there: Path, here: LabFolder) -> None:
     """And counts from its last commit on."""
     import_runs(here, there)
     go_on(here.root, "run-1.g3", 4)

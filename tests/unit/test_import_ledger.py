@@ -31,7 +31,7 @@ from labledger.ledger.histories import RunRelation
 from labledger.ledger.reader import LedgerReader
 from labledger.records import Artifact, Metric, RunStatus, SlotStatus
 from labledger.runner.importing import Imported, import_runs
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 from labledger.runner.verification import verify_lab
 
 FROZEN = b"a file that the agent was staged with"
@@ -63,9 +63,9 @@ def there(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Lab:
+def here(tmp_path: Path) -> LabFolder:
     """A lab that is not there yet."""
-    return Lab(tmp_path / "here" / ".lab")
+    return LabFolder(tmp_path / "here" / ".lab")
 
 
 def standings(found: list[Imported]) -> list[tuple[str, RunRelation]]:
@@ -75,7 +75,7 @@ def standings(found: list[Imported]) -> list[tuple[str, RunRelation]]:
 # -- what is brought
 
 
-def test_a_run_arrives_as_it_is(there: Path, here: Lab) -> None:
+def test_a_run_arrives_as_it_is(there: Path, here: LabFolder) -> None:
     """Every row, digest and artifact is carried, large ones as files, and all of it verifies."""
     assert standings(import_runs(here, there)) == [(kit.RUN, RunRelation.NEW)]
     assert rows(here.root) == rows(there)
@@ -84,7 +84,7 @@ def test_a_run_arrives_as_it_is(there: Path, here: Lab) -> None:
     assert {path.read_bytes() for path in here.artifacts.glob("sha256/*/*")} == {b"large", FROZEN}
 
 
-def test_its_folder_is_made(there: Path, here: Lab, tmp_path: Path) -> None:
+def test_its_folder_is_made(there: Path, here: LabFolder, tmp_path: Path) -> None:
     """The imported run has mirrors, summary and experiment, the bytes of the other lab's."""
     import_runs(here, there)
     with LedgerReader.open(there / "ledger.sqlite") as reader:
@@ -97,7 +97,7 @@ def test_its_folder_is_made(there: Path, here: Lab, tmp_path: Path) -> None:
     assert json.loads((folder / "benchmark" / "summary.json").read_text())["run_id"] == kit.RUN
 
 
-def test_once_more_changes_nothing(there: Path, here: Lab) -> None:
+def test_once_more_changes_nothing(there: Path, here: LabFolder) -> None:
     """The same run again is here already: no row is written, and no file."""
     import_runs(here, there)
     before = rows(here.root)
@@ -107,7 +107,7 @@ def test_once_more_changes_nothing(there: Path, here: Lab) -> None:
     assert {path: path.stat().st_mtime_ns for path in here.root.glob("runs/**/*")} == stamps
 
 
-def test_two_labs_become_one_both_ways(there: Path, here: Lab) -> None:
+def test_two_labs_become_one_both_ways(there: Path, here: LabFolder) -> None:
     """Each gets the other's runs; afterwards both hold the same histories."""
     begin(here.root, "ours", 3)
     begin(there, "theirs", 4)
@@ -115,7 +115,7 @@ def test_two_labs_become_one_both_ways(there: Path, here: Lab) -> None:
         (kit.RUN, RunRelation.NEW),
         ("theirs", RunRelation.NEW),
     ]
-    back = dict(standings(import_runs(Lab(there), here.root)))
+    back = dict(standings(import_runs(LabFolder(there), here.root)))
     assert back == {
         "ours": RunRelation.NEW,
         kit.RUN: RunRelation.SAME,
@@ -123,10 +123,10 @@ def test_two_labs_become_one_both_ways(there: Path, here: Lab) -> None:
     }
     for run_id in ("ours", "theirs", kit.RUN):
         assert rows(here.root, run_id) == rows(there, run_id)
-    assert verify_lab(here, None).findings == verify_lab(Lab(there), None).findings == ()
+    assert verify_lab(here, None).findings == verify_lab(LabFolder(there), None).findings == ()
 
 
-def test_what_a_run_has_grown_by_is_brought(here: Lab, tmp_path: Path) -> None:
+def test_what_a_run_has_grown_by_is_brought(here: LabFolder, tmp_path: Path) -> None:
     """A longer history with the same beginning goes on here."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
@@ -141,7 +141,7 @@ def test_what_a_run_has_grown_by_is_brought(here: Lab, tmp_path: Path) -> None:
     assert verify_lab(here, None).findings == ()
 
 
-def test_a_run_that_is_further_here_stays(here: Lab, tmp_path: Path) -> None:
+def test_a_run_that_is_further_here_stays(here: LabFolder, tmp_path: Path) -> None:
     """Going on here and importing the beginning again loses nothing."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
@@ -153,7 +153,7 @@ def test_a_run_that_is_further_here_stays(here: Lab, tmp_path: Path) -> None:
     assert rows(here.root) == before
 
 
-def test_an_imported_run_goes_on_here(here: Lab, tmp_path: Path) -> None:
+def test_an_imported_run_goes_on_here(here: LabFolder, tmp_path: Path) -> None:
     """Interrupted, owned by nobody and without a budget, it follows the chain from there."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
@@ -177,7 +177,7 @@ def test_an_imported_run_goes_on_here(here: Lab, tmp_path: Path) -> None:
     assert verify_lab(here, None).findings == ()
 
 
-def test_only_the_named_runs_are_brought(there: Path, here: Lab) -> None:
+def test_only_the_named_runs_are_brought(there: Path, here: LabFolder) -> None:
     """`--run` chooses; a name that is not there is refused before anything is written."""
     begin(there, "theirs", 1)
     with pytest.raises(RunNotFound, match="no run 'their'") as refused:
@@ -198,7 +198,7 @@ def test_only_the_named_runs_are_brought(there: Path, here: Lab) -> None:
     ids=["ledger", "lab", "project", "run folder"],
 )
 def test_a_source_is_named_in_four_ways(
-    there: Path, here: Lab, word: Callable[[Path], Path]
+    there: Path, here: LabFolder, word: Callable[[Path], Path]
 ) -> None:
     """A ledger, its lab, the folder around it, or one run's folder: then only that run."""
     begin(there, "theirs", 1)
@@ -209,7 +209,7 @@ def test_a_source_is_named_in_four_ways(
     assert found == ([kit.RUN] if word(there) == folder else [kit.RUN, "theirs"])
 
 
-def test_a_dry_run_writes_nothing(there: Path, here: Lab) -> None:
+def test_a_dry_run_writes_nothing(there: Path, here: LabFolder) -> None:
     """It says what would come, and neither lab changes."""
     before = contents(there)
     assert standings(import_runs(here, there, dry_run=True)) == [(kit.RUN, RunRelation.NEW)]
@@ -226,7 +226,7 @@ def contents(lab: Path) -> dict[Path, bytes]:
 # -- who may not be disturbed
 
 
-def test_a_run_that_is_being_written_is_refused(here: Lab, tmp_path: Path) -> None:
+def test_a_run_that_is_being_written_is_refused(here: LabFolder, tmp_path: Path) -> None:
     """A live lease, there or here, keeps an import away; a named run beside it can be brought."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
@@ -247,7 +247,7 @@ def test_a_run_that_is_being_written_is_refused(here: Lab, tmp_path: Path) -> No
     assert standings(import_runs(here, there))[0] == (kit.RUN, RunRelation.GROWN)
 
 
-def test_finished_results_here_are_not_lost(here: Lab, tmp_path: Path) -> None:
+def test_finished_results_here_are_not_lost(here: LabFolder, tmp_path: Path) -> None:
     """What is staged here and not committed was paid for: a growth does not run over it."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
@@ -263,7 +263,7 @@ def test_finished_results_here_are_not_lost(here: Lab, tmp_path: Path) -> None:
     assert rows(here.root) == before
 
 
-def test_an_owner_from_before_is_fenced_off(here: Lab, tmp_path: Path) -> None:
+def test_an_owner_from_before_is_fenced_off(here: LabFolder, tmp_path: Path) -> None:
     """A coordinator whose lease had run out cannot commit once the run was brought further."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
@@ -280,7 +280,7 @@ def test_an_owner_from_before_is_fenced_off(here: Lab, tmp_path: Path) -> None:
 # -- conflicts
 
 
-def test_another_run_of_the_same_name_is_refused(there: Path, here: Lab) -> None:
+def test_another_run_of_the_same_name_is_refused(there: Path, here: LabFolder) -> None:
     """The first difference is named, nothing is written, and the others can still be brought."""
     begin(here.root, kit.RUN, 2, total=6)
     begin(there, "theirs", 1)
@@ -291,7 +291,7 @@ def test_another_run_of_the_same_name_is_refused(there: Path, here: Lab) -> None
     assert standings(import_runs(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
 
 
-def test_histories_that_part_are_refused(here: Lab, tmp_path: Path) -> None:
+def test_histories_that_part_are_refused(here: LabFolder, tmp_path: Path) -> None:
     """A run that went on in two places has one beginning and two ends: the slot is named."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
@@ -331,7 +331,9 @@ TAMPERED = {
 
 
 @pytest.mark.parametrize(("statement", "words"), TAMPERED.values(), ids=TAMPERED.keys())
-def test_a_tampered_source_is_refused(there: Path, here: Lab, statement: str, words: str) -> None:
+def test_a_tampered_source_is_refused(
+    there: Path, here: LabFolder, statement: str, words: str
+) -> None:
     """Whatever was changed since it was committed is named, and nothing is written."""
     kit.tamper(there / "ledger.sqlite", statement)
     with pytest.raises(LedgerError, match=words):
@@ -339,7 +341,7 @@ def test_a_tampered_source_is_refused(there: Path, here: Lab, statement: str, wo
     assert not here.root.exists()
 
 
-def test_a_clean_run_beside_a_tampered_one_is_brought(there: Path, here: Lab) -> None:
+def test_a_clean_run_beside_a_tampered_one_is_brought(there: Path, here: LabFolder) -> None:
     """Only the runs that are asked for need to verify."""
     begin(there, "theirs", 2)
     kit.tamper(there / "ledger.sqlite", "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
@@ -356,7 +358,7 @@ def test_a_clean_run_beside_a_tampered_one_is_brought(there: Path, here: Lab) ->
     ids=["name", "schema", "slot"],
 )
 def test_digests_that_fit_are_not_enough(
-    here: Lab, tmp_path: Path, run_id: str, changes: dict[str, Any], words: str
+    here: LabFolder, tmp_path: Path, run_id: str, changes: dict[str, Any], words: str
 ) -> None:
     """Anybody can compute digests: names and records are checked for themselves."""
     path = kit.make_ledger(tmp_path / "there")
@@ -404,7 +406,7 @@ def link(path: Path) -> None:
     ids=["garbage", "half", "foreign", "empty", "link"],
 )
 def test_what_is_no_ledger_is_refused(
-    there: Path, here: Lab, damage: Callable[[Path], None], words: str
+    there: Path, here: LabFolder, damage: Callable[[Path], None], words: str
 ) -> None:
     """A plain message, and nothing is written."""
     kit.open_writer(there / "ledger.sqlite").close()
@@ -417,7 +419,7 @@ def test_what_is_no_ledger_is_refused(
         assert refused.value.hint == "name a ledger file, a lab folder, or a run's folder"
 
 
-def test_what_is_not_there_is_refused(here: Lab, tmp_path: Path) -> None:
+def test_what_is_not_there_is_refused(here: LabFolder, tmp_path: Path) -> None:
     """A folder without a ledger, and a name without a file, say what could be named."""
     for given in (tmp_path, tmp_path / "absent"):
         with pytest.raises(InvalidInput, match="a ledger file, a lab folder"):
@@ -448,7 +450,7 @@ def folder_outside(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [remove, fifo, outside, folder_outside])
 def test_an_artifact_that_is_not_in_the_source_is_refused(
-    there: Path, here: Lab, damage: Callable[[Path], None]
+    there: Path, here: LabFolder, damage: Callable[[Path], None]
 ) -> None:
     """Lost files, links and pipes are not followed: nothing is written."""
     [path] = (path for path in there.glob("artifacts/sha256/*/*") if path.read_bytes() == b"large")
@@ -461,13 +463,13 @@ def test_an_artifact_that_is_not_in_the_source_is_refused(
 def test_the_own_ledger_is_refused(there: Path) -> None:
     """A lab is no source for itself."""
     with pytest.raises(InvalidInput, match="this lab's own ledger"):
-        import_runs(Lab(there), there)
+        import_runs(LabFolder(there), there)
 
 
 # -- revisions
 
 
-def test_an_older_source_is_upgraded_as_a_copy(there: Path, here: Lab) -> None:
+def test_an_older_source_is_upgraded_as_a_copy(there: Path, here: LabFolder) -> None:
     """A ledger of revision 0001 is brought, and stays as it is."""
     expected = rows(there)
     kit.make_older(there / "ledger.sqlite", "0001")
@@ -479,7 +481,7 @@ def test_an_older_source_is_upgraded_as_a_copy(there: Path, here: Lab) -> None:
     assert verify_lab(here, None).findings == ()
 
 
-def test_a_newer_source_is_refused(there: Path, here: Lab) -> None:
+def test_a_newer_source_is_refused(there: Path, here: LabFolder) -> None:
     """What a later labledger wrote is not guessed at."""
     kit.tamper(there / "ledger.sqlite", "UPDATE alembic_version SET version_num = '9999'")
     with pytest.raises(LedgerTooNew, match="revision 9999"):
@@ -500,7 +502,7 @@ def command(*words: object, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_killed_in_the_middle_there_is_no_run(there: Path, here: Lab) -> None:
+def test_killed_in_the_middle_there_is_no_run(there: Path, here: LabFolder) -> None:
     """After `kill -9` in the transaction the ledger holds no part of it; again brings it all."""
     words = (there, "--lab-dir", here.root)
     assert command(*words, **{VARIABLE: "inside_import"}).returncode == -9
@@ -512,7 +514,7 @@ def test_killed_in_the_middle_there_is_no_run(there: Path, here: Lab) -> None:
     assert rows(here.root) == rows(there)
 
 
-def test_the_command_says_what_came(there: Path, here: Lab) -> None:
+def test_the_command_says_what_came(there: Path, here: LabFolder) -> None:
     """A line a run, or JSON; a refusal is a message with its mend and exits 3."""
     words = (there, "--lab-dir", here.root)
     dry = command(*words, "--dry-run")
@@ -527,7 +529,7 @@ def test_the_command_says_what_came(there: Path, here: Lab) -> None:
     assert "run-1 slot 5: " in refused.stderr
 
 
-def test_every_refusal_is_an_error_of_ours(there: Path, here: Lab) -> None:
+def test_every_refusal_is_an_error_of_ours(there: Path, here: LabFolder) -> None:
     """A random byte anywhere in the source is either refused in our words or changes nothing."""
     kit.open_writer(there / "ledger.sqlite").close()
     whole = (there / "ledger.sqlite").read_bytes()
@@ -538,7 +540,7 @@ def test_every_refusal_is_an_error_of_ours(there: Path, here: Lab) -> None:
         changed = bytearray(whole)
         changed[place] ^= 0x55
         (there / "ledger.sqlite").write_bytes(bytes(changed))
-        target = Lab(here.root.with_name(f"lab-{place}"))
+        target = LabFolder(here.root.with_name(f"lab-{place}"))
         try:
             import_runs(target, there)
         except LabLedgerError:

@@ -21,7 +21,7 @@ from labledger.ledger import migrate
 from labledger.ledger.histories import RunRelation
 from labledger.records import Artifact, Metric, RunStatus, SlotStatus
 from labledger.runner.importing import import_runs
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 from labledger.runner.verification import verify_lab
 
 
@@ -53,8 +53,8 @@ def folder(there: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Lab:
-    return Lab(tmp_path / "here" / ".lab")
+def here(tmp_path: Path) -> LabFolder:
+    return LabFolder(tmp_path / "here" / ".lab")
 
 
 def without_artifacts(lab: Path) -> dict[str, list[object]]:
@@ -66,7 +66,7 @@ def without_artifacts(lab: Path) -> dict[str, list[object]]:
     return found
 
 
-def test_mirrors_become_the_same_run(folder: Path, there: Path, here: Lab) -> None:
+def test_mirrors_become_the_same_run(folder: Path, there: Path, here: LabFolder) -> None:
     """Every row and digest is made again, and only artifacts are missing, as verify says."""
     [found] = import_runs(here, folder, without_artifacts=True)
     assert (found.standing, found.missing_artifacts) == (RunRelation.NEW, 4)
@@ -76,7 +76,7 @@ def test_mirrors_become_the_same_run(folder: Path, there: Path, here: Lab) -> No
     assert all("is missing from the ledger" in message for message in messages)
 
 
-def test_artifacts_beside_the_mirrors_are_taken(folder: Path, there: Path, here: Lab) -> None:
+def test_artifacts_beside_the_mirrors_are_taken(folder: Path, there: Path, here: LabFolder) -> None:
     """Content that lies in `artifacts` beside the mirrors, or is here already, is not missing."""
     import_runs(here, there)
     shutil.rmtree(here.root)
@@ -86,9 +86,9 @@ def test_artifacts_beside_the_mirrors_are_taken(folder: Path, there: Path, here:
     assert [path.read_bytes() for path in here.artifacts.glob("sha256/*/*")] == [b"large"]
 
 
-def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: Lab) -> None:
+def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: LabFolder) -> None:
     """With runs beside it, an empty ledger says what to do, and that works."""
-    ledger, run_folder = there / "ledger.sqlite", Lab(there).run_folder(kit.RUN)
+    ledger, run_folder = there / "ledger.sqlite", LabFolder(there).run_folder(kit.RUN)
     with open_ledger(ledger) as opened:
         opened.export(kit.RUN)
     before = without_artifacts(there)
@@ -105,7 +105,9 @@ def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: Lab) -> None:
     assert without_artifacts(here.root) == before
 
 
-def test_without_their_artifacts_mirrors_are_refused(folder: Path, there: Path, here: Lab) -> None:
+def test_without_their_artifacts_mirrors_are_refused(
+    folder: Path, there: Path, here: LabFolder
+) -> None:
     """What cannot be brought is said before anything is written; the same run needs none."""
     with pytest.raises(LedgerError, match="not the artifacts that they refer to") as refused:
         import_runs(here, folder)
@@ -116,7 +118,7 @@ def test_without_their_artifacts_mirrors_are_refused(folder: Path, there: Path, 
     assert found.standing is RunRelation.SAME
 
 
-def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: Lab, tmp_path: Path) -> None:
+def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: LabFolder, tmp_path: Path) -> None:
     """A set of mirrors is a source as a ledger is, conflicts and growth alike."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
@@ -195,7 +197,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize(("damage", "words"), DAMAGE.values(), ids=DAMAGE.keys())
 def test_mirrors_that_are_not_one_history_are_refused(
-    folder: Path, here: Lab, damage: Callable[[Path], None], words: str
+    folder: Path, here: LabFolder, damage: Callable[[Path], None], words: str
 ) -> None:
     """A changed, cut or hostile file is refused, with its line or its slot, and nothing written."""
     damage(folder)
@@ -204,7 +206,7 @@ def test_mirrors_that_are_not_one_history_are_refused(
     assert not here.root.exists()
 
 
-def test_mirrors_without_their_chain_are_refused(folder: Path, here: Lab) -> None:
+def test_mirrors_without_their_chain_are_refused(folder: Path, here: LabFolder) -> None:
     """Records alone cannot be verified; the message says how to write what is missing."""
     (folder / CHAIN).unlink()
     with pytest.raises(InvalidInput, match=r"no chain\.jsonl to verify them by \(`labledger exp"):

@@ -21,7 +21,7 @@ from labledger.ledger.model import Dispatch, Owner, Stop
 from labledger.ledger.slot_checks import UNREADABLE
 from labledger.reading import Ledger, open_ledger
 from labledger.records import RECORD_KINDS, Phase, RunStatus, SlotStatus
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 from labledger.runner.verification import verify_lab
 
 FLIPS = 500
@@ -108,7 +108,7 @@ def content(path: Path) -> list[str]:
 def fate(path: Path, expected: dict[str, Any], rows: list[str]) -> str:
     """Return what became of a ledger with a flipped bit."""
     try:
-        if verify_lab(Lab.find(path.parent), None).findings:
+        if verify_lab(LabFolder.find(path.parent), None).findings:
             return "found"
     except LabLedgerError:
         return "refused"
@@ -151,7 +151,7 @@ def test_every_bit_that_flips_is_found_or_never_shown(
 ) -> None:
     """What is not found changes nothing in any view, export or answer."""
     expected, rows = shown(path), content(path)
-    assert verify_lab(Lab.find(path.parent), None).findings == ()
+    assert verify_lab(LabFolder.find(path.parent), None).findings == ()
     whole = path.read_bytes()
     chosen = random.Random(SEED)
     fates: Counter[str] = Counter()

@@ -16,7 +16,7 @@ from labledger.ledger import engine
 from labledger.ledger.model import Lease
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import Artifact
-from labledger.runner.executors import LocalTrials
+from labledger.runner.executors import LocalExecutor
 from labledger.runner.ownership import Heartbeat
 
 LIMIT = 1 << 20
@@ -111,8 +111,8 @@ def test_a_heartbeat_shrinks_it(run: Growing, path: Path) -> None:
     with reading(path):
         run.commit(12)
     assert engine.log_size(path) > 2 * LIMIT
-    trials = LocalTrials(1)
-    Heartbeat(run.writer, run.lease, trials, lambda _: None).beat()
+    trials = LocalExecutor(1)
+    Heartbeat(run.writer, run.lease, trials, lambda _: None).renew_if_due()
     trials.shutdown()
     assert engine.log_size(path) == 0
 

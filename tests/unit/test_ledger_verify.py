@@ -15,7 +15,7 @@ from labledger.ledger.engine import DRIVER
 from labledger.ledger.model import Dispatch, Lease, Owner, Stop
 from labledger.ledger.verify import Finding, verify
 from labledger.records import Artifact, RunStatus, SlotStatus
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 from labledger.runner.verification import verify_lab
 from labledger.store import ArtifactStore
 
@@ -168,7 +168,7 @@ def test_damage_hides_nothing(path: Path, statement: str, slot: int | None) -> N
     assert Finding(kit.RUN, 0, changed) in findings
     assert [f for f in findings if f.run_id == kit.RUN and f.schedule_idx == slot]
     assert {f.schedule_idx for f in findings} <= {None, 0, slot, None if slot is None else slot + 1}
-    report = verify_lab(Lab.find(path.parent), None)
+    report = verify_lab(LabFolder.find(path.parent), None)
     assert len(report.findings) >= len(findings)
 
 

@@ -17,13 +17,13 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, Metric, SlotStatus, TrialResult
-from labledger.runner.bookkeeping import Bookkeeper
+from labledger.runner.bookkeeping import CommitQueue
 from labledger.runner.budget import Budget
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.error_rate import ErrorRate
-from labledger.runner.executors import LocalTrials
-from labledger.runner.holds import Holds
-from labledger.runner.keeping import Keep
+from labledger.runner.executors import LocalExecutor
+from labledger.runner.holds import DispatchPauses
+from labledger.runner.keeping import FolderRetention
 from labledger.runner.lease import this_process
 from labledger.runner.ownership import Heartbeat
 from labledger.runner.pruning import Pruning
@@ -36,7 +36,7 @@ WIDTH = 4
 CAPACITY = 2 * WIDTH
 
 
-class Trials(LocalTrials):
+class Trials(LocalExecutor):
     """Trials without containers, each of which ends when a test says so."""
 
     def __init__(self, width: int, reader: LedgerReader) -> None:
@@ -57,7 +57,7 @@ class Trials(LocalTrials):
         self.going[idx] = spec.attempt, future
         return future
 
-    def discard(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+    def remove(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
         done: Future[None] = Future()
         if self.removals is None:
             done.set_result(None)
@@ -86,35 +86,35 @@ class Run:
         self.mirrors = MirrorWriter(lab / "runs" / kit.RUN)
         self.mirrors.mend(reader, kit.RUN)
         self.stop = StopRequest()
-        holds = Holds(self.tell, 3600.0, lambda: None)
-        self.books = Bookkeeper(
+        pauses = DispatchPauses(self.emit, 3600.0, lambda: None)
+        self.commit_queue = CommitQueue(
             lease=self.lease,
             writer=writer,
             mirrors=self.mirrors,
-            mend_mirrors=lambda: self.mirrors.mend(reader, kit.RUN),
+            repair_mirrors=lambda: self.mirrors.mend(reader, kit.RUN),
             pruning=Pruning({"prune": {"max_consecutive_failures": 2}}, {}),
             error_rate=ErrorRate(None),
-            budget=Budget({}, dict.fromkeys(SPENT_METRICS, Spent(0, 0, 0)), self.tell),
+            budget=Budget({}, dict.fromkeys(SPENT_METRICS, Spent(0, 0, 0)), self.emit),
             staged={},
-            disk=holds.disk,
+            disk_pause=pauses.disk,
             next_idx=0,
-            heartbeat=Heartbeat(writer, self.lease, self.trials, self.tell),
-            tell=self.tell,
+            heartbeat=Heartbeat(writer, self.lease, self.trials, self.emit),
+            emit=self.emit,
         )
         plan = _plan(lab / "runs" / kit.RUN, reader.ledger_id)
         self.coordinator = Coordinator(
             run=run,
-            books=self.books,
-            queue=SlotQueue(reader, run, {"base": plan, "treat": plan}, {}),
-            trials=self.trials,
+            commit_queue=self.commit_queue,
+            slot_queue=SlotQueue(reader, run, {"base": plan, "treat": plan}, {}),
+            executor=self.trials,
             retry={"max_attempts": 2, "retry_on": ["infra_error"]},
-            holds=holds,
-            keep=Keep.NONE,
-            stop=self.stop,
-            tell=self.tell,
+            pauses=pauses,
+            keep=FolderRetention.NONE,
+            stop_request=self.stop,
+            emit=self.emit,
         )
 
-    def tell(self, event: JsonObject) -> None:
+    def emit(self, event: JsonObject) -> None:
         self.told.append(event)
         if event["event"] == "tick":
             self.when_idle()
@@ -211,7 +211,7 @@ def test_what_waited_for_its_turn_does_not_hold_dispatch_up(run: Run) -> None:
 
     def end_the_first_last() -> None:
         if len(run.trials.going) == 1 or len(run.trials.submitted) == SLOTS - 4:
-            ended.append(run.books.next_idx)
+            ended.append(run.commit_queue.next_idx)
             run.trials.end_all()
         else:
             run.trials.end_all(but=0)
@@ -263,7 +263,7 @@ def test_who_lost_the_run_dispatches_nothing(run: Run, path: Path, reader: Ledge
 @pytest.mark.parametrize("width", [1])
 def test_a_result_that_uses_the_budget_up_dispatches_nothing(run: Run) -> None:
     """What a trial spent counts before what is dispatched with its commit is chosen."""
-    run.books.budget.limits = {"cost_usd": 1.0}
+    run.commit_queue.budget.limits = {"cost_usd": 1.0}
 
     def spend() -> None:
         idx = min(run.trials.going)
@@ -271,7 +271,7 @@ def test_a_result_that_uses_the_budget_up_dispatches_nothing(run: Run) -> None:
 
     run.when_idle = spend
     assert not run.coordinator.execute()
-    assert "1.2 of 1 USD are spent" in str(run.coordinator.trouble)
+    assert "1.2 of 1 USD are spent" in str(run.coordinator.stop_cause)
     assert run.dispatched() == [0, 1, 2]
 
 
@@ -292,14 +292,14 @@ def test_a_result_that_gives_a_variant_up_dispatches_none_of_it(run: Run) -> Non
 @pytest.mark.parametrize("width", [1])
 def test_after_a_stop_nothing_is_started(run: Run, reader: LedgerReader) -> None:
     """What was journaled with the very commit at which a person asked for a stop is left."""
-    tell = run.tell
+    emit = run.emit
 
     def press(event: JsonObject) -> None:
-        tell(event)
+        emit(event)
         if event["event"] == "slot_committed":
-            run.stop.press()
+            run.stop.raise_level()
 
-    run.books.tell = press
+    run.commit_queue.emit = press
     assert not run.coordinator.execute()
     assert run.dispatched() == [0, 1]
     assert set(reader.last_dispatches(kit.RUN)) == {0, 1, 2}
@@ -333,7 +333,7 @@ def test_dispatch_waits_for_removals(run: Run) -> None:
             run.end_all()
         elif removals:
             most.append(len(removals))
-            if run.books.next_idx == SLOTS:
+            if run.commit_queue.next_idx == SLOTS:
                 left_at_the_end.append(run.told[-1]["removing"])
             removals.pop().set_result(None)
 

@@ -13,14 +13,14 @@ from labledger.ledger.model import LeaseInfo
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.runner import ownership
-from labledger.runner.executors import LocalTrials
+from labledger.runner.executors import LocalExecutor
 from labledger.runner.lease import this_process
 from labledger.runner.ownership import Heartbeat
 
 
 @pytest.fixture
-def trials() -> Iterator[LocalTrials]:
-    trials = LocalTrials(1)
+def trials() -> Iterator[LocalExecutor]:
+    trials = LocalExecutor(1)
     yield trials
     trials.shutdown()
 
@@ -36,32 +36,32 @@ def _every_call_beats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_trials_may_start_as_long_as_the_lease_lasts(
-    writer: LedgerWriter, path: Path, trials: LocalTrials, told: list[JsonObject]
+    writer: LedgerWriter, path: Path, trials: LocalExecutor, told: list[JsonObject]
 ) -> None:
     """Under a lease that has expired nothing is started, until it is renewed."""
     lease = kit.begin_run(writer)
     with kit.open_writer(path, kit.FakeClock()) as slow:
-        Heartbeat(slow, lease, trials, told.append).beat()
+        Heartbeat(slow, lease, trials, told.append).renew_if_due()
     assert not trials.may_start, "the lease expired long ago"
-    Heartbeat(writer, lease, trials, told.append).beat()
+    Heartbeat(writer, lease, trials, told.append).renew_if_due()
     assert trials.may_start
     trials.abandon()
     assert not trials.may_start
 
 
 def test_that_the_run_is_wanted_is_told_once(
-    writer: LedgerWriter, path: Path, trials: LocalTrials, told: list[JsonObject]
+    writer: LedgerWriter, path: Path, trials: LocalExecutor, told: list[JsonObject]
 ) -> None:
     """However often the heart beats, the person is told once of each who asks."""
     heartbeat = Heartbeat(writer, kit.begin_run(writer), trials, told.append)
-    heartbeat.beat()
+    heartbeat.renew_if_due()
     assert told == []
     asker = this_process()
     with kit.open_writer(path) as other:
         held = other.claim_lease(kit.RUN, asker, 30, 10)
         assert isinstance(held, LeaseInfo)
         for _ in range(3):
-            heartbeat.beat()
+            heartbeat.renew_if_due()
         [event] = told
         assert (event["event"], event["pid"], event["host"]) == (
             "run_wanted",
@@ -72,11 +72,11 @@ def test_that_the_run_is_wanted_is_told_once(
 
 
 def test_a_heart_that_lost_its_run_stops(
-    writer: LedgerWriter, path: Path, trials: LocalTrials, told: list[JsonObject]
+    writer: LedgerWriter, path: Path, trials: LocalExecutor, told: list[JsonObject]
 ) -> None:
     """The next beat after a takeover raises, and does not make anything longer."""
     heartbeat = Heartbeat(writer, kit.begin_run(writer), trials, told.append)
     with kit.open_writer(path) as other:
         other.acquire_lease(kit.RUN, this_process(), 30, is_dead=lambda owner: owner == kit.OWNER)
     with pytest.raises(LeaseLost):
-        heartbeat.beat()
+        heartbeat.renew_if_due()

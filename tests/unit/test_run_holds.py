@@ -11,7 +11,7 @@ import pytest
 from labledger.records import SlotStatus
 from labledger.runner import holds
 from labledger.runner.error_rate import ErrorRate
-from labledger.runner.holds import REFUSALS, Hold, Holds
+from labledger.runner.holds import REFUSALS, DispatchPause, DispatchPauses
 
 NEVER = 3600.0
 
@@ -30,9 +30,11 @@ def until(ask: Callable[[], Any]) -> Any:
     return answer
 
 
-def all_holds(told: list[dict[str, Any]], short: list[str], patience_s: float = NEVER) -> Holds:
+def all_holds(
+    told: list[dict[str, Any]], short: list[str], patience_s: float = NEVER
+) -> DispatchPauses:
     """Holds of which `short` is what the disk lacks, as long as there is something in it."""
-    return Holds(told.append, patience_s, lambda: short[0] if short else None)
+    return DispatchPauses(told.append, patience_s, lambda: short[0] if short else None)
 
 
 def test_a_disk_that_is_short_holds_dispatch_until_there_is_room() -> None:
@@ -40,53 +42,53 @@ def test_a_disk_that_is_short_holds_dispatch_until_there_is_room() -> None:
     told: list[dict[str, Any]] = []
     short = ["5 MB more must be free at /lab"]
     held = all_holds(told, short)
-    assert [held.allowance(4), held.allowance(4)] == [0, 0]
+    assert [held.allowed_dispatches(4), held.allowed_dispatches(4)] == [0, 0]
     assert [(e["event"], e["cause"]) for e in told] == [("dispatch_paused", "disk")]
     assert "5 MB more must be free at /lab" in told[0]["message"]
     short.clear()
-    until(lambda: held.look() or (None if held.last else "over"))
-    assert held.allowance(4) == 4
+    until(lambda: held.check() or (None if held.active else "over"))
+    assert held.allowed_dispatches(4) == 4
     assert told[-1]["event"] == "dispatch_resumed"
 
 
 def test_the_disk_is_looked_at_while_dispatch_is_held() -> None:
     """Each time it is asked: trials that run are to know when it was full."""
     looks: list[None] = []
-    held = Holds(lambda _: None, NEVER, lambda: looks.append(None) or "short")
-    assert [held.allowance(1) for _ in range(3)] == [0, 0, 0]
+    held = DispatchPauses(lambda _: None, NEVER, lambda: looks.append(None) or "short")
+    assert [held.allowed_dispatches(1) for _ in range(3)] == [0, 0, 0]
     assert len(looks) == 3
 
 
 def test_patience_ends() -> None:
     """A hold that lasts longer than anybody's patience is a reason to stop."""
     held = all_holds([], ["full"], patience_s=0.0)
-    held.allowance(1)
-    stop = until(held.look)
+    held.allowed_dispatches(1)
+    stop = until(held.check)
     assert stop.cause == "disk"
     assert "full" in stop.message
 
 
 def test_a_cause_that_comes_back_without_any_progress_uses_up_patience() -> None:
     """An engine that answers in between, and achieves nothing, does not hold for ever."""
-    hold = Hold("engine", lambda: None, lambda _: None, patience_s=0.05)
+    hold = DispatchPause("engine", lambda: None, lambda _: None, patience_s=0.05)
 
     def flap() -> str | None:
         hold.begin("gone again")
-        return hold.look()
+        return hold.check()
 
     assert "engine" in until(flap)
 
 
 def test_progress_renews_patience() -> None:
     """After a trial was made durable, a hold is a new one with all its patience."""
-    hold = Hold("engine", lambda: None, lambda _: None, patience_s=NEVER)
+    hold = DispatchPause("engine", lambda: None, lambda _: None, patience_s=NEVER)
     hold.begin("gone")
-    until(lambda: hold.look() or (None if hold.lasts else "over"))
+    until(lambda: hold.check() or (None if hold.active else "over"))
     since = hold._since
     hold.begin("gone again")
     assert hold._since == since
     hold.end()
-    hold.progressed()
+    hold.record_progress()
     hold.begin("gone anew")
     assert hold._since is not None
     assert since is not None
@@ -98,18 +100,18 @@ def test_refusals_in_a_row_let_one_trial_go_at_a_time() -> None:
     told: list[dict[str, Any]] = []
     held = all_holds(told, [])
     for _ in range(REFUSALS - 1):
-        held.refused("no such image")
-    assert held.allowance(4) == 4
-    held.refused("no such image")
-    assert held.allowance(4) == 0
+        held.record_refusal("no such image")
+    assert held.allowed_dispatches(4) == 4
+    held.record_refusal("no such image")
+    assert held.allowed_dispatches(4) == 0
     assert "no such image" in told[0]["message"]
 
-    until(lambda: held.look() or held.allowance(4) or None)
-    assert held.allowance(4) == 1
-    held.dispatched(1)
-    assert held.allowance(4) == 0
-    held.started(time.monotonic())
-    assert held.allowance(4) == 4
+    until(lambda: held.check() or held.allowed_dispatches(4) or None)
+    assert held.allowed_dispatches(4) == 1
+    held.record_dispatches(1)
+    assert held.allowed_dispatches(4) == 0
+    held.record_start(time.monotonic())
+    assert held.allowed_dispatches(4) == 4
     assert (told[-1]["event"], told[-1]["cause"]) == ("dispatch_resumed", "refusals")
 
 
@@ -117,9 +119,9 @@ def test_refusals_count_in_a_row_only() -> None:
     """A trial that was started in between shows that the engine is well."""
     held = all_holds([], [])
     for _ in range(3 * REFUSALS):
-        held.refused("broken task image")
-        held.started(time.monotonic())
-    assert held.allowance(4) == 4
+        held.record_refusal("broken task image")
+        held.record_start(time.monotonic())
+    assert held.allowed_dispatches(4) == 4
 
 
 @pytest.mark.parametrize(
@@ -130,6 +132,6 @@ def test_the_error_rate(errors: int, of: int, limit: float | None, stops: bool) 
     """A share above the limit stops the run, once ten slots are committed."""
     rate = ErrorRate(limit)
     for n in range(of):
-        rate.note(SlotStatus.GRADE_ERROR if n < errors else SlotStatus.AGENT_ERROR)
-    rate.note(SlotStatus.SKIPPED_PRUNED)
-    assert (rate.trouble() is not None) == stops
+        rate.count(SlotStatus.GRADE_ERROR if n < errors else SlotStatus.AGENT_ERROR)
+    rate.count(SlotStatus.SKIPPED_PRUNED)
+    assert (rate.stop_cause() is not None) == stops

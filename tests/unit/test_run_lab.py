@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labledger.runner.lab import Lab
+from labledger.runner.lab import LabFolder
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_nearest_lab_upwards_is_found(deep: Path, tmp_path: Path) -> None:
     """A command works in any folder of a project, with the innermost project's lab."""
-    assert Lab.find().root == deep / ".lab"
+    assert LabFolder.find().root == deep / ".lab"
     (tmp_path / ".lab").mkdir()
-    assert Lab.find().root == tmp_path / ".lab"
+    assert LabFolder.find().root == tmp_path / ".lab"
     (tmp_path / "a" / ".lab").mkdir()
-    assert Lab.find().root == tmp_path / "a" / ".lab"
+    assert LabFolder.find().root == tmp_path / "a" / ".lab"
     (deep / ".lab").write_text("no folder", "utf-8")
-    assert Lab.find().root == tmp_path / "a" / ".lab"
+    assert LabFolder.find().root == tmp_path / "a" / ".lab"
 
 
 def test_the_option_wins_over_the_variable_and_that_over_the_search(
@@ -36,21 +36,21 @@ def test_the_option_wins_over_the_variable_and_that_over_the_search(
     """--lab-dir, then LABLEDGER_DIR, then upwards; both are relative to here."""
     (tmp_path / ".lab").mkdir()
     monkeypatch.setenv("LABLEDGER_DIR", "named")
-    assert Lab.find().root == deep / "named"
-    assert Lab.find(Path("given")).root == deep / "given"
+    assert LabFolder.find().root == deep / "named"
+    assert LabFolder.find(Path("given")).root == deep / "given"
 
 
 def test_what_stands_of_a_lab_that_is_not_there(tmp_path: Path) -> None:
     """The nearest place above that exists is where it would be made."""
-    lab = Lab(tmp_path / "a" / "b" / ".lab")
-    assert lab.standing == tmp_path
+    lab = LabFolder(tmp_path / "a" / "b" / ".lab")
+    assert lab.existing == tmp_path
     lab.create()
-    assert lab.standing == lab.root
+    assert lab.existing == lab.root
 
 
 def test_a_new_lab_is_private_and_ignored_by_git(tmp_path: Path) -> None:
     """Nobody else on the machine can read it, and it never ends up in a repository."""
-    lab = Lab(tmp_path / ".lab")
+    lab = LabFolder(tmp_path / ".lab")
     lab.create()
     assert lab.root.stat().st_mode & 0o777 == 0o700
     assert (lab.root / ".gitignore").read_text("utf-8") == "*\n"

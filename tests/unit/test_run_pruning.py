@@ -13,7 +13,7 @@ AFTER_TWO = {"prune": {"max_consecutive_failures": 2}}
 def noted(*statuses: SlotStatus, before: int = 0) -> Pruning:
     pruning = Pruning(AFTER_TWO, {"treat": before})
     for status in statuses:
-        pruning.note("treat", status)
+        pruning.count("treat", status)
     return pruning
 
 
@@ -43,7 +43,7 @@ def test_skipped_slots_neither_count_nor_end_the_row() -> None:
     """A pruned variant stays pruned while its slots are skipped."""
     pruning = noted(SlotStatus.AGENT_ERROR, SlotStatus.SKIPPED_PRUNED)
     assert not pruning.is_pruned("treat")
-    pruning.note("treat", SlotStatus.INFRA_ERROR)
+    pruning.count("treat", SlotStatus.INFRA_ERROR)
     assert pruning.is_pruned("treat")
 
 

@@ -16,7 +16,7 @@ def test_a_third_press_asks_for_nothing_more() -> None:
     stop = StopRequest()
     levels = []
     for _ in range(3):
-        stop.press()
+        stop.raise_level()
         levels.append(stop.level)
     assert levels == [1, 2, 2]
 

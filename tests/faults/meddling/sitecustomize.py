@@ -89,14 +89,14 @@ def copy_at_points(folder: Path) -> None:
 
     numbers = count()
 
-    def reached(point: str, schedule_idx: int | None = None) -> None:
+    def fault_point(point: str, schedule_idx: int | None = None) -> None:
         if threading.current_thread() is threading.main_thread() and point != "inside_upgrade":
             target = folder / f"{next(numbers):03d}-{point}-{schedule_idx}"
             target.mkdir(parents=True)
             for name in ("ledger.sqlite", "ledger.sqlite-wal"):
                 shutil.copyfile(Path(".lab") / name, target / name)
 
-    faults.reached = reached
+    faults.fault_point = fault_point
 
 
 if CLOCK is not None:
