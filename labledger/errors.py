@@ -1,4 +1,9 @@
-"""Every error labledger raises on purpose: one tree, each with an exit code and a mend."""
+"""Every exception that labledger raises on purpose.
+
+All derive from `LabLedgerError`. Each class has the exit code of a command that it ends, and each
+instance a message and, if there is something to do next, a hint. Errors of the engine, the database
+driver and the operating system are converted to these where they arise.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ class Exit(IntEnum):
 
 
 class LabLedgerError(Exception):
-    """labledger could not do what was asked."""
+    """labledger could not do what was requested."""
 
     exit_code: Exit = Exit.INVALID
 
@@ -32,7 +37,7 @@ class LabLedgerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with something a person wrote: where, what was found, what was expected."""
+    """One problem in something that a person wrote: its location, what was found and expected."""
 
     where: str
     """The file, as the user named it."""
@@ -43,17 +48,17 @@ class Problem:
     field: str | None = None
     """Dotted path of the field, such as ``runtime.agent.command[0]``."""
     hint: str | None = None
-    """What to do about it."""
+    """What to do next."""
 
     def __str__(self) -> str:
-        place = self.where if self.line is None else f"{self.where}:{self.line}"
-        head = f"{place}: {self.field}: " if self.field else f"{place}: "
+        location = self.where if self.line is None else f"{self.where}:{self.line}"
+        head = f"{location}: {self.field}: " if self.field else f"{location}: "
         tail = f" ({self.hint})" if self.hint else ""
         return f"{head}{self.message}{tail}"
 
 
 class InvalidInput(LabLedgerError):
-    """What was given is not valid."""
+    """The input is not valid."""
 
     SHOWN = 20
     """How many problems the message shows; `problems` holds them all."""
@@ -72,7 +77,7 @@ class MalformedJson(LabLedgerError):
 
 
 class SchemaInvalid(LabLedgerError):
-    """A record does not fit its schema."""
+    """A record does not match its schema."""
 
     def __init__(self, message: str, *, pointer: str = "") -> None:
         super().__init__(message)
@@ -116,7 +121,7 @@ class LedgerMissing(LedgerError):
 
 
 class NotALedger(LedgerError):
-    """The file is no ledger of labledger."""
+    """The file is not a ledger of labledger."""
 
 
 class LedgerOutdated(LedgerError):
@@ -128,7 +133,7 @@ class LedgerTooNew(LedgerError):
 
 
 class LedgerDiskFull(LedgerError, DiskFull):
-    """The disk that the ledger lies on is full; nothing was written."""
+    """The ledger's disk is full; nothing was written."""
 
 
 class RunNotFound(LedgerError):
@@ -144,7 +149,7 @@ class SlotNotFound(LedgerError):
 
 
 class RunExists(LedgerError):
-    """The ledger holds a run of that name already."""
+    """The ledger already holds a run with that id."""
 
     exit_code = Exit.INVALID
 
@@ -156,7 +161,7 @@ class RunNotComplete(LedgerError):
 
 
 class AlreadyGraded(LedgerError):
-    """The grader has judged the run before."""
+    """The grader has graded the run before."""
 
     exit_code = Exit.INVALID
 

@@ -1,8 +1,8 @@
-"""Named points at which a test ends or suspends this process, exactly there.
+"""Fault points: named places in the code where a test kills or suspends this process.
 
 ``LABLEDGER_FAULT=after_commit:3`` kills the process (SIGKILL) when slot 3 reaches the point
 `after_commit`; ``LABLEDGER_FAULT=writing_summary`` when anything first reaches that point. With
-``stop@`` before it, the process is suspended there (SIGSTOP), once, until somebody continues it.
+the prefix ``stop@``, the process is suspended there (SIGSTOP), once, until it gets a SIGCONT.
 Without the variable, reaching a point costs one comparison.
 """
 
@@ -44,7 +44,7 @@ _STOP = "stop@"
 
 
 def _parse(text: str) -> tuple[str, int | None] | None:
-    """The point and the slot that the variable names; None where it names none."""
+    """Return the point and the slot that the variable names, or None if it is empty."""
     if not text:
         return None
     point, _, slot = text.removeprefix(_STOP).partition(":")
@@ -53,22 +53,22 @@ def _parse(text: str) -> tuple[str, int | None] | None:
             f"found {text!r}; expected POINT, POINT:SLOT or {_STOP}POINT:SLOT with one of "
             f"{', '.join(POINTS)}"
         )
-        raise InvalidInput("the fault asked for", [Problem(VARIABLE, message)])
+        raise InvalidInput("the fault point", [Problem(VARIABLE, message)])
     return point, int(slot) if slot else None
 
 
-_WANTED = _parse(os.environ.get(VARIABLE, ""))
+_SELECTED = _parse(os.environ.get(VARIABLE, ""))
 _SIGNAL = signal.SIGSTOP if os.environ.get(VARIABLE, "").startswith(_STOP) else signal.SIGKILL
 
 
 def fault_point(point: str, schedule_idx: int | None = None) -> None:
-    """Say that the process is at `point`, for slot `schedule_idx` where it is about one."""
-    global _WANTED
-    if _WANTED is not None and is_wanted(point, schedule_idx):
-        _WANTED = None
+    """Kill or suspend the process if a test selected this point, for slot `schedule_idx`."""
+    global _SELECTED
+    if _SELECTED is not None and fault_is_set(point, schedule_idx):
+        _SELECTED = None
         os.kill(os.getpid(), _SIGNAL)
 
 
-def is_wanted(point: str, schedule_idx: int | None = None) -> bool:
-    """True when something happens at this point; for a point that needs some preparation."""
-    return _WANTED in ((point, None), (point, schedule_idx))
+def fault_is_set(point: str, schedule_idx: int | None = None) -> bool:
+    """Return whether this point is selected, for a caller that prepares something for it."""
+    return _SELECTED in ((point, None), (point, schedule_idx))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from labledger.errors import LabLedgerError
-    from labledger.runner.checks import Check
+    from labledger.runner.checks import CheckResult
 
 
 def out(line: str = "") -> None:
@@ -250,7 +250,7 @@ def cell(value: Any) -> str:
     return escape_line(str(value))
 
 
-def print_checks(checks: Iterable[Check]) -> None:
+def print_checks(checks: Iterable[CheckResult]) -> None:
     """What was looked at, and the mend of what is not well."""
     for check in checks:
         mark = "ok  " if check.ok else "warn" if check.warning else "FAIL"

@@ -12,7 +12,7 @@ from labledger.cli.console import out, out_json
 from labledger.plurals import counted
 
 if TYPE_CHECKING:
-    from labledger.runner.importing import Imported
+    from labledger.runner.importing import ImportedRun
 
 
 def register(app: typer.Typer) -> None:
@@ -63,7 +63,7 @@ def import_command(
         out(f"{source} holds no run")
 
 
-def _line(done: Imported, *, dry_run: bool) -> str:
+def _line(done: ImportedRun, *, dry_run: bool) -> str:
     whole = f"{done.committed} of {done.total} slots committed"
     match done.standing.value:
         case "new":

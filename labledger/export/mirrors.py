@@ -1,7 +1,8 @@
-"""The JSONL mirrors of a run: followed live, and at any time rebuilt from the ledger.
+"""The JSONL mirrors of a run: appended after each commit, and rebuildable from the ledger.
 
 A mirror holds one canonical JSON record a line, in schedule order: the same bytes for the same
-ledger, whether they were appended commit by commit or rebuilt at once.
+ledger, whether they were appended commit by commit or rebuilt at once. Used by the commit queue,
+and by `export`, `import` and `verify`.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ _BLOCK = 1 << 16
 
 
 class MirrorWriter:
-    """Appends each commit's records to the mirrors in a run folder. Needs `mend` first.
+    """Appends each commit's records to the mirrors in a run folder. Requires `repair` first.
 
-    Two processes may do this at once: one that was suspended, and goes on with what it was just
-    writing, and one that has taken its run since. So each record is written at the one offset at
-    which the ledger has it: the same bytes then, once or twice. What could harm a mirror, cutting
-    or replacing it, is done within `fence`, which raises where the run is somebody else's.
+    Two processes may do this at once: an owner that was suspended in the middle of a write, and
+    one that has taken the run over since. Each record is therefore written at a fixed offset that
+    follows from the ledger, so that writing it twice writes the same bytes. What could damage a
+    mirror, truncating or replacing it, is done within `fence`, which raises if this process does
+    not own the run any more.
     """
 
     def __init__(self, run_dir: Path, fence: Fence = nullcontext) -> None:
@@ -59,13 +61,13 @@ class MirrorWriter:
             os.close(mirror.descriptor)
         self._open.clear()
 
-    def mend(self, reader: LedgerReader, run_id: str) -> None:
-        """Bring every mirror to where the ledger is, and open it for appending.
+    def repair(self, reader: LedgerReader, run_id: str) -> None:
+        """Append what each mirror lacks, and open it for appending.
 
-        Compares the last slot of each file only: a torn line is dropped, missing lines are
-        appended, and a file that is no mirror of this run, or has a hole, is rebuilt. What is no
-        file, such as a folder or FIFO of that name, is given another name. Raises
-        `LabLedgerError`.
+        Only the last slot of each file is compared: an incomplete last line is removed, missing
+        lines are appended, and a file that is not a mirror of this run, or has a hole, is rebuilt.
+        Anything that is not a regular file, such as a folder or FIFO of that name, is renamed.
+        Raises `LabLedgerError`.
         """
         self.close()
         for kind, relative in PATHS.items():
@@ -87,10 +89,10 @@ class MirrorWriter:
                 self._open[kind] = mirror
 
     def append(self, records: SlotRecords) -> None:
-        """Append the records of one commit: whole lines, in one write for each file as a rule.
+        """Append the records of one commit: whole lines, usually in one write per file.
 
-        Raises `LedgerError` where a file cannot be written; it then still ends in a whole line,
-        and the next `mend` adds what is missing.
+        Raises `LedgerError` if a file cannot be written; it then still ends in a whole line, and
+        the next `repair` appends what is missing.
         """
         for kind, mirror in self._open.items():
             lines = records.lines(kind)
@@ -98,17 +100,17 @@ class MirrorWriter:
                 continue
             with _reported(self.run_dir / PATHS[kind]):
                 if not isinstance(lines, tuple):
-                    # Too many for one write; where that is cut short, `mend` adds the rest.
+                    # Too many for one write; if it is interrupted, `repair` appends the rest.
                     mirror.append_all((records.schedule_idx, line) for line in lines)
                     continue
                 content = _as_bytes(lines)
-                if faults.is_wanted("inside_mirror_line", records.schedule_idx):
+                if faults.fault_is_set("inside_mirror_line", records.schedule_idx):
                     os.pwrite(mirror.descriptor, content[: len(content) // 2], mirror.end)
                     faults.fault_point("inside_mirror_line", records.schedule_idx)
                 mirror.write_whole(content)
 
     def sync(self) -> None:
-        """Make all that was appended durable. Raises `LedgerError`."""
+        """Make everything appended so far durable. Raises `LedgerError`."""
         for kind, mirror in self._open.items():
             with _reported(self.run_dir / PATHS[kind]):
                 os.fsync(mirror.descriptor)
@@ -117,7 +119,7 @@ class MirrorWriter:
 def rebuild(
     reader: LedgerReader, run_id: str, kind: str, out: Path | BinaryIO, fence: Fence = nullcontext
 ) -> None:
-    """Write a mirror anew from the ledger: to a stream, or to a file that appears whole."""
+    """Regenerate a mirror from the ledger, into a stream or, atomically, into a file."""
     if isinstance(out, Path):
         with replacing(out, fence) as handle:
             rebuild(reader, run_id, kind, handle)
@@ -127,22 +129,22 @@ def rebuild(
 
 
 def rebuild_all(reader: LedgerReader, run_id: str, folder: Path) -> list[Path]:
-    """Write every mirror anew under `folder`, as in a run folder. Returns the files."""
+    """Regenerate every mirror under `folder`, laid out as in a run folder. Return the files."""
     for kind, relative in PATHS.items():
         rebuild(reader, run_id, kind, folder / relative)
     return [folder / relative for relative in PATHS.values()]
 
 
 def compare(reader: LedgerReader, run_id: str, run_dir: Path) -> list[Difference]:
-    """The mirrors in a run folder that are not, byte for byte, what the ledger makes of them."""
-    found = (
-        first_difference(run_dir / relative, _with_places(reader.record_lines(run_id, kind)))
+    """Return the first difference of each mirror in a run folder that differs from the ledger."""
+    differences = (
+        first_difference(run_dir / relative, _with_labels(reader.record_lines(run_id, kind)))
         for kind, relative in PATHS.items()
     )
-    return [difference for difference in found if difference is not None]
+    return [difference for difference in differences if difference is not None]
 
 
-def _with_places(records: Iterator[tuple[int, str]]) -> Iterator[tuple[str, bytes]]:
+def _with_labels(records: Iterator[tuple[int, str]]) -> Iterator[tuple[str, bytes]]:
     return ((f"slot {idx}", line.encode() + b"\n") for idx, line in records)
 
 

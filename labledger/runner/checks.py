@@ -1,4 +1,7 @@
-"""One thing that was looked at, and the look at the disks that several commands take."""
+"""Check results, and the check of disk space that several commands share.
+
+Used by preflight, `labledger doctor` and regrading.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,18 @@ from labledger.runner.room import DiskSpace
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
+class CheckResult:
+    """The result of one check."""
 
     name: str
     detail: str
     ok: bool = True
     hint: str | None = None
-    """What mends it, where it is not ok."""
+    """The suggested fix for a failed check."""
     exit_code: Exit = Exit.INCOMPLETE
-    """What a failure of it means for the command's exit code."""
+    """The exit code of the command if this check failed."""
     warning: bool = False
-    """True when it is not ok and the run may begin all the same."""
+    """True if it failed and the run may begin nevertheless."""
 
     def as_json(self) -> JsonObject:
         return {
@@ -33,12 +36,12 @@ class Check:
         }
 
 
-def check_room(disk_space: DiskSpace) -> Check:
-    """Whether there is room for a run."""
+def check_disk_space(disk_space: DiskSpace) -> CheckResult:
+    """Check that the disks have enough free space for a run."""
     shortage = disk_space.find_shortage()
-    return Check(
+    return CheckResult(
         "disk",
         shortage or disk_space.report(),
         ok=shortage is None,
-        hint="make room, choose another --lab-dir, or lower --min-free",
+        hint="free some space, choose another --lab-dir, or lower --min-free",
     )

@@ -1,4 +1,8 @@
-"""`labledger clean`: containers of this ledger that nobody needs any more."""
+"""`labledger clean`: removes containers of this ledger that are not needed any more.
+
+A container is removed only if it carries this ledger's label, no live coordinator owns its run, and
+its result is durable or not wanted.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ _CLEANED = "`labledger clean --unfinished` removed its container"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A container that carries this ledger's label, and what becomes of it."""
+class ContainerDecision:
+    """A container with this ledger's label, and whether it is removed."""
 
     name: str
     container_id: str
@@ -30,17 +34,18 @@ class Found:
     remove: bool
     why: str
     attempt: tuple[int, int] | None = None
-    """Slot and attempt, where that is to be run again."""
+    """Slot and attempt, if the attempt will be run again because of the removal."""
 
 
 def clean(
     lab: LabFolder, run_id: str | None = None, *, dry_run: bool = False, unfinished: bool = False
-) -> list[Found]:
-    """Remove this ledger's containers that belong to no live run and hold nothing that counts.
+) -> list[ContainerDecision]:
+    """Remove this ledger's containers whose results are durable or belong to no run.
 
-    With `unfinished`, also those that `labledger resume` would go on with: their trials are run
-    again then. Containers without this ledger's label, and those of a run that a live coordinator
-    owns, are never touched. Raises `RunNotFound`, and `EngineUnavailable`.
+    With `unfinished`, also remove those that `labledger resume` would continue with: their trials
+    then run again. `dry_run` only returns the decisions. Containers without this ledger's label,
+    and those of a run that a live coordinator owns, are never touched. Raises `RunNotFound`, and
+    `EngineUnavailable`.
     """
     engine = thread_engine()
     with LedgerReader.open(lab.ledger) as reader:
@@ -48,24 +53,24 @@ def clean(
         if run_id is not None:
             labels[Labels.RUN] = reader.run(run_id).run_id
         runs: dict[str, _Run] = {}
-        found = []
+        decisions = []
         for container in engine.containers_with_labels(labels):
             name = container.labels.get(Labels.RUN, "")
             if name not in runs:
                 runs[name] = _Run.read(reader, name)
-            found.append(_judge(container, runs[name], unfinished=unfinished))
-    for judged in found:
-        if judged.remove and not dry_run:
-            if judged.attempt is not None:
-                folder = lab.run_folder(judged.run_id)
-                traces.record_cancellation(trial_folder(folder, *judged.attempt), _CLEANED)
-            engine.remove(judged.container_id)
-    return found
+            decisions.append(_decide(container, runs[name], unfinished=unfinished))
+    for decision in decisions:
+        if decision.remove and not dry_run:
+            if decision.attempt is not None:
+                folder = lab.run_folder(decision.run_id)
+                traces.record_cancellation(trial_folder(folder, *decision.attempt), _CLEANED)
+            engine.remove(decision.container_id)
+    return decisions
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What the ledger knows of a container's run."""
+    """What the ledger holds of a container's run."""
 
     info: RunInfo | None
     staged: Mapping[int, StagedAttempt]
@@ -78,24 +83,26 @@ class _Run:
             return cls(None, {})
 
 
-def _judge(container: ListedContainer, run: _Run, *, unfinished: bool) -> Found:
+def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> ContainerDecision:
     run_id = container.labels.get(Labels.RUN, "")
 
-    def found(*, remove: bool, why: str, begin_again: tuple[int, int] | None = None) -> Found:
-        return Found(container.name, container.container_id, run_id, remove, why, begin_again)
+    def decision(
+        *, remove: bool, why: str, rerun: tuple[int, int] | None = None
+    ) -> ContainerDecision:
+        return ContainerDecision(container.name, container.container_id, run_id, remove, why, rerun)
 
     attempt = attempt_of(container.labels)
     if attempt is None:
-        return found(remove=False, why="it lacks the labels of a run, a slot and an attempt")
+        return decision(remove=False, why="it lacks the labels of a run, a slot and an attempt")
     if run.info is None:
-        return found(remove=True, why="its run is not in the ledger")
+        return decision(remove=True, why="its run is not in the ledger")
     lease = run.info.lease
     if lease is not None and lease.expires_at > clock.utc_now() and not holder_is_dead(lease):
         owner = f"process {lease.owner.pid} on {lease.owner.machine}"
-        return found(remove=False, why=f"its run belongs to {owner}")
+        return decision(remove=False, why=f"its run belongs to {owner}")
     if is_durable(*attempt, run.info, run.staged):
-        return found(remove=True, why="its result is in the ledger")
+        return decision(remove=True, why="its result is in the ledger")
     if unfinished:
-        return found(remove=True, why="its trial will be run again", begin_again=attempt)
-    why = f"`labledger resume {run_id}` goes on with it; --unfinished removes it"
-    return found(remove=False, why=why)
+        return decision(remove=True, why="its trial will be run again", rerun=attempt)
+    why = f"`labledger resume {run_id}` continues with it; --unfinished removes it"
+    return decision(remove=False, why=why)

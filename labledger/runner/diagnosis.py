@@ -1,4 +1,8 @@
-"""`labledger doctor`: what is wrong with this machine or this ledger, and what mends it."""
+"""`labledger doctor`: checks of this machine and this ledger, with suggested fixes.
+
+Nothing is changed: fixes are only suggested. A check that cannot be done is a failed check, not an
+exception.
+"""
 
 from __future__ import annotations
 
@@ -14,46 +18,46 @@ from labledger.ledger.engine import DRIVER, driver_risk
 from labledger.ledger.reader import LedgerReader
 from labledger.plurals import counted
 from labledger.records import JsonObject, RunStatus
-from labledger.runner.checks import Check, check_room
+from labledger.runner.checks import CheckResult, check_disk_space
 from labledger.runner.lab import LabFolder
 from labledger.runner.lease import holder_is_dead
 from labledger.runner.room import DiskSpace
 from labledger.trial.container import Engine
 
 
-def diagnose(lab: LabFolder) -> list[Check]:
-    """Everything worth knowing, the good and the bad."""
+def diagnose(lab: LabFolder) -> list[CheckResult]:
+    """Return the results of all checks, passed and failed."""
     python = f"labledger {__version__} on Python {platform.python_version()}"
     return [
-        Check("labledger", f"{python}, {sys.platform}"),
+        CheckResult("labledger", f"{python}, {sys.platform}"),
         *_docker(lab),
         _sqlite(),
         *_ledger(lab),
     ]
 
 
-def _docker(lab: LabFolder) -> Iterator[Check]:
+def _docker(lab: LabFolder) -> Iterator[CheckResult]:
     try:
         engine = Engine.connect()
         info = engine.info()
     except EngineUnavailable as error:
-        yield Check("docker", error.message, ok=False, hint=error.hint)
-        yield check_room(DiskSpace.of(lab.existing, {}))
+        yield CheckResult("docker", error.message, ok=False, hint=error.hint)
+        yield check_disk_space(DiskSpace.of(lab.existing, {}))
         return
-    yield Check(
+    yield CheckResult(
         "docker",
         f"engine {info['ServerVersion']}, {info['Driver']}, cgroup {info.get('CgroupVersion', 1)}, "
         f"{info['NCPU']} processors, {info['MemTotal'] / 1e9:.1f} GB",
     )
     yield from _limits(info)
-    yield check_room(DiskSpace.of(lab.existing, info))
+    yield check_disk_space(DiskSpace.of(lab.existing, info))
 
 
-def _limits(info: JsonObject) -> Iterator[Check]:
-    """Limits that the engine cannot enforce."""
+def _limits(info: JsonObject) -> Iterator[CheckResult]:
+    """Yield a warning for each resource limit that the engine cannot enforce."""
     for key, what in (("MemoryLimit", "memory"), ("PidsLimit", "pids"), ("CpuCfsQuota", "cpus")):
         if info.get(key) is False:
-            yield Check(
+            yield CheckResult(
                 "docker",
                 f"the engine cannot limit {what}: runtime.resources.{what} has no effect",
                 ok=False,
@@ -62,22 +66,22 @@ def _limits(info: JsonObject) -> Iterator[Check]:
             )
 
 
-def _sqlite() -> Check:
+def _sqlite() -> CheckResult:
     detail = f"SQLite {DRIVER.sqlite_version} by {DRIVER.__name__.partition('.')[0]}"
     risk = driver_risk()
     if risk is None:
-        return Check("sqlite", detail)
-    return Check("sqlite", risk, ok=False, hint="pip install pysqlite3", warning=True)
+        return CheckResult("sqlite", detail)
+    return CheckResult("sqlite", risk, ok=False, hint="pip install pysqlite3", warning=True)
 
 
-def _ledger(lab: LabFolder) -> Iterator[Check]:
+def _ledger(lab: LabFolder) -> Iterator[CheckResult]:
     try:
         migrate.check_current(lab.ledger)
     except LedgerMissing:
-        yield Check("ledger", f"none at {lab.ledger}; `labledger run` makes it")
+        yield CheckResult("ledger", f"none at {lab.ledger}; `labledger run` creates it")
         return
     except LabLedgerError as error:
-        yield Check("ledger", error.message, ok=False, hint=error.hint)
+        yield CheckResult("ledger", error.message, ok=False, hint=error.hint)
         return
     with LedgerReader.open(lab.ledger) as reader:
         runs = reader.runs()
@@ -85,21 +89,23 @@ def _ledger(lab: LabFolder) -> Iterator[Check]:
     detail = (
         f"{lab.ledger}: revision {migrate.HEAD}, {counted(len(runs), 'run')}, {size / 1e6:.1f} MB"
     )
-    yield Check("ledger", detail)
-    yield _old_files(lab)
+    yield CheckResult("ledger", detail)
+    yield _artifact_store(lab)
     for run in runs:
         dead = run.lease is not None and holder_is_dead(run.lease)
         if run.status is RunStatus.INTERRUPTED or (run.status is RunStatus.RUNNING and dead):
-            yield Check(
+            yield CheckResult(
                 "run",
                 f"{run.run_id} stopped at {run.next_schedule_idx} of {run.total_slots} slots",
                 ok=False,
-                hint=f"`labledger resume {run.run_id}` goes on with it",
+                hint=f"`labledger resume {run.run_id}` continues it",
                 warning=True,
             )
 
 
-def _old_files(lab: LabFolder) -> Check:
+def _artifact_store(lab: LabFolder) -> CheckResult:
     used = sum(path.stat().st_size for path in lab.artifacts.rglob("*") if path.is_file())
     free = shutil.disk_usage(lab.root).free
-    return Check("artifacts", f"{used / 1e6:.1f} MB of large artifacts; {free / 1e9:.1f} GB free")
+    return CheckResult(
+        "artifacts", f"{used / 1e6:.1f} MB of large artifacts; {free / 1e9:.1f} GB free"
+    )

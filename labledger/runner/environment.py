@@ -1,4 +1,8 @@
-"""Values for the names that an experiment takes from outside: --env, --env-file, the host's."""
+"""Values of the environment variables that an experiment requires from outside.
+
+They come from `--env`, from `--env-file` and from the host's environment, in this order of
+precedence. They may be secrets: no message shows a value. Used by starting, resuming and regrading.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +14,32 @@ from labledger.errors import InvalidInput, Problem
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
-    """`NAME=VALUE` words of the command line; a bare `NAME` takes the host's value."""
-    found: dict[str, str] = {}
+    """Return the values of `--env` arguments. A bare `NAME` takes the host's value.
+
+    Raises `InvalidInput` with every problem.
+    """
+    values: dict[str, str] = {}
     problems: list[Problem] = []
     for word in assignments:
         name, equals, value = word.partition("=")
         if equals and name.isidentifier():
-            found[name] = value
+            values[name] = value
         elif name.isidentifier() and name in os.environ:
-            found[name] = os.environ[name]
+            values[name] = os.environ[name]
         else:
             message = f"found {name!r}; expected NAME=VALUE, or a NAME that is set here"
             problems.append(Problem("--env", message))
     if problems:
         raise InvalidInput("the environment given", problems)
-    return found
+    return values
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """A file of `NAME=VALUE` lines, with `#` comments, `export` and quoted values understood."""
-    found: dict[str, str] = {}
+    """Return the values of a file of `NAME=VALUE` lines.
+
+    `#` comments, a leading `export` and quoted values are understood. Raises `InvalidInput`.
+    """
+    values: dict[str, str] = {}
     problems: list[Problem] = []
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -45,20 +55,21 @@ def read_env_file(path: Path) -> dict[str, str]:
         if not equals or not name.isidentifier():
             problems.append(Problem(str(path), "expected NAME=VALUE", line=number))
         elif len(value) >= 2 and value[0] == value[-1] and value[0] in "'\"":
-            found[name] = value[1:-1]
+            values[name] = value[1:-1]
         else:
-            found[name] = value
+            values[name] = value
     if problems:
         raise InvalidInput("the environment file", problems)
-    return found
+    return values
 
 
 def missing(names: Iterable[str], values: Mapping[str, str]) -> list[str]:
+    """Return the names that have no value, sorted."""
     return sorted(name for name in names if name not in values)
 
 
 def gather(assignments: Sequence[str], files: Sequence[Path | str]) -> dict[str, str]:
-    """All values: `--env` wins over `--env-file`, a later file over an earlier."""
+    """Return all values: `--env` overrides `--env-file`, a later file overrides an earlier one."""
     values = dict(os.environ)
     for path in files:
         values.update(read_env_file(Path(path)))

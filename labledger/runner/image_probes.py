@@ -1,4 +1,8 @@
-"""Asking an image whether it has what trials need, and remembering the images that have it."""
+"""Probes: short scripts run in containers of an image, to check whether it has what trials need.
+
+A successful probe is remembered in the user's cache, under the ids of image and engine, so that the
+next preflight need not repeat it. A failed one is always repeated. Used by preflight.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +16,34 @@ from labledger.trial.container import Engine
 PROBE_LABEL = "org.labledger.probe"
 
 _OF_ENGINE = ("ID", "ServerVersion", "DefaultRuntime", "SecurityOptions", "Driver", "Architecture")
-"""What is known of an engine that an image's answer may depend on."""
+"""Properties of an engine that the result of a probe may depend on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageProbes:
-    """Runs short scripts in containers of images; one that had nothing to say is run once.
+    """Runs probes in containers of images, each successful one only once.
 
-    An image is named by its id, which says all about it for ever; another engine, another version
-    of it, another user or another script is asked anew.
+    An image is identified by its id, which determines its content. A probe is repeated for another
+    engine, another version of it, another user or another script.
     """
 
     engine: Engine
     engine_info: JsonObject
-    """What the engine says of itself."""
+    """The engine's description of itself."""
     use_memory: bool = True
-    """False where every image is to be asked, whatever it answered before."""
+    """False to run every probe, whether or not it succeeded before."""
     oci_runtime: str | None = None
-    """The OCI runtime of the containers; None is the engine's own choice."""
+    """The OCI runtime of the containers; None for the engine's default."""
 
     @classmethod
     def of(
         cls, engine: Engine, info: JsonObject, document: JsonObject, *, use_memory: bool = True
     ) -> Self:
-        """Probes as the trials of a resolved document will run."""
+        """Return probes that run as the trials of a resolved experiment do."""
         return cls(engine, info, use_memory, document["runtime"].get("oci"))
 
-    def ask(self, image: str, script: str, user: str | None = None) -> tuple[int, str]:
-        """Return the exit status and the output of a script: 0 and "" where all is well.
+    def run_probe(self, image: str, script: str, user: str | None = None) -> tuple[int, str]:
+        """Return the exit status and the output of a script: 0 and "" if it succeeded.
 
         Raises what `Engine.run_probe` raises.
         """
@@ -54,5 +58,7 @@ class ImageProbes:
         return status, output
 
     def _name(self, image: str, script: str, user: str | None) -> str:
-        about_engine = [self.engine_info.get(name) for name in _OF_ENGINE]
-        return f"image-{canonical.digest([about_engine, image, script, user, self.oci_runtime])}"
+        engine_properties = [self.engine_info.get(name) for name in _OF_ENGINE]
+        return (
+            f"image-{canonical.digest([engine_properties, image, script, user, self.oci_runtime])}"
+        )

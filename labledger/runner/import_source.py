@@ -1,4 +1,8 @@
-"""What `labledger import` is pointed at: a ledger, its lab, or a run's folder of mirrors."""
+"""The source of an import: a ledger file, a lab folder, or a run's folder of mirrors.
+
+A source is never changed. Mirrors are first rebuilt into a temporary ledger, so that the import
+itself reads ledgers only.
+"""
 
 from __future__ import annotations
 
@@ -18,34 +22,36 @@ from labledger.store import ArtifactStore
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a source lies."""
+class SourceLocation:
+    """The paths of a source."""
 
     ledger: Path | None
-    """None where there are only mirrors."""
+    """None if there are only mirrors."""
     artifacts: Path
     folder: Path
-    """The run's, where there are only mirrors."""
+    """The run's folder, if there are only mirrors."""
     run_ids: tuple[str, ...] = ()
-    """The run whose folder was named; none where it is a whole ledger."""
+    """The run whose folder was given; empty for a whole ledger."""
 
 
-def locate(given: Path) -> Place:
-    """The source that a word of the command line means. Raises `InvalidInput` where it is none.
+def locate_source(given: Path) -> SourceLocation:
+    """Return the source at a path. Raises `InvalidInput` if there is none.
 
-    A run's folder means that run of the ledger two folders above; where there is none, or it was
-    emptied, its mirrors.
+    A run's folder means that run of the ledger two folders above, or its mirrors if there is no
+    such ledger or it is empty.
     """
     if given.is_file():
-        return Place(given, given.parent / "artifacts", given.parent)
+        return SourceLocation(given, given.parent / "artifacts", given.parent)
     for lab in (given, given / FOLDER):
         if (lab / "ledger.sqlite").exists():
-            return Place(lab / "ledger.sqlite", lab / "artifacts", given)
+            return SourceLocation(lab / "ledger.sqlite", lab / "artifacts", given)
     lab = given.absolute().parent.parent
     if (given / "resolved.json").is_file() and _has_content(lab / "ledger.sqlite"):
-        return Place(lab / "ledger.sqlite", lab / "artifacts", given, (given.absolute().name,))
+        return SourceLocation(
+            lab / "ledger.sqlite", lab / "artifacts", given, (given.absolute().name,)
+        )
     if (given / chain_file.PATH).exists():
-        return Place(None, _artifacts_beside(given), given)
+        return SourceLocation(None, _artifacts_beside(given), given)
     if any((given / path).exists() for path in mirrors.PATHS.values()):
         message = f"there are mirrors in it, but no {chain_file.PATH} to verify them by"
         hint = "`labledger export RUN_ID --out DIR` writes all that an import needs"
@@ -59,29 +65,29 @@ def _has_content(file: Path) -> bool:
 
 
 @contextmanager
-def open_place(lab: LabFolder, place: Place) -> Iterator[Source]:
-    """Read the source, which stays as it is; mirrors are made into a ledger of their own first.
+def open_source(lab: LabFolder, location: SourceLocation) -> Iterator[Source]:
+    """Open a source for reading, after rebuilding mirrors into a temporary ledger.
 
-    Raises `InvalidInput` for the lab's own ledger, and `LedgerError` for what cannot be read.
+    Raises `InvalidInput` for the lab's own ledger, `LedgerError` if it cannot be read.
     """
     with TemporaryDirectory(prefix="labledger-import-") as name:
         scratch = Path(name)
-        if place.ledger is None:
+        if location.ledger is None:
             ledger = scratch / "mirrors.sqlite"
-            _rebuild(place.folder, ledger)
-            with source.open_source_ledger(ledger, place.artifacts, scratch) as made:
-                yield replace(made, path=place.folder, has_artifacts=False)
+            _rebuild(location.folder, ledger)
+            with source.open_source_ledger(ledger, location.artifacts, scratch) as rebuilt:
+                yield replace(rebuilt, path=location.folder, has_artifacts=False)
             return
-        if lab.ledger.exists() and place.ledger.samefile(lab.ledger):
+        if lab.ledger.exists() and location.ledger.samefile(lab.ledger):
             message = "it is this lab's own ledger"
             hint = "choose the lab to import into with --lab-dir"
-            raise InvalidInput("the import", [Problem(str(place.ledger), message, hint=hint)])
-        with source.open_source_ledger(place.ledger, place.artifacts, scratch) as opened:
+            raise InvalidInput("the import", [Problem(str(location.ledger), message, hint=hint)])
+        with source.open_source_ledger(location.ledger, location.artifacts, scratch) as opened:
             yield opened
 
 
 def _artifacts_beside(folder: Path) -> Path:
-    """Where large artifacts lie that a folder of mirrors refers to: in it, or in its lab."""
+    """Return the artifact store that a folder of mirrors refers to: in it, or in its lab."""
     inside = folder / "artifacts"
     runs = folder.absolute().parent
     return runs.parent / "artifacts" if runs.name == "runs" and not inside.exists() else inside

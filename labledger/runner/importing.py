@@ -1,4 +1,8 @@
-"""`labledger import`: runs of another ledger become runs of this one, verified before they do."""
+"""`labledger import`: copies runs of another ledger into this one.
+
+All of them are verified first, and nothing is written if one is damaged or contradicts a run that
+is here. A run that is here already is completed, never changed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.source import Source
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.runner.import_source import locate, open_place
+from labledger.runner.import_source import locate_source, open_source
 from labledger.runner.lab import LabFolder
 from labledger.runner.lease import process_is_dead
 from labledger.runner.run_folder import create_run_folder
@@ -29,21 +33,21 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """A run of the source, and what came of it."""
+class ImportedRun:
+    """A run of the source, and how it was imported."""
 
     run_id: str
     standing: RunRelation
-    """How it stood to this ledger before."""
+    """Its relation to the runs of this ledger before the import."""
     total: int
     committed: int
-    """Slots that the source has committed."""
+    """How many slots the source has committed."""
     here: int
-    """Slots that were committed here before."""
+    """How many slots were committed here before."""
     left_staged: int
-    """Finished results that the source has not committed; they stay there."""
+    """How many staged results the source has not committed. They are not imported."""
     missing_artifacts: int = 0
-    """Artifacts that its records name and the source does not have."""
+    """How many artifacts its records refer to that the source does not have."""
 
     def as_json(self) -> JsonObject:
         return asdict(self)
@@ -56,48 +60,48 @@ def import_runs(
     *,
     dry_run: bool = False,
     without_artifacts: bool = False,
-) -> list[Imported]:
-    """Bring runs of the ledger at `given` into the lab's: those named, or all.
+) -> list[ImportedRun]:
+    """Import runs of the source at `given` into the lab's ledger: those named, or all.
 
-    Nothing is written before all of them are verified and none contradicts a run that is here.
-    What is here already is left as it is; of a run that has grown, the rest is brought. Mirrors
-    hold no artifacts: those that are nowhere at hand are done without only if
-    `without_artifacts`. Raises `LedgerError` for what cannot be believed or contradicts, and
-    `LeaseHeld` for a run that a coordinator is at work on.
+    Nothing is written until all of them are verified and none contradicts a run that is here.
+    Slots that are here already stay unchanged; new slots of the same run are added. Mirrors hold
+    no artifacts: artifacts that neither the source nor the lab has may be missing only with
+    `without_artifacts`. Raises `LedgerError` for a damaged source or a contradiction, `LeaseHeld`
+    for a run that a coordinator owns.
     """
     with ExitStack() as stack:
-        place = locate(given)
-        opened = stack.enter_context(open_place(lab, place))
-        chosen = _choose(opened, run_ids or place.run_ids)
+        location = locate_source(given)
+        opened = stack.enter_context(open_source(lab, location))
+        chosen = _choose(opened, run_ids or location.run_ids)
         opened.refuse_live(chosen, process_is_dead)
-        _require_sound(opened, chosen)
+        _require_verified(opened, chosen)
         # A regrading comes after its root.
         chosen.sort(key=lambda run_id: opened.regrades(run_id) is not None)
-        found = _compare(lab, opened, chosen)
-        _refuse_conflicts(lab, opened, found)
+        compared = _compare(lab, opened, chosen)
+        _refuse_conflicts(lab, opened, compared)
         _require_roots(lab, opened, chosen)
         if not opened.has_artifacts and not without_artifacts:
-            _require_artifacts(lab, opened, found)
+            _require_artifacts(lab, opened, compared)
         if dry_run:
-            return [_imported(history) for history in found]
+            return [_imported(history) for history in compared]
         lab.create()
         migrate.upgrade(lab.ledger)
-        return list(_bring_all(lab, opened, chosen))
+        return list(_import_all(lab, opened, chosen))
 
 
 def _choose(opened: Source, run_ids: Sequence[str]) -> list[str]:
-    there = opened.run_ids()
+    available = opened.run_ids()
     for run_id in run_ids:
-        if run_id not in there:
-            listed = ", ".join(there[: -_SHOWN - 1 : -1]) or "none"
+        if run_id not in available:
+            listed = ", ".join(available[: -_SHOWN - 1 : -1]) or "none"
             raise RunNotFound(
                 f"{opened.path} holds no run {run_id!r}", hint=f"its newest runs: {listed}"
             )
-    return [run_id for run_id in there if not run_ids or run_id in run_ids]
+    return [run_id for run_id in available if not run_ids or run_id in run_ids]
 
 
-def _require_sound(opened: Source, chosen: Sequence[str]) -> None:
-    """Raise `LedgerError` where the source is not as it was committed."""
+def _require_verified(opened: Source, chosen: Sequence[str]) -> None:
+    """Raise `LedgerError` if the source differs from what was committed."""
     findings = opened.verify(chosen).findings
     if findings:
         listed = [
@@ -115,17 +119,17 @@ def _require_sound(opened: Source, chosen: Sequence[str]) -> None:
 
 
 def _compare(lab: LabFolder, opened: Source, chosen: Sequence[str]) -> list[History]:
-    """How each run stands to what is here. Raises where one that has grown is busy here."""
+    """Compare each run with this ledger. Raises `LeaseHeld` if one to be extended is owned."""
     with ExitStack() as stack:
         try:
             target = stack.enter_context(_reading(lab.ledger))
         except LedgerMissing:
             target = None
-        found = [histories.compare(opened.connection, target, run_id) for run_id in chosen]
-        for history in found:
+        compared = [histories.compare(opened.connection, target, run_id) for run_id in chosen]
+        for history in compared:
             if target is not None and history.standing is RunRelation.GROWN:
                 refuse_busy(target, history, clock.utc_now(), process_is_dead)
-        return found
+        return compared
 
 
 @contextmanager
@@ -139,8 +143,8 @@ def _reading(path: Path) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _refuse_conflicts(lab: LabFolder, opened: Source, found: Sequence[History]) -> None:
-    conflicts = [history for history in found if history.standing is RunRelation.CONFLICT]
+def _refuse_conflicts(lab: LabFolder, opened: Source, compared: Sequence[History]) -> None:
+    conflicts = [history for history in compared if history.standing is RunRelation.CONFLICT]
     if conflicts:
         listed = [f"  {history.run_id}: {history.difference}" for history in conflicts[:_SHOWN]]
         head = f"{lab.ledger} holds other histories under the same names as {opened.path}"
@@ -152,32 +156,32 @@ def _refuse_conflicts(lab: LabFolder, opened: Source, found: Sequence[History]) 
 
 
 def _require_roots(lab: LabFolder, opened: Source, chosen: Sequence[str]) -> None:
-    """Raise `LedgerError` for a regrading whose root is not here and does not come with it."""
+    """Raise `LedgerError` for a regrading whose root run is neither here nor imported with it."""
     for run_id in chosen:
-        found = opened.regrades(run_id)
-        if found is None or found.root_id in chosen:
+        regraded = opened.regrades(run_id)
+        if regraded is None or regraded.root_id in chosen:
             continue
         try:
             with _reading(lab.ledger) as target:
-                problem = gradings.root_mismatch(target, found)
+                problem = gradings.root_mismatch(target, regraded)
         except LedgerMissing:
-            problem = f"it regrades {found.root_id}, which is not there"
+            problem = f"it regrades {regraded.root_id}, which is not there"
         if problem is not None:
             raise LedgerError(
                 f"run {run_id} cannot be imported into {lab.ledger}: {problem}",
-                hint=f"import {found.root_id} with it, or before it",
+                hint=f"import {regraded.root_id} with it, or before it",
             )
 
 
-def _require_artifacts(lab: LabFolder, opened: Source, found: Sequence[History]) -> None:
-    """Raise `LedgerError` where a record refers to what is neither at hand nor here."""
+def _require_artifacts(lab: LabFolder, opened: Source, compared: Sequence[History]) -> None:
+    """Raise `LedgerError` if a record refers to an artifact that is in neither ledger."""
     store = ArtifactStore(lab.artifacts)
     with ExitStack() as stack:
         try:
             reader = stack.enter_context(LedgerReader.open(lab.ledger))
         except LedgerMissing:
             reader = None
-        for history in found:
+        for history in compared:
             if history.standing is RunRelation.SAME:
                 continue
             for digests in references(opened, history.run_id, history.here):
@@ -193,24 +197,24 @@ def _require_artifacts(lab: LabFolder, opened: Source, found: Sequence[History])
                         )
 
 
-def _bring_all(
+def _import_all(
     lab: LabFolder,
     opened: Source,
     chosen: Sequence[str],
-) -> Iterator[Imported]:
+) -> Iterator[ImportedRun]:
     with (
         LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer,
         LedgerReader.open(lab.ledger) as reader,
     ):
         for run_id in chosen:
-            done = _bring(writer, opened, run_id)
-            if done.standing is RunRelation.CONFLICT:
+            imported = _import_run(writer, opened, run_id)
+            if imported.standing is RunRelation.CONFLICT:
                 raise LedgerError(f"run {run_id} was begun here meanwhile; it was not imported")
-            _mirror(lab, reader, run_id)
-            yield done
+            _write_run_folder(lab, reader, run_id)
+            yield imported
 
 
-def _bring(writer: LedgerWriter, opened: Source, run_id: str) -> Imported:
+def _import_run(writer: LedgerWriter, opened: Source, run_id: str) -> ImportedRun:
     with _reading(writer.path) as target:
         before = histories.compare(opened.connection, target, run_id)
     missing = 0
@@ -219,8 +223,8 @@ def _bring(writer: LedgerWriter, opened: Source, run_id: str) -> Imported:
     return _imported(writer.bring_run(opened, run_id, process_is_dead), missing)
 
 
-def _imported(history: History, missing: int = 0) -> Imported:
-    return Imported(
+def _imported(history: History, missing: int = 0) -> ImportedRun:
+    return ImportedRun(
         history.run_id,
         history.standing,
         history.total,
@@ -231,8 +235,8 @@ def _imported(history: History, missing: int = 0) -> Imported:
     )
 
 
-def _mirror(lab: LabFolder, reader: LedgerReader, run_id: str) -> None:
-    """Make the run's folder what the ledger makes of it, unless a coordinator does that."""
+def _write_run_folder(lab: LabFolder, reader: LedgerReader, run_id: str) -> None:
+    """Regenerate the files of a run folder, unless a coordinator owns the run."""
     run = reader.run(run_id)
     if run.lease is not None and not process_is_dead(run.lease.owner):
         return
@@ -244,5 +248,5 @@ def _mirror(lab: LabFolder, reader: LedgerReader, run_id: str) -> None:
     create_run_folder(folder, run)
     mirrors.rebuild_all(reader, run_id, folder)
     chain_file.write_chain(reader, run_id, folder / chain_file.PATH)
-    # Last, for it says that the others are as far as the ledger.
+    # Last, because its presence means that the other files are complete.
     summary.write_summary(folder, expected)

@@ -1,4 +1,8 @@
-"""Starting and resuming runs: from an experiment file, or from what the ledger holds of one."""
+"""Starting and resuming runs: everything that happens before a session begins.
+
+Everything that can prevent a run is checked before anything is created: a failed start leaves no
+trace. A resumed run uses what the ledger holds of it; the authored files are only compared.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +41,12 @@ from labledger.trial.container import thread_engine
 
 
 def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
-    """What `path` says, with the options applied. Raises `InvalidInput` with every problem."""
+    """Return the resolved experiment of a file. Raises `InvalidInput` with every problem."""
     return resolve(load_experiment(path), options.overrides)
 
 
 def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> Preflight:
-    """The checks before a run of `path`. Creates nothing."""
+    """Return the results of the checks before a run of `path`. Creates nothing."""
     experiment = resolve_experiment(path, options)
     values = environment.gather(options.env, options.env_files)
     lab = LabFolder.find(options.lab_dir)
@@ -50,14 +54,14 @@ def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> 
 
 
 def start_run(path: Path, options: RunOptions) -> RunOutcome:
-    """Run an experiment to its end. Raises before anything exists where it cannot begin."""
+    """Run an experiment to its end. If it cannot begin, raises before anything is created."""
     lab = LabFolder.find(options.lab_dir)
     experiment = resolve_experiment(path, options)
     run_id = options.run_id or new_run_id(experiment.document["experiment"]["id"])
     _require_run_id(run_id)
     values = environment.gather(options.env, options.env_files)
     check_limits(experiment.document, options.budget)
-    found = preflight(
+    checked = preflight(
         experiment,
         lab,
         values,
@@ -65,10 +69,10 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
         min_free_bytes=options.min_free_bytes,
         use_memory=True,
     )
-    for check in found.checks:
+    for check in checked.checks:
         if check.warning:
             options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
-    found.require()
+    checked.require()
     _refuse_existing(lab, run_id)
     lab.create()
     migrate.upgrade(lab.ledger)
@@ -76,7 +80,7 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     experiment.freeze(store)
     with LedgerWriter.open(lab.ledger, store) as writer:
         writer.create_run(
-            _new_run(run_id, experiment, found.images, options.budget),
+            _new_run(run_id, experiment, checked.images, options.budget),
             ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
             experiment.slots(),
         )
@@ -84,7 +88,7 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
 
 
 def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
-    """Go on with a run to the result that it would have had without the interruption."""
+    """Continue a run to the result that it would have had without the interruption."""
     lab = LabFolder.find(options.lab_dir)
     store = ArtifactStore(lab.artifacts)
     values = environment.gather(options.env, options.env_files)
@@ -98,7 +102,7 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
             require_environment_and_images(
                 run_id, run.resolved, run.resolved["environment"], run.images, values
             )
-        # A regrading pays no agent.
+        # A regrading has no budget: it runs no agent.
         limits = options.budget if run.regrades is None else {}
         check_limits(run.resolved, limits)
     with LedgerWriter.open(lab.ledger, store) as writer:
@@ -107,20 +111,20 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
 
 
 def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
-    """Raise `ExperimentChanged` where the authored files would give other results than before."""
+    """Raise `ExperimentChanged` if a changed file could change results."""
     source = Path(run.source_path)
     if not source.exists():
-        message = f"{source} is gone; the run goes on with the copy it was started with"
+        message = f"{source} is gone; the run continues with its stored copy"
         options.on_event(run_event("warning", message=message))
         return
     overrides = Overrides.from_document(run.resolved, max_concurrency=options.max_concurrency)
     hint = "restore it, start a new run, or resume with --frozen to use the run's own copy"
     try:
-        now = resolve(load_experiment(source), overrides)
+        current = resolve(load_experiment(source), overrides)
     except InvalidInput as error:
         message = f"{source} is no longer what {run.run_id} was started with\n{error.message}"
         raise ExperimentChanged(message, hint=hint) from error
-    changes = differences(run.resolved, dict(tasks), now)
+    changes = differences(run.resolved, dict(tasks), current)
     if changes:
         listed = "\n".join(f"  {change}" for change in changes)
         message = f"the experiment of {run.run_id} has changed since it was started:\n{listed}"
@@ -128,7 +132,7 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
 
 
 def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
-    """Warn where the experiment of a complete run has changed: resuming does not run it again."""
+    """Warn if the experiment of a complete run has changed: resuming does not run it again."""
     if options.frozen or run.regrades is not None or not Path(run.source_path).exists():
         return
     try:
@@ -149,21 +153,23 @@ def require_environment_and_images(
     images: Mapping[str, str],
     values: Mapping[str, str],
 ) -> None:
-    """Raise `InvalidInput` where a value is not there, and `PreflightFailed` for an image.
+    """Raise `InvalidInput` for a missing environment value, `PreflightFailed` for a missing image.
 
-    The latter too where the engine does not know the OCI runtime that the document names.
+    `PreflightFailed` also if the engine lacks the OCI runtime of the resolved experiment.
     """
     problems = [
         Problem("environment", f"${name} is not set", hint=f"give it with --env {name}=…")
         for name in environment.missing(names, values)
     ]
     if problems:
-        raise InvalidInput(f"run {run_id} cannot go on", problems)
+        raise InvalidInput(f"run {run_id} cannot continue", problems)
     engine = thread_engine()
     for ref, image in images.items():
         if engine.image_id(image) is None:
-            hint = "the run cannot go on with another image: bring this one back"
-            problems.append(Problem("image", f"{ref} ({image}) is no longer here", hint=hint))
+            hint = "the run cannot continue with another image: pull or build this one again"
+            problems.append(
+                Problem("image", f"{ref} ({image}) is not available any more", hint=hint)
+            )
     if "oci" in document["runtime"]:
         checks = check_oci_runtime(engine.info(), document)
         problems += [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
@@ -172,7 +178,7 @@ def require_environment_and_images(
 
 
 def new_run_id(experiment_id: str) -> str:
-    """A name for a run: the experiment's, the time, and a little chance."""
+    """Return an id for a run: the experiment's id, the time, and a random suffix."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{experiment_id[:40]}-{stamp}-{secrets.token_hex(2)}"
 
@@ -184,13 +190,13 @@ def _refuse_existing(lab: LabFolder, run_id: str) -> None:
     except (LedgerMissing, RunNotFound):
         return
     raise RunExists(
-        f"{lab.ledger} holds a run {run_id!r} already",
+        f"{lab.ledger} already holds a run {run_id!r}",
         hint=f"choose another --run-id, or `labledger resume {run_id}`",
     )
 
 
 def _require_run_id(run_id: str) -> None:
-    """Raise `InvalidInput` for what cannot name a folder and a container."""
+    """Raise `InvalidInput` for an id that cannot name a folder and a container."""
     if not RUN_ID.fullmatch(run_id):
         expected = "letters, digits and _ . -, starting with a letter or digit, at most 100"
         problem = Problem("--run-id", f"found {run_id!r}; expected {expected}")
@@ -203,11 +209,11 @@ def _new_run(
     images: Mapping[str, str],
     budget: Mapping[str, float],
 ) -> NewRun:
-    about = experiment.document["experiment"]
+    identity = experiment.document["experiment"]
     return NewRun(
         run_id=run_id,
-        experiment_id=about["id"],
-        name=about["name"],
+        experiment_id=identity["id"],
+        name=identity["name"],
         resolved=experiment.document,
         authored=experiment.authored_text,
         digest=experiment.digest,

@@ -22,7 +22,7 @@ from labledger.experiment.resolve import ResolvedExperiment
 from labledger.ledger import migrate, place
 from labledger.plurals import counted
 from labledger.records import JsonObject
-from labledger.runner.checks import Check, check_room
+from labledger.runner.checks import CheckResult, check_disk_space
 from labledger.runner.image_probes import ImageProbes
 from labledger.runner.lab import LabFolder
 from labledger.runner.room import DiskSpace
@@ -38,12 +38,12 @@ _NEEDED_TOOLS = ("cat", "chmod", "mkfifo", "rm", "sleep")
 class Preflight:
     """What the checks found."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[CheckResult, ...]
     images: Mapping[str, str]
     """Image id by reference, for each image that is here."""
 
     @property
-    def failures(self) -> list[Check]:
+    def failures(self) -> list[CheckResult]:
         return [check for check in self.checks if not check.ok and not check.warning]
 
     def require(self) -> None:
@@ -75,12 +75,12 @@ def preflight(
     try:
         engine = Engine.connect()
     except EngineUnavailable as error:
-        checks.append(Check("docker", error.message, ok=False, hint=error.hint))
+        checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
         return Preflight(tuple(checks), images)
     try:
         info = engine.info()
-        checks.append(Check("docker", f"engine {info['ServerVersion']} answers"))
-        checks.append(check_room(DiskSpace.of(lab.existing, info, min_free_bytes)))
+        checks.append(CheckResult("docker", f"engine {info['ServerVersion']} answers"))
+        checks.append(check_disk_space(DiskSpace.of(lab.existing, info, min_free_bytes)))
         checks += [_check_image(engine, ref, images, pull=pull) for ref in experiment.images]
         oci_runtime = check_oci_runtime(info, experiment.document)
         checks += oci_runtime
@@ -90,38 +90,40 @@ def preflight(
                 checks.extend(_look_into(probes, ref, image, experiment.document))
                 checks.extend(_check_agent_user(probes, ref, image, experiment.document))
     except EngineUnavailable as error:
-        checks.append(Check("docker", error.message, ok=False, hint=error.hint))
+        checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
     finally:
         engine.close()
     return Preflight(tuple(checks), images)
 
 
-def _check_experiment(experiment: ResolvedExperiment) -> Iterator[Check]:
+def _check_experiment(experiment: ResolvedExperiment) -> Iterator[CheckResult]:
     files = sum(len(entries) for entries in experiment.document["files"].values())
     variants, tasks = len(experiment.variants), len(experiment.tasks)
-    yield Check(
+    yield CheckResult(
         "experiment",
         f"{counted(variants, 'variant')} × {counted(tasks, 'task')} × "
         f"{counted(experiment.document['design']['replications'], 'replication')} = "
         f"{counted(experiment.total_slots, 'slot')}; {counted(files, 'file')} to stage",
     )
     if experiment.document["grader"]["sealed"]:
-        yield Check("grader", contract.Sealing.of(experiment.document).meaning)
+        yield CheckResult("grader", contract.Sealing.of(experiment.document).meaning)
     for problem in experiment.warnings():
         detail = f"{problem.where}:{problem.line}: {problem.field}: {problem.message}"
-        yield Check("files", detail, ok=False, hint=problem.hint, warning=True)
+        yield CheckResult("files", detail, ok=False, hint=problem.hint, warning=True)
 
 
 def _check_environment(
     experiment: ResolvedExperiment, environment: Mapping[str, str]
-) -> Iterator[Check]:
+) -> Iterator[CheckResult]:
     for problem in experiment.missing_names(environment):
         place = problem.where if problem.line is None else f"{problem.where}:{problem.line}"
         detail = f"{place}: {problem.field}: {problem.message}"
-        yield Check("environment", detail, ok=False, hint=problem.hint, exit_code=Exit.INVALID)
+        yield CheckResult(
+            "environment", detail, ok=False, hint=problem.hint, exit_code=Exit.INVALID
+        )
     for name in experiment.required_names:
         if 0 < len(environment.get(name, "")) < MIN_LENGTH:
-            yield Check(
+            yield CheckResult(
                 "environment",
                 f"the value of ${name} is shorter than {MIN_LENGTH} characters and "
                 "will not be taken out of what is kept",
@@ -130,10 +132,10 @@ def _check_environment(
                 warning=True,
             )
     if experiment.required_names and not experiment.missing_names(environment):
-        yield Check("environment", f"set: {', '.join(experiment.required_names)}")
+        yield CheckResult("environment", f"set: {', '.join(experiment.required_names)}")
 
 
-def _check_ledger(lab: LabFolder) -> Iterator[Check]:
+def _check_ledger(lab: LabFolder) -> Iterator[CheckResult]:
     hint = "choose another folder with --lab-dir"
     try:
         place.refuse_network(lab.ledger)
@@ -141,20 +143,20 @@ def _check_ledger(lab: LabFolder) -> Iterator[Check]:
             pass
         migrate.check_current(lab.ledger)
     except LedgerMissing:
-        yield Check("ledger", f"{lab.ledger} will be made")
+        yield CheckResult("ledger", f"{lab.ledger} will be made")
     except LedgerError as error:
-        yield Check("ledger", error.message, ok=False, hint=error.hint)
+        yield CheckResult("ledger", error.message, ok=False, hint=error.hint)
     except OSError as error:
-        yield Check("ledger", f"{lab.root} cannot be written: {error.strerror}", False, hint)
+        yield CheckResult("ledger", f"{lab.root} cannot be written: {error.strerror}", False, hint)
     else:
         # Not tried by opening it: closing it again would drop SQLite's locks of this process.
         if os.access(lab.ledger, os.W_OK):
-            yield Check("ledger", f"{lab.ledger} is current")
+            yield CheckResult("ledger", f"{lab.ledger} is current")
         else:
-            yield Check("ledger", f"{lab.ledger} cannot be written", False, hint)
+            yield CheckResult("ledger", f"{lab.ledger} cannot be written", False, hint)
 
 
-def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool) -> Check:
+def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool) -> CheckResult:
     image = engine.image_id(ref)
     detail = f"{ref} is here"
     try:
@@ -163,26 +165,26 @@ def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool
             image, detail = engine.image_id(ref), f"{ref} was pulled"
     except LabLedgerError as error:
         hint = f"build or import it, or check the name {ref!r}"
-        return Check("image", error.message, ok=False, hint=hint)
+        return CheckResult("image", error.message, ok=False, hint=hint)
     if image is not None:
         images[ref] = image
-        return Check("image", detail)
+        return CheckResult("image", detail)
     if engine.image_is_obtainable(ref):
-        return Check("image", f"{ref} is not here; `run` will pull it")
+        return CheckResult("image", f"{ref} is not here; `run` will pull it")
     hint = f"build or import it, or check the name {ref!r}"
-    return Check("image", f"{ref} is not here and no registry offers it", ok=False, hint=hint)
+    return CheckResult("image", f"{ref} is not here and no registry offers it", ok=False, hint=hint)
 
 
-def check_oci_runtime(info: JsonObject, document: JsonObject) -> list[Check]:
+def check_oci_runtime(info: JsonObject, document: JsonObject) -> list[CheckResult]:
     """Check that the engine knows the OCI runtime that a resolved document names, if any."""
     name = document["runtime"].get("oci")
     if name is None:
         return []
     known = sorted(info.get("Runtimes") or {})
     if name in known:
-        return [Check("oci runtime", f"the engine runs containers with {name}")]
+        return [CheckResult("oci runtime", f"the engine runs containers with {name}")]
     return [
-        Check(
+        CheckResult(
             "oci runtime",
             f"runtime.oci: the engine knows no OCI runtime {name!r}; it has {', '.join(known)}",
             ok=False,
@@ -193,12 +195,16 @@ def check_oci_runtime(info: JsonObject, document: JsonObject) -> list[Check]:
     ]
 
 
-def check_grader(probes: ImageProbes, ref: str, image: str, grader: JsonObject) -> list[Check]:
+def check_grader(
+    probes: ImageProbes, ref: str, image: str, grader: JsonObject
+) -> list[CheckResult]:
     """Ask a container of an image for what a grader needs (a resolved document's section)."""
     return list(_look_into(probes, ref, image, {"variants": [], "grader": grader}))
 
 
-def _look_into(probes: ImageProbes, ref: str, image: str, document: JsonObject) -> Iterator[Check]:
+def _look_into(
+    probes: ImageProbes, ref: str, image: str, document: JsonObject
+) -> Iterator[CheckResult]:
     """Ask a container of the image for the shell and for every phase's command."""
     commands = _commands(document)
     wanted = sorted({*_NEEDED_TOOLS, *commands})
@@ -206,20 +212,24 @@ def _look_into(probes: ImageProbes, ref: str, image: str, document: JsonObject) 
         f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in wanted
     )
     try:
-        status, output = starting.retry_engine_errors(lambda: probes.ask(image, f"{script}; true"))
+        status, output = starting.retry_engine_errors(lambda: probes.run_probe(image, f"{script}; true"))
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
         hint = "use an image with a POSIX shell, such as busybox or any Debian"
         if probes.oci_runtime is not None:
             hint += f"; or {probes.oci_runtime} cannot run containers here: leave `runtime.oci` out"
-        yield Check("image", f"{ref} has no usable `sh`: {error.message}", ok=False, hint=hint)
+        yield CheckResult(
+            "image", f"{ref} has no usable `sh`: {error.message}", ok=False, hint=hint
+        )
         return
     absent = output.split("\n")[:-1]
     if status != 0:
-        yield Check("image", f"{ref}: `sh` failed with status {status}: {output[:200]}", ok=False)
+        yield CheckResult(
+            "image", f"{ref}: `sh` failed with status {status}: {output[:200]}", ok=False
+        )
     for command in absent:
-        yield Check(
+        yield CheckResult(
             "image",
             f"{ref} has no command {command!r}, which {commands.get(command, 'every trial')} needs",
             ok=False,
@@ -227,12 +237,14 @@ def _look_into(probes: ImageProbes, ref: str, image: str, document: JsonObject) 
             exit_code=Exit.INVALID,
         )
     if status == 0 and not absent:
-        yield Check("image", f"{ref} has sh and {', '.join(sorted(commands)) or 'all commands'}")
+        yield CheckResult(
+            "image", f"{ref} has sh and {', '.join(sorted(commands)) or 'all commands'}"
+        )
 
 
 def _check_agent_user(
     probes: ImageProbes, ref: str, image: str, document: JsonObject
-) -> Iterator[Check]:
+) -> Iterator[CheckResult]:
     """Ask a container of the image to become the agent's user, as `trial.sh` will."""
     user = document["runtime"].get("agent_user")
     if user is None:
@@ -240,17 +252,17 @@ def _check_agent_user(
     script = f"set -- become {shlex.quote(user)}\n{resources.trial_script().read_text('utf-8')}"
     as_whom = document["runtime"]["user"]
     try:
-        status, output = probes.ask(image, script, as_whom)
+        status, output = probes.run_probe(image, script, as_whom)
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
         status, output = -1, error.message
     if status == 0 and not output:
-        yield Check("agent user", f"{ref} can run the agent as {user}")
+        yield CheckResult("agent user", f"{ref} can run the agent as {user}")
         return
     sets_up = any(variant["setup"] for variant in document["variants"])
     hint = "install util-linux and add the user in the image, and leave `runtime.user` out"
-    yield Check(
+    yield CheckResult(
         "agent user",
         f"{ref} cannot run the agent as {user}: {output.strip()}",
         ok=False,

@@ -1,4 +1,8 @@
-"""Judging a run's stored evidence again: a new run of graders alone, over what its trials left."""
+"""`labledger regrade`: grades the stored trials of a complete run with another grader.
+
+A regrading is a new run with the same slots in the same order, whose trials run only the grader, on
+the stored evidence. No agent runs, and the regraded run does not change.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from labledger.ledger.registration import TaskRow
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RUN_ID
 from labledger.runner import environment
-from labledger.runner.checks import check_room
+from labledger.runner.checks import check_disk_space
 from labledger.runner.image_probes import ImageProbes
 from labledger.runner.lab import LabFolder
 from labledger.runner.launch import require_environment_and_images
@@ -31,10 +35,10 @@ from labledger.trial.contract import grader_digest
 def regrade_run(
     run_id: str, grader: Path, options: RunOptions, *, again: bool = False
 ) -> RunOutcome:
-    """Judge a complete run with another grader, as its next generation of scores.
+    """Grade a complete run with another grader, as its next generation of scores.
 
-    Runs no agent. `run_id` may name a regrading of the run, too. With `again`, a grader that has
-    judged the run before may do so once more. Raises before anything exists where it cannot begin.
+    `run_id` may also name a regrading of the run. `again` allows a grader that has graded the run
+    before. If the regrading cannot begin, raises before anything is created.
     """
     lab = LabFolder.find(options.lab_dir)
     store = ArtifactStore(lab.artifacts)
@@ -46,7 +50,7 @@ def regrade_run(
             raise RunNotComplete(
                 f"run {root.run_id} cannot be regraded: {root.next_schedule_idx} of "
                 f"{root.total_slots} slots are committed",
-                hint=f"`labledger resume {root.run_id}` goes on with it",
+                hint=f"`labledger resume {root.run_id}` continues it",
             )
         new = NewGrader.load(grader, root.resolved)
         regrading = _regrading(root, gradings, new, reader.chain_head(root.run_id))
@@ -60,7 +64,7 @@ def regrade_run(
 
 
 def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str) -> NewRun:
-    """The run that judges `root`'s evidence: the same cells, in the same order."""
+    """Return the run that grades `root`'s evidence: the same slots, in the same order."""
     document = new.apply_to(root.resolved)
     generation = gradings[-1].generation + 1
     document["regrades"] = {
@@ -71,7 +75,7 @@ def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str
     }
     run_id = f"{root.run_id}.g{generation}"
     if not RUN_ID.fullmatch(run_id):
-        raise LedgerError(f"{run_id} would be longer than the id of a run may be")
+        raise LedgerError(f"{run_id} would be longer than a run id may be")
     return NewRun(
         run_id=run_id,
         experiment_id=root.experiment_id,
@@ -87,7 +91,7 @@ def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str
 
 
 def _refuse_repetition(root: RunInfo, gradings: list[Grading], digest: str) -> None:
-    """Raise `AlreadyGraded` where this grader has judged the run, or had begun to."""
+    """Raise `AlreadyGraded` if this grader has graded the run, or has begun to."""
     own = grader_digest(root.resolved)
     for grading in gradings:
         if digest != (own if grading.generation == 1 else grading.grader_digest):
@@ -95,23 +99,23 @@ def _refuse_repetition(root: RunInfo, gradings: list[Grading], digest: str) -> N
         if not grading.complete:
             raise AlreadyGraded(
                 f"{grading.run_id} is a regrading by this grader that was interrupted",
-                hint=f"`labledger resume {grading.run_id}` goes on with it",
+                hint=f"`labledger resume {grading.run_id}` continues it",
             )
         raise AlreadyGraded(
-            f"this grader (digest {digest[:12]}…) has judged {grading.root_id} already: "
+            f"this grader (digest {digest[:12]}…) has graded {grading.root_id} already: "
             f"generation {grading.generation}, {grading.grading_id}",
-            hint="give another grader, or --again to have the same one judge once more",
+            hint="give another grader, or use --again to grade with the same one once more",
         )
 
 
 def _check(
     lab: LabFolder, root: RunInfo, new: NewGrader, values: Mapping[str, str], options: RunOptions
 ) -> None:
-    """Raise where something that a regrading needs is not there. Changes nothing."""
+    """Raise if something that a regrading needs is missing. Changes nothing."""
     require_environment_and_images(root.run_id, root.resolved, new.environment, root.images, values)
     engine = thread_engine()
     info = engine.info()
-    checks = [check_room(DiskSpace.of(lab.root, info, options.min_free_bytes))]
+    checks = [check_disk_space(DiskSpace.of(lab.root, info, options.min_free_bytes))]
     probes = ImageProbes.of(engine, info, root.resolved)
     for ref, image in root.images.items():
         checks += check_grader(probes, ref, image, new.section)

@@ -75,7 +75,7 @@ class Session:
             self._prepare_folder(run)
             fence = partial(self.writer.while_owned, lease)
             mirrors = stack.enter_context(MirrorWriter(folder, fence))
-            mirrors.mend(reader, self.run_id)
+            mirrors.repair(reader, self.run_id)
             stop_cause = self._run_slots(run, reader, mirrors, lease, budget)
             stop = self._stop_reason(stop_cause, budget)
             with self._tolerating_errors(stop_cause):
@@ -183,7 +183,7 @@ class Session:
                 lease=lease,
                 writer=self.writer,
                 mirrors=mirrors,
-                repair_mirrors=lambda: mirrors.mend(reader, run.run_id),
+                repair_mirrors=lambda: mirrors.repair(reader, run.run_id),
                 pruning=self._pruning(run, reader),
                 error_rate=self._error_rate(run),
                 budget=budget,

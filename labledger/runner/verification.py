@@ -1,4 +1,8 @@
-"""`labledger verify`: the ledger against its digests, and each run's mirrors against the ledger."""
+"""`labledger verify`: checks the ledger against its digests and mirrors against the ledger.
+
+Mirrors, chain files and summaries of runs that are running are not compared: their owner is writing
+them. Nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,8 @@ from labledger.runner.lab import LabFolder
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What was checked, and a sentence for everything that is not as it was committed."""
+class VerificationReport:
+    """How much was verified, and a message for everything that differs from what was committed."""
 
     runs: int
     slots: int
@@ -26,7 +30,8 @@ class Report:
     findings: tuple[str, ...]
 
     def line(self) -> str:
-        looked = ", ".join(
+        """Return one line for a person."""
+        verified = ", ".join(
             (
                 counted(self.runs, "run"),
                 counted(self.slots, "commit"),
@@ -34,8 +39,8 @@ class Report:
             )
         )
         if not self.findings:
-            return f"verified: {looked}; nothing was changed, removed or inserted"
-        return f"{counted(len(self.findings), 'finding')} in {looked}"
+            return f"verified: {verified}; nothing was changed, removed or inserted"
+        return f"{counted(len(self.findings), 'finding')} in {verified}"
 
     def as_json(self) -> JsonObject:
         return {
@@ -46,25 +51,27 @@ class Report:
         }
 
 
-def verify_lab(lab: LabFolder, run_id: str | None) -> Report:
-    """Verify one run, or all. Mirrors of runs that are running are left alone."""
-    found = verify(lab.ledger, run_id)
+def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
+    """Verify one run, or all runs and their artifacts if `run_id` is None."""
+    verified = verify(lab.ledger, run_id)
     findings = []
-    for finding in found.findings:
+    for finding in verified.findings:
         slot = "" if finding.schedule_idx is None else f" slot {finding.schedule_idx}"
         findings.append(f"{finding.run_id or lab.ledger}{slot}: {finding.message}")
     with LedgerReader.open(lab.ledger) as reader:
         for name in _runs_at_rest(reader, run_id, findings):
             findings += _mirror_findings(lab, reader, name)
-    return Report(found.runs, found.slots, found.artifacts, tuple(findings))
+    return VerificationReport(verified.runs, verified.slots, verified.artifacts, tuple(findings))
 
 
 def _runs_at_rest(reader: LedgerReader, run_id: str | None, findings: list[str]) -> list[str]:
-    """Return the runs that nobody is writing the mirrors of, so far as they can be read."""
+    """Return the runs that are not running. Add a finding if they cannot be read."""
     try:
         runs = reader.runs() if run_id is None else [reader.run(run_id)]
     except (LabLedgerError, *UNREADABLE) as error:
-        findings.append(f"{reader.path}: the mirrors are not compared, for want of runs: {error}")
+        findings.append(
+            f"{reader.path}: the mirrors were not compared, as the runs cannot be read: {error}"
+        )
         return []
     return [run.run_id for run in runs if run.status is not RunStatus.RUNNING]
 
@@ -73,7 +80,7 @@ def _mirror_findings(lab: LabFolder, reader: LedgerReader, run_id: str) -> list[
     folder = lab.run_folder(run_id)
     if not folder.is_dir():
         return []
-    mend = f"`labledger export {run_id}` writes it anew"
+    hint = f"`labledger export {run_id}` regenerates it"
     findings = []
     for compare in (mirrors.compare, _chain_differences, _summary_differences):
         try:
@@ -81,7 +88,7 @@ def _mirror_findings(lab: LabFolder, reader: LedgerReader, run_id: str) -> list[
         except (LabLedgerError, *UNREADABLE) as error:
             findings.append(f"{folder}: the ledger's records cannot be compared with it: {error}")
         else:
-            findings += [f"{diff.path}:{diff.line}: {diff.message}; {mend}" for diff in differences]
+            findings += [f"{diff.path}:{diff.line}: {diff.message}; {hint}" for diff in differences]
     return findings
 
 
@@ -99,4 +106,4 @@ def _summary_differences(reader: LedgerReader, run_id: str, folder: Path) -> lis
         return [Difference(path, 0, f"cannot be read: {error}")]
     if content is None or summary.is_summary(content, expected):
         return []
-    return [Difference(path, 1, "differs from what the ledger says")]
+    return [Difference(path, 1, "differs from the ledger")]

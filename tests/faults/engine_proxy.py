@@ -49,7 +49,7 @@ class EngineProxy:
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
-        self.mend()
+        self.repair()
 
     def mend(self) -> None:
         """Answer again."""

@@ -33,7 +33,7 @@ def test_an_outage_is_waited_out(
             coordinator.until("slot_committed", times=2)
             proxy.cut()
             assert coordinator.until("dispatch_paused")["cause"] == "engine"
-            proxy.mend()
+            proxy.repair()
             for idx in HELD:
                 until(lambda at=(idx, 1): at in project.running("outage"), f"slot {idx} to run")
                 project.open_gate("outage", idx)

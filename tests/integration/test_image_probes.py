@@ -35,19 +35,21 @@ def test_an_image_that_has_everything_is_asked_once(
 ) -> None:
     """No container runs for a question that was answered well, and one does for any other."""
     image = image_ids[BUSYBOX]
-    assert probes.ask(image, ALL_WELL) == (0, "")
+    assert probes.run_probe(image, ALL_WELL) == (0, "")
     knows = remembering(probes)
-    assert knows.ask(image, ALL_WELL) == (0, "")
+    assert knows.run_probe(image, ALL_WELL) == (0, "")
     others = {
-        "another image": lambda: knows.ask("sha256:" + "0" * 64, ALL_WELL),
-        "another script": lambda: knows.ask(image, LACKS),
-        "another user": lambda: knows.ask(image, ALL_WELL, "1000"),
-        "another runtime": lambda: remembering(probes, oci_runtime="runc").ask(image, ALL_WELL),
-        "without memory": lambda: remembering(probes, use_memory=False).ask(image, ALL_WELL),
+        "another image": lambda: knows.run_probe("sha256:" + "0" * 64, ALL_WELL),
+        "another script": lambda: knows.run_probe(image, LACKS),
+        "another user": lambda: knows.run_probe(image, ALL_WELL, "1000"),
+        "another runtime": lambda: remembering(probes, oci_runtime="runc").run_probe(
+            image, ALL_WELL
+        ),
+        "without memory": lambda: remembering(probes, use_memory=False).run_probe(image, ALL_WELL),
         **{
             f"another {name}": lambda name=name: remembering(
                 probes, engine_info=probes.engine_info | {name: "another"}
-            ).ask(image, ALL_WELL)
+            ).run_probe(image, ALL_WELL)
             for name in ("ID", "ServerVersion", "DefaultRuntime", "SecurityOptions")
         },
     }
@@ -62,16 +64,16 @@ def test_an_image_that_lacks_something_is_asked_again(
     """Only what was well is remembered, and only from a file that is whole and one's own."""
     image = image_ids[BUSYBOX]
     for _ in range(2):
-        assert probes.ask(image, LACKS) == (0, "no-such-command\n")
+        assert probes.run_probe(image, LACKS) == (0, "no-such-command\n")
     assert not (tmp_path / "cache").exists()
-    probes.ask(image, ALL_WELL)
+    probes.run_probe(image, ALL_WELL)
     [kept] = (tmp_path / "cache" / "labledger").iterdir()
     content = kept.read_bytes()
     kept.write_bytes(content[:-2])
     with pytest.raises(AttributeError, match="run_probe"):
-        remembering(probes).ask(image, ALL_WELL)
+        remembering(probes).run_probe(image, ALL_WELL)
     if os.geteuid() == 0:
         kept.write_bytes(content)
         os.chown(kept, 12345, -1)
         with pytest.raises(AttributeError, match="run_probe"):
-            remembering(probes).ask(image, ALL_WELL)
+            remembering(probes).run_probe(image, ALL_WELL)

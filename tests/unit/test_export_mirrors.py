@@ -33,7 +33,7 @@ def run_dir(tmp_path: Path, writer: LedgerWriter, reader: LedgerReader, lease: L
     """The run folder after four commits that were mirrored one by one."""
     folder = tmp_path / "run"
     with MirrorWriter(folder) as mirrors:
-        mirrors.mend(reader, kit.RUN)
+        mirrors.repair(reader, kit.RUN)
         for idx in range(3):
             mirrors.append(writer.commit_result(lease, kit.result(idx)))
         pruned = writer.commit_unexecuted(lease, 3, SlotStatus.SKIPPED_PRUNED, "pruned")
@@ -62,7 +62,7 @@ def test_appended_and_rebuilt_mirrors_are_the_same_bytes(
 def test_an_empty_run_has_empty_mirrors(tmp_path: Path, reader: LedgerReader, lease: Lease) -> None:
     """Before the first commit every mirror is there to be followed, and empty."""
     with MirrorWriter(tmp_path / "run") as mirrors:
-        mirrors.mend(reader, kit.RUN)
+        mirrors.repair(reader, kit.RUN)
     assert set(contents(tmp_path / "run").values()) == {b""}
 
 
@@ -135,7 +135,7 @@ def test_a_damaged_mirror_is_mended(
     before = contents(run_dir)
     damage(run_dir / PATHS[kind])
     with MirrorWriter(run_dir) as mirrors:
-        mirrors.mend(reader, kit.RUN)
+        mirrors.repair(reader, kit.RUN)
         assert contents(run_dir) == before
         mirrors.append(writer.commit_result(lease, kit.result(4)))
     assert compare(reader, kit.RUN, run_dir) == []
@@ -149,7 +149,7 @@ def test_commits_that_were_not_mirrored_are_added(
     for idx in (4, 5):
         writer.commit_result(lease, kit.result(idx))
     with MirrorWriter(run_dir) as mirrors:
-        mirrors.mend(reader, kit.RUN)
+        mirrors.repair(reader, kit.RUN)
     assert compare(reader, kit.RUN, run_dir) == []
     for kind, content in contents(run_dir).items():
         assert content.startswith(before[kind])
@@ -160,7 +160,7 @@ def test_a_whole_mirror_is_left_as_it_is(run_dir: Path, reader: LedgerReader) ->
     """Mending what is whole writes nothing: who follows the file sees no change."""
     before = {kind: (run_dir / file).stat() for kind, file in PATHS.items()}
     with MirrorWriter(run_dir) as mirrors:
-        mirrors.mend(reader, kit.RUN)
+        mirrors.repair(reader, kit.RUN)
     after = {kind: (run_dir / file).stat() for kind, file in PATHS.items()}
     for kind in PATHS:
         assert (after[kind].st_ino, after[kind].st_mtime_ns) == (
@@ -180,7 +180,7 @@ def test_a_long_mirror_is_mended_from_its_end(
     rebuild_all(reader, kit.RUN, folder)
     cut(100_000)(folder / EVENTS)
     with MirrorWriter(folder) as mirrors:
-        mirrors.mend(reader, kit.RUN)
+        mirrors.repair(reader, kit.RUN)
     assert compare(reader, kit.RUN, folder) == []
 
 
@@ -206,7 +206,7 @@ def test_a_mirror_that_cannot_be_written_is_a_clear_error(
     file.unlink()
     file.symlink_to(run_dir / "not" / "there")
     with MirrorWriter(run_dir) as mirrors, pytest.raises(LedgerError, match=r"events\.jsonl") as e:
-        mirrors.mend(reader, kit.RUN)
+        mirrors.repair(reader, kit.RUN)
     assert e.value.hint is not None
     assert "nothing is lost" in e.value.hint
 
@@ -225,7 +225,7 @@ def test_what_is_no_file_in_a_mirrors_place(
         (run_dir / relative, "is no regular file") for relative in PATHS.values()
     ]
     with MirrorWriter(run_dir) as mirrors:
-        mirrors.mend(reader, kit.RUN)
+        mirrors.repair(reader, kit.RUN)
     assert contents(run_dir) == expected
     assert len(list(run_dir.glob("*/*.set-aside-*"))) == len(PATHS)
 
@@ -242,7 +242,7 @@ from labledger.records import SlotRecords, SlotStatus
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with LedgerReader.open(Path(sys.argv[1])) as reader, MirrorWriter(Path(sys.argv[2])) as mirrors:
-    mirrors.mend(reader, kit.RUN)
+    mirrors.repair(reader, kit.RUN)
     limit = max(p.stat().st_size for p in Path(sys.argv[2]).glob("*/*")) + 100
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
@@ -272,9 +272,9 @@ def test_a_writer_that_was_overtaken_changes_nothing(
     and so do those of later commits."""
     folder = tmp_path / "run"
     with MirrorWriter(folder) as late, MirrorWriter(folder) as other:
-        late.mend(reader, kit.RUN)
+        late.repair(reader, kit.RUN)
         held_back = writer.commit_result(lease, kit.result(0))
-        other.mend(reader, kit.RUN)
+        other.repair(reader, kit.RUN)
         other.append(writer.commit_result(lease, kit.result(1)))
         whole = contents(folder)
         late.append(held_back)
@@ -297,8 +297,8 @@ def test_a_mirror_is_cut_and_replaced_within_the_fence_only(
         damage(run_dir / EVENTS)
         before = contents(run_dir)
         with MirrorWriter(run_dir, closed) as mirrors, pytest.raises(LeaseLost):
-            mirrors.mend(reader, kit.RUN)
+            mirrors.repair(reader, kit.RUN)
         assert contents(run_dir) == before
         with MirrorWriter(run_dir) as mirrors:
-            mirrors.mend(reader, kit.RUN)
+            mirrors.repair(reader, kit.RUN)
         assert compare(reader, kit.RUN, run_dir) == []

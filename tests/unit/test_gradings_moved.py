@@ -19,7 +19,7 @@ from labledger.ledger.histories import RunRelation
 from labledger.ledger.tables import metadata
 from labledger.ledger.verify import verify
 from labledger.records import RunStatus
-from labledger.runner.importing import Imported, import_runs
+from labledger.runner.importing import ImportedRun, import_runs
 from labledger.runner.lab import LabFolder
 from labledger.runner.verification import verify_lab
 
@@ -44,7 +44,7 @@ def here(tmp_path: Path) -> LabFolder:
     return LabFolder(tmp_path / "here" / ".lab")
 
 
-def standings(found: list[Imported]) -> dict[str, RunRelation]:
+def standings(found: list[ImportedRun]) -> dict[str, RunRelation]:
     return {each.run_id: each.standing for each in found}
 
 

@@ -30,7 +30,7 @@ from labledger.ledger.engine import DRIVER
 from labledger.ledger.histories import RunRelation
 from labledger.ledger.reader import LedgerReader
 from labledger.records import Artifact, Metric, RunStatus, SlotStatus
-from labledger.runner.importing import Imported, import_runs
+from labledger.runner.importing import ImportedRun, import_runs
 from labledger.runner.lab import LabFolder
 from labledger.runner.verification import verify_lab
 
@@ -68,7 +68,7 @@ def here(tmp_path: Path) -> LabFolder:
     return LabFolder(tmp_path / "here" / ".lab")
 
 
-def standings(found: list[Imported]) -> list[tuple[str, RunRelation]]:
+def standings(found: list[ImportedRun]) -> list[tuple[str, RunRelation]]:
     return [(each.run_id, each.standing) for each in found]
 
 

@@ -84,14 +84,14 @@ class Run:
         self.trials = Trials(width, reader)
         run = reader.run(kit.RUN)
         self.mirrors = MirrorWriter(lab / "runs" / kit.RUN)
-        self.mirrors.mend(reader, kit.RUN)
+        self.mirrors.repair(reader, kit.RUN)
         self.stop = StopRequest()
         pauses = DispatchPauses(self.emit, 3600.0, lambda: None)
         self.commit_queue = CommitQueue(
             lease=self.lease,
             writer=writer,
             mirrors=self.mirrors,
-            repair_mirrors=lambda: self.mirrors.mend(reader, kit.RUN),
+            repair_mirrors=lambda: self.mirrors.repair(reader, kit.RUN),
             pruning=Pruning({"prune": {"max_consecutive_failures": 2}}, {}),
             error_rate=ErrorRate(None),
             budget=Budget({}, dict.fromkeys(SPENT_METRICS, Spent(0, 0, 0)), self.emit),
