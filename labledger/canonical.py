@@ -1,4 +1,8 @@
-"""Canonical JSON, digests, and the one strict reader of JSON that others wrote."""
+"""Canonical JSON, digests, and a strict parser for JSON that other programs wrote.
+
+Canonical text is the same bytes for the same value, so that a digest of it identifies the value.
+The parser bounds depth, size and numbers, because its input comes from containers.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ _ENCODER = json.JSONEncoder(
 
 
 def dumps(value: Any) -> str:
-    """The canonical text of a JSON value: sorted keys, no spaces, UTF-8 text, finite numbers."""
+    """Return the canonical text of a JSON value: sorted keys, no spaces, finite numbers."""
     # The encoder is slow to start, for a number too, of which there are many.
     if type(value) is int:
         return int.__repr__(value)
@@ -39,7 +43,7 @@ def sha256_hex(data: bytes) -> str:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 (64 hex digits) of the canonical text of a JSON value."""
+    """Return the SHA-256 (64 hex digits) of the canonical text of a JSON value."""
     return sha256_hex(dump_bytes(value))
 
 
@@ -97,14 +101,14 @@ It matches at every place but the end, and gives back nothing, so that no byte i
 
 
 def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
                 raise MalformedJson(f"has the key {key[:80]!r} twice in one object")
             seen.add(key)
-    return found
+    return unique
 
 
 def _finite_float(text: str) -> float:

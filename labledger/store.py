@@ -1,4 +1,8 @@
-"""The content-addressed files beside the ledger: written once, durable before they are named."""
+"""The artifact store: content-addressed files beside the ledger.
+
+A file is written once, and durable before it appears under its name. Used by the ledger's writer
+and by everything that reads artifacts.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +42,13 @@ class ArtifactStore:
         """How a file is not what its name says, as the rest of a sentence; None where it is."""
         try:
             with self.path(sha256).open("rb") as handle:
-                found = hashlib.file_digest(handle, "sha256").hexdigest()
+                digest = hashlib.file_digest(handle, "sha256").hexdigest()
                 whole = handle.tell() == size
         except FileNotFoundError:
             return f"is missing from the store {self.root}"
         except OSError as error:
             return f"cannot be read from the store: {error.strerror}"
-        return None if found == sha256 and whole else "was changed in the store"
+        return None if digest == sha256 and whole else "was changed in the store"
 
     def put_bytes(self, content: bytes) -> str:
         """Keep `content`, durably, and return its SHA-256 in hex."""
@@ -123,7 +127,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync_directory(folder: Path) -> None:
-    """Make the names in `folder` durable."""
+    """Make the names of the entries of `folder` durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

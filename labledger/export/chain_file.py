@@ -1,4 +1,4 @@
-"""`chain.jsonl`: what the mirrors of a run lack to be imported and verified somewhere else."""
+"""`chain.jsonl`: what mirrors need in addition to be imported and verified elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATH = Path("chain.jsonl")
 def write_chain(
     reader: LedgerReader, run_id: str, out: Path | BinaryIO, fence: Fence = nullcontext
 ) -> None:
-    """Write it anew from the ledger: to a stream, or to a file that appears whole."""
+    """Regenerate it from the ledger, into a stream or, atomically, into a file."""
     if isinstance(out, Path):
         with replacing(out, fence) as handle:
             write_chain(reader, run_id, handle)
@@ -28,12 +28,12 @@ def write_chain(
 
 
 def compare_chain(reader: LedgerReader, run_id: str, run_dir: Path) -> Difference | None:
-    """Where it is not, byte for byte, what the ledger makes of it. Runs of old may have none."""
+    """Return its first difference from the ledger, or None. Older runs may have no such file."""
     path = run_dir / PATH
     return first_difference(path, _lines(reader, run_id)) if path.exists() else None
 
 
 def _lines(reader: LedgerReader, run_id: str) -> Iterator[tuple[str, bytes]]:
-    """Its lines, each with what it is about."""
+    """Yield its lines, each with a label for messages."""
     for record in reader.chain_records(run_id):
         yield f"its {record['type']} record", canonical.dump_bytes(record) + b"\n"

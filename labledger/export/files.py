@@ -1,4 +1,4 @@
-"""Files of lines: written whole or not at all, and compared with what they should hold."""
+"""Atomic writing of files, and comparison of files with what they should hold."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def replacing(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]:
 
 
 def set_aside(path: Path) -> None:
-    """Give another name to a folder, FIFO or device that stands where a file belongs."""
+    """Rename a folder, FIFO or device that is in the place of a regular file."""
     if path.exists() and not path.is_file():
         path.rename(path.with_name(f"{path.name}.set-aside-{secrets.token_hex(4)}"))
 
@@ -72,7 +72,7 @@ def _in_lab(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a file is not what the ledger would make of it."""
+    """The first place at which a file differs from the ledger."""
 
     path: Path
     line: int

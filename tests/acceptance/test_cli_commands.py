@@ -210,7 +210,7 @@ def test_export_everything(project: Project, folder: Path, tmp_path: Path) -> No
     (folder / "chain.jsonl").write_bytes(b"".join(lines[:-1]))
     damaged = project.command("verify")
     assert damaged.returncode == 3
-    assert "`labledger export finished` writes it anew" in damaged.stdout
+    assert "`labledger export finished` regenerates it" in damaged.stdout
     last = f"chain.jsonl:{len(lines)}: differs from the ledger at its commit record"
     assert last in damaged.stdout
     project.output("export", RUN)

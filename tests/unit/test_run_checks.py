@@ -32,7 +32,7 @@ def test_the_engine_needs_room_too(tmp_path: Path) -> None:
 
 def test_a_check_as_json() -> None:
     """A program sees what a person sees."""
-    check = checks.Check("disk", "1 GB free", ok=False, hint="make room", warning=True)
+    check = checks.CheckResult("disk", "1 GB free", ok=False, hint="make room", warning=True)
     assert check.as_json() == {
         "name": "disk",
         "ok": False,
