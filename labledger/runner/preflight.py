@@ -212,7 +212,9 @@ def _look_into(
         f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in wanted
     )
     try:
-        status, output = starting.retry_engine_errors(lambda: probes.run_probe(image, f"{script}; true"))
+        status, output = starting.retry_engine_errors(
+            lambda: probes.run_probe(image, f"{script}; true")
+        )
     except EngineUnavailable:
         raise
     except LabLedgerError as error:

@@ -51,7 +51,7 @@ class EngineProxy:
         self._listener: socket.socket | None = None
         self.repair()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Answer again."""
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self._path))

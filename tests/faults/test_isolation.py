@@ -185,7 +185,7 @@ def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) 
     facts = isolation(result)
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
     assert facts["workspace_hooks"] == []
-    assert suspicious(thread_engine().changes(spec.container)) == ((), 0)
+    assert suspicious(thread_engine().changed_paths(spec.container)) == ((), 0)
 
 
 def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
