@@ -354,7 +354,7 @@ def test_a_killed_upgrade_is_as_if_it_had_not_begun(
     known = migrate.REVISIONS[-2]
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(faults, "_WANTED", ("inside_upgrade", None))
+        monkeypatch.setattr(faults, "_SELECTED", ("inside_upgrade", None))
         try:
             migrate.upgrade(older)
         finally:
