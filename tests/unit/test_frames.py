@@ -175,7 +175,7 @@ def test_schema_says_what_columns_mean(lab: Path) -> None:
     one = run(lab, "query", "coverage", "--schema").stdout
     assert one in whole
     assert re.search(
-        "^    begun +slots with a container started and no commit yet$", one, re.MULTILINE
+        "^    begun +slots that were dispatched and are not committed yet$", one, re.MULTILINE
     )
     assert "leaderboard" not in one
     mistyped = run(lab, "query", "coverag", "--schema")
