@@ -18,7 +18,7 @@ import typer
 from labledger import open_ledger, resources
 from labledger.cli.app import app
 from labledger.errors import Exit
-from labledger.ledger.migrate import upgrade
+from labledger.ledger.database.migrations import upgrade
 
 EXIT_CODES = {
     Exit.COMPLETE: "complete",

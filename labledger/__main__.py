@@ -1,7 +1,7 @@
 """The `labledger` command as a process of its own, and `python -m labledger`."""
 
 from labledger.cli.app import main as run_command
-from labledger.cli.leaving import leave
+from labledger.cli.process_exit import leave
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Alembic's entry: `labledger.ledger.migrate` hands over the connection and its transaction."""
+"""Alembic's entry: `ledger.database.migrations` hands over the connection and its transaction."""
 
 from alembic import context
 
-from labledger.ledger.tables import metadata
+from labledger.ledger.database.tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

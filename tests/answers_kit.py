@@ -13,7 +13,7 @@ from typing import Any
 import gradings_kit as graded
 import ledger_kit as kit
 
-from labledger.ledger.model import Dispatch, Lease, Variant
+from labledger.ledger.database.model import Dispatch, Lease, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import ledger_kit as kit
 
-from labledger.ledger.model import Variant
+from labledger.ledger.database.model import Variant
 from labledger.records import Metric, Phase, RunStatus, Slot, SlotStatus, TrialIds, slot_commit_id
 
 LETTERS: dict[str, tuple[SlotStatus, str | None]] = {

@@ -10,8 +10,8 @@ import pytest
 from experiments import EngineLog, Project, engine_log_in
 from trial_kit import SHELLS, Trials, trials_in
 
+from labledger.docker.engine import Engine
 from labledger.errors import EngineUnavailable
-from labledger.trial.container import Engine
 
 
 @pytest.fixture(scope="session")

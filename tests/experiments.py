@@ -20,12 +20,12 @@ import yaml
 from trial_kit import BUSYBOX
 
 from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
+from labledger.docker.engine import thread_engine
 from labledger.errors import LedgerError
 from labledger.export import chain_file, mirrors, summary
 from labledger.ledger.reader import LedgerReader
-from labledger.runner.lab import LabFolder
-from labledger.runner.verification import verify_lab
-from labledger.trial.container import thread_engine
+from labledger.maintenance.verify_lab import verify_lab
+from labledger.storage.lab_folder import LabFolder
 from labledger.trial.contract import Labels
 
 PATIENCE_S = 60

@@ -8,12 +8,12 @@ from typing import Any
 
 import ledger_kit as kit
 
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.model import Lease, NewRun
+from labledger.ledger.database.model import Lease, NewRun
+from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RunStatus, Slot, SlotStatus, TrialIds, TrialResult
-from labledger.store import ArtifactStore
+from labledger.storage.artifact_store import ArtifactStore
 
 DIGESTS = {1: "1" * 64, 2: "2" * 64, 3: "3" * 64, 4: "4" * 64}
 """The graders' digests by generation."""

@@ -9,9 +9,9 @@ from typing import Any
 import ledger_kit as kit
 from terminal_kit import HOSTILE
 
-from labledger.cli.progress import LiveWatcher, PlainWatcher
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.model import Dispatch, Lease, Owner, Variant
+from labledger.cli.output.run_display import LiveWatcher, PlainWatcher
+from labledger.ledger.database.model import Dispatch, Lease, Owner, Variant
+from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import (
     Artifact,
@@ -24,7 +24,7 @@ from labledger.records import (
     TrialIds,
     TrialResult,
 )
-from labledger.runner.events import run_event
+from labledger.run_control.events import run_event
 
 RUN, UNFINISHED = "run-1", "run-2"
 VARIANTS = (f"base{HOSTILE}", f"treat{HOSTILE}")

@@ -8,7 +8,7 @@ from trial_kit import GRADES, Trials
 
 from labledger.records import JsonObject, TrialResult
 from labledger.trial.contract import Sealing, TrialSpec
-from labledger.trial.inputs import stage_dependencies
+from labledger.trial.life.inputs import stage_dependencies
 
 SECRET = "the-right-answer-is-42"
 GRADER = f"answer={SECRET}; {GRADES}"

@@ -9,10 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from labledger import canonical
-from labledger.ledger import migrate, objects
-from labledger.ledger.engine import APPLICATION_ID, DRIVER, writable_engine
-from labledger.ledger.model import Lease, NewRun, Owner, Variant
+from labledger.ledger.database import migrations, views_and_triggers
+from labledger.ledger.database.model import Lease, NewRun, Owner, Variant
+from labledger.ledger.database.sqlite import APPLICATION_ID, DRIVER, writable_engine
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import (
     Artifact,
@@ -25,9 +24,10 @@ from labledger.records import (
     SlotStatus,
     TrialIds,
     TrialResult,
+    canonical_json,
     slot_commit_id,
 )
-from labledger.store import ArtifactStore
+from labledger.storage.artifact_store import ArtifactStore
 
 RUN = "run-1"
 BENCHMARK = {"adapter_id": "demo", "name": "demo", "split": "test"}
@@ -190,7 +190,7 @@ def give_id(path: Path) -> None:
     meta["ledger_id"] = uuid.uuid4().hex
     content = path.read_bytes().replace(old.encode(), meta["ledger_id"].encode())
     if old_digest:
-        content = content.replace(old_digest.encode(), canonical.digest(meta).encode())
+        content = content.replace(old_digest.encode(), canonical_json.digest(meta).encode())
     path.write_bytes(content)
 
 
@@ -199,7 +199,7 @@ def _new_ledger() -> bytes:
     """The file of a new ledger."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.sqlite"
-        migrate.upgrade(path)
+        migrations.upgrade(path)
         return path.read_bytes()
 
 
@@ -217,7 +217,7 @@ def begin_run(writer: LedgerWriter, total: int = 4, run_id: str = RUN) -> Lease:
 def event_file(writer: LedgerWriter, name: str) -> EventFile:
     """Ten events in a file of that name, as those of a trial that reported very many."""
     content = b"".join(b'{"n":%d,"type":"step"}\n' % n for n in range(10))
-    file = EventFile(writer._store.staged_events, name, 10, canonical.sha256_hex(content))
+    file = EventFile(writer._store.staged_events, name, 10, canonical_json.sha256_hex(content))
     file.path.parent.mkdir(parents=True)
     file.path.write_bytes(content)
     return file
@@ -242,7 +242,7 @@ def make_older(path: Path, revision: str) -> None:
     older.touch(0o600)
     engine = writable_engine(older, foreign_keys=False)
     with engine.connect() as connection, connection.begin():
-        migrate.run_alembic(connection, revision)
+        migrations.run_alembic(connection, revision)
         names = connection.exec_driver_sql("SELECT name FROM sqlite_schema WHERE type = 'table'")
         tables = {name for name in names.scalars() if not name.startswith("sqlite_")}
         tables.remove("alembic_version")
@@ -253,9 +253,9 @@ def make_older(path: Path, revision: str) -> None:
         raw.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM newer.{table}")
     raw.close()
     with engine.connect() as connection, connection.begin():
-        for name, view in objects.VIEWS.items():
+        for name, view in views_and_triggers.VIEWS.items():
             connection.exec_driver_sql(f"CREATE VIEW {name} AS {view.sql}")
-        for sql in objects.TRIGGERS.values():
+        for sql in views_and_triggers.TRIGGERS.values():
             needed = {name for name in ("slot_outcome", "grading", "counted") if name in sql}
             if needed <= tables:
                 connection.exec_driver_sql(sql)

@@ -8,8 +8,8 @@ from typing import Any
 
 from trial_kit import GRADER, Trials
 
-from labledger.ledger.lines import Stamp, slot_records
-from labledger.ledger.rows import slot_rows
+from labledger.ledger.commit.record_lines import Stamp, slot_records
+from labledger.ledger.commit.rows import slot_rows
 from labledger.records import JsonObject, TrialResult
 from labledger.trial.contract import StoredTrial, TrialSpec
 

@@ -25,10 +25,14 @@ from pathlib import Path
 
 HEAVY = (
     *("rich.console", "rich.live", "rich.table", "rich.progress_bar", "yaml", "docker"),
-    *("scipy.stats", "scipy.optimize", "labledger.runner.diagnosis", "statsmodels.stats.power"),
+    *("scipy.stats", "scipy.optimize", "labledger.maintenance.doctor", "statsmodels.stats.power"),
     *("statsmodels.stats.multitest", "statsmodels.stats.proportion"),
-    *("labledger.cli.app", "labledger.reading", "labledger.analysis.compare"),
-    *("labledger.analysis.report.rendering", "labledger.runner.launch", "labledger.ledger.verify"),
+    *("labledger.cli.app", "labledger.api.ledger", "labledger.compare.compare"),
+    *(
+        "labledger.report.rendering",
+        "labledger.runner.start_and_resume",
+        "labledger.ledger.verification.verify",
+    ),
 )
 STYLES = re.compile(r"\x1b\[(?!31;41m)[\d;]*m")
 """What rich draws with: all but the one that is in our hostile text."""

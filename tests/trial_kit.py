@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from labledger import references
+from labledger.docker.engine import thread_engine
+from labledger.experiment import name_references
 from labledger.records import JsonObject, Slot, TrialResult
-from labledger.store import ArtifactStore
-from labledger.trial.container import thread_engine
+from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.contract import Labels, PhasePlan, Sealing, TrialPlan, TrialSpec
-from labledger.trial.worker import remove_folder, run_attempt
+from labledger.trial.life.worker import remove_folder, run_attempt
 
 BUSYBOX = "labledger/busybox:1"
 PYTHON = "labledger/python:3"
@@ -73,11 +73,11 @@ GRADES = predicts() + scores()
 
 def script(text: str) -> tuple[str, ...]:
     """An authored command that runs shell text, in which `$` is the container shell's."""
-    return ("sh", "-c", references.escape(text))
+    return ("sh", "-c", name_references.escape(text))
 
 
 def python(text: str) -> tuple[str, ...]:
-    return ("python3", "-c", references.escape(text))
+    return ("python3", "-c", name_references.escape(text))
 
 
 def phase(

@@ -7,16 +7,16 @@ import sys
 import typer
 
 from labledger import __version__
-from labledger.cli import (
-    comparing,
-    exchange,
+from labledger.cli.commands import (
+    compare,
     experiments,
-    history,
+    import_runs,
+    ledger_queries,
     maintenance,
-    regrading,
-    reporting,
+    regrade,
+    report,
 )
-from labledger.cli.console import has_no_reader, prepare_streams, say, say_error, silence
+from labledger.cli.output.console import has_no_reader, prepare_streams, say, say_error, silence
 from labledger.cli.system_errors import in_words
 from labledger.cli.usage_errors import usage_error
 from labledger.errors import Exit, LabLedgerError
@@ -47,11 +47,11 @@ def _common(
 
 
 experiments.register(app)
-regrading.register(app)
-history.register(app)
-reporting.register(app)
-comparing.register(app)
-exchange.register(app)
+regrade.register(app)
+ledger_queries.register(app)
+report.register(app)
+compare.register(app)
+import_runs.register(app)
 maintenance.register(app)
 
 

@@ -1,6 +1,5 @@
-"""Turn an authored experiment into a plan: validate, resolve, freeze and schedule it.
+"""From experiment.yaml to the resolved experiment: parse, check, resolve, schedule.
 
-In: an experiment file (YAML), its dataset and the files it names. Out: a `ResolvedExperiment`,
-whose document, task rows and slots are all that a run needs. Nothing here knows of containers,
-and nothing may import `trial`, `runner` or `cli`.
+In: an experiment file and overrides. Out: a resolved document with digests, slots in order.
+Knows no Docker and no database.
 """

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from labledger import canonical
-from labledger.experiment.document import result_part
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.records import JsonObject
+from labledger.experiment.resolved_document import result_part
+from labledger.records import JsonObject, canonical_json
 
 _MAX_NAMED_TASKS = 3
 """How many task ids a sentence lists."""
@@ -76,7 +75,7 @@ def _field_sentences(old: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
             yield f"{field} was {_shortened(old[field])} and is no longer set"
         elif field not in old:
             yield f"{field} was not set and is {_shortened(now[field])}"
-        elif canonical.dumps(old[field]) != canonical.dumps(now[field]):
+        elif canonical_json.dumps(old[field]) != canonical_json.dumps(now[field]):
             yield f"{field} was {_shortened(old[field])} and is {_shortened(now[field])}"
 
 
@@ -118,5 +117,5 @@ def _first_ids(ids: Sequence[str]) -> str:
 
 
 def _shortened(value: Any) -> str:
-    text = canonical.dumps(value)
+    text = canonical_json.dumps(value)
     return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[: _MAX_VALUE_CHARACTERS - 1]}…"

@@ -13,19 +13,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from labledger import canonical
 from labledger.errors import ExperimentChanged, InvalidInput, Problem
-from labledger.experiment import document as documents
-from labledger.experiment import schedule, staging
-from labledger.experiment.authoring import Authored
-from labledger.experiment.checks import PHASES, authored_variants, lookup, phase_texts
-from labledger.experiment.dataset import Dataset, Selection, TaskRef, read_tasks
-from labledger.experiment.findings import FieldPath, UnusablePath
-from labledger.experiment.staging import StagedFile
-from labledger.near_names import near_names
-from labledger.records import JsonObject, Slot
-from labledger.references import is_contract_name, names
-from labledger.store import ArtifactStore
+from labledger.experiment import resolved_document as documents
+from labledger.experiment import schedule
+from labledger.experiment.authored import Authored
+from labledger.experiment.consistency_checks import PHASES, authored_variants, lookup, phase_texts
+from labledger.experiment.inputs import staged_files
+from labledger.experiment.inputs.dataset import Dataset, Selection, TaskRef, read_tasks
+from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath
+from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.experiment.name_references import is_contract_name, names
+from labledger.records import JsonObject, Slot, canonical_json
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.text.near_names import near_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class ResolvedExperiment:
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) over what can change a result; see `document.result_part`."""
-        return canonical.digest(documents.result_part(self.document))
+        return canonical_json.digest(documents.result_part(self.document))
 
     @property
     def total_slots(self) -> int:
@@ -228,7 +228,7 @@ def _staged(authored: Authored) -> dict[str, tuple[StagedFile, ...]]:
     for phase, path in PHASES.items():
         entries = (lookup(authored.data, path) or {}).get("files", [])
         try:
-            files[phase] = staging.stage_files(authored.folder, entries)
+            files[phase] = staged_files.stage_files(authored.folder, entries)
         except UnusablePath as refused:
             problems.append(authored.problem((*path, "files"), refused.message, refused.hint))
     if problems:

@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from labledger.canonical import MAX_DEPTH
 from labledger.errors import InvalidInput, Problem
-from labledger.experiment.findings import FieldPath, FieldProblem
+from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem
+from labledger.records.canonical_json import MAX_DEPTH
 
 MAX_NODES = 100_000
 """The largest number of values in a document, with aliases expanded."""

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
-from labledger import canonical
-from labledger.export.files import Difference, first_difference, replacing
 from labledger.ledger.reader import LedgerReader
-from labledger.store import Fence
+from labledger.records import canonical_json
+from labledger.storage.artifact_store import Fence
+from labledger.storage.line_files import Difference, first_difference, replacing
 
 PATH = Path("chain.jsonl")
 """Its file in the run folder."""
@@ -36,4 +36,4 @@ def compare_chain(reader: LedgerReader, run_id: str, run_dir: Path) -> Differenc
 def _lines(reader: LedgerReader, run_id: str) -> Iterator[tuple[str, bytes]]:
     """Yield its lines, each with a label for messages."""
     for record in reader.chain_records(run_id):
-        yield f"its {record['type']} record", canonical.dump_bytes(record) + b"\n"
+        yield f"its {record['type']} record", canonical_json.dump_bytes(record) + b"\n"

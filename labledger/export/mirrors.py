@@ -17,10 +17,10 @@ from typing import BinaryIO, Self
 
 from labledger import faults
 from labledger.errors import LedgerError
-from labledger.export.files import Difference, first_difference, replacing, set_aside
 from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotRecords
-from labledger.store import Fence
+from labledger.storage.artifact_store import Fence
+from labledger.storage.line_files import Difference, first_difference, replacing, set_aside
 
 PATHS = {
     "predictions": Path("benchmark/predictions.jsonl"),

@@ -8,13 +8,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from labledger import faults, schema
-from labledger.export.files import replacing
-from labledger.ledger.model import PrimaryMetric, RunInfo, VariantCounts
+from labledger import faults
+from labledger.ledger.database.model import PrimaryMetric, RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
-from labledger.passing import PassCounts
-from labledger.records import JsonObject, SlotStatus, Verdict
-from labledger.store import Fence
+from labledger.records import JsonObject, SlotStatus, Verdict, json_schemas
+from labledger.records.pass_rate import PassCounts
+from labledger.storage.artifact_store import Fence
+from labledger.storage.line_files import replacing
 
 PATH = Path("benchmark/summary.json")
 """The summary's file in the run folder."""
@@ -31,7 +31,8 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
     A slot counts as scored when a score row of it is committed and its status is not
     `grade_error`. `total` and the verdicts count scored slots; `pass_rate` is `pass` over them,
     and null where there are none: that is what the format says, and not what people are shown.
-    `ext` holds the pass rate by the definition of `labledger.passing`, and what was not scored.
+    `ext` holds the pass rate by the definition of
+    `labledger.records.pass_rate`, and what was not scored.
     """
     run = reader.run(run_id)
     counts = reader.counts(run_id)
@@ -68,7 +69,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
     }
     if first is not None:
         summary["evaluator"] = first["evaluator"]
-    schema.check(summary, SCHEMA)
+    json_schemas.check(summary, SCHEMA)
     return summary
 
 

@@ -12,23 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from labledger.canonical import sha256_hex
 from labledger.errors import LedgerError, SlotNotFound
-from labledger.ledger import (
-    chain_check,
-    chain_records,
-    flat,
-    gradings,
-    migrate,
-    runs,
-    spending,
-    stream,
-    tallies,
-)
-from labledger.ledger.connection import Connection, Engine
-from labledger.ledger.engine import readonly_engine, translated
-from labledger.ledger.lookup import current_grading_run_no, ledger_id, run_number
-from labledger.ledger.model import (
+from labledger.ledger.database import migrations
+from labledger.ledger.database.connection import Connection, Engine
+from labledger.ledger.database.model import (
     Dispatch,
     Graded,
     Grading,
@@ -38,8 +25,21 @@ from labledger.ledger.model import (
     StagedAttempt,
     VariantCounts,
 )
+from labledger.ledger.database.sqlite import readonly_engine, translated
+from labledger.ledger.read import (
+    chain_records,
+    commit_stream,
+    export_tables,
+    gradings,
+    runs,
+    spending,
+    variant_counts,
+)
+from labledger.ledger.read.lookup import current_grading_run_no, ledger_id, run_number
+from labledger.ledger.verification import chain_check
 from labledger.records import JsonObject, Slot, SlotRecords, TrialResult
-from labledger.store import ArtifactStore
+from labledger.records.canonical_json import sha256_hex
+from labledger.storage.artifact_store import ArtifactStore
 
 _SLOT_SQL = """
 SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx
@@ -72,7 +72,7 @@ class LedgerReader:
         self._engine = engine
         self._store = store
         with self._snapshot("open the ledger") as connection:
-            migrate.check_revision(connection, path)
+            migrations.check_revision(connection, path)
             self.ledger_id = ledger_id(connection)
 
     @classmethod
@@ -136,7 +136,7 @@ class LedgerReader:
     def counts(self, run_id: str) -> list[VariantCounts]:
         """Return the slot counts of each variant, in the order of the experiment."""
         with self._of_run(run_id) as (connection, run_no):
-            return tallies.variant_counts(connection, run_no)
+            return variant_counts.variant_counts(connection, run_no)
 
     def consecutive_failures(self, run_id: str) -> dict[str, int]:
         """Return the number of each variant's committed slots since its last `completed` one.
@@ -144,7 +144,7 @@ class LedgerReader:
         Pruned slots are not counted: they did not fail, and do not end a series of failures.
         """
         with self._of_run(run_id) as (connection, run_no):
-            return tallies.consecutive_failures(connection, run_no)
+            return variant_counts.consecutive_failures(connection, run_no)
 
     # -- slots and tasks
 
@@ -235,7 +235,7 @@ class LedgerReader:
     ) -> Iterator[SlotRecords]:
         """Yield the records of the commits of slots `start` to `stop` (exclusive)."""
         with self._of_run(run_id) as (connection, run_no):
-            for commit in stream.commits(connection, run_id, run_no, start, stop):
+            for commit in commit_stream.commits(connection, run_id, run_no, start, stop):
                 yield commit.records
 
     def record_lines(
@@ -246,7 +246,9 @@ class LedgerReader:
         From slot `start` on, to before slot `stop`.
         """
         with self._of_run(run_id) as (connection, run_no):
-            for idx, lines in stream.lines_by_slot(connection, kind, run_id, run_no, start, stop):
+            for idx, lines in commit_stream.lines_by_slot(
+                connection, kind, run_id, run_no, start, stop
+            ):
                 for line in lines:
                     yield idx, line
 
@@ -258,7 +260,7 @@ class LedgerReader:
     def flat_rows(self, run_id: str, kind: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of one of `flat.TABLES`, with its columns, in schedule order."""
         with self._of_run(run_id) as (connection, run_no):
-            yield from flat.TABLES[kind].rows(connection, run_no)
+            yield from export_tables.TABLES[kind].rows(connection, run_no)
 
     def primary_metrics(self, run_id: str) -> dict[str, PrimaryMetric]:
         """Return the mean primary metric of each variant whose scored slots all have the same one.
@@ -266,7 +268,7 @@ class LedgerReader:
         A `grade_error`'s score is not counted.
         """
         with self._of_run(run_id) as (connection, run_no):
-            return tallies.primary_metrics(connection, run_no)
+            return variant_counts.primary_metrics(connection, run_no)
 
     def spent(self, run_id: str) -> dict[str, Spent]:
         """Return the `cost_usd` and `tokens` that committed trials reported."""

@@ -9,25 +9,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from labledger import canonical, clock, faults
+from labledger import clock, faults
 from labledger.errors import LedgerError
-from labledger.ledger import (
+from labledger.ledger.commit import (
     budgets,
-    chain,
-    leases,
-    lines,
-    migrate,
-    place,
-    registration,
-    row_digests,
+    digest_chain,
+    record_lines,
     rows,
+    run_registration,
     statements,
 )
-from labledger.ledger.connection import Connection, Engine
-from labledger.ledger.engine import empty_log, shrink_log, translated, writable_engine
-from labledger.ledger.importing import ImportWriter
-from labledger.ledger.lookup import ledger_id
-from labledger.ledger.model import Dispatch, Lease, NewRun
+from labledger.ledger.database import migrations, row_digests
+from labledger.ledger.database.connection import Connection, Engine
+from labledger.ledger.database.model import Dispatch, Lease, NewRun
+from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
+from labledger.ledger.exchange.import_writer import ImportWriter
+from labledger.ledger.ownership import leases
+from labledger.ledger.read.lookup import ledger_id
 from labledger.records import (
     Artifact,
     EventFile,
@@ -36,9 +34,11 @@ from labledger.records import (
     SlotStatus,
     TrialIds,
     TrialResult,
+    canonical_json,
     slot_commit_id,
 )
-from labledger.store import ArtifactStore
+from labledger.storage import network_filesystems
+from labledger.storage.artifact_store import ArtifactStore
 
 UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
 """Statuses of slots that are committed without a trial."""
@@ -72,8 +72,8 @@ class LedgerWriter(ImportWriter):
         `now` gives the time as text in the form of `labledger.clock`. Raises `LedgerMissing`,
         `LedgerOutdated`, `LedgerTooNew`, or `LedgerError`.
         """
-        place.refuse_network(path)
-        migrate.check_current(path)
+        network_filesystems.refuse_network(path)
+        migrations.check_current(path)
         with translated("open the ledger", path):
             writer = cls(path, writable_engine(path), store, now)
             with writer._connection.begin():
@@ -103,11 +103,11 @@ class LedgerWriter(ImportWriter):
     # -- runs
 
     def create_run(
-        self, run: NewRun, tasks: Iterable[registration.TaskRow], slots: Iterable[Slot]
+        self, run: NewRun, tasks: Iterable[run_registration.TaskRow], slots: Iterable[Slot]
     ) -> None:
         """Keep a new run, `interrupted` until a lease is taken. Raises `RunExists`."""
         with self._transaction(f"create run {run.run_id}") as connection:
-            registration.register(connection, run, tasks, slots, self._now())
+            run_registration.register(connection, run, tasks, slots, self._now())
 
     def set_budget(self, lease: Lease, limits: Mapping[str, float]) -> None:
         """Replace what the run may spend of these kinds; `math.inf` lifts a limit.
@@ -147,7 +147,7 @@ class LedgerWriter(ImportWriter):
             if leases.check(connection, lease) > idx:
                 raise LedgerError(f"slot {idx} of run {lease.run_id} is committed already")
             self._insert_artifacts(connection, result.artifacts)
-            payload = canonical.dumps(result.as_json())
+            payload = canonical_json.dumps(result.as_json())
             connection.exec_driver_sql(
                 statements.INSERT_STAGED,
                 (lease.run_no, idx, result.attempt, int(final), payload, self._now()),
@@ -264,8 +264,8 @@ class LedgerWriter(ImportWriter):
                 f"a result for {final.ids} cannot be committed as slot {idx}, which is {ids}"
             )
         found = rows.slot_rows(lease.run_no, results)
-        stamp = lines.Stamp(ids, idx, commit_id, final.attempt, final.ended_at)
-        records = lines.slot_records(final.status, stamp, found)
+        stamp = record_lines.Stamp(ids, idx, commit_id, final.attempt, final.ended_at)
+        records = record_lines.slot_records(final.status, stamp, found)
         self._insert_commit(connection, lease, previous, records)
         connection.exec_driver_sql(statements.INSERT_TRIAL, found.trial)
         _insert_many(connection, statements.INSERT_ATTEMPT, found.attempts)
@@ -281,8 +281,8 @@ class LedgerWriter(ImportWriter):
     ) -> None:
         now = self._now()
         commit_id = slot_commit_id(lease.run_id, records.schedule_idx)
-        payload = chain.payload_digest(records)
-        link = chain.chain_digest(previous, commit_id, lease.epoch, now, payload)
+        payload = digest_chain.payload_digest(records)
+        link = digest_chain.chain_digest(previous, commit_id, lease.epoch, now, payload)
         connection.exec_driver_sql(
             statements.INSERT_SLOT_COMMIT,
             (

@@ -16,25 +16,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 
+from labledger.docker.engine import thread_engine
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
-from labledger.ledger.model import RunInfo, Stop
+from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import NOT_STARTED, JsonObject, StopCause, TrialResult
-from labledger.runner.bookkeeping import CommitQueue
-from labledger.runner.events import Listener, run_event
-from labledger.runner.executors import LocalExecutor, drain
-from labledger.runner.holds import REFUSALS, DispatchPauses
-from labledger.runner.keeping import FolderRetention
-from labledger.runner.running import RunningTrials
-from labledger.runner.slots import SlotQueue
-from labledger.runner.stopping import StopRequest
-from labledger.trial.collect import CONTAINER_KILLED
-from labledger.trial.container import thread_engine
+from labledger.run_control.dispatch_pauses import REFUSALS, DispatchPauses
+from labledger.run_control.events import Listener, run_event
+from labledger.run_control.stop_requests import StopRequest
+from labledger.run_control.trial_folder_retention import FolderRetention
+from labledger.runner.commit_queue import CommitQueue
+from labledger.runner.running_attempts import RunningTrials
+from labledger.runner.slot_queue import SlotQueue
+from labledger.runner.trial_executor import LocalExecutor, drain
 from labledger.trial.contract import TrialSpec
-from labledger.trial.gate import StartRefused
-from labledger.trial.grading import DISK_FULL
-from labledger.trial.identity import find_container, kill_container
-from labledger.trial.regrading import is_carried_over
-from labledger.trial.uncollected import OutputUnreadable
+from labledger.trial.evidence.collect import CONTAINER_KILLED
+from labledger.trial.evidence.grading import DISK_FULL
+from labledger.trial.life.container_identity import find_container, kill_container
+from labledger.trial.life.start_limiter import StartRefused
+from labledger.trial.life.uncollected import OutputUnreadable
+from labledger.trial.regrading.strategy import is_carried_over
 
 _POLL_S = 0.25
 _MAX_DISPATCHES_PER_ROUND = 256

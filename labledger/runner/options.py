@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from labledger.analysis.flips import Flip
+from labledger.compare.grading_changes import Flip
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
-from labledger.ledger.model import Stop
+from labledger.ledger.database.model import Stop
 from labledger.records import JsonObject, StopCause
-from labledger.runner.events import Listener, ignore_events
-from labledger.runner.holds import PATIENCE_S
-from labledger.runner.keeping import FolderRetention
-from labledger.runner.lease import TTL_S
-from labledger.runner.room import MIN_FREE_BYTES
-from labledger.runner.stopping import StopRequest
+from labledger.run_control.disk_space import MIN_FREE_BYTES
+from labledger.run_control.dispatch_pauses import PATIENCE_S
+from labledger.run_control.events import Listener, ignore_events
+from labledger.run_control.process_identity import TTL_S
+from labledger.run_control.stop_requests import StopRequest
+from labledger.run_control.trial_folder_retention import FolderRetention
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,37 +13,41 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from labledger.analysis.flips import flips
+from labledger.compare.grading_changes import flips
+from labledger.docker.engine import thread_engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
 from labledger.export import chain_file
 from labledger.export.chain_file import write_chain
 from labledger.export.mirrors import MirrorWriter
+from labledger.export.run_folder import create_run_folder
 from labledger.export.summary import build_summary, write_summary
-from labledger.ledger.model import Lease, RunInfo, Stop, VariantCounts
+from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
+from labledger.maintenance.unfinished_slots import (
+    UnfinishedSlot,
+    clean_up_run,
+    find_unfinished_slots,
+)
 from labledger.records import JsonObject, RunStatus, StopCause
-from labledger.runner.bookkeeping import CommitQueue
-from labledger.runner.budget import Budget
+from labledger.run_control.budget import Budget
+from labledger.run_control.disk_space import DiskSpace, engine_data_folder
+from labledger.run_control.dispatch_pauses import DispatchPauses
+from labledger.run_control.error_rate import OF_REGRADING, ErrorRate
+from labledger.run_control.events import run_event
+from labledger.run_control.pruning import Pruning
+from labledger.run_control.stop_requests import on_signals
+from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
-from labledger.runner.error_rate import OF_REGRADING, ErrorRate
-from labledger.runner.events import run_event
-from labledger.runner.executors import LocalExecutor
-from labledger.runner.holds import DispatchPauses
-from labledger.runner.lab import LabFolder
+from labledger.runner.lease_owner import Heartbeat, owning_run
 from labledger.runner.options import Regrading, RunOptions, RunOutcome
-from labledger.runner.ownership import Heartbeat, owning_run
-from labledger.runner.pruning import Pruning
-from labledger.runner.recovery import UnfinishedSlot, clean_up_run, find_unfinished_slots
-from labledger.runner.room import DiskSpace, engine_data_folder
-from labledger.runner.run_folder import create_run_folder
-from labledger.runner.slots import SlotQueue
-from labledger.runner.stopping import on_signals
-from labledger.store import ArtifactStore
-from labledger.trial import disks
-from labledger.trial.container import thread_engine
+from labledger.runner.slot_queue import SlotQueue
+from labledger.runner.trial_executor import LocalExecutor
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.lab_folder import LabFolder
+from labledger.trial import full_disks
 from labledger.trial.contract import TrialPlan
-from labledger.trial.inputs import stage_dependencies
+from labledger.trial.life.inputs import stage_dependencies
 
 
 @dataclass(slots=True)
@@ -166,7 +170,7 @@ class Session:
         engine_info = self._engine_info()
         disk_space = self._disk_space(engine_info)
         if run.next_schedule_idx > 0 or unfinished:
-            disks.check_disks(disk_space.locations)
+            full_disks.check_disks(disk_space.locations)
             clean_up_run(reader, run, folder, self.options.keep, self.options.on_event)
             self.writer.delete_event_files(self.run_id, run.next_schedule_idx)
         if run.next_schedule_idx == run.total_slots:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from labledger import canonical
-from labledger.records import JsonObject, Slot, TrialIds, slot_commit_id
+from labledger.records import JsonObject, Slot, TrialIds, canonical_json, slot_commit_id
 
 ROOT = "/agentlab"
 IN = f"{ROOT}/in"
@@ -104,7 +103,7 @@ def grader_digest(document: JsonObject) -> str:
     """Return the digest of a grader's command, environment, time limit and staged files."""
     grader = document["grader"]
     staged = document.get("files", {}).get("grader", [])
-    return canonical.digest(
+    return canonical_json.digest(
         {key: grader[key] for key in ("command", "env", "timeout_s")}
         | {"files": [{key: f[key] for key in ("name", "sha256", "executable")} for f in staged]}
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from experiments import PATIENCE_S, command_env, command_line
 
-from labledger.experiment.scaffold import PROFILES
+from labledger.experiment.templates import PROFILES
 
 pytestmark = pytest.mark.docker
 

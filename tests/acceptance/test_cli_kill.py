@@ -21,8 +21,8 @@ from experiments import (
 
 from labledger import clock
 from labledger.api import open_ledger
-from labledger.runner.lease import holder_is_dead
-from labledger.trial.container import thread_engine
+from labledger.docker.engine import thread_engine
+from labledger.run_control.process_identity import holder_is_dead
 
 pytestmark = pytest.mark.docker
 

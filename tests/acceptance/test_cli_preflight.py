@@ -13,8 +13,8 @@ import pytest
 from experiments import RIGHT, Project
 from trial_kit import BUSYBOX
 
-from labledger.ledger import migrate
-from labledger.ledger.engine import DRIVER
+from labledger.ledger.database import migrations
+from labledger.ledger.database.sqlite import DRIVER
 
 pytestmark = pytest.mark.docker
 
@@ -204,7 +204,7 @@ def test_an_invalid_experiment_shows_all_lines(project: Project) -> None:
 def test_a_ledger_of_a_newer_labledger(project: Project) -> None:
     """A ledger that this version does not know is left alone by every command that needs it."""
     path = project.lab / "ledger.sqlite"
-    migrate.upgrade(path)
+    migrations.upgrade(path)
     connection = DRIVER.connect(str(path), isolation_level=None)
     connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()

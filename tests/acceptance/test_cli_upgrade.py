@@ -8,7 +8,7 @@ import ledger_kit as kit
 import pytest
 from experiments import PASSING, RIGHT, Project
 
-from labledger.ledger import migrate
+from labledger.ledger.database import migrations
 
 pytestmark = pytest.mark.docker
 
@@ -43,15 +43,15 @@ def test_every_command_says_what_mends_an_outdated_ledger(project: Project) -> N
         done = project.command(*words)
         assert done.returncode == 3, (words, done.stdout, done.stderr)
         said = done.stdout + done.stderr
-        assert f"revision 0001; this labledger needs {migrate.HEAD}" in said, words
+        assert f"revision 0001; this labledger needs {migrations.HEAD}" in said, words
         assert "labledger db upgrade" in said, words
     assert ledger.read_bytes() == before
     assert kept(project) == files
 
     copy = Path(project.output("db", "backup").strip())
-    assert migrate.current(copy) == "0001"
+    assert migrations.current(copy) == "0001"
     told = project.output("db", "upgrade")
-    assert f"revision 0001 → {migrate.HEAD}; backup: " in told
+    assert f"revision 0001 → {migrations.HEAD}; backup: " in told
     assert Path(told.rpartition("backup: ")[2].strip()).read_bytes()[:15] == b"SQLite format 3"
     for words in (commands[0], ["resume", RUN, *PASSING], run):
         done = project.command(*words)

@@ -15,9 +15,9 @@ import pytest
 from browser_kit import Browser
 from experiments import BY_MODE, FAILS, Project
 
-from labledger.analysis.report.options import MIB, Logs
 from labledger.api import Ledger, ReportOptions, open_ledger
 from labledger.records import Artifact, Metric, RunStatus, Slot, SlotStatus, TrialIds
+from labledger.report.options import MIB, Logs
 
 RUN = "run-1"
 LETTERS = {

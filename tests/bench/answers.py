@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bench import large_ledger
 from bench.report import Row, say
-from labledger.ledger.engine import DRIVER
+from labledger.ledger.database.sqlite import DRIVER
 
 GOAL_S, GOAL_MB = 20.0, 300
 """Of a report of 200,000 slots."""

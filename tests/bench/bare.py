@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from labledger import canonical
-from labledger.ledger import rows, statements
-from labledger.ledger.engine import writable_engine
-from labledger.ledger.model import Lease
-from labledger.records import TrialResult
+from labledger.ledger.commit import rows, statements
+from labledger.ledger.database.model import Lease
+from labledger.ledger.database.sqlite import writable_engine
+from labledger.records import TrialResult, canonical_json
 
 Rows = list[tuple[str, Sequence[tuple[Any, ...]]]]
 """Statements, each with the rows that it writes."""
@@ -58,7 +57,7 @@ def commit_rows(lease: Lease, result: TrialResult) -> Rows:
 
 def stage_rows(lease: Lease, result: TrialResult) -> Rows:
     """All that staging `result` writes."""
-    payload = canonical.dumps(result.as_json())
+    payload = canonical_json.dumps(result.as_json())
     staged = (lease.run_no, result.schedule_idx, result.attempt, 1, payload, _NOW)
     return [*_artifacts(result), (statements.INSERT_STAGED, [staged])]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from bench import synthetic
 from bench.bare import BareWriter, commit_rows, commit_staged_rows, stage_rows
 from bench.report import Row, paired_ratio, say
-from labledger.ledger import migrate
-from labledger.ledger.model import Lease, Owner
+from labledger.ledger.database import migrations
+from labledger.ledger.database.model import Lease, Owner
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import TrialResult
-from labledger.store import ArtifactStore
+from labledger.storage.artifact_store import ArtifactStore
 
 GOAL_PER_S = 1000
 GOAL_RATIO = 2.5
@@ -148,7 +148,7 @@ def _bare_stage_and_commit(bare: BareWriter, lease: Lease, batch: Sequence[Trial
 
 def _prepare(ledger: Path, size: int, total: int) -> Lease:
     """A ledger with `size` rows of another run, and a run of `total` slots to commit."""
-    migrate.upgrade(ledger)
+    migrations.upgrade(ledger)
     filling = size // (synthetic.METRICS + synthetic.EVENTS)
     with _open(ledger) as writer:
         filler = _begin(writer, _FILLER, filling)

@@ -16,11 +16,12 @@ from typing import Any
 from bench import synthetic
 from bench.bare import BareWriter, commit_rows
 from bench.report import Row, say
-from labledger.ledger import chain, lines, migrate, rows, statements
-from labledger.ledger.model import Lease, Owner
+from labledger.ledger.commit import digest_chain, record_lines, rows, statements
+from labledger.ledger.database import migrations
+from labledger.ledger.database.model import Lease, Owner
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import TrialIds
-from labledger.store import ArtifactStore
+from labledger.storage.artifact_store import ArtifactStore
 
 GOAL_GROWTH = 1.25
 """What counts as flat memory for ten times the rows."""
@@ -48,7 +49,7 @@ with open_ledger(ledger) as opened:
 report(begun)
 """
 _BARE_EXPORT = """
-from labledger.ledger.engine import DRIVER
+from labledger.ledger.database.sqlite import DRIVER
 begun = time.perf_counter()
 found = DRIVER.connect(str(ledger)).execute(
     "SELECT schedule_idx, trial_id, variant_id, task_id, repl_idx, row_seq, type, body "
@@ -59,15 +60,15 @@ with out.open("w", newline="") as file:
 report(begun)
 """
 _VERIFY = """
-from labledger.ledger.verify import verify
+from labledger.ledger.verification.verify import verify
 begun = time.perf_counter()
 assert verify(ledger).is_clean
 report(begun)
 """
 _IMPORT = """
-from labledger.ledger.importing import ImportWriter
-from labledger.runner.importing import import_runs
-from labledger.runner.lab import LabFolder
+from labledger.ledger.exchange.import_writer import ImportWriter
+from labledger.maintenance.import_runs import import_runs
+from labledger.storage.lab_folder import LabFolder
 bring, held, log = ImportWriter.bring_run, [], []
 def timed(*given):
     begun = time.perf_counter()
@@ -158,7 +159,7 @@ def _filled(folder: Path, slots: int) -> Path:
     if ledger.exists():
         return ledger
     say(f"exchange: filling a ledger with {slots:,} slots")
-    migrate.upgrade(ledger)
+    migrations.upgrade(ledger)
     with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
         found = map(synthetic.slot, range(slots))
         writer.create_run(synthetic.new_run(_RUN), synthetic.task_rows(slots), found)
@@ -178,12 +179,14 @@ def _linked(lease: Lease, idx: int, previous: str) -> tuple[list[Any], str]:
     """All that the commit of a slot writes, with its digests, and the chain's new head."""
     slot = synthetic.slot(idx)
     result = synthetic.result(_RUN, slot)
-    stamp = lines.Stamp(
+    stamp = record_lines.Stamp(
         TrialIds.of(_RUN, slot), idx, result.slot_commit_id, result.attempt, result.ended_at
     )
-    records = lines.slot_records(result.status, stamp, rows.slot_rows(lease.run_no, [result]))
-    payload = chain.payload_digest(records)
-    link = chain.chain_digest(previous, result.slot_commit_id, lease.epoch, _NOW, payload)
+    records = record_lines.slot_records(
+        result.status, stamp, rows.slot_rows(lease.run_no, [result])
+    )
+    payload = digest_chain.payload_digest(records)
+    link = digest_chain.chain_digest(previous, result.slot_commit_id, lease.epoch, _NOW, payload)
     found = [
         (statement, [(*values[0][:-2], payload, link)])
         if statement == statements.INSERT_SLOT_COMMIT

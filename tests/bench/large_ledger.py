@@ -13,11 +13,11 @@ from itertools import product
 from pathlib import Path
 
 from bench import synthetic
-from labledger.ledger import migrate, objects
-from labledger.ledger.engine import DRIVER
+from labledger.ledger.database import migrations, views_and_triggers
+from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import Slot
-from labledger.store import ArtifactStore
+from labledger.storage.artifact_store import ArtifactStore
 
 SLOTS_OF_A_RUN = 10_000
 RUNS_OF_AN_EXPERIMENT = 10
@@ -75,7 +75,7 @@ _FILL = (
 
 def write(ledger: Path, trials: int, slots_of_a_run: int = SLOTS_OF_A_RUN) -> list[str]:
     """Make a ledger of about `trials` slots; the ids of its runs, the last one half committed."""
-    migrate.upgrade(ledger)
+    migrations.upgrade(ledger)
     tasks = slots_of_a_run // REPLICATIONS // len(synthetic.VARIANTS)
     run_ids = [f"run-{number:04d}" for number in range(max(2, trials // slots_of_a_run))]
     with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
@@ -101,7 +101,7 @@ def write(ledger: Path, trials: int, slots_of_a_run: int = SLOTS_OF_A_RUN) -> li
         for statement in _FILL:
             raw.execute(statement, values)
         raw.execute("COMMIT")
-    raw.execute(objects.TRIGGERS[_PROGRESS_TRIGGER])
+    raw.execute(views_and_triggers.TRIGGERS[_PROGRESS_TRIGGER])
     raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     raw.close()
     return run_ids

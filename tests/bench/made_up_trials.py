@@ -28,8 +28,8 @@ from bench.peak import memory_mb
 from labledger.cli import app
 from labledger.records import TrialResult
 from labledger.runner import session
-from labledger.runner.executors import LocalExecutor
-from labledger.trial import traces
+from labledger.runner.trial_executor import LocalExecutor
+from labledger.trial import attempt_notes
 from labledger.trial.contract import TrialSpec
 
 _LOOK_EVERY = 500
@@ -131,7 +131,7 @@ class TimedTrials(LocalExecutor):
 
 
 def _forgotten(spec: TrialSpec) -> Future[None]:
-    traces.remove_notes(spec.folder)
+    attempt_notes.remove_notes(spec.folder)
     done: Future[None] = Future()
     done.set_result(None)
     return done

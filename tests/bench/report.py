@@ -16,7 +16,7 @@ from docker import APIClient
 from docker.errors import DockerException
 from docker.utils import kwargs_from_env
 
-from labledger.ledger.engine import DRIVER
+from labledger.ledger.database.sqlite import DRIVER
 
 _HEAD = ("what", "measured", "baseline", "ratio", "goal", "met")
 

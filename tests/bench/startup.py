@@ -8,10 +8,10 @@ from pathlib import Path
 from bench.commands import PYTHON, labledger, seconds, spread
 from bench.report import Row, paired_ratio
 from bench.synthetic import new_run, result, slot, task_rows
-from labledger.ledger import migrate
-from labledger.ledger.model import Owner
+from labledger.ledger.database import migrations
+from labledger.ledger.database.model import Owner
 from labledger.ledger.writer import LedgerWriter
-from labledger.store import ArtifactStore
+from labledger.storage.artifact_store import ArtifactStore
 
 GOAL = 8
 """How many times as long as an empty Python `labledger --help` may take."""
@@ -43,7 +43,7 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
 def _lab(lab: Path) -> Path:
     """A lab whose ledger holds one complete run."""
     store = ArtifactStore(lab / "artifacts")
-    migrate.upgrade(lab / "ledger.sqlite")
+    migrations.upgrade(lab / "ledger.sqlite")
     with LedgerWriter.open(lab / "ledger.sqlite", store) as writer:
         writer.create_run(new_run("bench"), task_rows(_SLOTS), map(slot, range(_SLOTS)))
         lease = writer.acquire_lease("bench", Owner("bench", 0, "bench"), 30.0)

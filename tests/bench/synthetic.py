@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from labledger.ledger.model import NewRun, Variant
+from labledger.ledger.database.model import NewRun, Variant
 from labledger.records import (
     Artifact,
     Event,

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.commands import environment, labledger, spread
 from bench.report import Row, paired_ratio, say
 from bench.synthetic import IMAGE, write_experiment
-from labledger.reading import open_ledger
+from labledger.api.ledger import open_ledger
 
 GOAL = 0.8
 """How long a command of many trials may take, as a part of the plain loop."""

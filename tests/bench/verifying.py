@@ -12,13 +12,13 @@ from statistics import median
 
 from bench import synthetic
 from bench.report import Row, paired_ratio, say
-from labledger.ledger import migrate
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.model import Owner
-from labledger.ledger.verify import verify
+from labledger.ledger.database import migrations
+from labledger.ledger.database.model import Owner
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RunStatus
-from labledger.store import ArtifactStore
+from labledger.storage.artifact_store import ArtifactStore
 
 GOAL_RATIO = 2.5
 _RUN = "bench"
@@ -68,7 +68,7 @@ def _row(what: str, ours: Sequence[float], plain: Sequence[float], goal: float =
 
 def _make_run(ledger: Path, slots: int) -> Path:
     """Commit a whole run of made-up trials."""
-    migrate.upgrade(ledger)
+    migrations.upgrade(ledger)
     with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
         # Nobody minds if this file is lost.
         writer._connection.driver.execute("PRAGMA synchronous = OFF")

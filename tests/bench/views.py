@@ -13,10 +13,10 @@ import duckdb
 
 from bench import large_ledger
 from bench.report import Row, paired_ratio, say
-from labledger.analysis.query import query
 from labledger.api import Ledger, open_ledger
 from labledger.export.mirrors import PATHS
-from labledger.passing import PASSED_SQL
+from labledger.ledger.query import query
+from labledger.records.pass_rate import PASSED_SQL
 
 GOAL_S = 1.0
 ROUNDS = 5

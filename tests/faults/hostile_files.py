@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from trial_kit import BUSYBOX, PREDICTION, PYTHON, SCORE
 
 from labledger.records import GradeReason, JsonObject
-from labledger.trial import contract, outputs
+from labledger.trial import contract
+from labledger.workspace import untrusted_files as outputs
 
 HOST_SECRET = "@HOST_SECRET@"
 """Stands for the path of a file of the host, which no container can reach and none may learn."""

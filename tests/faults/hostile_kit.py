@@ -15,8 +15,8 @@ from trial_kit import GRADES, Trials, phase, predicts, scores
 
 from labledger.records import TrialResult
 from labledger.trial.contract import TrialSpec
-from labledger.trial.redact import MAX_MESSAGE
-from labledger.trial.worker import remove_attempt, run_attempt
+from labledger.trial.evidence.redaction import MAX_MESSAGE
+from labledger.trial.life.worker import remove_attempt, run_attempt
 
 
 @dataclass

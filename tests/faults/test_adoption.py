@@ -21,8 +21,8 @@ from experiments import (
 )
 
 from labledger.api import open_ledger
+from labledger.docker.engine import thread_engine
 from labledger.faults import VARIABLE
-from labledger.trial.container import thread_engine
 
 pytestmark = pytest.mark.docker
 

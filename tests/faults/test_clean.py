@@ -11,7 +11,7 @@ import pytest
 from experiments import HOLDING, HOLDS, PASSING, Project
 from trial_kit import BUSYBOX
 
-from labledger.trial.container import thread_engine
+from labledger.docker.engine import thread_engine
 from labledger.trial.contract import Labels
 
 pytestmark = pytest.mark.docker

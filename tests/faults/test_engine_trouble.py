@@ -14,11 +14,11 @@ from engine_proxy import HANG, LOSE, EngineProxy, engine_proxy, error
 from experiments import PASSING, RIGHT, UNGRADABLE, Coordinator, EngineLog, Project
 from trial_kit import Trials, brief, phase
 
+from labledger.docker.engine import thread_engine
 from labledger.records import TrialResult
 from labledger.trial import contract
-from labledger.trial.container import thread_engine
-from labledger.trial.gate import MAX_STARTING
-from labledger.trial.worker import run_attempt
+from labledger.trial.life.start_limiter import MAX_STARTING
+from labledger.trial.life.worker import run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -136,7 +136,7 @@ def test_a_wait_that_never_returns(
     proxy: EngineProxy, trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The container's end is seen all the same, and its result is a result."""
-    monkeypatch.setattr("labledger.trial.gate._SLICE_S", 1.0)
+    monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 1.0)
     proxy.rule = lambda kind: HANG if kind == WAIT else None
     assert brief(trial_by(proxy, trials.spec("true"))) == ("completed", None, 0)
 

@@ -18,9 +18,9 @@ from own_engine import own_engine
 from trial_kit import GRADES, SHELLS, Trials, brief, problems
 
 from labledger.records import JsonObject, TrialResult
-from labledger.trial.collect import DISK_WAS_FULL
 from labledger.trial.contract import TrialSpec
-from labledger.trial.worker import remove_attempt, run_attempt
+from labledger.trial.evidence.collect import DISK_WAS_FULL
+from labledger.trial.life.worker import remove_attempt, run_attempt
 
 pytestmark = pytest.mark.docker
 

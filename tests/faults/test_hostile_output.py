@@ -29,7 +29,7 @@ from hostile_kit import Host
 from trial_kit import GRADES, brief, problems
 
 from labledger.records import GradeReason, TrialResult
-from labledger.trial.worker import run_attempt
+from labledger.trial.life.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
 

@@ -33,8 +33,8 @@ from trial_kit import predicts, scores
 
 from labledger.api import open_ledger
 from labledger.errors import Exit
-from labledger.runner.executors import LocalExecutor
-from labledger.trial import outputs
+from labledger.runner.trial_executor import LocalExecutor
+from labledger.workspace import untrusted_files
 
 pytestmark = pytest.mark.docker
 
@@ -182,6 +182,11 @@ def test_a_run_of_hostile_tasks(tmp_path: Path, image_ids: dict[str, str]) -> No
     assert outcomes(hostile, "run") == {name: outcome for name, (_, outcome) in TASKS.items()}
     assert code == Exit.COMPLETE
     hostile.check_whole("run")
-    caps = outputs.PREDICTION_CAP + outputs.SCORE_CAP + outputs.RESULT_CAP + outputs.EVENTS_CAP
+    caps = (
+        untrusted_files.PREDICTION_CAP
+        + untrusted_files.SCORE_CAP
+        + untrusted_files.RESULT_CAP
+        + untrusted_files.EVENTS_CAP
+    )
     # As many trials may be read at once as run and wait; each is held as read and as parsed.
     assert peak - usual < LocalExecutor(CONCURRENCY).capacity * 2 * caps

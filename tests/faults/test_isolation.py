@@ -12,11 +12,11 @@ from experiments import RIGHT, Project
 from isolation_kit import AFTER, READS, SECRET, WAYS, isolation, stage
 from trial_kit import BUSYBOX, GRADES, PYTHON, SCORE, SHELLS, Trials, brief, phase, python, scores
 
+from labledger.docker.engine import Engine, thread_engine
 from labledger.records import JsonObject
-from labledger.trial.container import Engine, thread_engine
 from labledger.trial.contract import Sealing
-from labledger.trial.tampering import inspect_changes, suspicious
-from labledger.trial.worker import run_attempt
+from labledger.trial.evidence.tampering import inspect_changes, suspicious
+from labledger.trial.life.worker import run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -203,7 +203,7 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
     assert {"/opt", "/opt/a", "/etc", "/usr/bin", "/agentlab"}.isdisjoint(
         facts["tampering_suspected"]
     )
-    monkeypatch.setattr("labledger.trial.container.os.access", lambda *_: False)
+    monkeypatch.setattr("labledger.docker.engine.os.access", lambda *_: False)
     state = thread_engine().inspect(spec.container)
     assert state is not None
     asked = inspect_changes(thread_engine(), spec, state.container_id, "after_grading")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from experiments import PASSING, RIGHT, WRONG, EngineLog, Project
 
-from labledger.ledger.engine import DRIVER, log_size
+from labledger.ledger.database.sqlite import DRIVER, log_size
 
 pytestmark = pytest.mark.docker
 

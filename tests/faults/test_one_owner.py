@@ -26,8 +26,8 @@ from experiments import (
 from labledger import clock
 from labledger.api import open_ledger
 from labledger.faults import VARIABLE
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.model import RunInfo
+from labledger.ledger.database.model import RunInfo
+from labledger.ledger.database.sqlite import DRIVER
 
 pytestmark = pytest.mark.docker
 

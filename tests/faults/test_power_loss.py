@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from experiments import HOLDING, HOLDS, MEDDLING, PASSING, RIGHT, EngineLog, Project
 
+from labledger.docker.engine import thread_engine
 from labledger.export.mirrors import PATHS
 from labledger.faults import VARIABLE
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
-from labledger.trial.container import thread_engine
+from labledger.ledger.verification.verify import verify
 
 pytestmark = pytest.mark.docker
 

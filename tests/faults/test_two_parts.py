@@ -11,12 +11,17 @@ from isolation_kit import AFTER, GRADER, READS, SECRET, isolation, stage
 from trial_kit import GRADES, Trials, brief, until
 
 from labledger import resources
+from labledger.docker.engine import thread_engine
 from labledger.errors import DiskFull
-from labledger.passing import has_passed
 from labledger.records import JsonObject
-from labledger.trial.container import thread_engine
-from labledger.trial.gate import StartLimiter, StartRefused, WaitAbandoned, use_limiter
-from labledger.trial.worker import remove_attempt, run_attempt
+from labledger.records.pass_rate import has_passed
+from labledger.trial.life.start_limiter import (
+    StartLimiter,
+    StartRefused,
+    WaitAbandoned,
+    use_limiter,
+)
+from labledger.trial.life.worker import remove_attempt, run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -100,7 +105,7 @@ def test_hosts_trouble_between_the_parts(trials: Trials, monkeypatch: pytest.Mon
     """A host that cannot put the files in place keeps the trial; later it is graded, not rerun."""
     spec = stage(trials, trials.spec("echo started >>starts", f"{READS}\n", **AFTER))
     with monkeypatch.context() as broken:
-        broken.setattr("labledger.trial.sealing.shutil.copytree", full_disk)
+        broken.setattr("labledger.trial.life.sealed_grader.shutil.copytree", full_disk)
         with pytest.raises(DiskFull, match="could not be collected"):
             run_attempt(spec)
     state = thread_engine().inspect(spec.container)
@@ -127,7 +132,7 @@ def test_running_part_is_waited_for(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, agent: str, grader: str
 ) -> None:
     """A trial that lost its coordinator in either part is gone on with from there."""
-    monkeypatch.setattr("labledger.trial.gate._SLICE_S", 0.2)
+    monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 0.2)
     gate = StartLimiter(1)
     spec = trials.spec(f"echo ran >>runs; {agent}", f"echo ran >>runs\n{grader}\n{GRADES}", **AFTER)
     workspace = spec.folder / "workspace"
@@ -151,7 +156,7 @@ def test_grading_waits_for_a_run_that_goes_on(trials: Trials) -> None:
     """Where the run is stopping, an outstanding grading is not begun, and nothing is lost."""
     spec = trials.spec("echo ran >>runs", **AFTER)
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr("labledger.trial.sealing.shutil.copytree", full_disk)
+        broken.setattr("labledger.trial.life.sealed_grader.shutil.copytree", full_disk)
         with pytest.raises(DiskFull):
             run_attempt(spec)
     closed = StartLimiter(1)

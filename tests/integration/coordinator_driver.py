@@ -7,10 +7,11 @@ import pickle
 import sys
 from pathlib import Path
 
-from labledger import resources, schema
+from labledger import resources
+from labledger.docker.engine import Engine
 from labledger.errors import SchemaInvalid
-from labledger.trial.container import Engine
-from labledger.trial.worker import remove_attempt, run_attempt
+from labledger.records import json_schemas
+from labledger.trial.life.worker import remove_attempt, run_attempt
 
 SCHEMAS = (
     "agent_result_v1",
@@ -38,7 +39,7 @@ def become(uid: int, script: Path) -> None:
     engine.close()
     for name in SCHEMAS:
         try:
-            schema.check({}, name)
+            json_schemas.check({}, name)
         except SchemaInvalid:
             continue
     script.write_bytes(resources.trial_script().read_bytes())

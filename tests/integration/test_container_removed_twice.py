@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from trial_kit import BUSYBOX
 
-from labledger.trial.container import Engine, thread_engine
+from labledger.docker.engine import Engine, thread_engine
 
 pytestmark = pytest.mark.docker
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from trial_kit import BUSYBOX
 
-from labledger.runner.image_probes import ImageProbes
-from labledger.trial.container import thread_engine
+from labledger.docker.engine import thread_engine
+from labledger.maintenance.image_probes import ImageProbes
 
 pytestmark = pytest.mark.docker
 

@@ -10,7 +10,7 @@ import pytest
 from experiments import HOLDING, HOLDS, PASSING, RIGHT, EngineLog, Project, until
 
 from labledger.api import open_ledger
-from labledger.ledger.model import Spent
+from labledger.ledger.database.model import Spent
 
 pytestmark = pytest.mark.docker
 

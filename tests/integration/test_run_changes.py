@@ -10,7 +10,7 @@ import pytest
 from experiments import RIGHT, WRONG, Project
 
 from labledger.errors import ExperimentChanged, InvalidInput, RunNotFound
-from labledger.runner.stopping import StopRequest
+from labledger.run_control.stop_requests import StopRequest
 
 pytestmark = pytest.mark.docker
 

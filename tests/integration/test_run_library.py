@@ -12,9 +12,9 @@ from experiments import HOLDS_CAREFUL, RIGHT, EngineLog, Project
 
 import labledger
 from labledger.errors import Exit, LeaseHeld, PreflightFailed, RunExists
-from labledger.ledger.engine import DRIVER
-from labledger.runner.lab import LabFolder
-from labledger.runner.lease import this_process
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.run_control.process_identity import this_process
+from labledger.storage.lab_folder import LabFolder
 
 pytestmark = pytest.mark.docker
 

@@ -9,7 +9,7 @@ import pytest
 from experiments import BY_MODE, PASSING, RIGHT, UNGRADABLE, Project
 
 from labledger.api import open_ledger
-from labledger.cli.run_view import RunView
+from labledger.cli.output.run_progress import RunView
 
 pytestmark = pytest.mark.docker
 

@@ -26,10 +26,10 @@ from experiments import (
 from ledger_kit import give_id
 
 import labledger
+from labledger.docker.engine import thread_engine
 from labledger.errors import AlreadyGraded, InvalidInput, RunNotComplete, RunNotFound
 from labledger.faults import VARIABLE
 from labledger.records import JsonObject
-from labledger.trial.container import thread_engine
 
 pytestmark = pytest.mark.docker
 

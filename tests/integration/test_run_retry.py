@@ -12,9 +12,9 @@ import pytest
 from experiments import FAILS, HOLDS, EngineLog, Project, until
 
 from labledger.api import RunOutcome, open_ledger
+from labledger.docker.engine import thread_engine
 from labledger.errors import Exit
-from labledger.runner.stopping import StopRequest
-from labledger.trial.container import thread_engine
+from labledger.run_control.stop_requests import StopRequest
 
 pytestmark = pytest.mark.docker
 

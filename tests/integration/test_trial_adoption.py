@@ -19,14 +19,19 @@ import pytest
 from trial_kit import GRADES, Trials, brief, phase, problems, until
 
 from labledger import clock
+from labledger.docker.engine import Engine, thread_engine
 from labledger.records import Slot, TrialResult
-from labledger.trial import adoption, inputs
-from labledger.trial.container import Engine, thread_engine
 from labledger.trial.contract import ExitStatus, TrialSpec
-from labledger.trial.ended import ContainerExit
-from labledger.trial.gate import StartLimiter, StartRefused, WaitAbandoned, use_limiter
-from labledger.trial.isolation import container_config
-from labledger.trial.worker import remove_attempt, run_attempt
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.life import adoption, inputs
+from labledger.trial.life.container_config import container_config
+from labledger.trial.life.start_limiter import (
+    StartLimiter,
+    StartRefused,
+    WaitAbandoned,
+    use_limiter,
+)
+from labledger.trial.life.worker import remove_attempt, run_attempt
 
 pytestmark = [pytest.mark.docker]
 
@@ -316,7 +321,7 @@ def test_closed_gate(trials: Trials) -> None:
 
 def test_abandoned_gate(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for an abandoned trial; its container goes on and can be adopted later."""
-    monkeypatch.setattr("labledger.trial.gate._SLICE_S", 0.2)
+    monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 0.2)
     gate = StartLimiter(1)
     spec = trials.spec(ONE_START)
     with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:

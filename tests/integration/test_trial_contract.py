@@ -21,7 +21,7 @@ from trial_kit import (
 
 from labledger.records import Slot
 from labledger.trial.contract import TrialSpec
-from labledger.trial.worker import run_attempt
+from labledger.trial.life.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
 

@@ -11,13 +11,13 @@ import pytest
 from isolation_kit import AFTER
 from trial_kit import GRADES, Trials, brief, problems, until
 
+from labledger.docker.engine import Engine, EngineDiskFull, thread_engine
 from labledger.errors import DiskFull
 from labledger.records import JsonObject
-from labledger.trial import disks
-from labledger.trial.container import Engine, EngineDiskFull, thread_engine
+from labledger.trial import full_disks
 from labledger.trial.contract import TrialSpec
-from labledger.trial.gate import StartLimiter, WaitAbandoned, use_limiter
-from labledger.trial.worker import run_attempt
+from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned, use_limiter
+from labledger.trial.life.worker import run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -28,7 +28,7 @@ FULL_MEANWHILE = ("infra_error", "disk_full", 10)
 def test_a_disk_that_was_full_before(trials: Trials) -> None:
     """What was seen before a trial began is no excuse for it."""
     spec = trials.spec("exit 4")
-    disks.record_full(spec.plan.run_dir)
+    full_disks.record_full(spec.plan.run_dir)
     assert brief(run_attempt(spec)) == ("agent_error", "agent_exit_nonzero", 10)
 
 
@@ -40,7 +40,7 @@ def test_whichever_disk_it_was(trials: Trials, place: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
         until((spec.folder / "workspace" / "holds").exists)
-        disks.record_full(getattr(spec.plan, place))
+        full_disks.record_full(getattr(spec.plan, place))
         (spec.folder / "workspace" / "go").touch()
         result = running.result()
     assert brief(result) == FULL_MEANWHILE
@@ -49,14 +49,14 @@ def test_whichever_disk_it_was(trials: Trials, place: str) -> None:
 
 def abandoned(spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, full: str, until_file: str) -> None:
     """Begin a trial, see its disk full when file `full` is there, leave it at `until_file`."""
-    monkeypatch.setattr("labledger.trial.gate._SLICE_S", 0.2)
+    monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 0.2)
     gate = StartLimiter(1)
     workspace = spec.folder / "workspace"
     with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:
         running = pool.submit(run_attempt, spec)
         until((workspace / full).exists)
         until(partial(is_running, spec))
-        disks.record_full(spec.plan.run_dir)
+        full_disks.record_full(spec.plan.run_dir)
         if full != until_file:
             (workspace / "go").touch()
         until((workspace / until_file).exists)
@@ -88,7 +88,7 @@ def test_seen_by_the_coordinator_of_the_first_part(
     second = "touch second; until [ -e on ]; do sleep 0.02; done; "
     spec = trials.spec(f"{HOLD} exit 4", second + GRADES, **AFTER)
     abandoned(spec, monkeypatch, "holds", "second")
-    monkeypatch.setattr(disks, "_last_full", {})
+    monkeypatch.setattr(full_disks, "_last_full", {})
     (spec.folder / "workspace" / "on").touch()
     assert brief(run_attempt(replace(spec, container_may_exist=True))) == FULL_MEANWHILE
 
@@ -100,9 +100,9 @@ def test_an_engine_that_has_no_room(trials: Trials, monkeypatch: pytest.MonkeyPa
         raise EngineDiskFull("could not create container: no space left on device")
 
     monkeypatch.setattr(Engine, "create", full)
-    monkeypatch.setattr(disks, "_last_full", {})
+    monkeypatch.setattr(full_disks, "_last_full", {})
     spec = trials.spec()
     root = Path("/dev/shm")
     with pytest.raises(DiskFull):
         run_attempt(replace(spec, plan=replace(spec.plan, engine_root=root)))
-    assert set(disks._last_full) == {root.stat().st_dev}
+    assert set(full_disks._last_full) == {root.stat().st_dev}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from trial_kit import GRADES, PYTHON, Trials, brief, phase, problems, python
 
-from labledger import schema
-from labledger.trial.worker import remove_attempt, run_attempt
+from labledger.records import json_schemas
+from labledger.trial.life.worker import remove_attempt, run_attempt
 
 pytestmark = [pytest.mark.docker]
 
@@ -101,7 +101,7 @@ def test_inputs_are_evidence(trials: Trials) -> None:
     assert kept["bindings"] == {"b": 1}
     assert kept["phases"]["agent"] == {"command": ["sh", "-c", "true", "${KEY}"], "timeout_s": 30}
     assert kept["image"] == {"ref": result.image_ref, "id": result.image_id}
-    schema.check(result.evidence[0], "evidence_record_v1")
+    json_schemas.check(result.evidence[0], "evidence_record_v1")
     assert b"secret-value" not in trials.everything(result)
 
 
@@ -141,8 +141,8 @@ def test_events_and_broken_lines(trials: Trials) -> None:
 
 def test_events_beyond_the_cap(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of too large an events file the first lines are kept, and of too many events the first."""
-    monkeypatch.setattr("labledger.trial.outputs.EVENTS_CAP", 1000)
-    monkeypatch.setattr("labledger.trial.events.MAX_EVENTS", 50)
+    monkeypatch.setattr("labledger.workspace.untrusted_files.EVENTS_CAP", 1000)
+    monkeypatch.setattr("labledger.trial.evidence.events.MAX_EVENTS", 50)
     agent = """i=0; while [ $i -lt 5000 ]; do echo '{"n":1000000}'; i=$((i + 1)); done \
         >"$AGENTLAB_TRAJECTORY_PATH" """
     result = trials.run(agent)

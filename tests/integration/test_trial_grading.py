@@ -17,8 +17,7 @@ from trial_kit import (
     scores,
 )
 
-from labledger import schema
-from labledger.records import GradeReason, TrialResult
+from labledger.records import GradeReason, TrialResult, json_schemas
 
 pytestmark = [pytest.mark.docker]
 
@@ -64,8 +63,8 @@ def test_rows_are_stamped(trials: Trials) -> None:
         "metrics": {"m": 1},
         "ext": {"any": [1], "isolation": isolation, "grader": GRADER},
     }
-    schema.check(prediction, "benchmark_prediction_record_v1")
-    schema.check(score, "benchmark_score_record_v1")
+    json_schemas.check(prediction, "benchmark_prediction_record_v1")
+    json_schemas.check(score, "benchmark_score_record_v1")
 
 
 def test_what_a_grader_says_itself_stands(trials: Trials) -> None:

@@ -18,8 +18,8 @@ import pytest
 from regrading_kit import earlier_of, judging
 from trial_kit import GRADES, PYTHON, SHELLS, Trials, brief, trials_in, until
 
+from labledger.docker.engine import thread_engine
 from labledger.records import TrialResult
-from labledger.trial.container import thread_engine
 from labledger.trial.contract import Sealing, TrialSpec
 
 UID = 12345

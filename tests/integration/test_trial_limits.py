@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from trial_kit import BUSYBOX, GRADES, PYTHON, RUNTIME, Trials, brief, phase, python
 
-from labledger.trial.container import thread_engine
-from labledger.trial.isolation import CAPABILITIES
-from labledger.trial.worker import run_attempt
+from labledger.docker.engine import thread_engine
+from labledger.trial.life.container_config import CAPABILITIES
+from labledger.trial.life.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from trial_kit import BUSYBOX, Trials, brief
 
-from labledger.trial import inputs
-from labledger.trial.container import thread_engine
-from labledger.trial.gate import StartLimiter, WaitAbandoned, use_limiter
-from labledger.trial.isolation import container_config
-from labledger.trial.uncollected import OutputUnreadable
-from labledger.trial.worker import remove_attempt, run_attempt
+from labledger.docker.engine import thread_engine
+from labledger.trial.life import inputs
+from labledger.trial.life.container_config import container_config
+from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned, use_limiter
+from labledger.trial.life.uncollected import OutputUnreadable
+from labledger.trial.life.worker import remove_attempt, run_attempt
 
 pytestmark = pytest.mark.docker
 

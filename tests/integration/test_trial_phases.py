@@ -20,8 +20,8 @@ from trial_kit import (
 )
 
 from labledger import resources
-from labledger.runner.image_probes import PROBE_LABEL
-from labledger.trial.container import thread_engine
+from labledger.docker.engine import thread_engine
+from labledger.maintenance.image_probes import PROBE_LABEL
 
 pytestmark = [pytest.mark.docker]
 

@@ -20,12 +20,12 @@ import pytest
 from regrading_kit import NEW_GRADER, NOT_RUN, earlier_of, regraded_spec
 from trial_kit import GRADER, GRADES, SCORE, Trials, brief, predicts, scores, until
 
+from labledger.docker.engine import thread_engine
 from labledger.records import JsonObject, SlotStatus, TrialResult
-from labledger.trial import workspace_tar
-from labledger.trial.container import thread_engine
 from labledger.trial.contract import OUTER_MARGIN_S, ExitStatus, Sealing, TrialSpec
-from labledger.trial.ended import ContainerExit
-from labledger.trial.worker import remove_attempt, run_attempt
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.life.worker import remove_attempt, run_attempt
+from labledger.workspace import tar_files
 
 pytestmark = [pytest.mark.docker]
 
@@ -426,7 +426,7 @@ def test_artifacts_that_are_gone_or_changed(trials: Trials, name: str) -> None:
 
 def test_task_whose_tar_is_gone(trials: Trials) -> None:
     """The workspace that a task begins with is needed too."""
-    tar = b"".join(workspace_tar.chunks(Path("/"), {}))
+    tar = b"".join(tar_files.chunks(Path("/"), {}))
     task = {"workspace": {"tar": trials.store.put_bytes(tar), "size": len(tar)}}
     first = trials.run("echo x >new", task=task)
     assert judged_again(trials, first, task=task).verdict == "pass"

@@ -9,13 +9,13 @@ import answers_kit
 import ledger_kit as kit
 import pytest
 
-from labledger.analysis.query import query
 from labledger.errors import LedgerOutdated
-from labledger.ledger import migrate, objects
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.model import LeaseInfo, Owner
+from labledger.ledger.database import migrations, views_and_triggers
+from labledger.ledger.database.model import LeaseInfo, Owner
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
+from labledger.ledger.verification.verify import verify
 from labledger.records import RunStatus, SlotStatus
 
 NEWER = {"alembic_version", "claim", "slot_outcome", "grading", "counted", "budget"}
@@ -57,29 +57,31 @@ def dump(path: Path) -> dict[str, list[Any]]:
 
 def test_nothing_is_lost_and_all_is_as_today(old: Path, tmp_path: Path) -> None:
     """Rows and digests stay, a backup is there, views and triggers are back, and it verifies."""
-    assert migrate.current(old) == "0001"
+    assert migrations.current(old) == "0001"
     before = dump(old)
     assert len(before["slot_commit"]) == 3
-    done = migrate.upgrade(old)
-    assert (done.before, done.after) == ("0001", migrate.HEAD)
+    done = migrations.upgrade(old)
+    assert (done.before, done.after) == ("0001", migrations.HEAD)
     assert dump(old) == before
     assert done.backup is not None
-    assert migrate.current(done.backup) == "0001"
+    assert migrations.current(done.backup) == "0001"
     assert dump(done.backup) == before
     report = verify(old, None)
     assert (report.slots, list(report.findings)) == (3, [])
     raw = DRIVER.connect(str(old))
     sql = "SELECT name FROM sqlite_schema WHERE type = ?"
-    assert {row[0] for row in raw.execute(sql, ("view",))} == set(objects.VIEWS)
-    assert {row[0] for row in raw.execute(sql, ("trigger",))} == set(objects.TRIGGERS)
+    assert {row[0] for row in raw.execute(sql, ("view",))} == set(views_and_triggers.VIEWS)
+    assert {row[0] for row in raw.execute(sql, ("trigger",))} == set(views_and_triggers.TRIGGERS)
     raw.close()
 
 
 def test_its_run_goes_on(old: Path) -> None:
     """After the upgrade the run is owned, claimed and completed; before it, nothing opens it."""
-    with pytest.raises(LedgerOutdated, match=f"revision 0001; this labledger needs {migrate.HEAD}"):
+    with pytest.raises(
+        LedgerOutdated, match=f"revision 0001; this labledger needs {migrations.HEAD}"
+    ):
         kit.open_writer(old)
-    migrate.upgrade(old)
+    migrations.upgrade(old)
     with kit.open_writer(old) as writer:
         lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
         assert isinstance(writer.claim_lease(kit.RUN, ASKER, 30, 10), LeaseInfo)
@@ -87,31 +89,33 @@ def test_its_run_goes_on(old: Path) -> None:
         writer.release_lease(lease, RunStatus.COMPLETED)
 
 
-@pytest.mark.parametrize("revision", migrate.REVISIONS[:-1])
+@pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
 def test_its_slots_are_in_the_views_as_if_written_today(tmp_path: Path, revision: str) -> None:
     """Every view of an upgraded ledger has the rows that it has in one that never was older."""
     path = answers_kit.make_ledger(tmp_path)
 
     def rows() -> dict[str, list[Any]]:
-        found = {name: list(query(path, f"SELECT * FROM {name}")[1]) for name in objects.VIEWS}
+        found = {
+            name: list(query(path, f"SELECT * FROM {name}")[1]) for name in views_and_triggers.VIEWS
+        }
         return {name: sorted(some, key=repr) for name, some in found.items()}
 
     before = rows()
     assert before["flaky_tasks"]
     kit.make_older(path, revision)
-    assert migrate.upgrade(path).before == revision
+    assert migrations.upgrade(path).before == revision
     assert rows() == before
     assert verify(path).is_clean
 
 
-@pytest.mark.parametrize("revision", migrate.REVISIONS[:-1])
+@pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
 def test_its_run_has_no_budget_and_can_get_one(tmp_path: Path, revision: str) -> None:
     """A run from before budgets were kept has no limit, until it is given one."""
     path = kit.make_ledger(tmp_path)
     with kit.open_writer(path) as writer:
         writer.create_run(kit.new_run(), kit.tasks(2), kit.slots(4))
     kit.make_older(path, revision)
-    assert migrate.upgrade(path).before == revision
+    assert migrations.upgrade(path).before == revision
     with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
         assert reader.run(kit.RUN).budget == {}
         writer.set_budget(writer.acquire_lease(kit.RUN, kit.OWNER, 30), {"tokens": 7})

@@ -25,20 +25,21 @@ from sqlalchemy.pool import NullPool
 
 from labledger import clock, faults, resources
 from labledger.errors import LedgerError, LedgerMissing, LedgerOutdated, LedgerTooNew
-from labledger.ledger import migrate, objects
-from labledger.ledger.engine import DRIVER
+from labledger.ledger.database import migrations
+from labledger.ledger.database import views_and_triggers as objects
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.tables import metadata
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.tables import metadata
-from labledger.ledger.verify import verify
+from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RunStatus
-from labledger.store import ArtifactStore
+from labledger.storage.artifact_store import ArtifactStore
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / ".lab" / "ledger.sqlite"
-    migrate.upgrade(path)
+    migrations.upgrade(path)
     return path
 
 
@@ -133,8 +134,8 @@ def test_the_revisions_known_are_those_of_alembic() -> None:
     config.set_main_option("script_location", str(resources.migrations()))
     script = ScriptDirectory.from_config(config)
     ordered = [revision.revision for revision in script.walk_revisions()][::-1]
-    assert tuple(ordered) == migrate.REVISIONS
-    assert script.get_heads() == [migrate.HEAD]
+    assert tuple(ordered) == migrations.REVISIONS
+    assert script.get_heads() == [migrations.HEAD]
 
 
 def test_a_new_ledger_is_private_and_has_an_id(path: Path) -> None:
@@ -166,12 +167,12 @@ def test_a_ledger_made_without_alembic_is_the_same(
     """The tables that Alembic made once are made again to the letter, without Alembic."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     by_alembic, recalled = tmp_path / "1.sqlite", tmp_path / "2.sqlite"
-    migrate.upgrade(by_alembic)
+    migrations.upgrade(by_alembic)
     with monkeypatch.context() as patched:
-        patched.setattr(migrate, "run_alembic", None)
-        migrate.upgrade(recalled)
+        patched.setattr(migrations, "run_alembic", None)
+        migrations.upgrade(recalled)
     assert dump(recalled) == dump(by_alembic)
-    assert migrate.current(recalled) == migrate.HEAD
+    assert migrations.current(recalled) == migrations.HEAD
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut off", "changed", "of other migrations"])
@@ -180,7 +181,7 @@ def test_only_what_is_kept_whole_makes_a_ledger(
 ) -> None:
     """Where what Alembic made is not there as it was written, Alembic makes the tables."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    migrate.upgrade(tmp_path / "first.sqlite")
+    migrations.upgrade(tmp_path / "first.sqlite")
     [kept] = (tmp_path / "cache" / "labledger").iterdir()
     content = kept.read_bytes()
     if damage == "gone":
@@ -195,9 +196,9 @@ def test_only_what_is_kept_whole_makes_a_ledger(
             file.write("# Another.\n")
         monkeypatch.setattr(resources, "migrations", lambda: scripts)
     ran = []
-    by_alembic = migrate.run_alembic
-    monkeypatch.setattr(migrate, "run_alembic", lambda given: ran.append(by_alembic(given)))
-    migrate.upgrade(tmp_path / "second.sqlite")
+    by_alembic = migrations.run_alembic
+    monkeypatch.setattr(migrations, "run_alembic", lambda given: ran.append(by_alembic(given)))
+    migrations.upgrade(tmp_path / "second.sqlite")
     assert len(ran) == 1
     assert dump(tmp_path / "second.sqlite") == dump(tmp_path / "first.sqlite")
 
@@ -209,16 +210,16 @@ def test_a_ledger_is_made_where_nothing_can_be_kept(
     (tmp_path / "cache").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("first.sqlite", "second.sqlite"):
-        assert migrate.upgrade(tmp_path / name).before is None
+        assert migrations.upgrade(tmp_path / name).before is None
 
 
 def test_upgrading_a_current_ledger_does_nothing(path: Path) -> None:
     """A second upgrade changes no byte and makes no backup."""
     before = path.read_bytes()
-    done = migrate.upgrade(path)
-    assert (done.before, done.after, done.backup) == (migrate.HEAD, migrate.HEAD, None)
+    done = migrations.upgrade(path)
+    assert (done.before, done.after, done.backup) == (migrations.HEAD, migrations.HEAD, None)
     assert path.read_bytes() == before
-    assert migrate.current(path) == migrate.HEAD
+    assert migrations.current(path) == migrations.HEAD
 
 
 CREATE = """
@@ -261,7 +262,7 @@ def test_creators_and_upgraders_take_turns(tmp_path: Path) -> None:
     assert not path.exists()
     os.close(folder)
     assert creator.wait(timeout=60) == 0
-    migrate.check_current(path)
+    migrations.check_current(path)
 
 
 def test_a_killed_creation_is_taken_up(tmp_path: Path) -> None:
@@ -271,17 +272,17 @@ def test_a_killed_creation_is_taken_up(tmp_path: Path) -> None:
         path.touch()
         run_sql(path, *leave)
         with pytest.raises(LedgerMissing, match="interrupted"):
-            migrate.check_current(path)
-        migrate.upgrade(path)
-        migrate.check_current(path)
+            migrations.check_current(path)
+        migrations.upgrade(path)
+        migrations.check_current(path)
 
 
 def test_a_newer_ledger_is_refused_and_left_alone(path: Path) -> None:
     """A revision that is not known is named beside the one that is, and nothing is written."""
     run_sql(path, "UPDATE alembic_version SET version_num = '9999'")
     before = path.read_bytes()
-    for use in (migrate.upgrade, migrate.check_current, LedgerReader.open):
-        with pytest.raises(LedgerTooNew, match=rf"9999.*{migrate.HEAD}"):
+    for use in (migrations.upgrade, migrations.check_current, LedgerReader.open):
+        with pytest.raises(LedgerTooNew, match=rf"9999.*{migrations.HEAD}"):
             use(path)
     assert path.read_bytes() == before
 
@@ -291,7 +292,7 @@ def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> 
     path = tmp_path / "other.sqlite"
     run_sql(path, "CREATE TABLE t (x)")
     before = path.read_bytes()
-    for use in (migrate.upgrade, migrate.check_current, LedgerReader.open):
+    for use in (migrations.upgrade, migrations.check_current, LedgerReader.open):
         with pytest.raises(LedgerError, match="not a ledger of labledger"):
             use(path)
     assert path.read_bytes() == before
@@ -305,7 +306,7 @@ def older(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (scripts / "versions" / "9001_next.py").write_text(
         "import sqlalchemy as sa\n"
         "from alembic import op\n"
-        f"revision, down_revision = '9001', '{migrate.HEAD}'\n"
+        f"revision, down_revision = '9001', '{migrations.HEAD}'\n"
         "branch_labels = depends_on = None\n"
         "def upgrade():\n"
         "    with op.batch_alter_table('run', recreate='always') as batch:\n"
@@ -316,14 +317,14 @@ def older(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         writer.commit_result(lease, kit.result(0))
         writer.release_lease(lease, RunStatus.INTERRUPTED)
     monkeypatch.setattr(resources, "migrations", lambda: scripts)
-    monkeypatch.setattr(migrate, "REVISIONS", (*migrate.REVISIONS, "9001"))
-    monkeypatch.setattr(migrate, "HEAD", "9001")
+    monkeypatch.setattr(migrations, "REVISIONS", (*migrations.REVISIONS, "9001"))
+    monkeypatch.setattr(migrations, "HEAD", "9001")
     return path
 
 
 def test_an_older_ledger_says_what_upgrades_it(older: Path) -> None:
     """Opening a ledger that is behind names the command, and changes nothing."""
-    for use in (LedgerReader.open, migrate.check_current):
+    for use in (LedgerReader.open, migrations.check_current):
         with pytest.raises(LedgerOutdated) as caught:
             use(older)
         assert caught.value.hint is not None
@@ -332,12 +333,12 @@ def test_an_older_ledger_says_what_upgrades_it(older: Path) -> None:
 
 def test_an_upgrade_backs_up_first_and_keeps_every_row(older: Path) -> None:
     """The backup is the ledger as it was; the upgraded one has its rows, views and triggers."""
-    known = migrate.REVISIONS[-2]
-    done = migrate.upgrade(older)
+    known = migrations.REVISIONS[-2]
+    done = migrations.upgrade(older)
     assert (done.before, done.after) == (known, "9001")
     assert done.backup is not None
     assert stat.S_IMODE(done.backup.stat().st_mode) == 0o600
-    assert migrate.current(done.backup) == known
+    assert migrations.current(done.backup) == known
     with LedgerReader.open(older) as reader:
         assert len(list(reader.slot_records("run-1"))) == 1
     raw = DRIVER.connect(str(older))
@@ -351,17 +352,17 @@ def test_a_killed_upgrade_is_as_if_it_had_not_begun(
     older: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL with every table changed and nothing committed: the ledger is as old and as whole."""
-    known = migrate.REVISIONS[-2]
+    known = migrations.REVISIONS[-2]
     child = os.fork()
     if child == 0:
         monkeypatch.setattr(faults, "_SELECTED", ("inside_upgrade", None))
         try:
-            migrate.upgrade(older)
+            migrations.upgrade(older)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert migrate.current(older) == known
-    assert migrate.upgrade(older).before == known
+    assert migrations.current(older) == known
+    assert migrations.upgrade(older).before == known
     [finding] = verify(older).findings
     assert finding.message == "table run is not defined as in a ledger of this revision"
     with LedgerReader.open(older) as reader:
@@ -373,8 +374,8 @@ def test_an_upgrade_that_would_break_a_reference_changes_nothing(older: Path) ->
     run_sql(older, "PRAGMA foreign_keys = OFF", "DROP TRIGGER slot_refuses_delete",
             "DELETE FROM slot WHERE schedule_idx = 0")  # fmt: skip
     with pytest.raises(LedgerError, match="nothing was changed"):
-        migrate.upgrade(older)
-    assert migrate.current(older) == migrate.REVISIONS[-2]
+        migrations.upgrade(older)
+    assert migrations.current(older) == migrations.REVISIONS[-2]
     raw = DRIVER.connect(str(older))
     assert "note" not in [row[1] for row in raw.execute("PRAGMA table_info(run)")]
     raw.close()
@@ -389,20 +390,20 @@ def test_a_ledger_in_use_is_not_upgraded(older: Path) -> None:
         f"'{clock.utc_now().replace('20', '21', 1)}')",
     )
     with pytest.raises(LedgerError, match="run run-1 belongs to process 4711 on here"):
-        migrate.upgrade(older)
-    assert migrate.current(older) == migrate.REVISIONS[-2]
+        migrations.upgrade(older)
+    assert migrations.current(older) == migrations.REVISIONS[-2]
 
 
 def test_a_backup_is_whole_private_and_never_overwrites(path: Path, tmp_path: Path) -> None:
     """A copy of a live ledger opens as one; an existing file is not replaced."""
     with LedgerWriter.open(path, ArtifactStore(path.parent / "artifacts")) as writer:
-        target = migrate.backup(path, tmp_path / "copy.sqlite")
+        target = migrations.backup(path, tmp_path / "copy.sqlite")
         with LedgerReader.open(target) as copy:
             assert copy.ledger_id == writer.ledger_id
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     content = target.read_bytes()
     with pytest.raises(LedgerError, match="exists"):
-        migrate.backup(path, target)
+        migrations.backup(path, target)
     assert target.read_bytes() == content
 
 

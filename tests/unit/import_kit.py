@@ -7,10 +7,10 @@ from typing import Any
 
 import ledger_kit as kit
 
-from labledger.ledger import migrate
-from labledger.ledger.engine import DRIVER
+from labledger.ledger.database import migrations
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.tables import metadata
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.tables import metadata
 from labledger.records import RunStatus
 
 NOT_CARRIED = frozenset(
@@ -43,7 +43,7 @@ def begin(lab: Path, run_id: str, committed: int, total: int = 4) -> None:
     """An interrupted run in a lab, of which so many slots are committed."""
     path = lab / "ledger.sqlite"
     if not path.exists():
-        migrate.upgrade(path)
+        migrations.upgrade(path)
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, total, run_id)
         for idx in range(committed):

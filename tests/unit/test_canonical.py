@@ -8,24 +8,26 @@ from typing import Any
 
 import pytest
 
-from labledger import canonical
 from labledger.errors import MalformedJson
+from labledger.records import canonical_json
 
 
 def test_text_is_canonical() -> None:
     """Equal values have one text: sorted keys, no spaces, UTF-8 as it is."""
     value = {"b": [1, 2.5, None, True], "a": "ü\n\u2028", "": {}}
-    assert canonical.dumps(value) == '{"":{},"a":"ü\\n\u2028","b":[1,2.5,null,true]}'
-    assert canonical.dumps(dict(reversed(value.items()))) == canonical.dumps(value)
-    assert canonical.digest(value) == canonical.sha256_hex(canonical.dump_bytes(value))
-    assert len(canonical.digest(value)) == 64
+    assert canonical_json.dumps(value) == '{"":{},"a":"ü\\n\u2028","b":[1,2.5,null,true]}'
+    assert canonical_json.dumps(dict(reversed(value.items()))) == canonical_json.dumps(value)
+    assert canonical_json.digest(value) == canonical_json.sha256_hex(
+        canonical_json.dump_bytes(value)
+    )
+    assert len(canonical_json.digest(value)) == 64
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_must_be_finite(value: float) -> None:
     """What is no JSON number is never written."""
     with pytest.raises(ValueError, match="JSON compliant"):
-        canonical.dumps({"x": value})
+        canonical_json.dumps({"x": value})
 
 
 def random_value(chance: random.Random, depth: int = 0) -> Any:
@@ -56,8 +58,8 @@ def test_what_is_written_can_be_read() -> None:
     chance = random.Random(7)
     for _ in range(500):
         value = random_value(chance)
-        assert canonical.loads(canonical.dump_bytes(value)) == value
-        assert canonical.loads(json.dumps(value, indent=1).encode()) == value
+        assert canonical_json.loads(canonical_json.dump_bytes(value)) == value
+        assert canonical_json.loads(json.dumps(value, indent=1).encode()) == value
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_what_is_written_can_be_read() -> None:
 def test_what_is_refused(content: bytes, word: str) -> None:
     """JSON that could be read in two ways, or not everywhere, is refused with what was found."""
     with pytest.raises(MalformedJson, match=word):
-        canonical.loads(content)
+        canonical_json.loads(content)
 
 
 @pytest.mark.parametrize(
@@ -107,19 +109,19 @@ def test_what_is_refused(content: bytes, word: str) -> None:
 )
 def test_what_is_accepted(content: bytes, value: object) -> None:
     """Plain JSON is accepted to its limits."""
-    assert canonical.loads(content) == value
+    assert canonical_json.loads(content) == value
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_depth(opening: bytes, closing: bytes) -> None:
     """As many levels as are allowed are read, and not one more, with or without content."""
     for core in (b"1", b"[]"):
-        levels = canonical.MAX_DEPTH - (core == b"[]")
-        canonical.loads(opening * levels + core + closing * levels)
+        levels = canonical_json.MAX_DEPTH - (core == b"[]")
+        canonical_json.loads(opening * levels + core + closing * levels)
         with pytest.raises(MalformedJson, match="deeper than 64"):
-            canonical.loads(opening * (levels + 1) + core + closing * (levels + 1))
+            canonical_json.loads(opening * (levels + 1) + core + closing * (levels + 1))
     with pytest.raises(MalformedJson, match="deeper"):
-        canonical.loads(opening * 300_000 + b"1" + closing * 300_000)
+        canonical_json.loads(opening * 300_000 + b"1" + closing * 300_000)
 
 
 @pytest.mark.parametrize(
@@ -136,16 +138,16 @@ def test_depth(opening: bytes, closing: bytes) -> None:
 )
 def test_values_are_counted_without_parsing(content: bytes, values: int) -> None:
     """Values are bounded by the commas and opening brackets that stand outside of texts."""
-    assert canonical.count_values(content, 100) == values
-    assert canonical.count_values(content, values - 1) == values, "counted one beyond a limit"
-    assert not canonical.has_more_values_than(values, content)
-    assert canonical.has_more_values_than(values - 1, content)
+    assert canonical_json.count_values(content, 100) == values
+    assert canonical_json.count_values(content, values - 1) == values, "counted one beyond a limit"
+    assert not canonical_json.has_more_values_than(values, content)
+    assert canonical_json.has_more_values_than(values - 1, content)
 
 
 def test_values_may_be_limited() -> None:
     """JSON of more values than are asked for is refused before it is parsed."""
-    assert canonical.loads(b"[1, 2]", max_values=3) == [1, 2]
+    assert canonical_json.loads(b"[1, 2]", max_values=3) == [1, 2]
     with pytest.raises(MalformedJson, match="more than 2 values"):
-        canonical.loads(b"[1, 2]", max_values=2)
+        canonical_json.loads(b"[1, 2]", max_values=2)
     with pytest.raises(MalformedJson, match="more than 999 values"):
-        canonical.loads(b"[," * 1000, max_values=999)
+        canonical_json.loads(b"[," * 1000, max_values=999)

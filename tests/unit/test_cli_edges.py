@@ -16,15 +16,15 @@ from terminal_kit import Case, show
 
 import labledger
 from labledger import RunOptions, errors
-from labledger.cli.next_steps import to_type, typed_lab_dir, with_lab_dir
+from labledger.api.ledger import open_ledger
+from labledger.cli.output.next_steps import to_type, typed_lab_dir, with_lab_dir
 from labledger.errors import QueryFailed
-from labledger.experiment.authoring import load_experiment
-from labledger.ledger import migrate
-from labledger.near_names import near_names
-from labledger.plurals import counted
-from labledger.reading import open_ledger
-from labledger.references import CONTRACT_NAMES
-from labledger.runner.lab import LabFolder
+from labledger.experiment.authored import load_experiment
+from labledger.experiment.name_references import CONTRACT_NAMES
+from labledger.ledger.database import migrations
+from labledger.storage.lab_folder import LabFolder
+from labledger.text.near_names import near_names
+from labledger.text.plurals import counted
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_a_new_ledger_adds_nothing_to_the_log(
 ) -> None:
     """Alembic tells of its own doings only what is a warning."""
     caplog.set_level(logging.INFO)
-    migrate.upgrade(tmp_path / ".lab" / "ledger.sqlite")
+    migrations.upgrade(tmp_path / ".lab" / "ledger.sqlite")
     assert caplog.records == []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from labledger.cli.gates import Gate, missed, parse_gates, require_known
+from labledger.cli.options.pass_rate_gates import Gate, missed, parse_gates, require_known
 from labledger.errors import InvalidInput
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from labledger.cli import progress
-from labledger.cli.console import duration, percent
-from labledger.cli.event_lines import notable_line, started_line
-from labledger.cli.run_view import RunView
-from labledger.ledger.model import Spent, VariantCounts
-from labledger.passing import PassCounts, has_passed
-from labledger.runner.events import run_event
+from labledger.cli.output import run_display
+from labledger.cli.output.console import duration, percent
+from labledger.cli.output.event_messages import notable_line, started_line
+from labledger.cli.output.run_progress import RunView
+from labledger.ledger.database.model import Spent, VariantCounts
+from labledger.records.pass_rate import PassCounts, has_passed
+from labledger.run_control.events import run_event
 
 STARTED = run_event(
     "run_started",
@@ -140,7 +140,7 @@ def test_the_line_says_where_the_run_stands() -> None:
 def test_the_live_display_shows_where_the_run_stands(width: int) -> None:
     """Every phrase of the plain line is there, whole, whatever the width of the terminal."""
     shown = io.StringIO()
-    watcher = progress.LiveWatcher()
+    watcher = run_display.LiveWatcher()
     for told in (
         STARTED,
         committed(2, "completed", "fail"),
@@ -189,7 +189,7 @@ def test_what_was_spent_is_told_without_a_budget_too() -> None:
 
 def test_failures_are_told_as_they_happen(capsys: pytest.CaptureFixture[str]) -> None:
     """Off a terminal, each trial that did not complete has a line of its own, on stderr."""
-    watcher = progress.PlainWatcher()
+    watcher = run_display.PlainWatcher()
     watcher(STARTED)
     watcher(finished("infra_error", reason="container_killed", will_retry=True))
     watcher(finished())
@@ -212,7 +212,7 @@ def test_a_resume_says_what_it_found() -> None:
 
 def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[str]) -> None:
     """A program that reads along gets whole lines of JSON, and nothing that says nothing."""
-    watcher = progress.JsonWatcher()
+    watcher = run_display.JsonWatcher()
     for told in (STARTED, run_event("tick", running=1, waiting=0), finished(task_id="ä\n")):
         watcher(told)
     lines = capsys.readouterr().out.splitlines()
@@ -222,15 +222,15 @@ def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[st
 
 def test_quiet_says_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """--quiet keeps what somebody must know."""
-    watcher = progress.QuietWatcher()
+    watcher = run_display.QuietWatcher()
     for told in (STARTED, finished("infra_error"), run_event("warning", message="careful")):
         watcher(told)
     assert capsys.readouterr() == ("", "warning: careful\n")
 
 
-@pytest.mark.parametrize("watcher", [progress.JsonWatcher, progress.PlainWatcher])
+@pytest.mark.parametrize("watcher", [run_display.JsonWatcher, run_display.PlainWatcher])
 def test_a_reader_that_went_away_does_not_end_the_run(
-    watcher: type[progress.JsonWatcher], monkeypatch: pytest.MonkeyPatch
+    watcher: type[run_display.JsonWatcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Paid work goes on when nobody reads its events any more."""
     for name in ("stdout", "stderr"):
@@ -272,5 +272,7 @@ def test_waiting_for_a_run_and_being_waited_for_are_said() -> None:
 
 def test_quiet_warns_who_wants_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     """That the run will be taken away is a warning, also to who asked for nothing else."""
-    progress.QuietWatcher()(run_event("run_wanted", host="h", pid=9, since="T0", expires_at="T1"))
+    run_display.QuietWatcher()(
+        run_event("run_wanted", host="h", pid=9, since="T0", expires_at="T1")
+    )
     assert "process 9 on h wants this run" in capsys.readouterr().err

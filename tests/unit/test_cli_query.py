@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labledger.cli import query_output
+from labledger.cli.output import query_results
 from labledger.errors import InvalidInput, QueryFailed
 
 COLUMNS = ("task_id", "value", "blob")
@@ -19,7 +19,7 @@ ROWS = [('ä, "b"\nc', 1.5, b"\x00\xff"), ("[bold]x[/]", None, None)]
 
 def test_numbers_are_numbers_and_the_rest_is_text() -> None:
     """A parameter compares as its column does, whatever else it could mean in JSON."""
-    found = query_output.parse_params(["a=1", "b=1.5", "c=true", "d=null", 'e="x"', "f=", "g=x=y"])
+    found = query_results.parse_params(["a=1", "b=1.5", "c=true", "d=null", 'e="x"', "f=", "g=x=y"])
     assert found == {"a": 1, "b": 1.5, "c": "true", "d": "null", "e": '"x"', "f": "", "g": "x=y"}
 
 
@@ -27,36 +27,36 @@ def test_numbers_are_numbers_and_the_rest_is_text() -> None:
 def test_what_is_no_parameter_is_refused(word: str) -> None:
     """A mistyped parameter is named."""
     with pytest.raises(InvalidInput, match="--param"):
-        query_output.parse_params([word])
+        query_results.parse_params([word])
 
 
 def test_the_statement_is_given_once(tmp_path: Path) -> None:
     """As a word or in a file, not both and not neither."""
     path = tmp_path / "q.sql"
     path.write_text("SELECT 1", "utf-8")
-    assert query_output.statement("SELECT 2", None) == "SELECT 2"
-    assert query_output.statement(None, path) == "SELECT 1"
+    assert query_results.statement("SELECT 2", None) == "SELECT 2"
+    assert query_results.statement(None, path) == "SELECT 1"
     for sql, file in ((None, None), ("SELECT 2", path), (None, tmp_path / "absent.sql")):
         with pytest.raises(InvalidInput):
-            query_output.statement(sql, file)
+            query_results.statement(sql, file)
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])
 def test_what_json_cannot_hold_is_refused(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     """No column is lost to another of its name, and no line is printed that is not JSON."""
     with pytest.raises(QueryFailed, match="more than one column called verdict") as caught:
-        query_output.print_rows(("verdict", "verdict"), [("pass", "fail")], form)
+        query_results.print_rows(("verdict", "verdict"), [("pass", "fail")], form)
     assert "AS" in str(caught.value.hint)
     with pytest.raises(QueryFailed, match="-inf in the column cost"):
-        query_output.print_rows(("cost",), [(1.0,), (float("-inf"),)], form)
+        query_results.print_rows(("cost",), [(1.0,), (float("-inf"),)], form)
     assert "inf" not in capsys.readouterr().out.lower()
 
 
 def test_json_lines_and_json_agree(capsys: pytest.CaptureFixture[str]) -> None:
     """Both hold every value under its column's name, bytes as hex."""
-    query_output.print_rows(COLUMNS, ROWS, "jsonl")
+    query_results.print_rows(COLUMNS, ROWS, "jsonl")
     lines = capsys.readouterr().out.splitlines()
-    query_output.print_rows(COLUMNS, ROWS, "json")
+    query_results.print_rows(COLUMNS, ROWS, "json")
     whole = json.loads(capsys.readouterr().out)
     assert [json.loads(line) for line in lines] == whole
     assert whole[0] == {"task_id": 'ä, "b"\nc', "value": 1.5, "blob": "00ff"}
@@ -72,7 +72,7 @@ def test_rows_are_printed_as_they_come(form: str, capsys: pytest.CaptureFixture[
             printed.append(capsys.readouterr().out)
             yield (number,)
 
-    query_output.print_rows(("number",), rows(), form)
+    query_results.print_rows(("number",), rows(), form)
     printed.append(capsys.readouterr().out)
     assert "100" in "".join(printed[:3])
     if form == "json":
@@ -82,20 +82,20 @@ def test_rows_are_printed_as_they_come(form: str, capsys: pytest.CaptureFixture[
 
 def test_no_rows_are_an_empty_array(capsys: pytest.CaptureFixture[str]) -> None:
     """An empty answer is JSON, too."""
-    query_output.print_rows(("number",), [], "json")
+    query_results.print_rows(("number",), [], "json")
     assert capsys.readouterr().out == "[]\n"
 
 
 def test_csv_is_read_back(capsys: pytest.CaptureFixture[str]) -> None:
     """Commas, quotes and line ends survive; null is an empty field."""
-    query_output.print_rows(COLUMNS, ROWS, "csv")
+    query_results.print_rows(COLUMNS, ROWS, "csv")
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert rows == [list(COLUMNS), ['ä, "b"\nc', "1.5", "00ff"], ["[bold]x[/]", "", ""]]
 
 
 def test_a_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing in a value is taken for markup, and off a terminal no row is folded."""
-    query_output.print_rows(("a", "b"), [("[bold]x[/]", "y" * 300)], "table")
+    query_results.print_rows(("a", "b"), [("[bold]x[/]", "y" * 300)], "table")
     lines = capsys.readouterr().out.splitlines()
     assert "[bold]x[/]" in lines[2]
     assert "y" * 300 in lines[2]
@@ -103,7 +103,7 @@ def test_a_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_long_table_says_that_it_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     """A table stops at a thousand rows and names the forms that do not."""
-    query_output.print_rows(("n",), ((n,) for n in range(1001)), "table")
+    query_results.print_rows(("n",), ((n,) for n in range(1001)), "table")
     told = capsys.readouterr()
     assert "999" in told.out
     assert "1000" not in told.out
@@ -113,4 +113,4 @@ def test_a_long_table_says_that_it_is_cut(capsys: pytest.CaptureFixture[str]) ->
 def test_an_unknown_form_names_the_known() -> None:
     """A mistyped --format says what there is."""
     with pytest.raises(InvalidInput, match="table, json, jsonl, csv"):
-        query_output.print_rows(("n",), [(1,)], "xml")
+        query_results.print_rows(("n",), [(1,)], "xml")

@@ -67,7 +67,7 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(work: str) -> None:
 def test_answers_from_a_ledger_need_nothing_that_runs_trials(tmp_path: Path) -> None:
     """The first answer of an open ledger has loaded SQLite, and nothing that is heavy."""
     path = kit.make_ledger(tmp_path)
-    work = f"from labledger.reading import open_ledger\nopen_ledger({str(path)!r}).runs()"
+    work = f"from labledger.api.ledger import open_ledger\nopen_ledger({str(path)!r}).runs()"
     done = python("-c", f"{work}\nimport sys\nprint('loaded:', *sorted(sys.modules))")
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.partition("loaded:")[2].split())
@@ -77,7 +77,7 @@ def test_answers_from_a_ledger_need_nothing_that_runs_trials(tmp_path: Path) -> 
 
 LEAVES = """\
 import atexit, sys, threading, time
-from labledger.cli.leaving import leave
+from labledger.cli.process_exit import leave
 {}
 sys.stdout.write("said ")
 atexit.register(sys.stdout.write, "and done")
@@ -116,7 +116,7 @@ def test_the_front_door_hands_out_functions() -> None:
     orders = (
         "from labledger import run, resume, open_ledger, RunOptions, RunOutcome, Ledger",
         "from labledger import RunOptions, open_ledger, resume, run",
-        "import labledger.runner.launch\nfrom labledger import run, resume",
+        "import labledger.runner.start_and_resume\nfrom labledger import run, resume",
     )
     for imports in orders:
         done = python("-c", f"{imports}\nassert callable(run) and callable(resume), run")

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from labledger.cli.table_layout import Content, draw
+from labledger.cli.output.table_layout import Content, draw
 
 RUN_IDS = [f"nightly-regression-20261120-09315{n}-4cc5" for n in range(3)]
 NAMES = ["careful-with-a-long-name-of-its-model", "hasty"]

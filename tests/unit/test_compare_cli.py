@@ -14,8 +14,8 @@ import comparison_kit as runs
 import pytest
 from experiments import command_env, command_line
 
-from labledger import schema
 from labledger.cli import app
+from labledger.records import json_schemas
 
 LOST = {"base": "PPPPPPPPgPP", "treat": "FFFFFFFPgiP"}
 
@@ -81,7 +81,7 @@ def test_json_is_the_document(path: Path, say: Typed) -> None:
     runs.make_run(path, {"base": ["PF", "PP", "P-"], "treat": ["FF", "PF", "PP"]})
     said = say("run-1", "--format", "json", "--pass-at", "2,1")
     found = json.loads(said.out)
-    schema.check(found, "comparison_v1")
+    json_schemas.check(found, "comparison_v1")
     assert said.out == say("run-1", "--format", "json", "--pass-at", "1,2").out
     (compared,) = found["comparisons"]
     assert [p["k"] for p in compared["a"]["pass_at"]] == [1, 2]

@@ -10,16 +10,16 @@ import comparison_kit as runs
 import numpy as np
 import pytest
 
-from labledger import schema
-from labledger.analysis import estimates, paired_means, paired_rates
-from labledger.analysis.comparison import Compared, Comparison, SideReport, Significance
-from labledger.analysis.decision import amount, decide, judge_gates
-from labledger.analysis.estimates import Figures
-from labledger.analysis.pairs import Paired
-from labledger.analysis.question import CompareOptions, Errors, Estimand
-from labledger.analysis.rates import Estimate
 from labledger.api import open_ledger
+from labledger.compare import estimates, paired_means, paired_rates
+from labledger.compare.comparison_document import Compared, Comparison, SideReport, Significance
+from labledger.compare.decision import amount, decide, judge_gates
+from labledger.compare.estimates import Figures
+from labledger.compare.options import CompareOptions, Errors, Estimand
+from labledger.compare.pairs import Paired
+from labledger.compare.rates import Estimate
 from labledger.errors import InvalidInput, RunNotFound
+from labledger.records import json_schemas
 
 BASE_BETTER = {"base": "PPPPPPPPPPPF", "treat": "FFFFFFFPPPPF"}
 """Twelve tasks, seven lost."""
@@ -28,7 +28,7 @@ BASE_BETTER = {"base": "PPPPPPPPPPPF", "treat": "FFFFFFFPPPPF"}
 def compare(path: Path, *sides: str, **options: Any) -> Comparison:
     with open_ledger(path) as ledger:
         found = ledger.compare(*sides, options=CompareOptions(**options))
-    schema.check(found.as_json(), "comparison_v1")
+    json_schemas.check(found.as_json(), "comparison_v1")
     return found
 
 

@@ -9,7 +9,7 @@ import random
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
-from labledger.analysis import rates
+from labledger.compare import rates
 
 ALL = 0.95
 

@@ -14,7 +14,7 @@ from scipy import optimize, stats
 from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.power import TTestPower
 
-from labledger.analysis import paired_means, paired_rates, power, rates
+from labledger.compare import paired_means, paired_rates, power, rates
 
 ALL = 0.95
 

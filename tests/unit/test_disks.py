@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from trial_kit import Trials
 
-from labledger.store import ArtifactStore
-from labledger.trial import disks, inputs
-from labledger.trial.collect import redactor_for
-from labledger.trial.evidence import INLINE_LIMIT, EvidenceCollector
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.trial import full_disks
+from labledger.trial.evidence.artifacts import INLINE_LIMIT, EvidenceCollector
+from labledger.trial.evidence.collect import redactor_for
+from labledger.trial.life import inputs
 
 FULL = Path("/proc")
 """A file system on which nothing is ever free."""
@@ -20,7 +21,7 @@ FULL = Path("/proc")
 
 @pytest.fixture(autouse=True)
 def _no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disks, "_last_full", {})
+    monkeypatch.setattr(full_disks, "_last_full", {})
 
 
 def no_room(*_: object) -> None:
@@ -30,20 +31,20 @@ def no_room(*_: object) -> None:
 def test_a_disk_was_full_since_some_time(tmp_path: Path) -> None:
     """What was seen counts for whatever began before, on that disk, wherever it lies there."""
     began = time.monotonic()
-    disks.record_full(tmp_path)
+    full_disks.record_full(tmp_path)
     (tmp_path / "folder").mkdir()
-    assert disks.were_full_since([Path("/dev"), tmp_path / "folder"], began)
-    assert not disks.were_full_since([tmp_path], time.monotonic())
-    assert not disks.were_full_since([Path("/dev")], began)
+    assert full_disks.were_full_since([Path("/dev"), tmp_path / "folder"], began)
+    assert not full_disks.were_full_since([tmp_path], time.monotonic())
+    assert not full_disks.were_full_since([Path("/dev")], began)
 
 
 def test_looking_is_enough(tmp_path: Path) -> None:
     """A look that finds a disk full is remembered; one that finds room is not."""
     began = time.monotonic()
-    disks.check_disks([FULL, tmp_path, tmp_path / "nothing"])
-    assert set(disks._last_full) == {FULL.stat().st_dev}
-    assert disks.were_full_since([tmp_path, FULL], began)
-    assert not disks.were_full_since([tmp_path, tmp_path / "nothing"], began)
+    full_disks.check_disks([FULL, tmp_path, tmp_path / "nothing"])
+    assert set(full_disks._last_full) == {FULL.stat().st_dev}
+    assert full_disks.were_full_since([tmp_path, FULL], began)
+    assert not full_disks.were_full_since([tmp_path, tmp_path / "nothing"], began)
 
 
 @pytest.mark.parametrize(
@@ -57,20 +58,20 @@ def test_looking_is_enough(tmp_path: Path) -> None:
 )
 def test_failures_for_want_of_room(tmp_path: Path, error: BaseException, noted: bool) -> None:
     """A quota shows in no look at a disk; the write that it refused tells."""
-    disks.record_write_error(tmp_path, error)
-    assert disks.were_full_since([tmp_path], 0.0) == noted
+    full_disks.record_write_error(tmp_path, error)
+    assert full_disks.were_full_since([tmp_path], 0.0) == noted
 
 
 @pytest.mark.parametrize(
     ("free", "is_full"),
     [
-        (disks.FreeSpace(disks.FULL_BYTES, None), False),
-        (disks.FreeSpace(disks.FULL_BYTES - 1, None), True),
-        (disks.FreeSpace(disks.FULL_BYTES, 1), False),
-        (disks.FreeSpace(disks.FULL_BYTES, 0), True),
+        (full_disks.FreeSpace(full_disks.FULL_BYTES, None), False),
+        (full_disks.FreeSpace(full_disks.FULL_BYTES - 1, None), True),
+        (full_disks.FreeSpace(full_disks.FULL_BYTES, 1), False),
+        (full_disks.FreeSpace(full_disks.FULL_BYTES, 0), True),
     ],
 )
-def test_what_is_full(free: disks.FreeSpace, is_full: bool) -> None:
+def test_what_is_full(free: full_disks.FreeSpace, is_full: bool) -> None:
     """A disk is full without a megabyte, and where not one more file can be made."""
     assert free.is_full == is_full
 
@@ -83,7 +84,7 @@ def test_a_folder_that_could_not_be_prepared(
     monkeypatch.setattr(inputs, "_fill", no_room)
     with pytest.raises(OSError, match="No space"):
         inputs.prepare_trial_folder(spec)
-    assert disks.were_full_since(spec.plan.disks, 0.0)
+    assert full_disks.were_full_since(spec.plan.disks, 0.0)
 
 
 def test_an_artifact_that_could_not_be_kept(
@@ -95,4 +96,4 @@ def test_an_artifact_that_could_not_be_kept(
     spec.plan.store_root.mkdir()
     with pytest.raises(OSError, match="No space"):
         EvidenceCollector(spec, redactor_for(spec)).add_artifact(bytes(INLINE_LIMIT + 1))
-    assert disks.were_full_since([spec.plan.store_root], 0.0)
+    assert full_disks.were_full_since([spec.plan.store_root], 0.0)

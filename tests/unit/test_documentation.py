@@ -15,18 +15,18 @@ import pytest
 import typer
 
 from labledger import open_ledger
+from labledger.api.ledger import Ledger
 from labledger.cli.app import app
-from labledger.ledger.migrate import upgrade
-from labledger.reading import Ledger
+from labledger.ledger.database.migrations import upgrade
 from labledger.records import NOT_STARTED, GradeReason, SlotStatus, Verdict
-from labledger.trial.collect import (
+from labledger.trial.contract import ExitStatus
+from labledger.trial.evidence.collect import (
     CONTAINER_KILLED,
     CONTAINER_PAUSED,
     CONTAINER_REMOVED,
     STATUS_FORGED,
 )
-from labledger.trial.contract import ExitStatus
-from labledger.trial.grading import DISK_FULL, SCRIPT_FAILED, SCRIPT_HINDERED
+from labledger.trial.evidence.grading import DISK_FULL, SCRIPT_FAILED, SCRIPT_HINDERED
 
 PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"

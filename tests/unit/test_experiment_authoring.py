@@ -11,7 +11,7 @@ from experiment_files import EXPERIMENT, Folder
 
 from labledger.errors import InvalidInput
 from labledger.experiment import yaml_lines
-from labledger.experiment.authoring import load_experiment
+from labledger.experiment.authored import load_experiment
 from labledger.trial.contract import Sealing
 
 

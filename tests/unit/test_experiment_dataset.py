@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from experiment_files import TASKS, Folder
 
-from labledger import canonical, schema
 from labledger.errors import ExperimentChanged, InvalidInput
-from labledger.experiment import dataset, task_row
-from labledger.experiment.clusters import cluster_of
-from labledger.experiment.dataset import Selection, read_tasks
-from labledger.experiment.findings import UnusablePath
-from labledger.experiment.workspaces import WorkspaceSource
-from labledger.store import ArtifactStore
+from labledger.experiment.inputs import dataset, task_row
+from labledger.experiment.inputs.clusters import cluster_of
+from labledger.experiment.inputs.dataset import Selection, read_tasks
+from labledger.experiment.inputs.field_problems import UnusablePath
+from labledger.experiment.inputs.workspace_tars import WorkspaceSource
+from labledger.records import canonical_json, json_schemas
+from labledger.storage.artifact_store import ArtifactStore
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_rows_are_read_twice_the_same(folder: Folder) -> None:
     ]
     found = read_tasks(folder.tasks(rows), Selection(), default_image="i")
     for task, row in found.rows():
-        assert canonical.digest(row) == task.digest
+        assert canonical_json.digest(row) == task.digest
     assert [task.line for task in found.tasks] == [1, 2, 3, 4, 5, 6]
     assert row == {
         "id": "own",
@@ -194,7 +194,7 @@ def test_plainly_valid_rows_are_valid(folder: Folder) -> None:
         row = dict(pair for pair in combination if pair)
         if task_row.is_plainly_valid(row):
             plain += 1
-            schema.check(row, "task_v1")
+            json_schemas.check(row, "task_v1")
     assert plain > 10
 
 

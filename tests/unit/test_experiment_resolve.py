@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from experiment_files import TASKS, Folder
 
-from labledger import canonical
 from labledger.experiment.changes import differences
 from labledger.experiment.resolve import Overrides, ResolvedExperiment
+from labledger.records import canonical_json
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_every_default_is_filled_in(folder: Folder) -> None:
         "environment": [],
         "files": {"setup": [], "agent": [], "grader": []},
     }
-    assert json.loads(canonical.dumps(document)) == document
+    assert json.loads(canonical_json.dumps(document)) == document
 
 
 def test_slots_are_those_of_the_selection(folder: Folder) -> None:

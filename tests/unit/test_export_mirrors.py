@@ -15,7 +15,7 @@ import pytest
 
 from labledger.errors import LeaseLost, LedgerError
 from labledger.export.mirrors import PATHS, MirrorWriter, compare, rebuild, rebuild_all
-from labledger.ledger.model import Lease
+from labledger.ledger.database.model import Lease
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import SlotStatus

@@ -8,7 +8,6 @@ from pathlib import Path
 import ledger_kit as kit
 import pytest
 
-from labledger import schema
 from labledger.export.summary import (
     SCHEMA,
     build_summary,
@@ -18,7 +17,7 @@ from labledger.export.summary import (
 )
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import Phase, SlotStatus
+from labledger.records import Phase, SlotStatus, json_schemas
 
 
 def test_denominators_are_honest(writer: LedgerWriter, reader: LedgerReader) -> None:
@@ -32,7 +31,7 @@ def test_denominators_are_honest(writer: LedgerWriter, reader: LedgerReader) -> 
     writer.commit_unexecuted(lease, 5, SlotStatus.SKIPPED_PRUNED, "pruned")
     writer.commit_result(lease, kit.result(6, scores=(kit.score(6, "error", 0),)))
     summary = build_summary(reader, kit.RUN)
-    schema.check(summary, SCHEMA)
+    json_schemas.check(summary, SCHEMA)
     assert summary["benchmark"] == kit.BENCHMARK
     assert summary["evaluator"] == {"name": "check", "mode": "custom"}
     assert summary["totals"] == {"trials": 4, "pass": 1, "fail": 1, "missing": 1, "error": 1}

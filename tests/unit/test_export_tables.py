@@ -21,8 +21,8 @@ from pyarrow import parquet
 
 from labledger.api import Ledger, open_ledger
 from labledger.errors import ExtraMissing, InvalidInput, RunNotFound
-from labledger.export import formats
-from labledger.ledger import flat
+from labledger.export import tables
+from labledger.ledger.read import export_tables
 from labledger.records import Metric, SlotStatus
 
 TEXT = 'comma, "quote"\r\nline é'
@@ -49,8 +49,8 @@ def ledger(path: Path) -> Iterator[Ledger]:
 
 def rows(ledger: Ledger, kind: str) -> list[tuple[Any, ...]]:
     """What the ledger holds of the run, as its columns' types have it."""
-    table = flat.TABLES[kind]
-    boolean = [column.kind is flat.Kind.BOOLEAN for column in table.columns]
+    table = export_tables.TABLES[kind]
+    boolean = [column.kind is export_tables.Kind.BOOLEAN for column in table.columns]
     return [
         tuple(bool(v) if b and v is not None else v for v, b in zip(row, boolean, strict=True))
         for row in ledger._reader.flat_rows(kit.RUN, kind)
@@ -68,7 +68,7 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("kind", flat.TABLES)
+@pytest.mark.parametrize("kind", export_tables.TABLES)
 def test_parquet_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_path: Path) -> None:
     """Every row of the run, in order, null as null, and no row of another run."""
     [file] = ledger.export(kit.RUN, kind, tmp_path / "out.parquet", format="parquet")
@@ -76,16 +76,16 @@ def test_parquet_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_pat
     assert len(expected) == COUNTS[kind]
     assert duckdb.execute(f"SELECT * FROM '{file}'").fetchall() == expected
     frame = pandas.read_parquet(file, dtype_backend="pyarrow")
-    assert list(frame.columns) == [column.name for column in flat.TABLES[kind].columns]
+    assert list(frame.columns) == [column.name for column in export_tables.TABLES[kind].columns]
     found = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
     assert found == [list(row) for row in expected]
 
 
-@pytest.mark.parametrize("kind", flat.TABLES)
+@pytest.mark.parametrize("kind", export_tables.TABLES)
 def test_csv_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_path: Path) -> None:
     """DuckDB tells null from empty text; pandas finds the same texts and numbers."""
     [file] = ledger.export(kit.RUN, kind, tmp_path / "out.csv", format="csv")
-    columns = flat.TABLES[kind].columns
+    columns = export_tables.TABLES[kind].columns
     sql = {"text": "VARCHAR", "integer": "BIGINT", "real": "DOUBLE", "boolean": "BOOLEAN"}
     listed = ", ".join(f"'{column.name}': '{sql[column.kind]}'" for column in columns)
     found = duckdb.execute(
@@ -113,7 +113,7 @@ def test_null_and_empty_text_are_two_things(ledger: Ledger, tmp_path: Path) -> N
 
 def test_a_metric_is_exact_as_text(ledger: Ledger) -> None:
     """`value` is a number where there is one; `value_text` is exact whatever it is."""
-    names = [column.name for column in flat.TABLES["metrics"].columns]
+    names = [column.name for column in export_tables.TABLES["metrics"].columns]
     found = [dict(zip(names, row, strict=True)) for row in rows(ledger, "metrics")]
     by_id = {row["metric_id"]: (row["value"], row["value_text"]) for row in found}
     assert by_id["empty"] == (None, "")
@@ -127,9 +127,9 @@ def test_parquet_says_what_it_is(ledger: Ledger, tmp_path: Path) -> None:
     out = tmp_path / "tables"
     ledger.export(kit.RUN, "all", out, format="parquet")
     ledger.export("other", "all", tmp_path / "other", format="parquet")
-    for kind in flat.TABLES:
+    for kind in export_tables.TABLES:
         schema = parquet.read_schema(out / f"{kind}.parquet")
-        assert schema.metadata[b"labledger.format"] == flat.FORMAT.encode()
+        assert schema.metadata[b"labledger.format"] == export_tables.FORMAT.encode()
         assert schema.metadata[b"labledger.kind"] == kind.encode()
         assert schema.metadata[b"labledger.run_id"] == kit.RUN.encode()
         assert parquet.read_schema(tmp_path / "other" / f"{kind}.parquet").equals(schema)
@@ -139,18 +139,18 @@ def test_large_rows_end_row_groups_early(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is held in memory is bounded by bytes and rows, and nothing is lost between groups."""
-    monkeypatch.setattr(formats, "_BATCH", 10)
-    monkeypatch.setattr(formats, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(tables, "_BATCH", 10)
+    monkeypatch.setattr(tables, "_GROUP_BYTES", 1)
     [file] = ledger.export(kit.RUN, "events", tmp_path / "out.parquet", format="parquet")
     assert parquet.ParquetFile(file).num_row_groups == 7
-    monkeypatch.setattr(formats, "_GROUP_BYTES", 1 << 30)
-    monkeypatch.setattr(formats, "_GROUP_ROWS", 20)
+    monkeypatch.setattr(tables, "_GROUP_BYTES", 1 << 30)
+    monkeypatch.setattr(tables, "_GROUP_ROWS", 20)
     ledger.export(kit.RUN, "events", file, format="parquet")
     assert parquet.ParquetFile(file).num_row_groups == 4
     assert duckdb.execute(f"SELECT * FROM '{file}'").fetchall() == rows(ledger, "events")
 
 
-@pytest.mark.parametrize("form", formats.TABULAR)
+@pytest.mark.parametrize("form", tables.TABULAR)
 def test_a_stream_holds_the_same_bytes(ledger: Ledger, form: str, tmp_path: Path) -> None:
     """`--out -` and a file are one and the same; without a place, tables lie in the run folder."""
     stream = io.BytesIO()
@@ -159,14 +159,14 @@ def test_a_stream_holds_the_same_bytes(ledger: Ledger, form: str, tmp_path: Path
     assert file.read_bytes() == stream.getvalue()
     files = ledger.export(kit.RUN, format=form)
     folder = tmp_path / ".lab" / "runs" / kit.RUN / "tables"
-    assert files == [folder / f"{kind}.{form}" for kind in flat.TABLES]
+    assert files == [folder / f"{kind}.{form}" for kind in export_tables.TABLES]
     assert (folder / f"scores.{form}").read_bytes() == stream.getvalue()
 
 
 def test_nothing_is_sorted_in_memory(path: Path, ledger: Ledger) -> None:
     """SQLite reads every table in the order of its key: no kind needs room for all its rows."""
     with ledger._reader._snapshot("explain") as connection:
-        for kind, table in flat.TABLES.items():
+        for kind, table in export_tables.TABLES.items():
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {table.sql}", (1,)).all()
             assert not [row for row in plan if "TEMP B-TREE" in row[-1]], kind
 
@@ -230,8 +230,8 @@ def test_the_columns_are_documented() -> None:
     page = (CHECKOUT / "docs/reference/file-formats.md").read_text("utf-8")
     text = re.sub(r"(?<=[^\n|])\n(?=[^\n|])", " ", page)
     kinds = {"text": "", "integer": " int", "real": " real", "boolean": " bool"}
-    assert f"`{flat.FORMAT}`" in text
-    for kind, table in flat.TABLES.items():
+    assert f"`{export_tables.FORMAT}`" in text
+    for kind, table in export_tables.TABLES.items():
         words = [f"`{column.name}`{kinds[column.kind]}" for column in table.columns]
         assert f"Every table begins with {', '.join(words[:6])}." in text
         assert re.search(

@@ -16,10 +16,10 @@ from experiments import command_env, command_line
 from pyarrow import parquet
 
 from labledger import open_ledger
-from labledger.analysis import frames
 from labledger.api import Ledger
-from labledger.cli.query_output import Question, answer
+from labledger.cli.output.query_results import Question, answer
 from labledger.errors import InvalidInput, QueryFailed
+from labledger.export import data_frames
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_parquet_is_read_back_by_others(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pyarrow and DuckDB find every value, though columns got wider types from batch to batch."""
-    monkeypatch.setattr(frames, "BATCH_ROWS", 4)
+    monkeypatch.setattr(data_frames, "BATCH_ROWS", 4)
     out = tmp_path / "facts.parquet"
     expected = ledger.query("trial_facts")
     assert ledger.parquet("trial_facts", out) == len(expected)
@@ -54,7 +54,7 @@ def test_a_column_has_the_narrowest_type_of_all_its_values(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     """However the rows fall into batches: integers, doubles, text, bytes, or nothing but nulls."""
-    monkeypatch.setattr(frames, "BATCH_ROWS", batch)
+    monkeypatch.setattr(data_frames, "BATCH_ROWS", batch)
     sql = """SELECT value AS whole, value / 2.0 AS part, iif(value = 2, value, value + 0.5) AS both,
         iif(value = 3, 'text', value) AS mixed, NULL AS none, iif(value > 1, x'00ff', NULL) AS raw,
         iif(value > 2, 'late', NULL) AS late FROM json_each('[1,2,3]') ORDER BY value"""

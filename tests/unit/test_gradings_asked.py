@@ -13,16 +13,16 @@ import pytest
 from gradings_kit import DIGESTS, VERDICTS
 from typer.testing import CliRunner
 
-from labledger.analysis.comparison import Comparison
-from labledger.analysis.query import query, query_run
-from labledger.analysis.question import CompareOptions
-from labledger.analysis.report.options import ReportOptions
 from labledger.api import open_ledger
-from labledger.cli import completing
 from labledger.cli.app import app
+from labledger.cli.options import shell_completion
+from labledger.compare.comparison_document import Comparison
+from labledger.compare.options import CompareOptions
 from labledger.errors import InvalidInput, QueryFailed, RunNotFound
-from labledger.ledger.objects import VIEWS
+from labledger.ledger.database.views_and_triggers import VIEWS
+from labledger.ledger.query import query, query_run
 from labledger.ledger.reader import LedgerReader
+from labledger.report.options import ReportOptions
 
 FIRST = "PF" * 12
 SECOND = "FF" * 9 + "PF" * 3
@@ -427,5 +427,5 @@ def test_the_shell_completes_regradings_too(path: Path) -> None:
     class Typed:
         params: ClassVar[dict[str, Any]] = {"lab_dir": path.parent}
 
-    found = completing.run_ids(Typed, "run-1")  # type: ignore[arg-type]
+    found = shell_completion.run_ids(Typed, "run-1")  # type: ignore[arg-type]
     assert sorted(found) == ["run-1", "run-1.g2", "run-1.g3", "run-1.g4"]

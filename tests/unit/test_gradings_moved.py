@@ -10,18 +10,17 @@ import ledger_kit as kit
 import pytest
 from import_kit import go_on, rows
 
-from labledger import canonical
-from labledger.analysis.query import query
 from labledger.api import open_ledger
 from labledger.errors import LedgerError
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.histories import RunRelation
-from labledger.ledger.tables import metadata
-from labledger.ledger.verify import verify
-from labledger.records import RunStatus
-from labledger.runner.importing import ImportedRun, import_runs
-from labledger.runner.lab import LabFolder
-from labledger.runner.verification import verify_lab
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.tables import metadata
+from labledger.ledger.exchange.histories import RunRelation
+from labledger.ledger.query import query
+from labledger.ledger.verification.verify import verify
+from labledger.maintenance.import_runs import ImportedRun, import_runs
+from labledger.maintenance.verify_lab import verify_lab
+from labledger.records import RunStatus, canonical_json
+from labledger.storage.lab_folder import LabFolder
 
 REGRADED = "run-1.g2"
 
@@ -220,7 +219,9 @@ def test_a_regrading_that_labledger_would_not_write_is_refused(
     raw.close()
     document = json.loads(resolved)
     document["regrades"] |= changes
-    kit.tamper(path, f"UPDATE run SET resolved = '{canonical.dumps(document)}' WHERE run_no = 3")
+    kit.tamper(
+        path, f"UPDATE run SET resolved = '{canonical_json.dumps(document)}' WHERE run_no = 3"
+    )
     with pytest.raises(LedgerError, match=r"run-1\.g3 of the source does not say as a regrading"):
         import_runs(here, there)
     assert not here.ledger.exists()

@@ -25,14 +25,14 @@ from labledger.errors import (
 )
 from labledger.export import chain_file, mirrors
 from labledger.faults import VARIABLE
-from labledger.ledger import migrate
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.histories import RunRelation
+from labledger.ledger.database import migrations
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.reader import LedgerReader
+from labledger.maintenance.import_runs import ImportedRun, import_runs
+from labledger.maintenance.verify_lab import verify_lab
 from labledger.records import Artifact, Metric, RunStatus, SlotStatus
-from labledger.runner.importing import ImportedRun, import_runs
-from labledger.runner.lab import LabFolder
-from labledger.runner.verification import verify_lab
+from labledger.storage.lab_folder import LabFolder
 
 FROZEN = b"a file that the agent was staged with"
 
@@ -476,7 +476,7 @@ def test_an_older_source_is_upgraded_as_a_copy(there: Path, here: LabFolder) -> 
     before = contents(there)
     assert standings(import_runs(here, there)) == [(kit.RUN, RunRelation.NEW)]
     assert contents(there) == before
-    assert migrate.current(there / "ledger.sqlite") == "0001"
+    assert migrations.current(there / "ledger.sqlite") == "0001"
     assert rows(here.root) == expected
     assert verify_lab(here, None).findings == ()
 

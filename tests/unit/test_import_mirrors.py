@@ -12,17 +12,16 @@ import ledger_kit as kit
 import pytest
 from import_kit import begin, rows
 
-from labledger import schema
 from labledger.api import open_ledger
 from labledger.errors import InvalidInput, LabLedgerError, LedgerError, LedgerMissing
 from labledger.export import mirrors
 from labledger.export.chain_file import PATH as CHAIN
-from labledger.ledger import migrate
-from labledger.ledger.histories import RunRelation
-from labledger.records import Artifact, Metric, RunStatus, SlotStatus
-from labledger.runner.importing import import_runs
-from labledger.runner.lab import LabFolder
-from labledger.runner.verification import verify_lab
+from labledger.ledger.database import migrations
+from labledger.ledger.exchange.histories import RunRelation
+from labledger.maintenance.import_runs import import_runs
+from labledger.maintenance.verify_lab import verify_lab
+from labledger.records import Artifact, Metric, RunStatus, SlotStatus, json_schemas
+from labledger.storage.lab_folder import LabFolder
 
 
 @pytest.fixture
@@ -94,9 +93,9 @@ def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: LabFolder) -> No
     before = without_artifacts(there)
     ledger.write_bytes(b"")
     with pytest.raises(LedgerMissing, match="its creation was interrupted"):
-        migrate.check_current(ledger)
+        migrations.check_current(ledger)
     (run_folder / "resolved.json").write_text("{}")
-    for attempt in (migrate.check_current, migrate.upgrade, open_ledger):
+    for attempt in (migrations.check_current, migrations.upgrade, open_ledger):
         with pytest.raises(LedgerError, match=r"is empty, and .*/runs holds runs") as refused:
             attempt(ledger)
         assert "labledger import" in str(refused.value.hint)
@@ -137,7 +136,7 @@ def test_the_chain_is_what_its_schema_says(folder: Path) -> None:
     """Every line of chain.jsonl is a `chain_record_v1`, in the documented order."""
     records = [json.loads(line) for line in (folder / CHAIN).read_text("utf-8").splitlines()]
     for record in records:
-        schema.check(record, "chain_record_v1")
+        json_schemas.check(record, "chain_record_v1")
     kinds = [record["type"] for record in records]
     assert kinds == ["run", *["variant"] * 2, *["task"] * 3, *["slot"] * 5, *["commit"] * 5]
 

@@ -15,11 +15,11 @@ import ledger_kit as kit
 import pytest
 from answers_kit import Told, as_text, counts, summed
 
-from labledger.analysis.compare import compare
-from labledger.analysis.query import query, views
-from labledger.analysis.question import CompareOptions
-from labledger.ledger.columns import documented_names
-from labledger.ledger.objects import VIEWS
+from labledger.compare.compare import compare
+from labledger.compare.options import CompareOptions
+from labledger.ledger.database.column_meanings import documented_names
+from labledger.ledger.database.views_and_triggers import VIEWS
+from labledger.ledger.query import query, views
 from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotStatus
 
@@ -347,7 +347,7 @@ ALIASES = "baseline|treatment|a|b"
 
 
 def plan(path: Path, sql: str) -> str:
-    from labledger.ledger.engine import DRIVER
+    from labledger.ledger.database.sqlite import DRIVER
 
     raw = DRIVER.connect(str(path))
     steps = [row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {sql}")]

@@ -13,16 +13,16 @@ from typing import Any
 import ledger_kit as kit
 import pytest
 
-from labledger import canonical
+from labledger.api.ledger import Ledger, open_ledger
 from labledger.errors import LabLedgerError
-from labledger.ledger import flat, objects, tables
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.model import Dispatch, Owner, Stop
-from labledger.ledger.slot_checks import UNREADABLE
-from labledger.reading import Ledger, open_ledger
-from labledger.records import RECORD_KINDS, Phase, RunStatus, SlotStatus
-from labledger.runner.lab import LabFolder
-from labledger.runner.verification import verify_lab
+from labledger.ledger.database import tables, views_and_triggers
+from labledger.ledger.database.model import Dispatch, Owner, Stop
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.read import export_tables
+from labledger.ledger.verification.slot_checks import UNREADABLE
+from labledger.maintenance.verify_lab import verify_lab
+from labledger.records import RECORD_KINDS, Phase, RunStatus, SlotStatus, canonical_json
+from labledger.storage.lab_folder import LabFolder
 
 FLIPS = 500
 SEED = 20261122
@@ -63,7 +63,7 @@ def shown(path: Path) -> dict[str, Any]:
     """Return all that views, exports and the library's answers show of a ledger."""
     found: dict[str, Any] = {}
     raw = DRIVER.connect(f"file:{path}?mode=ro", uri=True)
-    for view in objects.VIEWS:
+    for view in views_and_triggers.VIEWS:
         found[view] = sorted(map(repr, raw.execute(f"SELECT * FROM {view}")))
     raw.close()
     with open_ledger(path) as ledger:
@@ -76,7 +76,7 @@ def shown(path: Path) -> dict[str, Any]:
                 stream = io.BytesIO()
                 ledger.export_to(run.run_id, what, stream)
                 found[f"{run.run_id} {what}"] = stream.getvalue()
-            for what in flat.TABLES:
+            for what in export_tables.TABLES:
                 stream = io.BytesIO()
                 ledger.export_to(run.run_id, what, stream, format="csv")
                 found[f"{run.run_id} {what} as csv"] = stream.getvalue()
@@ -85,7 +85,7 @@ def shown(path: Path) -> dict[str, Any]:
 
 def status(ledger: Ledger, run_id: str) -> Iterator[tuple[str, str]]:
     """Ask all that the commands `runs` and `status` show of a run, and what `resume` goes by."""
-    yield "run", canonical.dumps(ledger.run(run_id).as_json())
+    yield "run", canonical_json.dumps(ledger.run(run_id).as_json())
     for ask in (ledger.counts, ledger.gradings, ledger.begun, ledger.spent):
         yield ask.__name__, repr(ask(run_id))
     reader = ledger._reader

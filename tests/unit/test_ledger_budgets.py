@@ -9,10 +9,10 @@ import ledger_kit as kit
 import pytest
 
 from labledger.errors import LeaseLost, LedgerError
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.model import Spent
+from labledger.ledger.database.model import Spent
+from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
+from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import Metric, RunStatus, SlotStatus
 

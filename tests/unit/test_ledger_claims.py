@@ -6,7 +6,7 @@ import ledger_kit as kit
 import pytest
 
 from labledger.errors import LeaseHeld, LeaseLost, RunNotFound
-from labledger.ledger.model import Lease, LeaseInfo, Owner
+from labledger.ledger.database.model import Lease, LeaseInfo, Owner
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RunStatus

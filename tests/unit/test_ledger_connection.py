@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from labledger.ledger.connection import Engine
-from labledger.ledger.engine import DRIVER, readonly_engine, writable_engine
+from labledger.ledger.database.connection import Engine
+from labledger.ledger.database.sqlite import DRIVER, readonly_engine, writable_engine
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import ledger_kit as kit
 import pytest
 
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
+from labledger.ledger.verification.verify import verify
 
 KILLED_WRITER = """
 import os, signal, sys

@@ -10,8 +10,8 @@ import pytest
 from gradings_kit import DIGESTS
 
 from labledger.errors import LedgerError
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.model import Grading
+from labledger.ledger.database.model import Grading
+from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.records import RunStatus, SlotStatus
 

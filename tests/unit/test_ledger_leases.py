@@ -8,7 +8,7 @@ import ledger_kit as kit
 import pytest
 
 from labledger.errors import LeaseHeld, LeaseLost, LedgerError, RunNotFound
-from labledger.ledger.model import Dispatch, Lease, Owner, Stop
+from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import RunStatus, SlotStatus

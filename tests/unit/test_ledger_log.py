@@ -12,12 +12,12 @@ from typing import Any
 import ledger_kit as kit
 import pytest
 
-from labledger.ledger import engine
-from labledger.ledger.model import Lease
+from labledger.ledger.database import sqlite
+from labledger.ledger.database.model import Lease
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import Artifact
-from labledger.runner.executors import LocalExecutor
-from labledger.runner.ownership import Heartbeat
+from labledger.runner.lease_owner import Heartbeat
+from labledger.runner.trial_executor import LocalExecutor
 
 LIMIT = 1 << 20
 SLOTS = 40
@@ -25,7 +25,7 @@ SLOTS = 40
 
 @pytest.fixture(autouse=True)
 def _low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "LOG_LIMIT_BYTES", LIMIT)
+    monkeypatch.setattr(sqlite, "LOG_LIMIT_BYTES", LIMIT)
 
 
 class Growing:
@@ -54,7 +54,7 @@ def run(writer: LedgerWriter) -> Growing:
 def reading(path: Path) -> Iterator[Any]:
     """A transaction that has begun to read and stays open."""
     uri = f"file:{path}?mode=ro"
-    with closing(engine.DRIVER.connect(uri, uri=True, isolation_level=None)) as raw:
+    with closing(sqlite.DRIVER.connect(uri, uri=True, isolation_level=None)) as raw:
         raw.execute("BEGIN")
         committed(raw)
         yield raw
@@ -70,12 +70,12 @@ def test_a_reader_that_stays_holds_nobody_up(run: Growing, path: Path) -> None:
     run.commit()
     with reading(path) as raw:
         run.commit(12)
-        assert engine.log_size(path) > 2 * LIMIT
+        assert sqlite.log_size(path) > 2 * LIMIT
         assert not run.writer.shrink_log()
         run.commit()
         assert committed(raw) == 1
     assert run.writer.shrink_log()
-    assert engine.log_size(path) == 0
+    assert sqlite.log_size(path) == 0
     run.commit()
     with reading(path) as raw:
         assert committed(raw) == 15
@@ -99,7 +99,7 @@ def test_readers_in_a_row_do_not_starve_it(run: Growing, path: Path) -> None:
     try:
         run.commit(12)
         assert any(run.writer.shrink_log() for _ in range(100))
-        assert engine.log_size(path) <= LIMIT
+        assert sqlite.log_size(path) <= LIMIT
     finally:
         ended.set()
         for reader in readers:
@@ -110,19 +110,19 @@ def test_a_heartbeat_shrinks_it(run: Growing, path: Path) -> None:
     """A coordinator sees to the log as long as it lives."""
     with reading(path):
         run.commit(12)
-    assert engine.log_size(path) > 2 * LIMIT
+    assert sqlite.log_size(path) > 2 * LIMIT
     trials = LocalExecutor(1)
     Heartbeat(run.writer, run.lease, trials, lambda _: None).renew_if_due()
     trials.shutdown()
-    assert engine.log_size(path) == 0
+    assert sqlite.log_size(path) == 0
 
 
 def test_it_is_emptied_at_the_end(path: Path) -> None:
     """A reader that is merely there does not leave a log behind, whatever its size."""
-    with closing(engine.DRIVER.connect(f"file:{path}?mode=ro", uri=True)) as idle:
+    with closing(sqlite.DRIVER.connect(f"file:{path}?mode=ro", uri=True)) as idle:
         with kit.open_writer(path) as writer:
             Growing(writer).commit()
             assert committed(idle) == 1
             idle.rollback()
-            assert engine.log_size(path) > 0
-        assert engine.log_size(path) == 0
+            assert sqlite.log_size(path) > 0
+        assert sqlite.log_size(path) == 0

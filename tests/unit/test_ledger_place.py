@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from labledger.errors import LedgerError
-from labledger.ledger import migrate, place
+from labledger.ledger.database import migrations
+from labledger.storage import network_filesystems
 
 MOUNTS = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -30,22 +31,27 @@ MOUNTS = r"""
 )
 def test_the_nearest_mount_counts(path: str, kind: str) -> None:
     """A path's file system is that of the innermost and latest mount above it."""
-    assert place.file_system(Path(path), MOUNTS) == kind
+    assert network_filesystems.file_system(Path(path), MOUNTS) == kind
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No ledger is made on a network file system; the reason and the way out are told."""
     told = tmp_path / "mountinfo"
     told.write_text(f"{MOUNTS}40 22 0:50 / {tmp_path} rw - nfs4 server:/lab rw\n", "utf-8")
-    monkeypatch.setattr(place, "_MOUNTS", told)
+    monkeypatch.setattr(network_filesystems, "_MOUNTS", told)
     with pytest.raises(LedgerError, match=r"network file system \(nfs4\)") as refused:
-        migrate.upgrade(tmp_path / "lab" / "ledger.sqlite")
+        migrations.upgrade(tmp_path / "lab" / "ledger.sqlite")
     assert "--lab-dir" in (refused.value.hint or "")
     assert not (tmp_path / "lab").exists()
 
 
 def test_this_machines_own_mounts_are_understood(tmp_path: Path) -> None:
     """What this machine tells of itself is read, and the tests' folder is no network's."""
-    if place._MOUNTS.exists():
-        assert place.file_system(tmp_path, place._MOUNTS.read_text("utf-8")) is not None
-    place.refuse_network(tmp_path)
+    if network_filesystems._MOUNTS.exists():
+        assert (
+            network_filesystems.file_system(
+                tmp_path, network_filesystems._MOUNTS.read_text("utf-8")
+            )
+            is not None
+        )
+    network_filesystems.refuse_network(tmp_path)

@@ -11,9 +11,9 @@ from pathlib import Path
 import ledger_kit as kit
 import pytest
 
-from labledger.analysis.query import query, views
 from labledger.errors import LedgerMissing, QueryFailed
-from labledger.ledger.engine import DRIVER
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.query import query, views
 from labledger.ledger.reader import LedgerReader
 from labledger.records import SlotStatus
 
@@ -190,7 +190,7 @@ def test_a_missing_ledger_is_said(tmp_path: Path) -> None:
 ENDLESS = """
 import sys
 from pathlib import Path
-from labledger.analysis.query import query
+from labledger.ledger.query import query
 print("asking", flush=True)
 sql = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
 try:

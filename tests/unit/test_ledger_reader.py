@@ -12,12 +12,12 @@ import ledger_kit as kit
 import pytest
 
 from labledger.errors import LedgerError, LedgerMissing, RunNotFound
-from labledger.ledger.engine import driver_risk
-from labledger.ledger.model import VariantCounts
+from labledger.ledger.database.model import VariantCounts
+from labledger.ledger.database.sqlite import driver_risk
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.passing import PassCounts
 from labledger.records import SlotStatus
+from labledger.records.pass_rate import PassCounts
 
 
 def test_a_run_is_read_back_as_it_was_created(writer: LedgerWriter, reader: LedgerReader) -> None:

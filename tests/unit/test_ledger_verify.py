@@ -9,15 +9,15 @@ from pathlib import Path
 import ledger_kit as kit
 import pytest
 
-from labledger.canonical import sha256_hex
 from labledger.errors import RunNotFound
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.model import Dispatch, Lease, Owner, Stop
-from labledger.ledger.verify import Finding, verify
+from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.verification.verify import Finding, verify
+from labledger.maintenance.verify_lab import verify_lab
 from labledger.records import Artifact, RunStatus, SlotStatus
-from labledger.runner.lab import LabFolder
-from labledger.runner.verification import verify_lab
-from labledger.store import ArtifactStore
+from labledger.records.canonical_json import sha256_hex
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.lab_folder import LabFolder
 
 
 @pytest.fixture
@@ -385,7 +385,7 @@ def test_processes_find_what_one_does(
     )
     alone = verify(path, processes=1)
     assert {finding.schedule_idx for finding in alone.findings} >= {0, 1, 3, 4, 5}
-    monkeypatch.setattr("labledger.ledger.verify._RANGE", 1)
+    monkeypatch.setattr("labledger.ledger.verification.verify._RANGE", 1)
     monkeypatch.setattr(sys, "executable", program)
     assert verify(path, processes=3) == alone
 

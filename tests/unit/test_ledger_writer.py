@@ -10,13 +10,21 @@ from pathlib import Path
 import ledger_kit as kit
 import pytest
 
-from labledger import canonical, schema
 from labledger.errors import LedgerError, RunExists
-from labledger.ledger.engine import DRIVER
-from labledger.ledger.model import Dispatch, StagedAttempt
+from labledger.ledger.database.model import Dispatch, StagedAttempt
+from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import RECORD_KINDS, Artifact, Metric, SlotRecords, SlotStatus, TrialResult
+from labledger.records import (
+    RECORD_KINDS,
+    Artifact,
+    Metric,
+    SlotRecords,
+    SlotStatus,
+    TrialResult,
+    canonical_json,
+    json_schemas,
+)
 
 SCHEMAS = {
     "predictions": "benchmark_prediction_record_v1",
@@ -68,8 +76,8 @@ def test_records_are_read_back_as_they_were_committed(
         for kind in RECORD_KINDS:
             assert records.lines(kind), kind
             for line, record in zip(records.lines(kind), records.objects(kind), strict=True):
-                assert canonical.dumps(record) == line
-                schema.check(record, SCHEMAS[kind])
+                assert canonical_json.dumps(record) == line
+                json_schemas.check(record, SCHEMAS[kind])
 
 
 def test_records_say_what_the_result_said(writer: LedgerWriter) -> None:
@@ -392,7 +400,7 @@ def test_a_staged_result_cannot_be_dropped_before_its_commit(
 def test_every_text_survives_staging(writer: LedgerWriter, reader: LedgerReader) -> None:
     """Text of any script, control characters and a missing reason come back from a staged row."""
     result = kit.result(0, message="tab\t, NUL \x00, emoji 🙂, line\nend", reason=None)
-    payload = json.loads(canonical.dumps(result.as_json()))
+    payload = json.loads(canonical_json.dumps(result.as_json()))
     assert TrialResult.from_json(payload).message == result.message
     lease = kit.begin_run(writer)
     writer.stage(lease, result, final=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from labledger.records import Event, Metric, Phase
-from labledger.trial.metrics import Sources, collect, value_at_path, value_at_pointer
+from labledger.trial.evidence.metrics import Sources, collect, value_at_path, value_at_pointer
 
 BODIES: tuple[dict[str, Any], ...] = (
     {"type": "call", "usage": {"n": 3}, "ok": True, "name": "a"},

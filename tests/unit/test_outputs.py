@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from labledger.canonical import sha256_hex
 from labledger.records import GradeReason
-from labledger.trial.outputs import UnsafeFile, UntrustedFile, read_head_optional, read_optional
+from labledger.records.canonical_json import sha256_hex
+from labledger.workspace.untrusted_files import (
+    UnsafeFile,
+    UntrustedFile,
+    read_head_optional,
+    read_optional,
+)
 
 
 def refused(folder: Path, name: str = "out", cap: int = 100) -> UnsafeFile:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from labledger.trial import patches, workspace
-from labledger.trial.seeds import InlineSeed
+from labledger.workspace import listing, patches
+from labledger.workspace.seed import InlineSeed
 
 Files = dict[str, str]
 
@@ -25,7 +25,7 @@ def fill(folder: Path, files: Files) -> None:
 
 def patch_between(folder: Path, before: Files) -> str:
     seed = InlineSeed(before)
-    listings = workspace.list_seed(seed), workspace.list_folder(folder)
+    listings = listing.list_seed(seed), listing.list_folder(folder)
     return patches.patch(seed, folder, *listings).content.decode()
 
 

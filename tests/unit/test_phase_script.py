@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from trial_kit import phase
 
-from labledger.trial.inputs import phase_script
+from labledger.trial.life.inputs import phase_script
 
 TELL = """for word; do printf '%s\\0' "$$word"; done; env -0"""
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from labledger.trial.redact import MAX_MESSAGE, MIN_LENGTH, Redactor
+from labledger.trial.evidence.redaction import MAX_MESSAGE, MIN_LENGTH, Redactor
 
 KEY = "sk-Live/42+ü \"q\" 'x'\\n%&<(~*)!>"
 LONG = "sk-ant-" + base64.b32encode(bytes(range(60))).decode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger import references
+from labledger.experiment import name_references
 
 
 @pytest.mark.parametrize(
@@ -25,33 +25,33 @@ from labledger import references
 )
 def test_syntax(text: str, parts: list[tuple[str, bool]]) -> None:
     """`$NAME` and `${NAME}` refer, `$$` is a dollar sign, any other dollar stands for itself."""
-    assert [tuple(part) for part in references.parse(text)] == parts
-    assert list(references.names(text)) == [name for name, is_name in parts if is_name]
+    assert [tuple(part) for part in name_references.parse(text)] == parts
+    assert list(name_references.names(text)) == [name for name, is_name in parts if is_name]
 
 
 @pytest.mark.parametrize("text", ["", "a$b", "$$", "${A}", "$", "x$$y$", "$AGENTLAB_X"])
 def test_escaped_text_stands_for_itself(text: str) -> None:
     """Escaping a text and expanding it gives the text, with no name in between."""
-    assert list(references.names(references.escape(text))) == []
-    assert references.expand(references.escape(text), {}) == text
+    assert list(name_references.names(name_references.escape(text))) == []
+    assert name_references.expand(name_references.escape(text), {}) == text
 
 
 def test_substitution_is_authored_text_again() -> None:
     """Known values go in as they are, unknown names stay names, and neither is read twice."""
-    text = references.substitute("$A-${B}-$$C-$D", {"A": "1 $B $$", "D": "$A"})
-    assert list(references.names(text)) == ["B"]
-    assert references.expand(text, {"B": "$A"}) == "1 $B $$-$A-$C-$A"
+    text = name_references.substitute("$A-${B}-$$C-$D", {"A": "1 $B $$", "D": "$A"})
+    assert list(name_references.names(text)) == ["B"]
+    assert name_references.expand(text, {"B": "$A"}) == "1 $B $$-$A-$C-$A"
 
 
 def test_unknown_names() -> None:
     """Expanding needs every name."""
     with pytest.raises(KeyError, match="B"):
-        references.expand("$A $B", {"A": ""})
+        name_references.expand("$A $B", {"A": ""})
 
 
 def test_contract_names() -> None:
     """The container's own names are known by their form."""
-    assert references.is_contract_name("AGENTLAB_RESULT_PATH")
-    assert references.is_contract_name("WORKSPACE")
-    assert not references.is_contract_name("WORKSPACES")
-    assert not references.is_contract_name("MY_AGENTLAB_X")
+    assert name_references.is_contract_name("AGENTLAB_RESULT_PATH")
+    assert name_references.is_contract_name("WORKSPACE")
+    assert not name_references.is_contract_name("WORKSPACES")
+    assert not name_references.is_contract_name("MY_AGENTLAB_X")

@@ -11,12 +11,11 @@ import comparison_kit
 import ledger_kit as kit
 import pytest
 
-from labledger import schema
-from labledger.analysis.report import sentences, spending, trouble
-from labledger.analysis.report.options import MIB
 from labledger.api import ReportOptions, open_ledger
 from labledger.errors import InvalidInput
-from labledger.records import JsonObject, Metric, RunStatus
+from labledger.records import JsonObject, Metric, RunStatus, json_schemas
+from labledger.report import errors_and_flaky_tasks, sentences, spending
+from labledger.report.options import MIB
 
 
 def facts(path: Path, run_id: str = "run-1", **options: Any) -> JsonObject:
@@ -47,7 +46,7 @@ def test_denominators_agree_with_the_leaderboard(path: Path) -> None:
         "agent_timeout",
         "skipped_pruned",
     }
-    schema.check(found, "report_v1")
+    json_schemas.check(found, "report_v1")
 
 
 def test_an_interval_knows_its_replications(path: Path) -> None:
@@ -97,17 +96,17 @@ def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
         path, {"base": ["PP", "PF", "FF", "ii"], "treat": ["PP", "FF", "FF", "ii"]}
     )
     tasks = facts(path)["tasks"]
-    assert [task["task_id"] for task in trouble.hardest(tasks)] == ["t02", "t01"]
-    assert [task["task_id"] for task in trouble.flaky(tasks)] == ["t01"]
-    assert [trouble.spread(task) for task in tasks] == [0, 0.5, 0, 0]
-    assert trouble.share(tasks[3]) is None
+    assert [task["task_id"] for task in errors_and_flaky_tasks.hardest(tasks)] == ["t02", "t01"]
+    assert [task["task_id"] for task in errors_and_flaky_tasks.flaky(tasks)] == ["t01"]
+    assert [errors_and_flaky_tasks.spread(task) for task in tasks] == [0, 0.5, 0, 0]
+    assert errors_and_flaky_tasks.share(tasks[3]) is None
 
 
 def test_the_flakiest_task_comes_first(path: Path) -> None:
     """Not the first by name: even odds with both variants come before even odds with one."""
     letters = ["PPPF", "PFPF", "PFPF", "PPPP"]
     comparison_kit.make_run(path, {"base": letters, "treat": ["PPPP", "PPPP", "PFPF", "PPPP"]})
-    flaky = [task["task_id"] for task in trouble.flaky(facts(path)["tasks"])]
+    flaky = [task["task_id"] for task in errors_and_flaky_tasks.flaky(facts(path)["tasks"])]
     assert flaky == ["t02", "t01", "t00"]
 
 

@@ -16,17 +16,18 @@ import pytest
 from experiments import command_env
 from markdown_it import MarkdownIt
 
-from labledger.analysis.question import Estimand
-from labledger.analysis.report import figures, page, trouble
-from labledger.analysis.report.facts import collect
-from labledger.analysis.report.logs import pack
-from labledger.analysis.report.options import Logs
-from labledger.analysis.report.page import fitting
-from labledger.analysis.report.questions import Asked
-from labledger.analysis.report.text import plain, plain_all
 from labledger.api import ReportOptions, open_ledger
-from labledger.ledger.model import Variant
+from labledger.compare.options import Estimand
+from labledger.ledger.database.model import Variant
 from labledger.records import Artifact, JsonObject, RunStatus, Slot, TrialIds
+from labledger.report import errors_and_flaky_tasks, figures
+from labledger.report.facts import collect
+from labledger.report.ledger_queries import Asked
+from labledger.report.logs import pack
+from labledger.report.options import Logs
+from labledger.report.page import page
+from labledger.report.page.page import fitting
+from labledger.report.safe_text import plain, plain_all
 
 EVIL = "`` <img src=x> | @everyone [x](http://y) <!-- **b**"
 
@@ -73,7 +74,7 @@ def test_what_a_page_does_not_list_is_counted(path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(page, "_MOST_ROWS", 2)
         html = ledger.rendered_report("run-1", "html").decode()
     assert re.findall(r'<tr data-task="(.*?)"', html) == [
-        task["task_id"] for task in trouble.hardest_first(whole["tasks"])[:2]
+        task["task_id"] for task in errors_and_flaky_tasks.hardest_first(whole["tasks"])[:2]
     ]
     assert "The 2 hardest of 4 tasks are listed" in html
 

@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 
-from labledger import canonical
-from labledger.canonical import sha256_hex
-from labledger.records import JsonObject, Slot, TrialIds
-from labledger.store import ArtifactStore
-from labledger.trial import workspace_tar
+from labledger.records import JsonObject, Slot, TrialIds, canonical_json
+from labledger.records.canonical_json import sha256_hex
+from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.contract import StoredTrial
-from labledger.trial.restored_workspace import WorkspaceRestore
-from labledger.trial.seeds import InlineSeed, TarSeed, UnsafeSeed
-from labledger.trial.stored import EvidenceIncomplete, StoredArtifacts
-from labledger.trial.workspace import Entry, Listing, MalformedListing
+from labledger.trial.evidence.stored_artifacts import EvidenceIncomplete, StoredArtifacts
+from labledger.trial.regrading.restored_workspace import WorkspaceRestore
+from labledger.workspace import tar_files
+from labledger.workspace.listing import Entry, Listing, MalformedListing
+from labledger.workspace.seed import InlineSeed, TarSeed, UnsafeSeed
 
 X = {"kind": "file", "size": 1, "sha256": sha256_hex(b"x")}
 NO_FILES: JsonObject = {"files": [], "left_out": [], "truncated": False, "empty": []}
@@ -56,7 +55,7 @@ def restore(
     }
     ids = TrialIds.of("r", Slot(0, "v", "t", 0))
     earlier = StoredTrial(ids, {}, {"evidence": references}, contents)
-    wanted = Listing.of(canonical.dump_bytes(NO_FILES | listing))
+    wanted = Listing.of(canonical_json.dump_bytes(NO_FILES | listing))
     WorkspaceRestore(folder, wanted).restore(
         StoredArtifacts(earlier, ArtifactStore(tmp_path / "store"))
     )
@@ -289,11 +288,11 @@ def test_tar_of_any_names(tmp_path: Path) -> None:
     for n in (1, 99, 100, 101, 3000):
         (tmp_path / f"link{n}").symlink_to("\udcff" * n)
         entries[f"link{n}"] = Entry("link", n)
-    packed = b"".join(workspace_tar.chunks(tmp_path, entries))
-    assert len(packed) == workspace_tar.size_of(entries)
+    packed = b"".join(tar_files.chunks(tmp_path, entries))
+    assert len(packed) == tar_files.size_of(entries)
     found = {
         m.name: (m.kind, m.executable, m.target or b"".join(m.content))
-        for m in workspace_tar.members(io.BytesIO(packed))
+        for m in tar_files.members(io.BytesIO(packed))
     }
     assert found == {
         name: (e.kind, e.executable, contents.get(name, b"\xff" * e.size))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labledger.runner import checks
-from labledger.runner.room import DiskSpace
+from labledger.maintenance import check_results
+from labledger.run_control.disk_space import DiskSpace
 
 
 def test_a_full_disk_is_found_before_the_run(tmp_path: Path) -> None:
     """Too little room where the lab will lie is a failure that says how much is missing where."""
-    assert checks.check_disk_space(DiskSpace.of(tmp_path, {})).ok
-    check = checks.check_disk_space(DiskSpace.of(tmp_path, {}, min_free_bytes=1 << 60))
+    assert check_results.check_disk_space(DiskSpace.of(tmp_path, {})).ok
+    check = check_results.check_disk_space(DiskSpace.of(tmp_path, {}, min_free_bytes=1 << 60))
     assert not check.ok
     assert not check.warning
     assert str(tmp_path) in check.detail
@@ -24,7 +24,7 @@ def test_the_engine_needs_room_too(tmp_path: Path) -> None:
     engine_root = tmp_path / "engine"
     engine_root.mkdir()
     here = DiskSpace.of(tmp_path, {"DockerRootDir": str(engine_root)})
-    assert str(engine_root) in checks.check_disk_space(here).detail
+    assert str(engine_root) in check_results.check_disk_space(here).detail
     elsewhere = DiskSpace.of(tmp_path, {"DockerRootDir": "/no/such/folder"})
     assert list(elsewhere.locations) == [tmp_path]
     assert elsewhere.find_shortage() is None
@@ -32,7 +32,7 @@ def test_the_engine_needs_room_too(tmp_path: Path) -> None:
 
 def test_a_check_as_json() -> None:
     """A program sees what a person sees."""
-    check = checks.CheckResult("disk", "1 GB free", ok=False, hint="make room", warning=True)
+    check = check_results.CheckResult("disk", "1 GB free", ok=False, hint="make room", warning=True)
     assert check.as_json() == {
         "name": "disk",
         "ok": False,

@@ -12,23 +12,23 @@ import pytest
 
 from labledger.errors import LeaseLost
 from labledger.export.mirrors import MirrorWriter
-from labledger.ledger.model import SPENT_METRICS, Lease, Spent
+from labledger.ledger.database.model import SPENT_METRICS, Lease, Spent
 from labledger.ledger.reader import LedgerReader
-from labledger.ledger.verify import verify
+from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, Metric, SlotStatus, TrialResult
-from labledger.runner.bookkeeping import CommitQueue
-from labledger.runner.budget import Budget
+from labledger.run_control.budget import Budget
+from labledger.run_control.dispatch_pauses import DispatchPauses
+from labledger.run_control.error_rate import ErrorRate
+from labledger.run_control.process_identity import this_process
+from labledger.run_control.pruning import Pruning
+from labledger.run_control.stop_requests import StopRequest
+from labledger.run_control.trial_folder_retention import FolderRetention
+from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
-from labledger.runner.error_rate import ErrorRate
-from labledger.runner.executors import LocalExecutor
-from labledger.runner.holds import DispatchPauses
-from labledger.runner.keeping import FolderRetention
-from labledger.runner.lease import this_process
-from labledger.runner.ownership import Heartbeat
-from labledger.runner.pruning import Pruning
-from labledger.runner.slots import SlotQueue
-from labledger.runner.stopping import StopRequest
+from labledger.runner.lease_owner import Heartbeat
+from labledger.runner.slot_queue import SlotQueue
+from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial.contract import TrialPlan, TrialSpec
 
 SLOTS = 24

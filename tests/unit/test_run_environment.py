@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from labledger.errors import InvalidInput
-from labledger.runner import environment
+from labledger.experiment import environment_values
 
 
 @pytest.fixture(autouse=True)
@@ -19,18 +19,18 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_assignments_keep_everything_after_the_first_equals_sign() -> None:
     """A value may be empty, and may hold equals signs, spaces and quotes."""
     given = ["A=", "B=x=y", "C= a 'b' "]
-    assert environment.parse_assignments(given) == {"A": "", "B": "x=y", "C": " a 'b' "}
+    assert environment_values.parse_assignments(given) == {"A": "", "B": "x=y", "C": " a 'b' "}
 
 
 def test_a_bare_name_takes_the_value_of_the_host() -> None:
     """`--env NAME` hands on what is set here."""
-    assert environment.parse_assignments(["TOKEN"]) == {"TOKEN": "of the host"}
+    assert environment_values.parse_assignments(["TOKEN"]) == {"TOKEN": "of the host"}
 
 
 def test_assignments_say_all_problems_and_no_value() -> None:
     """Every wrong word is named, and what stands after an equals sign is not shown."""
     with pytest.raises(InvalidInput) as caught:
-        environment.parse_assignments(["ABSENT", "1X=hidden", "=hidden", "OK=1", ""])
+        environment_values.parse_assignments(["ABSENT", "1X=hidden", "=hidden", "OK=1", ""])
     assert len(caught.value.problems) == 4
     assert "'ABSENT'" in caught.value.message
     assert "'1X'" in caught.value.message
@@ -41,7 +41,7 @@ def test_an_env_file_knows_comments_exports_and_quotes(tmp_path: Path) -> None:
     """What people write into such files is read as they mean it."""
     path = tmp_path / "secrets.env"
     path.write_text('# a\n\nexport A = one \nB=\'two # 2\'\nC="\nD="three"\nexported=1\n', "utf-8")
-    found = environment.read_env_file(path)
+    found = environment_values.read_env_file(path)
     assert found == {"A": "one", "B": "two # 2", "C": '"', "D": "three", "exported": "1"}
 
 
@@ -50,7 +50,7 @@ def test_an_env_file_names_its_bad_lines(tmp_path: Path) -> None:
     path = tmp_path / "secrets.env"
     path.write_text("A=1\nhidden\nB C=hidden\n", "utf-8")
     with pytest.raises(InvalidInput) as caught:
-        environment.read_env_file(path)
+        environment_values.read_env_file(path)
     assert [problem.line for problem in caught.value.problems] == [2, 3]
     assert "hidden" not in caught.value.message
 
@@ -62,7 +62,7 @@ def test_an_env_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InvalidInput, match=r"secrets\.env"):
-        environment.read_env_file(path)
+        environment_values.read_env_file(path)
 
 
 def test_env_wins_over_files_and_files_over_the_host(tmp_path: Path) -> None:
@@ -70,11 +70,11 @@ def test_env_wins_over_files_and_files_over_the_host(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("A=first\nB=first\nTOKEN=first\n", "utf-8")
     second.write_text("A=second\nB=second\n", "utf-8")
-    found = environment.gather(["A=given"], [first, second])
+    found = environment_values.gather(["A=given"], [first, second])
     assert (found["A"], found["B"], found["TOKEN"]) == ("given", "second", "first")
-    assert environment.gather([], [])["TOKEN"] == "of the host"
+    assert environment_values.gather([], [])["TOKEN"] == "of the host"
 
 
 def test_missing_names_are_sorted() -> None:
     """What is needed and has no value, in a stable order; an empty value is a value."""
-    assert environment.missing(["C", "B", "A"], {"B": ""}) == ["A", "C"]
+    assert environment_values.missing(["C", "B", "A"], {"B": ""}) == ["A", "C"]

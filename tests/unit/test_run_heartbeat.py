@@ -9,13 +9,13 @@ import ledger_kit as kit
 import pytest
 
 from labledger.errors import LeaseLost
-from labledger.ledger.model import LeaseInfo
+from labledger.ledger.database.model import LeaseInfo
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.runner import ownership
-from labledger.runner.executors import LocalExecutor
-from labledger.runner.lease import this_process
-from labledger.runner.ownership import Heartbeat
+from labledger.run_control.process_identity import this_process
+from labledger.runner import lease_owner
+from labledger.runner.lease_owner import Heartbeat
+from labledger.runner.trial_executor import LocalExecutor
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def told() -> list[JsonObject]:
 
 @pytest.fixture(autouse=True)
 def _every_call_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "HEARTBEATS", 1e12)
+    monkeypatch.setattr(lease_owner, "HEARTBEATS", 1e12)
 
 
 def test_trials_may_start_as_long_as_the_lease_lasts(

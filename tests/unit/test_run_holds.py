@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from labledger.records import SlotStatus
-from labledger.runner import holds
-from labledger.runner.error_rate import ErrorRate
-from labledger.runner.holds import REFUSALS, DispatchPause, DispatchPauses
+from labledger.run_control import dispatch_pauses
+from labledger.run_control.dispatch_pauses import REFUSALS, DispatchPause, DispatchPauses
+from labledger.run_control.error_rate import ErrorRate
 
 NEVER = 3600.0
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holds, "_FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(holds, "_LONGEST_PAUSE_S", 0.004)
+    monkeypatch.setattr(dispatch_pauses, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(dispatch_pauses, "_LONGEST_PAUSE_S", 0.004)
 
 
 def until(ask: Callable[[], Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labledger.errors import InvalidInput
-from labledger.runner.launch import _require_run_id, new_run_id
+from labledger.runner.start_and_resume import _require_run_id, new_run_id
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labledger.runner.lab import LabFolder
+from labledger.storage.lab_folder import LabFolder
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from labledger.ledger.model import LeaseInfo, Owner
-from labledger.runner import lease
+from labledger.ledger.database.model import LeaseInfo, Owner
+from labledger.run_control import process_identity
 
 
 def held_by(owner: Owner) -> LeaseInfo:
@@ -25,15 +25,15 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def owner_of(process: subprocess.Popen[bytes]) -> Owner:
-    token = lease._token(process.pid)
+    token = process_identity._token(process.pid)
     assert token is not None
-    return replace(lease.this_process(), pid=process.pid, process_token=token)
+    return replace(process_identity.this_process(), pid=process.pid, process_token=token)
 
 
 def test_this_process_lives() -> None:
     """A coordinator never takes itself for dead, and its identity is stable."""
-    assert lease.this_process() == lease.this_process()
-    assert not lease.holder_is_dead(held_by(lease.this_process()))
+    assert process_identity.this_process() == process_identity.this_process()
+    assert not process_identity.holder_is_dead(held_by(process_identity.this_process()))
 
 
 def test_a_killed_process_is_dead_even_before_it_is_reaped(
@@ -41,41 +41,41 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(
 ) -> None:
     """A zombie holds no run, nor does a process that is gone."""
     owner = owner_of(other)
-    assert not lease.holder_is_dead(held_by(owner))
+    assert not process_identity.holder_is_dead(held_by(owner))
     other.send_signal(signal.SIGKILL)
-    while lease._token(other.pid) is not None:
+    while process_identity._token(other.pid) is not None:
         pass
-    assert lease.holder_is_dead(held_by(owner))
+    assert process_identity.holder_is_dead(held_by(owner))
     other.wait()
-    assert lease.holder_is_dead(held_by(owner))
+    assert process_identity.holder_is_dead(held_by(owner))
 
 
 def test_a_suspended_process_lives(other: subprocess.Popen[bytes]) -> None:
     """A process that was stopped may go on, so its lease must expire first."""
     owner = owner_of(other)
     other.send_signal(signal.SIGSTOP)
-    assert not lease.holder_is_dead(held_by(owner))
+    assert not process_identity.holder_is_dead(held_by(owner))
 
 
 def test_another_process_of_the_same_id_is_not_the_holder(
     other: subprocess.Popen[bytes],
 ) -> None:
     """A process id that was given away again does not keep a dead holder alive."""
-    assert lease.holder_is_dead(held_by(replace(owner_of(other), process_token="1")))
+    assert process_identity.holder_is_dead(held_by(replace(owner_of(other), process_token="1")))
 
 
 def test_nothing_is_known_of_other_machines() -> None:
     """Another host, another boot or namespace, or a holder without a token is never called dead."""
-    me = lease.this_process()
+    me = process_identity.this_process()
     gone = replace(me, pid=2**22 + 1, process_token="1")
-    assert lease.holder_is_dead(held_by(gone))
+    assert process_identity.holder_is_dead(held_by(gone))
     for elsewhere in (replace(gone, host=gone.host + "x"), replace(gone, process_token="")):
-        assert not lease.holder_is_dead(held_by(elsewhere))
+        assert not process_identity.holder_is_dead(held_by(elsewhere))
 
 
 def test_the_host_tells_boots_and_namespaces_apart() -> None:
     """After a reboot, or in another container of the same name, process ids mean other things."""
-    name, boot, namespace = lease.this_process().host.split(" ")
-    assert name == lease.this_process().machine
+    name, boot, namespace = process_identity.this_process().host.split(" ")
+    assert name == process_identity.this_process().machine
     assert len(boot) == 36
     assert namespace.startswith("pid:[")

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 import yaml
 
-from labledger import references, resources, schema
+from labledger import resources
 from labledger.errors import InvalidInput
-from labledger.experiment.authoring import load_experiment
+from labledger.experiment import name_references
+from labledger.experiment.authored import load_experiment
 from labledger.experiment.resolve import resolve
-from labledger.experiment.scaffold import PROFILES, experiment_id, scaffold
+from labledger.experiment.templates import PROFILES, experiment_id, scaffold
+from labledger.records import json_schemas
 
 REPAIRS = ["clamp", "count-vowels", "leap-year", "find-sorted", "overlap"]
 
@@ -72,7 +74,7 @@ class Scaffolded:
 
     def _command(self, phase: dict[str, Any], bindings: dict[str, Any]) -> list[str]:
         known = {name: str(value) for name, value in bindings.items()}
-        words = [references.expand(word, known) for word in phase["command"]]
+        words = [name_references.expand(word, known) for word in phase["command"]]
         staged = [str(self.directory / w) if w in phase["files"] else w for w in words]
         return [sys.executable, *staged[1:]]
 
@@ -162,7 +164,7 @@ def test_agent_eval_comes_out_as_promised(
     """Each trial of agent-eval, run by real processes, has the outcome that its comments tell."""
     trial = agent_eval.trial(tmp_path / "trial", variant_id, task_id)
 
-    schema.check(trial.read("result.json"), "agent_result_v1")
+    json_schemas.check(trial.read("result.json"), "agent_result_v1")
     lines = (trial.folder / "events.jsonl").read_text("utf-8").splitlines()
     events = [json.loads(line) for line in lines]
     assert events
@@ -178,7 +180,7 @@ def test_agent_eval_comes_out_as_promised(
         if name == "score":
             row["evaluator"] = agent_eval.experiment["benchmark"]["evaluator"]
         version = f"benchmark_{name}_record_v1"
-        schema.check(stamped(row, version), version)
+        json_schemas.check(stamped(row, version), version)
 
 
 def test_the_broken_task_can_be_mended(agent_eval: Scaffolded, tmp_path: Path) -> None:

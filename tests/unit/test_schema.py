@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from trial_kit import BENCHMARK, PREDICTION, SCORE
 
-from labledger import resources, schema
+from labledger import resources
 from labledger.errors import SchemaInvalid
+from labledger.records import json_schemas
 
 STAMPED: dict[str, Any] = {
     "schedule_idx": 0,
@@ -48,7 +49,7 @@ for _name, _record in VALID.items():
 @pytest.mark.parametrize("path", sorted(resources.schemas().iterdir()), ids=lambda path: path.stem)
 def test_schemas_are_closed(path: Any) -> None:
     """Every schema is of 2020-12, named as its file, and refuses fields that it does not know."""
-    loaded = schema.load(path.stem)
+    loaded = json_schemas.load(path.stem)
     assert loaded["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert loaded["$id"] == f"urn:labledger:{path.stem}"
     assert loaded["type"] == "object"
@@ -59,11 +60,11 @@ def test_schemas_are_closed(path: Any) -> None:
 def test_valid_records(name: str) -> None:
     """A record as the contract has it fits, and each of its required fields is needed."""
     record = VALID[name]
-    schema.check(record, name)
-    for key in schema.load(name)["required"]:
+    json_schemas.check(record, name)
+    for key in json_schemas.load(name)["required"]:
         rest = {k: v for k, v in record.items() if k != key}
         with pytest.raises(SchemaInvalid, match=f"'{key}' is missing"):
-            schema.check(rest, name)
+            json_schemas.check(rest, name)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +88,7 @@ def test_valid_records(name: str) -> None:
 def test_what_is_said_of_a_score(change: dict[str, Any], pointer: str, words: str) -> None:
     """The message names the field, what was found and what was expected."""
     with pytest.raises(SchemaInvalid) as caught:
-        schema.check(VALID["benchmark_score_record_v1"] | change, "benchmark_score_record_v1")
+        json_schemas.check(VALID["benchmark_score_record_v1"] | change, "benchmark_score_record_v1")
     assert words in caught.value.message
     assert caught.value.pointer == pointer
 
@@ -98,13 +99,13 @@ def test_names_of_artifacts() -> None:
     for wrong in (REFERENCE[:-1], f"{REFERENCE}0", f"{REFERENCE}\n", REFERENCE.upper(), 1):
         record["evidence"]["trial_input"] = wrong
         with pytest.raises(SchemaInvalid, match="trial_input"):
-            schema.check(record, "evidence_record_v1")
+            json_schemas.check(record, "evidence_record_v1")
 
 
 def explained(record: object, name: str) -> str | None:
     """What is said of a record; the empty text of a valid one."""
     try:
-        schema.check(record, name)
+        json_schemas.check(record, name)
     except SchemaInvalid as error:
         return error.message or None
     return ""
@@ -135,21 +136,21 @@ def test_any_record_is_valid_or_explained(name: str) -> None:
 def test_paths_as_people_and_machines_write_them() -> None:
     """A path has a dotted form and a JSON pointer."""
     path = ("runtime", "agent", "command", 0, "a/b~c")
-    assert schema.dotted(path) == "runtime.agent.command[0].a/b~c"
-    assert schema.pointer(path) == "/runtime/agent/command/0/a~1b~0c"
-    assert (schema.dotted(()), schema.pointer(())) == ("", "")
+    assert json_schemas.dotted(path) == "runtime.agent.command[0].a/b~c"
+    assert json_schemas.pointer(path) == "/runtime/agent/command/0/a~1b~0c"
+    assert (json_schemas.dotted(()), json_schemas.pointer(())) == ("", "")
 
 
 def test_a_million_problems() -> None:
     """Of a record with more problems than anyone reads the first are told, in little memory."""
     result = {"outcome": "success", "artifacts": [1] * 100_000}
-    found = list(schema.problems(result, "agent_result_v1"))
-    assert len(found) == schema._MAX_PROBLEMS
+    found = list(json_schemas.problems(result, "agent_result_v1"))
+    assert len(found) == json_schemas._MAX_PROBLEMS
     assert found[0] == (("artifacts", 0), "found 1; expected a mapping")
 
 
 def test_a_key_as_long_as_a_file() -> None:
     """A message about an unknown key quotes its beginning."""
     with pytest.raises(SchemaInvalid, match="unknown key 'kkk") as caught:
-        schema.check({"outcome": "success", "k" * (1 << 20): 1}, "agent_result_v1")
+        json_schemas.check({"outcome": "success", "k" * (1 << 20): 1}, "agent_result_v1")
     assert len(str(caught.value)) < 500

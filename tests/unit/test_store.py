@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from labledger.canonical import sha256_hex
-from labledger.store import ArtifactStore, write_atomically
+from labledger.records.canonical_json import sha256_hex
+from labledger.storage.artifact_store import ArtifactStore, write_atomically
 
 
 @pytest.fixture

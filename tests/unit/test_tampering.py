@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.trial.tampering import MAX_PATHS, is_autoloaded_file, suspicious
+from labledger.trial.evidence.tampering import MAX_PATHS, is_autoloaded_file, suspicious
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_what_is_suspicious(changed: list[str], suspected: list[str]) -> None:
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much has changed, a hundred short paths are kept and all are counted."""
-    monkeypatch.setattr("labledger.trial.tampering._MAX_HELD", 150)
+    monkeypatch.setattr("labledger.trial.evidence.tampering._MAX_HELD", 150)
     found, total = suspicious(f"/opt/{'x' * 1000}{n}" for n in range(400))
     assert len(found) == MAX_PATHS
     assert max(map(len, found)) == 512

@@ -13,9 +13,9 @@ import pytest
 from experiments import command_env, command_line
 from terminal_kit import HOSTILE, Case, Shown, show
 
-from labledger.ledger.objects import VIEWS
-from labledger.reading import open_ledger
-from labledger.terminal_text import escape_json, escape_line, escape_lines
+from labledger.api.ledger import open_ledger
+from labledger.ledger.database.views_and_triggers import VIEWS
+from labledger.text.terminal_text import escape_json, escape_line, escape_lines
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
 

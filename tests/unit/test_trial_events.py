@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from labledger import canonical
-from labledger.records import Event, EventFile
-from labledger.trial import events
-from labledger.trial.redact import Redactor
+from labledger.records import Event, EventFile, canonical_json
+from labledger.trial.evidence import events
+from labledger.trial.evidence.redaction import Redactor
 
 NOWHERE = EventFile(Path("/nonexistent"), "events.jsonl", 0)
 
@@ -60,15 +59,15 @@ def test_values_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_events_are_held_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events beyond what is held in memory are the same ones, in a file that can be read again."""
     lines = [{"type": "t", "n": n, "text": "é\u2028\n\x85 hush-hush"} for n in range(50)]
-    content = b"".join(canonical.dump_bytes(line) + b"\nno event\n" for line in lines)
+    content = b"".join(canonical_json.dump_bytes(line) + b"\nno event\n" for line in lines)
     held, dropped = read_events(content, redactor=Redactor({"KEY": "hush-hush"}))
     assert isinstance(held, tuple)
     monkeypatch.setattr(events, "HELD_BYTES", 1000)
     place = EventFile(tmp_path, "run/000007-1.jsonl", 0)
     spooled, dropped_then = read_events(content, place, Redactor({"KEY": "hush-hush"}))
     assert isinstance(spooled, EventFile)
-    assert spooled.sha256 == canonical.sha256_hex(spooled.path.read_bytes())
+    assert spooled.sha256 == canonical_json.sha256_hex(spooled.path.read_bytes())
     assert (tuple(spooled), len(spooled), dropped_then) == (held, 50, dropped)
     assert tuple(spooled) == held, "it could be read once only"
-    assert list(spooled.bodies()) == [canonical.dumps(event.body) for event in held]
+    assert list(spooled.bodies()) == [canonical_json.dumps(event.body) for event in held]
     assert b"hush-hush" not in spooled.path.read_bytes()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from labledger.trial.gate import StartLimiter, StartRefused, WaitAbandoned
+from labledger.trial.life.start_limiter import StartLimiter, StartRefused, WaitAbandoned
 
 PAST = 1.0
 

@@ -13,7 +13,6 @@ import pytest
 from trial_kit import BENCHMARK, RUNTIME, Trials
 
 from labledger import resources
-from labledger.canonical import sha256_hex
 from labledger.records import (
     Artifact,
     Event,
@@ -26,10 +25,12 @@ from labledger.records import (
     TrialResult,
     slot_commit_id,
 )
-from labledger.store import ArtifactStore
-from labledger.trial import contract, inputs
+from labledger.records.canonical_json import sha256_hex
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.trial import contract
 from labledger.trial.contract import ExitStatus, Sealing, TrialPlan
-from labledger.trial.isolation import container_config
+from labledger.trial.life import inputs
+from labledger.trial.life.container_config import container_config
 
 
 @pytest.fixture

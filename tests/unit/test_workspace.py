@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from labledger.canonical import sha256_hex
-from labledger.trial import workspace
-from labledger.trial.seeds import InlineSeed
-from labledger.trial.workspace import Entry, list_folder, list_seed
+from labledger.records.canonical_json import sha256_hex
+from labledger.workspace import listing as workspace
+from labledger.workspace.listing import Entry, list_folder, list_seed
+from labledger.workspace.seed import InlineSeed
 
 
 def test_a_seeded_folder_is_its_seed(tmp_path: Path) -> None:

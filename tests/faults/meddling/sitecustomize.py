@@ -68,7 +68,7 @@ def renamed(_source: Any, target: Any) -> list[object]:
 
 def watch_commits() -> None:
     """Write down, before each COMMIT, which artifacts lie in files by the word of the ledger."""
-    from labledger.ledger.connection import Connection
+    from labledger.ledger.database.connection import Connection
 
     commit = Connection.commit
 
@@ -106,9 +106,9 @@ if CLOCK is not None:
     clock.datetime = WrongClock
     time.time = lambda: right_time() + wrong_by()
 if HEARTBEAT is not None:
-    from labledger.runner import lease
+    from labledger.run_control import process_identity
 
-    lease.HEARTBEAT_S = float(HEARTBEAT)
+    process_identity.HEARTBEAT_S = float(HEARTBEAT)
 if JOURNAL is not None:
     write_down("fsync", synced)
     write_down("replace", renamed)

@@ -1,0 +1,172 @@
+"""`labledger compare`: variants or runs against each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from labledger.cli.options import arguments, shell_completion
+from labledger.errors import Exit, InvalidInput, Problem
+
+if TYPE_CHECKING:
+    from labledger.compare.comparison_document import Comparison
+    from labledger.compare.options import CompareOptions, Errors
+
+FORMATS = ("table", "json", "markdown")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(compare)
+
+
+def compare(
+    sides: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SIDES",
+            help="RUN: its baseline against every treatment. RUN B: its baseline against its "
+            "variant B. RUN A B: two of its variants. Or two "
+            "sides, each RUN or RUN:VARIANT. Of a run that was graded again, RUN.g1 is its first "
+            "grading, RUN.g2 the second; RUN is what counts.",
+            show_default=False,
+            autocompletion=shell_completion.run_ids,
+        ),
+    ],
+    metric: Annotated[
+        str, typer.Option(help="pass_rate, the primary metric's name, or a metric's id.")
+    ] = "pass_rate",
+    lower_is_better: Annotated[
+        bool | None,
+        typer.Option(
+            "--lower-is-better/--higher-is-better", help="Which values of --metric are better."
+        ),
+    ] = None,
+    estimand: Annotated[
+        str,
+        typer.Option(
+            help="tasks: tasks like these, of which those compared are a sample; suite: these very "
+            "tasks, whose replications are the sample."
+        ),
+    ] = "tasks",
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELD",
+            help="The field of a task's row by which tasks belong together, such as task.repo; "
+            "without it the experiment's dataset.cluster.",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="Of all intervals of differences together, and of decisions.")
+    ] = 0.95,
+    errors: Annotated[
+        str,
+        typer.Option(
+            help="as-failures: an agent that crashed did not pass; left-out: only graded trials "
+            "count; all-as-failures: whatever ran and did not pass is a failure."
+        ),
+    ] = "as-failures",
+    pass_at: Annotated[
+        str, typer.Option(metavar="K,…", help="The k of pass@k and pass^k, such as 1,5.")
+    ] = "",
+    fail_if_worse: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Exit 1 where B is shown to be worse by more than X: the whole interval is "
+            "beyond it.",
+        ),
+    ] = None,
+    require_not_worse: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Exit 1 unless B is shown to be worse by less than X, or not at all: the whole "
+            "interval is on this side of it.",
+        ),
+    ] = None,
+    format: Annotated[str, typer.Option(help="table, json or markdown.")] = "table",  # noqa: A002
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a JUnit report, a test a task.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(hidden=True, help="Without effect: nothing is drawn at random.")
+    ] = 0,
+    lab_dir: arguments.LabDir = None,
+) -> None:
+    """Compare variants or runs on the same tasks.
+
+    Prints intervals that take account of tasks, replications and clusters, what was left out and
+    why, and the smallest difference that so many tasks could have shown. Differences are B minus A.
+    """
+    from labledger.api.ledger import open_ledger
+    from labledger.cli.output.console import say
+    from labledger.compare.options import CompareOptions, Estimand
+
+    if format not in FORMATS:
+        _refuse("--format", f"found {format!r}; expected one of {', '.join(FORMATS)}")
+    options = CompareOptions(
+        metric=metric,
+        lower_is_better=lower_is_better,
+        confidence=confidence,
+        estimand=Estimand.named(estimand),
+        cluster=cluster,
+        errors=_errors(errors),
+        pass_at=_numbers(pass_at),
+        fail_if_worse=fail_if_worse,
+        require_not_worse=require_not_worse,
+        seed=seed,
+    )
+    if junit is not None and not options.has_direction:
+        # Or half of the tasks would be failures only for having moved.
+        hint = "add --lower-is-better or --higher-is-better"
+        _refuse("--junit", f"which values of {metric} are worse is not known", hint)
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        found = ledger.compare(*sides, options=options)
+    _print(found, format, options)
+    if junit is not None:
+        from labledger.cli.output.comparison_junit import write_junit
+
+        write_junit(found, junit)
+        say(f"wrote {junit}")
+    missed = [gate for gate in found.gates if not gate.passed]
+    for gate in missed:
+        say(f"gate missed: {gate.option} {gate.limit:g}: {gate.text}")
+    if missed:
+        raise typer.Exit(int(Exit.GATE_MISSED))
+
+
+def _print(found: Comparison, form: str, options: CompareOptions) -> None:
+    from labledger.cli.output.comparison_table import print_comparison, print_markdown
+    from labledger.cli.output.console import out_json
+
+    if form == "json":
+        out_json(found.as_json())
+    elif form == "markdown":
+        print_markdown(found, options)
+    else:
+        print_comparison(found, options)
+
+
+def _errors(word: str) -> Errors:
+    from labledger.compare.options import Errors
+
+    known = [errors.value for errors in Errors]
+    if word not in known:
+        _refuse("--errors", f"found {word!r}; expected one of {', '.join(known)}")
+    return Errors(word)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Such as ``1,5``, in order, each once."""
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if not all(word.isdecimal() for word in words):
+        _refuse("--pass-at", f"found {text!r}; expected whole numbers such as 1,5")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _refuse(option: str, message: str, hint: str | None = None) -> NoReturn:
+    problem = Problem(option, message, hint=hint)
+    raise InvalidInput("the options of the comparison", [problem])

@@ -1,0 +1,5 @@
+"""Options that several commands share, and how they are parsed and completed.
+
+In: words of the command line. Out: typed options of the library.
+May not import `cli.commands`.
+"""

@@ -1,0 +1,68 @@
+"""`--fail-under`: the pass rates that a run must reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from labledger.errors import InvalidInput, Problem
+from labledger.records.pass_rate import PassCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from labledger.records import JsonObject
+
+
+class Gate(NamedTuple):
+    variant_id: str | None
+    """None for every variant."""
+    rate: float
+
+
+def parse_gates(words: list[str]) -> list[Gate]:
+    """`RATE` or `VARIANT=RATE` words. Raises `InvalidInput`."""
+    gates, problems = [], []
+    for word in words:
+        variant, _, rate = word.rpartition("=")
+        try:
+            gate = Gate(variant or None, float(rate))
+        except ValueError:
+            gate = Gate(None, -1)
+        if 0 <= gate.rate <= 1:
+            gates.append(gate)
+        else:
+            message = f"found {word!r}; expected a rate from 0 to 1, or VARIANT=RATE"
+            problems.append(Problem("--fail-under", message))
+    if problems:
+        raise InvalidInput("the gates given", problems)
+    return gates
+
+
+def require_known(gates: list[Gate], variants: Sequence[str]) -> None:
+    """Raise `InvalidInput` for a gate on a variant that the run does not have."""
+    expected = " or ".join(variants)
+    problems = [
+        Problem("--fail-under", f"found variant {gate.variant_id!r}; expected {expected}")
+        for gate in gates
+        if gate.variant_id is not None and gate.variant_id not in variants
+    ]
+    if problems:
+        raise InvalidInput("the gates given", problems)
+
+
+def missed(gates: list[Gate], summary: JsonObject) -> list[str]:
+    """Return a sentence for each gate that was missed, by the pass rates of the summary's `ext`.
+
+    A variant of which nothing counts has no pass rate, and misses every gate.
+    """
+    variants = {variant["variant_id"]: variant for variant in summary["ext"]["variants"]}
+    misses = []
+    for gate in gates:
+        for name in [gate.variant_id] if gate.variant_id else variants:
+            passes = PassCounts(variants[name]["passed"], variants[name]["not_passed"])
+            if passes.rate is None:
+                misses.append(f"{name} has no pass rate: none of its slots counts")
+            elif passes.rate < gate.rate:
+                share = f"{passes.passed} of {passes.counted} slots that count ({passes.rate:.1%})"
+                misses.append(f"{name} passed {share}, which is under {gate.rate:.1%}")
+    return misses

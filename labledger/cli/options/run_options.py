@@ -1,0 +1,168 @@
+"""The options that `run`, `resume` and `regrade` share, and what they do around a run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+
+import typer
+
+from labledger.cli.options import arguments
+from labledger.cli.output.console import say
+
+if TYPE_CHECKING:
+    from labledger.cli.output.run_display import JsonWatcher, LiveWatcher
+    from labledger.runner.options import RunOptions, RunOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """The options of every command that runs trials, as they were typed."""
+
+    max_concurrency: Annotated[
+        int | None,
+        typer.Option("--max-concurrency", "-n", min=1, help="How many trials run at once."),
+    ] = None
+    env: arguments.Env = None
+    env_file: arguments.EnvFile = None
+    lab_dir: arguments.LabDir = None
+    json: Annotated[bool, typer.Option("--json", help="One event a line on stdout, as JSON.")] = (
+        False
+    )
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only warnings, errors and the result.")
+    ] = False
+    fail_under: arguments.FailUnder = None
+    patience: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Seconds that the Docker engine may be gone, or a disk full, "
+            "before the run stops.",
+        ),
+    ] = 600.0
+    min_free: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="What must be free for another trial to begin, such as 2g; 512m where not given.",
+        ),
+    ] = None
+    max_error_rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Stop where a larger share of slots ends as setup, grade or infra error.",
+        ),
+    ] = None
+    budget_usd: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USD|none",
+            help="Stop dispatching when trials have cost this much (metric cost_usd). The run "
+            "stores its budget, so that resume has it too; none removes it.",
+        ),
+    ] = None
+    budget_tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKENS|none",
+            help="The same for tokens (metrics tokens_in and tokens_out).",
+        ),
+    ] = None
+    keep: Annotated[
+        Literal["none", "failed", "all"],
+        typer.Option(
+            help="Trial folders that stay, in the run folder's `kept`; secrets in them stay, too.",
+        ),
+    ] = "none"
+    lease_ttl: Annotated[
+        float,
+        typer.Option(min=1, help="Seconds that the run stays this process's without a heartbeat."),
+    ] = 30.0
+
+    def options(self, **own: Any) -> RunOptions:
+        """What the run is told, with the command's own options. Raises `InvalidInput`."""
+        from labledger.run_control.disk_space import MIN_FREE_BYTES
+        from labledger.run_control.trial_folder_retention import FolderRetention
+        from labledger.runner.options import RunOptions
+
+        return RunOptions(
+            lab_dir=self.lab_dir,
+            max_concurrency=self.max_concurrency,
+            env=tuple(self.env or ()),
+            env_files=tuple(self.env_file or ()),
+            patience_s=self.patience,
+            min_free_bytes=arguments.size("--min-free", self.min_free, MIN_FREE_BYTES),
+            max_error_rate=self.max_error_rate,
+            budget_usd=arguments.limit("--budget-usd", self.budget_usd),
+            budget_tokens=arguments.limit("--budget-tokens", self.budget_tokens),
+            keep=FolderRetention(self.keep),
+            lease_ttl_s=self.lease_ttl,
+            **own,
+        )
+
+    def watch(
+        self,
+        options: RunOptions,
+        work: Callable[[RunOptions], RunOutcome],
+        variants: Callable[[], Sequence[str]],
+    ) -> None:
+        """Do the work under a display, print its outcome, and leave with its exit code."""
+        from labledger.cli.options.pass_rate_gates import missed, parse_gates, require_known
+        from labledger.cli.output.run_display import watcher
+        from labledger.cli.output.run_outcome import print_next, print_outcome
+
+        gates = parse_gates(self.fail_under or [])
+        if any(gate.variant_id is not None for gate in gates):
+            require_known(gates, variants())
+        watching: JsonWatcher | LiveWatcher = watcher(as_json=self.json, quiet=self.quiet)
+        with watching:
+            outcome = work(options.with_listener(watching))
+        misses = missed(gates, outcome.summary)
+        if not self.json:
+            print_outcome(outcome)
+        if not (self.json or self.quiet):
+            print_next(outcome, self.lab_dir)
+        for miss in misses:
+            say(f"gate missed: {miss}")
+        code = int(outcome.exit_code)
+        raise typer.Exit(code or (1 if misses else 0))
+
+
+def runs_trials(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer takes it: in the place of its `Running`, that one's options."""
+    return _spread(command, {field.name for field in fields(Running)})
+
+
+def judges_trials(command: Callable[..., None]) -> Callable[..., None]:
+    """As `runs_trials`, for a command that pays no agent: without the budgets."""
+    return _spread(command, {f.name for f in fields(Running) if not f.name.startswith("budget_")})
+
+
+def _spread(command: Callable[..., None], names: set[str]) -> Callable[..., None]:
+    own = inspect.signature(command, eval_str=True).parameters.values()
+    hints = get_type_hints(Running, include_extras=True)
+    shared = {
+        field.name: inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(Running)
+        if field.name in names
+    }
+
+    def spread(**given: Any) -> None:
+        command(running=Running(**{name: given.pop(name) for name in shared}), **given)
+
+    kept = (
+        param.replace(kind=param.KEYWORD_ONLY) for param in own if param.annotation is not Running
+    )
+    spread.__signature__ = inspect.Signature([*kept, *shared.values()])  # type: ignore[attr-defined]
+    spread.__name__, spread.__doc__ = command.__name__, command.__doc__
+    return spread

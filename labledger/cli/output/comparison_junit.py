@@ -1,0 +1,83 @@
+"""A comparison as a JUnit report: a suite a comparison, a test case a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from labledger.errors import LabLedgerError
+
+if TYPE_CHECKING:
+    from labledger.compare.comparison_document import Compared, Comparison, TaskRow
+
+_UNPAIRED = (
+    "not_scheduled",
+    "not_committed",
+    "task_changed",
+    "cancelled",
+    "skipped_pruned",
+    "no_value",
+)
+"""Why there is no pair, whatever came of the trials."""
+
+_GATES = "gates"
+
+
+def write_junit(found: Comparison, path: Path) -> None:
+    """Write the report. Raises `LabLedgerError`.
+
+    A task on which B is worse is a failure; one of which a side lost all trials to an error of the
+    laboratory (or, left out, of the agent) is an error, and one that could not be paired is
+    skipped. Each gate is a test case too.
+    """
+    root = ET.Element("testsuites", name="labledger compare")
+    for compared in found.comparisons:
+        suite = ET.SubElement(
+            root, "testsuite", name=f"{compared.b.side} against {compared.a.side}"
+        )
+        for row in compared.by_task:
+            _test_case(suite, compared, row, bool(found.lower_is_better))
+        _add_totals(suite)
+    if found.gates:
+        suite = ET.SubElement(root, "testsuite", name=_GATES)
+        for gate in found.gates:
+            name = f"{gate.option} {gate.limit:g} {gate.b}"
+            case = ET.SubElement(suite, "testcase", classname=_GATES, name=name)
+            if not gate.passed:
+                ET.SubElement(case, "failure", message=gate.text)
+        _add_totals(suite)
+    _add_totals(root)
+    ET.indent(root)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
+    except OSError as error:
+        raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
+
+
+def _test_case(suite: ET.Element, compared: Compared, row: TaskRow, lower_is_better: bool) -> None:
+    case = ET.SubElement(suite, "testcase", classname=str(compared.b.side), name=row.task_id)
+    reasons = "; ".join(row.left_out)
+    if row.a is None or row.b is None:
+        unpaired = all(_is_unpaired(reason) for reason in row.left_out)
+        ET.SubElement(case, "skipped" if unpaired else "error", message=reasons)
+    elif row.a != row.b and (row.b > row.a) is lower_is_better:
+        a, b = compared.labels
+        message = f"{a} {row.a:.6g}, {b} {row.b:.6g}, of the trials that count"
+        ET.SubElement(case, "failure", message=message)
+    if row.pairs and reasons:
+        ET.SubElement(case, "system-out").text = f"left out: {reasons}"
+
+
+def _is_unpaired(reason: str) -> bool:
+    _, _, words = reason.partition(": ")
+    return any(word in _UNPAIRED for word in words.split(", "))
+
+
+def _add_totals(element: ET.Element) -> None:
+    cases = list(element.iter("testcase"))
+    totals = {"tests": len(cases)}
+    for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        totals[attribute] = sum(case.find(tag) is not None for case in cases)
+    element.attrib.update({key: str(value) for key, value in totals.items()})

@@ -1,0 +1,189 @@
+"""Watching a run: a live display on a terminal, plain lines elsewhere, JSON lines on request."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from labledger.cli.output.console import console, say, tell_json
+from labledger.cli.output.event_messages import notable_line
+from labledger.cli.output.run_progress import VERDICT_COLUMNS, RunView, spent_texts
+from labledger.text.terminal_text import escape_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+    from labledger.records import JsonObject
+
+_LINE_EVERY_S = 2.0
+
+
+class JsonWatcher:
+    """One event a line on stdout."""
+
+    def __enter__(self) -> JsonWatcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def __call__(self, event: JsonObject) -> None:
+        if event["event"] != "tick":
+            tell_json(event)
+
+
+class QuietWatcher(JsonWatcher):
+    """Says nothing but warnings."""
+
+    def __call__(self, event: JsonObject) -> None:
+        if event["event"] in {"warning", "dispatch_paused", "run_wanted"}:
+            say(notable_line(event) or "")
+
+
+class PlainWatcher(JsonWatcher):
+    """Lines for a log file: where the run stands every few seconds, and what went wrong."""
+
+    def __init__(self) -> None:
+        self._view = RunView()
+        self._last = 0.0
+
+    def __call__(self, event: JsonObject) -> None:
+        self._view.take(event)
+        if (line := notable_line(event)) is not None:
+            say(line)
+        elif event["event"] in {"slot_committed", "tick"} and self._is_due(event):
+            say(self._view.line())
+
+    def _is_due(self, event: JsonObject) -> bool:
+        if event["event"] == "slot_committed" and self._view.committed == self._view.total:
+            self._last = time.monotonic()
+            return True
+        return self._is_time()
+
+    def _is_time(self) -> bool:
+        now = time.monotonic()
+        pause = _LINE_EVERY_S if self._view.elapsed_s < 60 else 15 * _LINE_EVERY_S
+        if now - self._last < pause:
+            return False
+        self._last = now
+        return True
+
+
+class LiveWatcher:
+    """A display that stays at the foot of the terminal."""
+
+    def __init__(self) -> None:
+        self._view = RunView()
+        self._live: Live | None = None
+
+    def __enter__(self) -> LiveWatcher:
+        from rich.live import Live
+
+        self._live = Live(
+            console=console(stderr=True),
+            get_renderable=self._draw,
+            refresh_per_second=5,
+            transient=True,
+        )
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: JsonObject) -> None:
+        self._view.take(event)
+        line = notable_line(event)
+        if line is not None and self._live is not None:
+            from rich.text import Text
+
+            # Lines end between words, so that names stay whole.
+            self._live.console.print(Text(escape_line(line)), soft_wrap=False)
+
+    def _draw(self) -> RenderableType:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        view = self._view
+        if not view.total:
+            return _line(view.note or "checking …")
+        bar = Table.grid(expand=True)  # A bar by itself does not end its line.
+        bar.add_row(ProgressBar(total=view.total, completed=view.committed))
+        parts: list[RenderableType] = [
+            Text(escape_line(view.run_id), style="bold", overflow="fold"),
+            bar,
+            _Phrases(view.standing()),
+            _variants(view),
+        ]
+        if texts := spent_texts(view.spent, view.budget):
+            parts.append(_Phrases(texts, "dim"))
+        if cleaning := view.cleaning_text():
+            parts.append(_line(cleaning, "dim"))
+        if view.note:
+            parts.append(Text(escape_line(view.note), style="yellow"))
+        return Group(*parts)
+
+
+class _Phrases:
+    """Phrases beside each other, on as few lines as hold them; no line ends within a phrase."""
+
+    def __init__(self, phrases: Sequence[str], style: str = "") -> None:
+        self._phrases = phrases
+        self._style = style
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Text]:
+        line = ""
+        for phrase in self._phrases:
+            longer = f"{line} · {phrase}" if line else phrase
+            if line and len(longer) > options.max_width:
+                yield _line(line, self._style)
+                longer = phrase
+            line = longer
+        yield _line(line, self._style)
+
+
+def _line(text: str, style: str = "") -> Text:
+    """Text on one line, whatever the width of the terminal."""
+    from rich.text import Text
+
+    return Text(escape_line(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _variants(view: RunView) -> RenderableType:
+    from rich.table import Table
+
+    drawn = Table.grid(padding=(0, 2))
+    names = ("pass rate", *VERDICT_COLUMNS, "left out")
+    drawn.add_row(_line("variant", "dim"), *(_line(name, "dim") for name in names))
+    for name, column in zip(names, drawn.columns[1:], strict=True):
+        column.min_width = len(name)  # Only the names of variants are cut on a narrow terminal.
+        column.justify = "right"
+    for variant in view.variants[:12]:
+        counts = map(str, view.counts(variant))
+        drawn.add_row(_line(variant), _line(view.rate(variant), "bold"), *counts)
+    if len(view.variants) > 12:
+        drawn.add_row(f"and {len(view.variants) - 12} more")
+    return drawn
+
+
+def watcher(*, as_json: bool, quiet: bool) -> JsonWatcher | LiveWatcher:
+    """The way to watch that fits the options and the terminal."""
+    if as_json:
+        return JsonWatcher()
+    if quiet:
+        return QuietWatcher()
+    return LiveWatcher() if sys.stderr.isatty() else PlainWatcher()

@@ -1,0 +1,225 @@
+"""What is printed when a run's coordinator ends, and what to type next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from labledger import clock
+from labledger.cli.output.console import out, percent, say, table
+from labledger.cli.output.next_steps import to_type
+from labledger.cli.output.run_progress import (
+    VERDICT_COLUMNS,
+    VERDICTS,
+    spent_texts,
+    without_verdict,
+)
+from labledger.errors import Exit
+from labledger.ledger.database.model import Spent
+from labledger.ledger.read.spending import OPTIONS, used_up
+from labledger.records import RunStatus, SlotStatus
+from labledger.records.pass_rate import PassCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from labledger.ledger.database.model import Grading, RunInfo, VariantCounts
+    from labledger.records import JsonObject
+    from labledger.runner.options import Regrading, RunOutcome
+
+
+def print_outcome(outcome: RunOutcome) -> None:
+    ext = outcome.summary["ext"]
+    out(f"run {outcome.run_id}: {ext['committed']} of {ext['scheduled']} slots committed")
+    print_summary(outcome.summary)
+    spent = {kind: Spent(**found) for kind, found in ext.get("spent", {}).items()}
+    if texts := spent_texts(spent, outcome.budget):
+        out(" · ".join(texts))
+    if outcome.regrading is not None and outcome.complete:
+        _print_flips(outcome.regrading)
+    if outcome.trouble:
+        say(f"stopped early: {outcome.trouble}")
+    for variant in outcome.unscored_variants:
+        say(
+            f"variant {variant} has no score: nothing was measured of it, so the exit code is "
+            f"{int(Exit.INCOMPLETE)}"
+        )
+
+
+def _print_flips(regrading: Regrading) -> None:
+    """What the new grader sees in another way than the one before."""
+    total = sum(flip.slots for flip in regrading.flips)
+    changed = [flip for flip in regrading.flips if flip.before != flip.after]
+    count = sum(flip.slots for flip in changed)
+    names = f"generation {regrading.generation} against generation {regrading.earlier}"
+    out(f"{names}: {count} of {total} slots changed")
+    for flip in changed:
+        out(f"  {flip.before} → {flip.after}: {flip.slots}")
+
+
+def print_next(outcome: RunOutcome, lab_dir: Path | None) -> None:
+    """What to type next. `lab_dir` is the lab folder that the command line named."""
+    say("next:")
+    for command in _next(outcome):
+        typed, gap, note = command.partition("   (")
+        say(f"  {to_type(typed, lab_dir)}{gap}{note}")
+
+
+def grading_lines(run_id: str, gradings: Sequence[Grading]) -> Iterator[str]:
+    """That a run was graded again, or which run it is that this one grades again."""
+    own = next((grading for grading in gradings if grading.run_id == run_id), None)
+    if own is None:
+        return
+    if own.generation > 1:
+        yield f"{run_id} is grading {own.generation} of {own.root_id}{_standing(own)}"
+    elif len(gradings) > 1:
+        again = ", ".join(f"{each.run_id}{_standing(each)}" for each in gradings[1:])
+        yield f"{run_id} was graded again: {again}"
+
+
+def _standing(grading: Grading) -> str:
+    if grading.counts:
+        return " (counts)"
+    return "" if grading.complete else " (not complete)"
+
+
+def print_status(
+    run: RunInfo,
+    counts: Sequence[VariantCounts],
+    begun: int,
+    gradings: Sequence[Grading],
+    spent: Mapping[str, Spent],
+    lab_dir: Path | None,
+) -> None:
+    """How far a run is, who owns it, what it spent, and what to type next."""
+    out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
+    out(f"{run.next_schedule_idx} of {run.total_slots} slots committed; {begun} begun beyond them")
+    out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
+    if why := why_stopped(run):
+        out(why)
+    for line in grading_lines(run.run_id, gradings):
+        out(line)
+    if texts := spent_texts(spent, run.budget):
+        out(" · ".join(texts))
+    if run.lease is not None:
+        owner = run.lease.owner
+        out(f"owned by process {owner.pid} on {owner.machine} since {run.lease.acquired_at}, ")
+        out(f"  last heard of at {run.lease.renewed_at}; the lease ends {run.lease.expires_at}")
+    if run.claim is not None and run.claim.expires_at > clock.utc_now():
+        asker = run.claim.owner
+        out(f"wanted by process {asker.pid} on {asker.machine} since {run.claim.claimed_at}")
+    rows = []
+    for count in counts:
+        verdicts = [count.verdicts.get(v, 0) for v in VERDICTS]
+        failed = without_verdict(count.passes, verdicts)
+        rate = percent(count.passes.rate)
+        other = ", ".join(f"{n} {s}" for s, n in count.statuses.items() if s != "completed")
+        numbers = (count.scheduled, count.committed, *verdicts, failed, rate)
+        rows.append((count.variant_id, *numbers, other))
+    columns = ("variant", "slots", "committed", *VERDICT_COLUMNS, "rate")
+    _table((*columns, "not completed"), rows, right=columns[1:])
+    if run.status is RunStatus.COMPLETED:
+        say(f"next: {to_type(f'labledger show {run.run_id} 0', lab_dir)}")
+    else:
+        say(f"next: {to_type(_resume(run.run_id, used_up(run.budget, spent)), lab_dir)}")
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str]) -> None:
+    """A table of outcomes; the column of failed agents is left out where there are none."""
+    at = columns.index(VERDICT_COLUMNS[-1])
+    if not any(row[at] for row in rows):
+        columns = (*columns[:at], *columns[at + 1 :])
+        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+    table(columns, rows, right=right)
+
+
+def why_stopped(run: RunInfo) -> str | None:
+    """Why a run is not going on, in a sentence; None where it is complete, or goes on."""
+    if run.status is RunStatus.COMPLETED:
+        return None
+    if run.stop is not None:
+        return f"stopped early ({run.stop.cause}): {run.stop.message}"
+    if run.status is RunStatus.RUNNING and not is_owned(run):
+        since = f" since {run.lease.renewed_at}" if run.lease else ""
+        return (
+            f"its coordinator has not been heard of{since}: it was killed, or its machine is gone"
+        )
+    return None
+
+
+def is_owned(run: RunInfo) -> bool:
+    """Whether the coordinator that owns the run may still live."""
+    from labledger.run_control.process_identity import process_is_dead
+
+    lease = run.lease
+    return (
+        lease is not None
+        and lease.expires_at > clock.utc_now()
+        and not process_is_dead(lease.owner)
+    )
+
+
+def print_summary(summary: JsonObject) -> None:
+    """The outcome by variant, with what is left out of the rate."""
+    beside = {variant["variant_id"]: variant for variant in summary["ext"]["variants"]}
+    names = {variant["primary_metric_name"] for variant in summary["variants"]} - {None}
+    mean = f"mean {names.pop()}" if len(names) == 1 else "mean"
+    rows, left_out, no_verdict = [], 0, 0
+    for variant in summary["variants"]:
+        ext = beside[variant["variant_id"]]
+        passes = PassCounts(ext["passed"], ext["not_passed"])
+        verdicts = [variant[verdict] for verdict in VERDICTS]
+        failed = without_verdict(passes, verdicts)
+        numbers = (ext["scheduled"], variant["total"], *verdicts, failed)
+        rate, value = percent(passes.rate), variant["primary_metric_mean"]
+        rows.append((variant["variant_id"], *numbers, rate, value))
+        left_out += ext["committed"] - passes.counted
+        no_verdict += failed
+    columns = ("variant", "slots", "scored", *VERDICT_COLUMNS, "rate", mean)
+    _table(columns, rows, right=columns[1:])
+    statuses = {s: n for s, n in summary["ext"]["statuses"].items() if n and s != "completed"}
+    if statuses:
+        out("not completed: " + ", ".join(f"{n} {status}" for status, n in statuses.items()))
+    if no_verdict:
+        out(f"not passed, without a verdict, because the agent failed: {no_verdict}")
+    if left_out:
+        out(f"left out of the pass rate, because something other than the agent failed: {left_out}")
+
+
+def _resume(run_id: str, used_up: Iterable[str]) -> str:
+    """The command that goes on with a run; of what is used up it needs more."""
+    return " ".join(
+        [f"labledger resume {run_id}", *(f"{OPTIONS[kind]} LARGER" for kind in used_up)]
+    )
+
+
+def _next(outcome: RunOutcome) -> list[str]:
+    run_id = outcome.run_id
+    if not outcome.complete:
+        return [_resume(run_id, outcome.used_up), f"labledger status {run_id}"]
+    if outcome.regrading is not None:
+        return _next_of_regrading(run_id, outcome.regrading)
+    statuses = outcome.summary["ext"]["statuses"]
+    asked = "SELECT task_id, variant_id, verdict FROM scores"
+    commands = [f"labledger query \"{asked} WHERE run_id = '{run_id}'\""]
+    if any(n for status, n in statuses.items() if status != "completed"):
+        where = f"run_id = '{run_id}' AND status <> 'completed'"
+        asked = "SELECT schedule_idx, status, reason, message FROM trials"
+        commands.append(f'labledger query "{asked} WHERE {where}"')
+    if statuses.get(SlotStatus.GRADE_ERROR):
+        commands.append(f"labledger regrade {run_id} --grader FILE   (once the grader is fixed)")
+    commands.append(f"labledger show {run_id} 0")
+    commands.append(f"labledger report {run_id} -o report.html")
+    commands.append(f"labledger export {run_id} --what scores --out -")
+    return commands
+
+
+def _next_of_regrading(run_id: str, regrading: Regrading) -> list[str]:
+    root_id = regrading.root_id
+    asked = "SELECT task_id, variant_id, repl_idx, generation, verdict FROM all_scores"
+    return [
+        f"labledger compare {root_id}.g{regrading.earlier} {run_id}",
+        f"labledger query \"{asked} WHERE run_id = '{root_id}'\"",
+        f"labledger report {root_id}",
+        f"labledger show {run_id} 0",
+    ]

@@ -1,0 +1,140 @@
+"""`labledger show`: one trial, for a person who wants to know what happened in it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from labledger.cli.output.console import out, out_lines, table
+from labledger.text.plurals import counted
+
+if TYPE_CHECKING:
+    from labledger.api.ledger import Ledger
+    from labledger.records import JsonObject
+
+_HEAD_LINES = 20
+_SHOWN = (
+    *("setup_stdout", "setup_stderr", "agent_stdout", "agent_stderr"),
+    *("grader_stdout", "grader_stderr", "trial_output", "workspace_patch"),
+)
+
+
+def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
+    """Print the records of one slot, as `Ledger.slot` gives them."""
+    slot = records["slot"]
+    where = f"{slot['variant_id']} on {slot['task_id']}, replication {slot['repl_idx']}"
+    out(f"slot {slot['schedule_idx']} of run {slot['run_id']}: {where}")
+    if records["status"] is None:
+        out("not committed yet")
+        return
+    if not records["trials"]:
+        out(f"{records['status']}: never executed")
+        return
+    _print_run(records["trials"][0])
+    _print_rows(records)
+    for record in records["evidence"]:
+        _print_evidence(ledger, record, full=full)
+
+
+def _print_run(trial: JsonObject) -> None:
+    out(_status(trial))
+    out(
+        f"verdict: {trial['verdict'] or 'none'}; the agent's own word: {trial['outcome'] or 'none'}"
+    )
+    out(f"image {trial['image']['ref']} ({trial['image']['id']})")
+    out(f"{trial['started_at']} to {trial['ended_at']}")
+    rows = [
+        (name, phase["exit_status"], phase["duration_ms"], "yes" if phase["timed_out"] else "")
+        for name, phase in trial["phases"].items()
+        if phase is not None
+    ]
+    table(("phase", "exit", "ms", "timed out"), rows, right=("exit", "ms"))
+    for attempt in trial["attempts"][:-1]:
+        out(f"attempt {attempt['attempt']}: {_status(attempt)}")
+
+
+def _status(entry: JsonObject) -> str:
+    text = str(entry["status"])
+    if entry["reason"]:
+        text += f" ({entry['reason']})"
+    if entry["message"]:
+        text += f": {entry['message']}"
+    return text
+
+
+def _print_rows(records: JsonObject) -> None:
+    for name in ("predictions", "scores"):
+        for record in records[name]:
+            kept = {k: v for k, v in record.items() if k not in _BOOKKEEPING}
+            out(f"{name.removesuffix('s')}:")
+            out_lines(_indented(json.dumps(kept, indent=2, ensure_ascii=False)))
+    if records["metrics"]:
+        rows = [(m["metric_id"], m["source"], m["value"]) for m in records["metrics"]]
+        table(("metric", "from", "value"), rows, right=("value",))
+    if records["events"]:
+        out(counted(len(records["events"]), "event"))
+
+
+_BOOKKEEPING = frozenset(
+    {"schema_version", "schedule_idx", "slot_commit_id", "attempt", "row_seq", "ts", "ids"}
+)
+
+
+def _print_evidence(ledger: Ledger, record: JsonObject, *, full: bool) -> None:
+    out(f"evidence of attempt {record['attempt']}:")
+    if "isolation" in record.get("ext", {}):
+        out(f"  isolation: {_isolation(record['ext']['isolation'])}")
+    for name, reference in record["evidence"].items():
+        out(f"  {name}: {reference}")
+    for text in record.get("ext", {}).get("notes", ()):
+        out(f"  run again: {text}")
+    for name, problem in record.get("ext", {}).get("problems", {}).items():
+        out(f"  {name}: {problem}")
+    for name in _SHOWN:
+        if name in record["evidence"]:
+            content = ledger.artifact(record["evidence"][name])
+            if content:
+                _print_text(name, content, full=full)
+
+
+_SEALED = {
+    "none": "grader files readable",
+    "unreadable": "grader files unreadable to it",
+    "after_agent": "grader files put in place after it",
+}
+
+
+def _isolation(facts: JsonObject) -> str:
+    """How far the trial can be trusted, in a line."""
+    user, seen = facts["agent_user"] or "an unknown user", facts["tampering_suspected"]
+    words = [f"agent as {user}", _SEALED[facts["sealed"]]]
+    if facts["checked"] is None:
+        words.append(f"not looked at for tampering ({facts['unchecked']})")
+    elif seen:
+        others = ["the setup command"] * facts["setup"]
+        others += ["the grader"] * (facts["checked"] == "after_grading")
+        by = " or ".join(["the agent", *others])
+        words.append(f"tampering suspected, by {by}: {_named(seen, facts['tampering_total'])}")
+    else:
+        words.append("no tampering seen")
+    if hooks := facts.get("workspace_hooks"):
+        words.append(f"loaded by tools by themselves: {_named(hooks, len(hooks))}")
+    return ", ".join(words)
+
+
+def _named(paths: list[str], total: int) -> str:
+    named = " ".join(path if path.isprintable() else repr(path) for path in paths)
+    return named if total == len(paths) else f"{named} and {total - len(paths)} more"
+
+
+def _print_text(name: str, content: bytes, *, full: bool) -> None:
+    lines = content.decode("utf-8", "replace").removesuffix("\n").split("\n")
+    shown = lines if full else lines[:_HEAD_LINES]
+    out(f"--- {name} ({counted(len(content), 'byte')})")
+    out_lines(_indented("\n".join(shown)))
+    if len(shown) < len(lines):
+        out(f"    … {counted(len(lines) - len(shown), 'more line')}; --full prints them")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.split("\n"))

@@ -1,0 +1,5 @@
+"""The Docker engine: the calls that trials need, and what its failures mean.
+
+In: container configurations, names and ids. Out: states of containers, typed errors.
+Knows nothing of slots, experiments or the ledger.
+"""

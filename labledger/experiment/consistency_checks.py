@@ -1,0 +1,271 @@
+"""Check what the JSON schema of an experiment cannot express: how its fields fit together.
+
+Examples are unique variant ids, files that must exist, and which keys a metric's source allows.
+A field that the schema has already rejected is skipped, so that one mistake is reported once.
+`authoring.load_experiment` runs these checks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from labledger.experiment import name_references
+from labledger.experiment.inputs import staged_files
+from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, UnusablePath
+from labledger.records import JsonObject
+from labledger.text.near_names import near_names
+
+PHASES: dict[str, FieldPath] = {
+    "setup": ("runtime", "setup"),
+    "agent": ("runtime", "agent"),
+    "grader": ("benchmark", "grader"),
+}
+"""Path in the experiment file of each phase of a trial."""
+
+RUNNER_FIELDS = ("setup_ms", "agent_ms", "grader_ms", "total_ms")
+"""Fields of a metric `from: runner`: durations in milliseconds."""
+
+MIN_MEMORY_BYTES = 6 << 20
+"""The least memory with which Docker starts a container."""
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_METRIC_KEYS = {
+    "result": {"pointer"},
+    "score": {"pointer"},
+    "events": {"event", "field", "aggregate"},
+    "runner": {"field"},
+}
+
+
+class _ValidParts:
+    """The parts of an experiment in which no problem has been reported."""
+
+    def __init__(self, data: Any, invalid: Sequence[FieldPath]) -> None:
+        self.data = data
+        self._invalid = invalid
+
+    def get(self, path: FieldPath) -> Any:
+        """Return the value at `path`, or None if it is missing or not wholly valid."""
+        return lookup(self.data, path) if self._is_valid(path) else None
+
+    def _is_valid(self, path: FieldPath) -> bool:
+        return not any(invalid[: len(path)] == path for invalid in self._invalid)
+
+    def mapping(self, path: FieldPath) -> Iterator[tuple[FieldPath, str, Any]]:
+        """Yield path, key and value of each valid entry of the mapping at `path`."""
+        entries = lookup(self.data, path)
+        for key in entries if isinstance(entries, dict) else ():
+            if self._is_valid((*path, key)):
+                yield (*path, key), key, entries[key]
+
+    def items(self, path: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
+        """Yield path and value of each valid item of the list at `path`."""
+        items = lookup(self.data, path)
+        for index in range(len(items) if isinstance(items, list) else 0):
+            if self._is_valid((*path, index)):
+                yield (*path, index), items[index]
+
+
+def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iterator[FieldProblem]:
+    """Yield every problem of an experiment that its schema cannot detect.
+
+    `folder` is the folder that its paths start from. Fields at or around an `invalid` path are
+    skipped, so that one mistake is reported once.
+    """
+    valid = _ValidParts(data, invalid)
+    yield from _variant_problems(valid)
+    yield from _dataset_problems(valid, folder)
+    yield from _resource_problems(valid)
+    yield from _user_problems(valid)
+    yield from _grader_binding_problems(valid)
+    for path in PHASES.values():
+        yield from _phase_problems(valid, path)
+        yield from _file_problems(valid, path, folder)
+    yield from _metric_problems(valid)
+
+
+def lookup(data: Any, path: FieldPath) -> Any:
+    """Return the value at `path`, or None if there is none."""
+    for step in path:
+        if isinstance(data, dict):
+            data = data.get(step)
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        else:
+            return None
+    return data
+
+
+def authored_variants(data: Any) -> list[tuple[FieldPath, JsonObject]]:
+    """Return the baseline and then the variants of the plan, each with its path in the file."""
+    paths: list[FieldPath] = [("baseline",)]
+    paths += [("variant_plan", i) for i in range(len(lookup(data, ("variant_plan",)) or []))]
+    return [(path, lookup(data, path)) for path in paths]
+
+
+def memory_bytes(memory: str | float) -> int:
+    """Return the bytes in a size such as ``512m``, ``1.5g`` or a plain number.
+
+    Units are powers of 1024.
+    """
+    text = str(memory).lower()
+    number = text.rstrip("bkmg")
+    return int(float(number) * _UNITS[text[len(number) :]])
+
+
+def phase_texts(phase: JsonObject) -> Iterator[tuple[FieldPath, str]]:
+    """Yield each text of a phase that may contain a `$NAME`, with its path in the phase."""
+    for index, word in enumerate(phase["command"]):
+        yield ("command", index), str(word)
+    for name, value in (phase.get("env") or {}).items():
+        yield ("env", name), str(value)
+
+
+def _variant_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    seen: dict[str, FieldPath] = {}
+    for place in (("baseline",), *_plan_paths(valid)):
+        name = valid.get((*place, "variant_id"))
+        if name in seen:
+            first = "the baseline" if seen[name] == ("baseline",) else f"entry {seen[name][-1]}"
+            message = f"the variant id {name!r} is already used by {first}"
+            yield FieldProblem((*place, "variant_id"), message, "give each variant a unique id")
+        elif name is not None:
+            seen[name] = place
+
+
+def _plan_paths(valid: _ValidParts) -> list[FieldPath]:
+    plan = lookup(valid.data, ("variant_plan",))
+    return [("variant_plan", i) for i in range(len(plan) if isinstance(plan, list) else 0)]
+
+
+def _dataset_problems(valid: _ValidParts, folder: Path) -> Iterator[FieldProblem]:
+    path = valid.get(("dataset", "path"))
+    if path is not None and not (folder / path).is_file():
+        kind = "is not a file" if (folder / path).exists() else "does not exist"
+        hint = "paths start from the experiment file's folder"
+        message = f"{path!r} {kind} (looked for {(folder / path).absolute()})"
+        yield FieldProblem(("dataset", "path"), message, hint)
+
+
+def _resource_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    memory = valid.get(("runtime", "resources", "memory"))
+    if memory is not None and memory_bytes(memory) < MIN_MEMORY_BYTES:
+        unit = f"did you mean {memory}m?" if re.fullmatch(r"\d+", str(memory)) else None
+        message = f"found {memory}, which is {memory_bytes(memory)} bytes; Docker needs 6m or more"
+        yield FieldProblem(("runtime", "resources", "memory"), message, unit)
+
+
+def _user_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    """Check `runtime.agent.user`: only root can start the agent as another user."""
+    place = ("runtime", "agent", "user")
+    agent, container = valid.get(place), valid.get(("runtime", "user"))
+    if agent is None:
+        return
+    if _is_root(agent):
+        hint = "leave it out: the agent then runs as the container's user, root in most images"
+        yield FieldProblem(place, f"found {agent}; expected a user other than root", hint)
+    elif container is not None and not _is_root(container):
+        message = (
+            f"found {agent}, but runtime.user is {container}; only root can start the agent as "
+            "another user"
+        )
+        hint = "remove runtime.user, or set it to root; the grader then runs as root too"
+        yield FieldProblem(place, message, hint)
+
+
+def _is_root(user: str | int) -> bool:
+    return str(user).partition(":")[0].strip("0") in {"", "root"}
+
+
+def _texts(valid: _ValidParts, phase: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+    """Yield each valid text of a phase that may contain a `$NAME`, with its path."""
+    for place, word in valid.items((*phase, "command")):
+        yield place, str(word)
+    for place, _, value in valid.mapping((*phase, "env")):
+        yield place, str(value)
+
+
+def _grader_binding_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    """Check that the grader, which is the same for all variants, uses no variant's bindings."""
+    variants: list[FieldPath] = [("baseline",), *_plan_paths(valid)]
+    bound = {name for v in variants for _, name, _ in valid.mapping((*v, "bindings"))}
+    for place, text in _texts(valid, PHASES["grader"]):
+        for name in sorted(bound.intersection(name_references.names(text))):
+            message = f"${name} is a binding; the grader is the same for every variant"
+            hint = "if the grader needs it, read it from $AGENTLAB_BINDINGS_PATH"
+            yield FieldProblem(place, message, hint)
+
+
+def _phase_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem]:
+    if valid.get((*path, "command", 0)) == "":
+        yield FieldProblem((*path, "command", 0), "is empty; expected the program to start")
+    for place, text in _texts(valid, path):
+        for name in name_references.names(text):
+            if (
+                name_references.is_contract_name(name)
+                and name not in name_references.CONTRACT_NAMES
+            ):
+                known = sorted(name_references.CONTRACT_NAMES)
+                near = near_names(name, known) or known
+                hint = f"names that labledger sets: {' '.join(f'${each}' for each in near)}"
+                yield FieldProblem(place, f"${name} is not set in a container", hint)
+    for place, name, _ in valid.mapping((*path, "env")):
+        if name_references.is_contract_name(name):
+            yield FieldProblem(place, f"{name} is set by labledger in every container")
+
+
+def _file_problems(valid: _ValidParts, path: FieldPath, folder: Path) -> Iterator[FieldProblem]:
+    for place, name in valid.items((*path, "files")):
+        try:
+            staged_files.find_files(folder, name)
+        except UnusablePath as refused:
+            yield FieldProblem(place, refused.message, refused.hint)
+
+
+def _metric_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
+    seen: dict[str, int | str] = {}
+    for path, metric in valid.items(("metrics",)):
+        if metric["id"] in seen:
+            message = (
+                f"the metric id {metric['id']!r} is already used by entry {seen[metric['id']]}"
+            )
+            yield FieldProblem((*path, "id"), message, "give each metric a unique id")
+        seen.setdefault(metric["id"], path[-1])
+        yield from _metric_key_problems(metric, path)
+        if metric["from"] == "events":
+            yield from _event_metric_problems(metric, path)
+
+
+def _metric_key_problems(metric: JsonObject, path: FieldPath) -> Iterator[FieldProblem]:
+    source = metric["from"]
+    allowed = _METRIC_KEYS[source]
+    for key in sorted(metric.keys() - allowed - {"id", "from"}):
+        hint = f"allowed keys: {', '.join(sorted(allowed))}"
+        yield FieldProblem((*path, key), f"is not allowed for a metric from {source}", hint)
+    if allowed == {"pointer"} and "pointer" not in metric:
+        hint = "a JSON pointer into the agent's result or the score, such as /metrics/confidence"
+        yield FieldProblem(path, "'pointer' is missing", hint)
+    if source == "runner" and metric.get("field") not in RUNNER_FIELDS:
+        actual = f"found {metric['field']!r}" if "field" in metric else "'field' is missing"
+        field_path: FieldPath = (*path, "field") if "field" in metric else path
+        yield FieldProblem(field_path, f"{actual}; expected one of {', '.join(RUNNER_FIELDS)}")
+
+
+def _event_metric_problems(metric: JsonObject, path: FieldPath) -> Iterator[FieldProblem]:
+    aggregate = metric.get("aggregate", "count" if "field" not in metric else None)
+    if aggregate is None:
+        hint = "one of sum, max, min or last"
+        yield FieldProblem(
+            path, "'aggregate' is missing: how to combine many values into one", hint
+        )
+    elif aggregate == "count" and "field" in metric:
+        hint = "remove it, or choose sum, max, min or last"
+        yield FieldProblem((*path, "field"), "is not allowed when events are counted", hint)
+    elif aggregate != "count" and "field" not in metric:
+        hint = "the dotted path of a number in the event, such as usage.tokens_in"
+        yield FieldProblem(path, f"'field' is missing: the value to take the {aggregate} of", hint)
+    if aggregate != "count" and "event" not in metric:
+        yield FieldProblem(path, "'event' is missing", "the type of the events to read")

@@ -1,0 +1,285 @@
+"""Read the tasks of an experiment from JSONL, plain or gzip.
+
+The file is read as a stream, and of each task only a `TaskRef` stays in memory, so that a dataset
+may be of any length. Rows and workspaces are read again when a run is created; their digests must
+then be what they were, otherwise `ExperimentChanged` is raised. `resolve` is the caller.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO, cast
+
+from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Problem
+from labledger.experiment.inputs.clusters import cluster_of
+from labledger.experiment.inputs.field_problems import UnusablePath
+from labledger.experiment.inputs.task_row import frozen_row, is_plainly_valid, workspace_source
+from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar, check_inline
+from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.text.near_names import near_names
+
+MAX_LINE_BYTES = 32 << 20
+"""The longest line, that is the largest task, in bytes."""
+
+MAX_PROBLEMS = 1_000
+"""Reading stops after so many problems."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRef:
+    """The part of a task that stays in memory."""
+
+    task_id: str
+    digest: str
+    """SHA-256 (hex) of the frozen row's canonical JSON."""
+    line: int
+    image: str | None
+    """The task's own image, if it names one."""
+    timeout_s: float | None
+    """The task's own time limit for the agent, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of the file's tasks to select.
+
+    The first `limit` of the file; of these the ones whose id matches one of `globs` (all, if there
+    are none); of these the first `first`. None means no limit.
+    """
+
+    limit: int | None = None
+    globs: tuple[str, ...] = ()
+    first: int | None = None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The selected tasks of one file, in the file's order."""
+
+    path: Path
+    tasks: tuple[TaskRef, ...]
+    digest: str
+    """SHA-256 (hex) over the tasks' digests, in order."""
+    workspaces: Mapping[WorkspaceSource, WorkspaceTar]
+
+    def rows(self) -> Iterator[tuple[TaskRef, JsonObject]]:
+        """Read the file once more and yield each selected task with its frozen row.
+
+        Raises `ExperimentChanged` at the first row that differs from when it was first read.
+        """
+        selected = iter(self.tasks)
+        task = next(selected, None)
+        for number, line in _numbered_lines(self.path):
+            if task is None:
+                return
+            if number == task.line:
+                yield task, self._row(task, line)
+                task = next(selected, None)
+        if task is not None:
+            raise _changed_error(self.path, f"its line {task.line}, task {task.task_id}, is gone")
+
+    def _row(self, task: TaskRef, line: bytes) -> JsonObject:
+        try:
+            row = frozen_row(canonical_json.loads(line), self.path.parent, self.workspaces)
+        except (MalformedJson, LookupError, TypeError, AttributeError, UnusablePath):
+            row = {}
+        if canonical_json.digest(row) != task.digest:
+            raise _changed_error(
+                self.path, f"line {task.line} is no longer task {task.task_id} as read"
+            )
+        return row
+
+    def freeze(self, store: ArtifactStore) -> None:
+        """Put the workspaces' tars into `store`.
+
+        Raises `ExperimentChanged` if one differs from when it was first read.
+        """
+        for source, packed in self.workspaces.items():
+            if store.has(packed.sha256):
+                continue
+            try:
+                stored = store.put_stream(source.chunks())
+            except UnusablePath as refused:
+                raise _changed_error(source.path, refused.message) from None
+            if stored != packed:
+                raise _changed_error(source.path, "its content differs from what was checked")
+
+
+def read_tasks(
+    path: Path, selection: Selection, *, default_image: str | None, cluster: str | None = None
+) -> Dataset:
+    """Read and check the tasks of `path`: strict JSON, schema `task_v1`, unique ids, workspaces.
+
+    Blank lines and a byte order mark at the front are skipped. Nothing is written. Without a
+    `default_image` every selected task must name an image; if `cluster` names a field, every
+    selected task must have it. Raises `InvalidInput` with the first `MAX_PROBLEMS` problems, each
+    with its line.
+    """
+    reader = _Reader(path, selection, default_image, cluster)
+    try:
+        reader.read()
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        reader.problems.append(Problem(str(path), f"cannot be read: {reason}"))
+    if not reader.problems:
+        reader.problems += _selection_problems(reader)
+    if reader.problems:
+        raise InvalidInput(f"the tasks in {path} are not valid", reader.problems)
+    hasher = hashlib.sha256()
+    for task in reader.tasks:
+        hasher.update(bytes.fromhex(task.digest))
+    return Dataset(path, tuple(reader.tasks), hasher.hexdigest(), reader.workspaces)
+
+
+@dataclass
+class _Reader:
+    """One pass over the file that collects tasks and problems."""
+
+    path: Path
+    selection: Selection
+    default_image: str | None
+    cluster: str | None
+    tasks: list[TaskRef] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    workspaces: dict[WorkspaceSource, WorkspaceTar] = field(default_factory=dict)
+    lines_by_id: dict[str, int] = field(default_factory=dict)
+    unmatched: set[str] = field(default_factory=set)
+
+    def read(self) -> None:
+        self.unmatched = set(self.selection.globs)
+        for count, (number, line) in enumerate(_numbered_lines(self.path)):
+            if self._is_done(count):
+                return
+            if len(line) > MAX_LINE_BYTES:
+                self._add_problem(number, f"a task is longer than {MAX_LINE_BYTES >> 20} MiB")
+                return
+            self._read_line(number, line)
+
+    def _is_done(self, count: int) -> bool:
+        taken = not self.unmatched and len(self.tasks) == self.selection.first
+        return count == self.selection.limit or taken or len(self.problems) >= MAX_PROBLEMS
+
+    def _read_line(self, number: int, line: bytes) -> None:
+        try:
+            row = canonical_json.loads(line)
+        except MalformedJson as error:
+            message = error.message.replace(" at line 1 column ", " at column ")
+            self._add_problem(number, message, hint="each line must be one whole JSON object")
+            return
+        if not is_plainly_valid(row):
+            before = len(self.problems)
+            for path, message in json_schemas.problems(row, "task_v1"):
+                self._add_problem(number, message, json_schemas.dotted(path) or None)
+            if len(self.problems) > before:
+                return
+        if self._is_new(number, row["id"]) and self._is_selected(row["id"]):
+            self._add_task(number, row)
+
+    def _is_new(self, number: int, task_id: str) -> bool:
+        first = self.lines_by_id.setdefault(task_id, number)
+        if first != number:
+            self._add_problem(
+                number, f"the task id {task_id!r} is already used by line {first}", "id"
+            )
+        return first == number
+
+    def _is_selected(self, task_id: str) -> bool:
+        globs = self.selection.globs
+        matching = [glob for glob in globs if fnmatchcase(task_id, glob)]
+        self.unmatched.difference_update(matching)
+        full = len(self.tasks) == self.selection.first
+        return not full and (bool(matching) or not globs)
+
+    def _add_task(self, number: int, row: JsonObject) -> None:
+        if self.default_image is None and "image" not in row:
+            hint = "add `image` to the task, or runtime.image to the experiment for all tasks"
+            self._add_problem(
+                number, "the task names no image, and neither does the experiment", hint=hint
+            )
+        try:
+            self._pack(row.get("workspace"))
+        except UnusablePath as refused:
+            self._add_problem(number, refused.message, "workspace", refused.hint)
+            return
+        frozen = frozen_row(row, self.path.parent, self.workspaces)
+        if self.cluster is not None and cluster_of(frozen, self.cluster) is None:
+            message = f"the task has no text or number at {self.cluster}, the dataset's cluster"
+            hint = "name a field that every task has, such as task.repo or /task/repo"
+            self._add_problem(number, message, hint=hint)
+        image = row.get("image")
+        self.tasks.append(
+            TaskRef(
+                task_id=row["id"],
+                digest=canonical_json.digest(frozen),
+                line=number,
+                image=image and sys.intern(image),
+                timeout_s=frozen.get("timeout_s"),
+            )
+        )
+
+    def _pack(self, workspace: JsonObject | None) -> None:
+        if workspace is None:
+            return
+        source = workspace_source(workspace, self.path.parent)
+        if source is None:
+            check_inline(workspace["files"])
+        elif source not in self.workspaces:
+            self.workspaces[source] = source.pack()
+
+    def _add_problem(
+        self, line: int, message: str, field: str | None = None, hint: str | None = None
+    ) -> None:
+        self.problems.append(Problem(str(self.path), message, line, field, hint))
+
+
+def _selection_problems(reader: _Reader) -> Iterator[Problem]:
+    ids = list(reader.lines_by_id)
+    for glob in sorted(reader.unmatched if ids else ()):
+        close = near_names(glob, ids[:2_000])
+        known = ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")
+        hint = f"did you mean {close[0]}?" if close else f"task ids: {known}"
+        yield Problem("--task", f"{glob!r} matches none of {len(ids):,} tasks", hint=hint)
+    if not ids:
+        hint = 'write one task per line, such as {"id": "one", "task": {"prompt": "…"}}'
+        yield Problem(str(reader.path), "contains no task", hint=hint)
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with numbers from 1.
+
+    At most `MAX_LINE_BYTES` + 1 bytes of each line are read, so a longer one can be detected.
+    """
+    with _open(path) as handle:
+        number = 0
+        while line := handle.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if number == 1:
+                line = line.removeprefix(_BOM)
+            if line.strip():
+                yield number, line
+
+
+def _open(path: Path) -> IO[bytes]:
+    raw = path.open("rb")
+    magic = raw.read(2)
+    raw.close()
+    if magic == b"\x1f\x8b":
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    return path.open("rb")
+
+
+def _changed_error(path: Path, what: str) -> ExperimentChanged:
+    return ExperimentChanged(
+        f"{path} changed while it was being read: {what}",
+        hint="do not change the experiment's files until the run has started; start it again",
+    )

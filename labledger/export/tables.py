@@ -1,0 +1,181 @@
+"""The files that `labledger export` writes for other tools: which there are, and how they are."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from labledger.errors import ExtraMissing, InvalidInput, Problem
+from labledger.ledger.read import export_tables
+from labledger.ledger.reader import LedgerReader
+from labledger.storage.line_files import replacing
+
+if TYPE_CHECKING:
+    import pyarrow
+
+TABULAR = ("csv", "parquet")
+"""Formats of flat columns, beside the records of `jsonl`."""
+
+FOLDER = Path("tables")
+"""Where in a run folder the tables go, unless another place is named."""
+
+_BATCH = 200
+_GROUP_ROWS, _GROUP_BYTES = 100_000, 32 << 20
+"""A row group of a Parquet file ends where it has so many rows, or so many bytes in memory."""
+
+_UNQUOTED = re.compile(r'[^",\r\n\s](?:[^",\r\n]*[^",\r\n\s])?')
+"""Text that stands in CSV as it is: it is not empty, and neither begins nor ends with a space."""
+
+Row = tuple[Any, ...]
+
+
+def write_table(
+    reader: LedgerReader, run_id: str, kind: str, form: str, out: Path | BinaryIO
+) -> None:
+    """Write one of `flat.TABLES` as `form`: to a stream, or to a file that appears whole.
+
+    Memory does not grow with the rows. Raises `ExtraMissing` where Parquet cannot be written.
+    """
+    if form == "parquet":
+        require_parquet()
+    rows = reader.flat_rows(run_id, kind)
+    with replacing(out) if isinstance(out, Path) else nullcontext(out) as handle:
+        if form == "csv":
+            _write_csv(export_tables.TABLES[kind].columns, rows, handle)
+        elif isinstance(out, Path):
+            _write_parquet(run_id, kind, rows, handle)
+        else:
+            # Parquet ends with offsets into the file; a pipe cannot say where it is.
+            with tempfile.TemporaryFile() as whole:
+                _write_parquet(run_id, kind, rows, whole)
+                whole.seek(0)
+                shutil.copyfileobj(whole, handle)
+
+
+def write_tables(reader: LedgerReader, run_id: str, form: str, folder: Path) -> list[Path]:
+    """Write every one of `flat.TABLES` into `folder`, each a file. Returns the files."""
+    files = {kind: folder / f"{kind}.{form}" for kind in export_tables.TABLES}
+    for kind, path in files.items():
+        write_table(reader, run_id, kind, form, path)
+    return list(files.values())
+
+
+def check_format(form: str) -> None:
+    """Raise `InvalidInput` for a format that there is not."""
+    if form not in TABULAR:
+        message = f"found {form!r}; expected one of jsonl, {', '.join(TABULAR)}"
+        raise InvalidInput("the export", [Problem("--format", message)])
+
+
+def require_parquet() -> None:
+    """Raise `ExtraMissing` where pyarrow is not installed."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        raise ExtraMissing(
+            "Parquet is written by pyarrow, which this Python does not have",
+            hint="pip install 'labledger[frames]' (in a checkout: pip install -e '.[frames]'); "
+            "--format csv needs nothing",
+        ) from None
+
+
+# -- CSV
+
+
+def _write_csv(columns: Sequence[export_tables.Column], rows: Iterator[Row], out: BinaryIO) -> None:
+    """RFC 4180, UTF-8. Null is an empty field; empty text is two quotes."""
+    out.write(_csv_line([column.name for column in columns]).encode())
+    booleans = _booleans(columns)
+    out.writelines(
+        "".join(_csv_line(_with_booleans(row, booleans)) for row in batch).encode()
+        for batch in _batches(rows)
+    )
+
+
+def _csv_line(values: Sequence[Any]) -> str:
+    return ",".join(_csv_field(value) for value in values) + "\r\n"
+
+
+def _csv_field(value: Any) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace('"', '""') + '"' if _UNQUOTED.fullmatch(value) is None else value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else repr(value)
+
+
+# -- Parquet
+
+
+def _write_parquet(run_id: str, kind: str, rows: Iterator[Row], out: BinaryIO) -> None:
+    """One schema for every file of a kind, whatever the values."""
+    import pyarrow
+    from pyarrow import parquet
+
+    schema = parquet_schema(run_id, kind)
+    booleans = _booleans(export_tables.TABLES[kind].columns)
+    with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
+        group: list[pyarrow.RecordBatch] = []
+        size = 0
+        for batch in _record_batches(pyarrow, schema, rows, booleans):
+            group.append(batch)
+            size += batch.nbytes
+            if size >= _GROUP_BYTES or len(group) * _BATCH >= _GROUP_ROWS:
+                writer.write_table(pyarrow.Table.from_batches(group, schema))
+                group, size = [], 0
+        if group:
+            writer.write_table(pyarrow.Table.from_batches(group, schema))
+
+
+def parquet_schema(run_id: str, kind: str) -> pyarrow.Schema:
+    """The schema of a kind's file: its columns, and whose and which format it is."""
+    import pyarrow
+
+    types = {
+        export_tables.Kind.TEXT: pyarrow.string(),
+        export_tables.Kind.INTEGER: pyarrow.int64(),
+        export_tables.Kind.REAL: pyarrow.float64(),
+        export_tables.Kind.BOOLEAN: pyarrow.bool_(),
+    }
+    about = {
+        "labledger.format": export_tables.FORMAT,
+        "labledger.kind": kind,
+        "labledger.run_id": run_id,
+    }
+    return pyarrow.schema(
+        [(column.name, types[column.kind]) for column in export_tables.TABLES[kind].columns], about
+    )
+
+
+def _record_batches(
+    arrow: Any, schema: pyarrow.Schema, rows: Iterator[Row], booleans: Sequence[int]
+) -> Iterator[pyarrow.RecordBatch]:
+    for batch in _batches(rows):
+        columns = zip(*(_with_booleans(row, booleans) for row in batch), strict=True)
+        arrays = [arrow.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+        yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _booleans(columns: Sequence[export_tables.Column]) -> list[int]:
+    return [n for n, column in enumerate(columns) if column.kind is export_tables.Kind.BOOLEAN]
+
+
+def _with_booleans(row: Row, places: Sequence[int]) -> Row:
+    """SQLite has no booleans: 0 and 1 become them."""
+    if not places:
+        return row
+    values = list(row)
+    for n in places:
+        values[n] = None if values[n] is None else bool(values[n])
+    return tuple(values)
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    while batch := list(islice(rows, _BATCH)):
+        yield batch

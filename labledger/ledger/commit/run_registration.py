@@ -1,0 +1,114 @@
+"""Writing a new run into the ledger: its row, variants, tasks and slots, streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TypeVar
+
+from labledger.errors import LedgerError, RunExists
+from labledger.ledger.commit import budgets, statements
+from labledger.ledger.commit.digest_chain import Genesis
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.model import NewRun
+from labledger.records import JsonObject, RunStatus, Slot, canonical_json
+
+TaskRow = tuple[str, str, JsonObject]
+"""Task id, digest, and the frozen task row."""
+
+_BATCH = 5_000
+_T = TypeVar("_T")
+
+
+def register(
+    connection: Connection,
+    run: NewRun,
+    tasks: Iterable[TaskRow],
+    slots: Iterable[Slot],
+    now: str,
+) -> None:
+    """Insert all of a run inside the caller's transaction; memory does not grow with the slots.
+
+    Raises `RunExists`, and `LedgerError` for slots that are not numbered
+    from 0 in order or name no task or variant of the run.
+    """
+    if connection.exec_driver_sql("SELECT 1 FROM run WHERE run_id = ?", (run.run_id,)).first():
+        raise RunExists(
+            f"the ledger holds a run {run.run_id} already",
+            hint=f"`labledger resume {run.run_id}` continues it; --run-id names another",
+        )
+    run_no = connection.exec_driver_sql("SELECT coalesce(max(run_no), 0) + 1 FROM run").scalar_one()
+    row = {name: _column(getattr(run, name, now)) for name in statements.RUN_COLUMNS}
+    connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row.values()))
+    genesis = Genesis(row)
+    variants = _insert_variants(connection, run_no, run, genesis)
+    task_numbers = _insert_tasks(connection, run_no, tasks, genesis)
+    total = _insert_slots(connection, run_no, slots, variants, task_numbers, genesis)
+    connection.exec_driver_sql(statements.INSERT_SCHEDULE, (run_no, total, genesis.hexdigest()))
+    progress = (run_no, 0, 0, RunStatus.INTERRUPTED.value, now, None, None, None)
+    connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
+    budgets.keep(connection, run_no, run.budget)
+
+
+def _column(value: str | JsonObject) -> str:
+    return value if isinstance(value, str) else canonical_json.dumps(value)
+
+
+def _insert_variants(
+    connection: Connection, run_no: int, run: NewRun, genesis: Genesis
+) -> dict[str, int]:
+    for idx, variant in enumerate(run.variants):
+        bindings = canonical_json.dumps(variant.bindings)
+        genesis.variant(variant.variant_id, variant.role, bindings)
+        connection.exec_driver_sql(
+            statements.INSERT_VARIANT, (run_no, idx, variant.variant_id, variant.role, bindings)
+        )
+    return {variant.variant_id: idx for idx, variant in enumerate(run.variants)}
+
+
+def _insert_tasks(
+    connection: Connection, run_no: int, tasks: Iterable[TaskRow], genesis: Genesis
+) -> dict[str, int]:
+    numbers: dict[str, int] = {}
+    for batch in _batches(tasks, 500):
+        payloads: list[tuple[str, str]] = []
+        rows: list[tuple[int, int, str, str, str]] = []
+        for task_id, digest, row in batch:
+            body = canonical_json.dumps(row)
+            payload_digest = canonical_json.sha256_hex(body.encode())
+            genesis.task(task_id, digest, payload_digest)
+            payloads.append((payload_digest, body))
+            rows.append((run_no, len(numbers), task_id, digest, payload_digest))
+            numbers[task_id] = len(numbers)
+        connection.exec_driver_sql(statements.INSERT_PAYLOAD, payloads)
+        connection.exec_driver_sql(statements.INSERT_TASK, rows)
+    return numbers
+
+
+def _insert_slots(
+    connection: Connection,
+    run_no: int,
+    slots: Iterable[Slot],
+    variants: dict[str, int],
+    tasks: dict[str, int],
+    genesis: Genesis,
+) -> int:
+    total = 0
+    for batch in _batches(slots, _BATCH):
+        rows: list[tuple[int, int, int, int, int]] = []
+        for slot in batch:
+            variant_idx = variants.get(slot.variant_id)
+            task_idx = tasks.get(slot.task_id)
+            if slot.schedule_idx != total or variant_idx is None or task_idx is None:
+                raise LedgerError(f"slot {total} of the schedule cannot be kept: it is {slot}")
+            genesis.slot(variant_idx, task_idx, slot.repl_idx)
+            rows.append((run_no, total, variant_idx, task_idx, slot.repl_idx))
+            total += 1
+        connection.exec_driver_sql(statements.INSERT_SLOT, rows)
+    return total
+
+
+def _batches(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

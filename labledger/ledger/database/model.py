@@ -1,0 +1,302 @@
+"""What crosses the ledger's border besides trial results: runs, leases, dispatches, counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from labledger.records import JsonObject, RunStatus
+from labledger.records.pass_rate import PassCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    variant_id: str
+    role: str
+    """`baseline` or `treatment`."""
+    bindings: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run that is about to be created; its tasks and slots are given apart, as streams."""
+
+    run_id: str
+    experiment_id: str
+    name: str
+    resolved: JsonObject
+    """The resolved experiment: what will run."""
+    authored: str
+    """The text of the authored experiment file."""
+    digest: str
+    """Digest of what affects results, from the resolved experiment."""
+    source_path: str
+    """Where the authored file lay."""
+    images: JsonObject
+    """Image id by image reference."""
+    variants: tuple[Variant, ...]
+    labledger_version: str
+    budget: Mapping[str, float] = field(default_factory=dict)
+    """What it may spend, by kind of `SPENT_METRICS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A coordinator process, named so that a later one can tell whether it still lives."""
+
+    host: str
+    """The machine's name, and after a space what tells its boots and namespaces apart."""
+    pid: int
+    process_token: str
+    """What tells this process from a later one with the same pid, such as its start time."""
+
+    @property
+    def machine(self) -> str:
+        """The host's name alone, for a person."""
+        return self.host.partition(" ")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """Who owns a run now. Times are UTC text in the form of `labledger.clock`."""
+
+    run_id: str
+    epoch: int
+    owner: Owner
+    acquired_at: str
+    renewed_at: str
+    expires_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who wants a run that another coordinator owns. It is void once `expires_at` is past."""
+
+    owner: Owner
+    """The process that asks; it owns nothing yet."""
+    claimed_at: str
+    expires_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a heartbeat brought."""
+
+    expires_at: str
+    """Until when the run cannot be taken from its owner."""
+    claim: Claim | None
+    """Who waits for that; then no heartbeat moves it any further."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write a run. Every write checks that `epoch` is still the run's."""
+
+    run_no: int
+    run_id: str
+    epoch: int
+    ttl_s: float
+    """Seconds from a renewal to the expiry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """The journal's word that a container may exist."""
+
+    schedule_idx: int
+    attempt: int
+    container: str
+    host: str
+    """The machine whose engine the container was to be created on."""
+    dispatched_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class StagedAttempt:
+    """The newest staged result of a slot that is not committed yet."""
+
+    attempt: int
+    final: bool
+    """False when a retry was to follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a run stopped before every slot was committed."""
+
+    cause: str
+    """One of `StopCause`."""
+    message: str
+    """The same in a sentence, with what to do."""
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """All that the ledger holds on a run as a whole."""
+
+    run_id: str
+    experiment_id: str
+    name: str
+    created_at: str
+    resolved_text: str
+    authored: str
+    digest: str
+    source_path: str
+    images: JsonObject
+    labledger_version: str
+    total_slots: int
+    genesis_digest: str
+    variants: tuple[Variant, ...]
+    next_schedule_idx: int
+    """Also the number of committed slots."""
+    epoch: int
+    status: RunStatus
+    updated_at: str
+    ended_at: str | None
+    stop: Stop | None
+    """Why its last coordinator stopped early; None where it did not, or could not say so."""
+    lease: LeaseInfo | None
+    """None when nobody owns the run."""
+    claim: Claim | None
+    """Who wants to take the run over, or last wanted to: see `Claim.expires_at`."""
+    budget: Mapping[str, float]
+    """What it may spend, by kind: `cost_usd`, `tokens`; no limit of a kind that is not here."""
+    run_no: int
+
+    def as_json(self) -> JsonObject:
+        """The run as a whole, without the experiment's text."""
+        owner = self.lease and {**asdict(self.lease.owner), "expires_at": self.lease.expires_at}
+        asker = self.claim and {**asdict(self.claim.owner), "expires_at": self.claim.expires_at}
+        return {
+            "run_id": self.run_id,
+            "experiment_id": self.experiment_id,
+            "name": self.name,
+            "status": self.status.value,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+            "ended_at": self.ended_at,
+            "stop": self.stop and self.stop.as_json(),
+            "total_slots": self.total_slots,
+            "committed": self.next_schedule_idx,
+            "digest": self.digest,
+            "source_path": self.source_path,
+            "owner": owner,
+            "wanted_by": asker,
+            "budget": dict(self.budget),
+        }
+
+    @property
+    def resolved(self) -> JsonObject:
+        """The resolved experiment, parsed."""
+        document: JsonObject = json.loads(self.resolved_text)
+        return document
+
+    @property
+    def regrades(self) -> JsonObject | None:
+        """Of a regrading: the run whose evidence it judges, its generation, its grader's digest."""
+        found: JsonObject | None = self.resolved.get("regrades")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Grading:
+    """One generation of a run's scores: the run's own, or a regrading's."""
+
+    root_id: str
+    """The run whose agents ran."""
+    generation: int
+    """From 1, which is the root's own."""
+    run_id: str
+    """The run of the ledger that holds it."""
+    grading_id: str
+    """What `compare` and `report` know it by: the root's id, `.g` and the generation."""
+    grader_digest: str | None
+    """None where an older labledger did not write it."""
+    complete: bool
+    counts: bool
+    """Whether its rows are those that the views show."""
+    created_at: str
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """A run as it is asked for its outcomes: one of its gradings."""
+
+    name: str
+    """As it was asked for: the run itself, where what counts is meant, or the grading's id."""
+    run: RunInfo
+    """The run that holds the grading's rows."""
+    grading: Grading
+    generations: int
+    """How many gradings there are, complete or not."""
+
+    @property
+    def root_id(self) -> str:
+        return self.grading.root_id
+
+
+@dataclass(frozen=True, slots=True)
+class VariantCounts:
+    """How far a variant is: slots by status, and verdicts of the slots that count as scored."""
+
+    variant_id: str
+    scheduled: int = 0
+    committed: int = 0
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    """Of committed slots with a score row, except `grade_error`: its score is kept, not counted."""
+    passes: PassCounts = field(default_factory=PassCounts)
+    """How committed slots count for the pass rate."""
+
+    def as_json(self) -> JsonObject:
+        return {
+            "variant_id": self.variant_id,
+            "scheduled": self.scheduled,
+            "committed": self.committed,
+            "statuses": dict(self.statuses),
+            "verdicts": dict(self.verdicts),
+            **self.passes.as_json(),
+        }
+
+    @property
+    def scored(self) -> int:
+        return sum(self.verdicts.values())
+
+
+SPENT_METRICS = {"cost_usd": ("cost_usd",), "tokens": ("tokens_in", "tokens_out")}
+"""The ids of the metrics that say what a trial spent, by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What trials spent of one kind, as far as they say it."""
+
+    total: float = 0
+    known: int = 0
+    """How many trials say it."""
+    unknown: int = 0
+    """How many ran and do not."""
+
+    def plus(self, amount: float | None) -> Spent:
+        """With one more trial."""
+        if amount is None:
+            return Spent(self.total, self.known, self.unknown + 1)
+        return Spent(self.total + amount, self.known + 1, self.unknown)
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryMetric:
+    """A variant's primary metric over its scored slots."""
+
+    name: str
+    mean: float

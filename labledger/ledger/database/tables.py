@@ -1,0 +1,507 @@
+"""The ledger's tables as SQLAlchemy metadata. Alembic creates them; a test holds the two equal.
+
+A run has a small number (`run_no`) inside the ledger; the views show its `run_id`. Tables whose
+rows are small are clustered by (`run_no`, `schedule_idx`, …), so that commits append.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    REAL,
+    CheckConstraint,
+    Column,
+    Computed,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.types import UserDefinedType
+
+from labledger.records import RunStatus, SlotStatus, Verdict
+
+
+class AnyValue(UserDefinedType[Any]):
+    """SQLite's `ANY` of STRICT tables: an integer, a float or text is kept as what it is."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "ANY"
+
+
+EVENT_TYPE = "CASE json_type(body, '$.type') WHEN 'text' THEN body ->> '$.type' END"
+"""An event's type is its body's own `type`, where that is text."""
+
+USUAL_METRICS = ("tokens_in", "tokens_out", "cost_usd")
+"""Metrics that every experiment means alike, where it has them; views give them columns."""
+
+metadata = MetaData()
+
+_CLUSTERED: dict[str, Any] = {"sqlite_strict": True, "sqlite_with_rowid": False}
+_STRICT: dict[str, Any] = {"sqlite_strict": True}
+
+
+def _integer(name: str, *, null: bool = False) -> Column[int]:
+    return Column(name, Integer, nullable=null)
+
+
+def _text(name: str, *, null: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=null)
+
+
+def _row_digest() -> Column[str]:
+    """What `row_digests` says of the row; null where an earlier version of labledger wrote it."""
+    return _text("row_digest", null=True)
+
+
+def _key(table: str, *columns: str) -> PrimaryKeyConstraint:
+    return PrimaryKeyConstraint(*columns, name=f"pk_{table}")
+
+
+def _refers(table: str, parent: str, *columns: str) -> ForeignKeyConstraint:
+    """Columns are named alike in parent and child."""
+    return ForeignKeyConstraint(
+        columns, [f"{parent}.{column}" for column in columns], name=f"fk_{table}_{parent}"
+    )
+
+
+def _check(table: str, name: str, condition: str) -> CheckConstraint:
+    return CheckConstraint(condition, name=f"ck_{table}_{name}")
+
+
+def _one_of(table: str, column: str, words: type[SlotStatus | Verdict | RunStatus]) -> Any:
+    listed = ", ".join(f"'{word.value}'" for word in words)
+    return _check(table, column, f"{column} IN ({listed})")
+
+
+def _slot_columns() -> tuple[Column[int], Column[int]]:
+    return _integer("run_no"), _integer("schedule_idx")
+
+
+ledger_meta = Table(
+    "ledger_meta",
+    metadata,
+    _text("key"),
+    _text("value"),
+    _key("ledger_meta", "key"),
+    **_CLUSTERED,
+)
+
+run = Table(
+    "run",
+    metadata,
+    _integer("run_no"),
+    _text("run_id"),
+    _text("experiment_id"),
+    _text("name"),
+    _text("created_at"),
+    _text("resolved"),
+    _text("authored"),
+    _text("digest"),
+    _text("source_path"),
+    _text("images"),
+    _text("labledger_version"),
+    _key("run", "run_no"),
+    UniqueConstraint("run_id", name="uq_run_run_id"),
+    **_STRICT,
+)
+
+Index("ix_run_experiment_id", run.c.experiment_id)
+
+grading = Table(
+    "grading",
+    metadata,
+    _integer("run_no"),
+    _text("root_id"),
+    _integer("generation"),
+    _key("grading", "run_no"),
+    UniqueConstraint("root_id", "generation", name="uq_grading_generation"),
+    _refers("grading", "run", "run_no"),
+    _check("grading", "generation", "generation >= 1"),
+    **_STRICT,
+)
+"""Which generation of scores a run is, and of which run: its own first, or a regrading's root."""
+
+counted = Table(
+    "counted",
+    metadata,
+    _integer("root_no"),
+    _integer("run_no"),
+    _key("counted", "root_no"),
+    UniqueConstraint("run_no", name="uq_counted_run_no"),
+    ForeignKeyConstraint(["root_no"], ["run.run_no"], name="fk_counted_root"),
+    _refers("counted", "run", "run_no"),
+    **_STRICT,
+)
+"""Whose rows count for each root: its own, or those of its newest complete regrading."""
+
+run_variant = Table(
+    "run_variant",
+    metadata,
+    _integer("run_no"),
+    _integer("variant_idx"),
+    _text("variant_id"),
+    _text("role"),
+    _text("bindings"),
+    _key("run_variant", "run_no", "variant_idx"),
+    UniqueConstraint("run_no", "variant_id", name="uq_run_variant_variant_id"),
+    _refers("run_variant", "run", "run_no"),
+    _check("run_variant", "role", "role IN ('baseline', 'treatment')"),
+    **_CLUSTERED,
+)
+
+task_payload = Table(
+    "task_payload",
+    metadata,
+    _text("payload_digest"),
+    _text("body"),
+    _key("task_payload", "payload_digest"),
+    **_STRICT,
+)
+
+run_task = Table(
+    "run_task",
+    metadata,
+    _integer("run_no"),
+    _integer("task_idx"),
+    _text("task_id"),
+    _text("digest"),
+    _text("payload_digest"),
+    _key("run_task", "run_no", "task_idx"),
+    UniqueConstraint("run_no", "task_id", name="uq_run_task_task_id"),
+    _refers("run_task", "run", "run_no"),
+    _refers("run_task", "task_payload", "payload_digest"),
+    **_CLUSTERED,
+)
+
+Index("ix_run_task_task_id", run_task.c.task_id)
+
+slot = Table(
+    "slot",
+    metadata,
+    *_slot_columns(),
+    _integer("variant_idx"),
+    _integer("task_idx"),
+    _integer("repl_idx"),
+    _key("slot", "run_no", "schedule_idx"),
+    UniqueConstraint("run_no", "variant_idx", "task_idx", "repl_idx", name="uq_slot_cell"),
+    _refers("slot", "run_variant", "run_no", "variant_idx"),
+    _refers("slot", "run_task", "run_no", "task_idx"),
+    _check("slot", "schedule_idx", "schedule_idx >= 0"),
+    _check("slot", "repl_idx", "repl_idx >= 0"),
+    **_CLUSTERED,
+)
+
+schedule = Table(
+    "schedule",
+    metadata,
+    _integer("run_no"),
+    _integer("total_slots"),
+    _text("genesis_digest"),
+    _key("schedule", "run_no"),
+    _refers("schedule", "run", "run_no"),
+    **_STRICT,
+)
+
+schedule_progress = Table(
+    "schedule_progress",
+    metadata,
+    _integer("run_no"),
+    _integer("next_schedule_idx"),
+    _integer("epoch"),
+    _text("status"),
+    _text("updated_at"),
+    _text("ended_at", null=True),
+    _text("stop_cause", null=True),
+    _text("stop_message", null=True),
+    _row_digest(),
+    _key("schedule_progress", "run_no"),
+    _refers("schedule_progress", "run", "run_no"),
+    _one_of("schedule_progress", "status", RunStatus),
+    **_STRICT,
+)
+
+lease = Table(
+    "lease",
+    metadata,
+    _integer("run_no"),
+    _integer("epoch"),
+    _text("host"),
+    _integer("pid"),
+    _text("process_token"),
+    _text("acquired_at"),
+    _text("renewed_at"),
+    _text("expires_at"),
+    _row_digest(),
+    _key("lease", "run_no"),
+    _refers("lease", "run", "run_no"),
+    **_STRICT,
+)
+
+claim = Table(
+    "claim",
+    metadata,
+    _integer("run_no"),
+    _text("host"),
+    _integer("pid"),
+    _text("process_token"),
+    _text("claimed_at"),
+    _text("expires_at"),
+    _row_digest(),
+    _key("claim", "run_no"),
+    _refers("claim", "run", "run_no"),
+    **_STRICT,
+)
+
+budget = Table(
+    "budget",
+    metadata,
+    _integer("run_no"),
+    _text("kind"),
+    Column("amount", REAL, nullable=False),
+    _row_digest(),
+    _key("budget", "run_no", "kind"),
+    _refers("budget", "run", "run_no"),
+    _check("budget", "kind", "kind IN ('cost_usd', 'tokens')"),
+    _check("budget", "amount", "amount >= 0"),
+    **_CLUSTERED,
+)
+"""What a run may spend; of a kind without a row, whatever it takes.
+
+It is somebody's will and may change, no result: the chain does not cover it, and no import
+brings it.
+"""
+
+dispatch = Table(
+    "dispatch",
+    metadata,
+    *_slot_columns(),
+    _integer("attempt"),
+    _integer("epoch"),
+    _text("container"),
+    _text("host"),
+    _text("dispatched_at"),
+    _row_digest(),
+    _key("dispatch", "run_no", "schedule_idx", "attempt", "epoch"),
+    _refers("dispatch", "slot", "run_no", "schedule_idx"),
+    _check("dispatch", "attempt", "attempt >= 1"),
+    **_CLUSTERED,
+)
+
+staged_result = Table(
+    "staged_result",
+    metadata,
+    *_slot_columns(),
+    _integer("attempt"),
+    _integer("final"),
+    _text("payload"),
+    _text("staged_at"),
+    _row_digest(),
+    _key("staged_result", "run_no", "schedule_idx", "attempt"),
+    _refers("staged_result", "slot", "run_no", "schedule_idx"),
+    _check("staged_result", "final", "final IN (0, 1)"),
+    **_STRICT,
+)
+
+slot_commit = Table(
+    "slot_commit",
+    metadata,
+    *_slot_columns(),
+    _text("slot_commit_id"),
+    _text("status"),
+    _text("reason", null=True),
+    _integer("epoch"),
+    _text("committed_at"),
+    _text("payload_digest"),
+    _text("chain_digest"),
+    _key("slot_commit", "run_no", "schedule_idx"),
+    UniqueConstraint("slot_commit_id", name="uq_slot_commit_slot_commit_id"),
+    _refers("slot_commit", "slot", "run_no", "schedule_idx"),
+    _one_of("slot_commit", "status", SlotStatus),
+    **_CLUSTERED,
+)
+
+trial = Table(
+    "trial",
+    metadata,
+    *_slot_columns(),
+    _integer("attempt"),
+    _text("status"),
+    _text("reason", null=True),
+    _text("message", null=True),
+    _text("verdict", null=True),
+    _text("outcome", null=True),
+    _integer("exit_status", null=True),
+    _text("started_at"),
+    _text("ended_at"),
+    _integer("duration_ms"),
+    _integer("setup_exit_status", null=True),
+    _integer("setup_duration_ms", null=True),
+    _integer("setup_timed_out", null=True),
+    _integer("agent_exit_status", null=True),
+    _integer("agent_duration_ms", null=True),
+    _integer("agent_timed_out", null=True),
+    _integer("grader_exit_status", null=True),
+    _integer("grader_duration_ms", null=True),
+    _integer("grader_timed_out", null=True),
+    _text("image_ref"),
+    _text("image_id"),
+    _integer("events_dropped"),
+    _key("trial", "run_no", "schedule_idx"),
+    _refers("trial", "slot_commit", "run_no", "schedule_idx"),
+    _one_of("trial", "status", SlotStatus),
+    _one_of("trial", "verdict", Verdict),
+    **_CLUSTERED,
+)
+
+attempt = Table(
+    "attempt",
+    metadata,
+    *_slot_columns(),
+    _integer("attempt"),
+    _text("status"),
+    _text("reason", null=True),
+    _text("message", null=True),
+    _integer("exit_status", null=True),
+    _text("started_at"),
+    _text("ended_at"),
+    _integer("duration_ms"),
+    _text("container"),
+    _text("image_id"),
+    _key("attempt", "run_no", "schedule_idx", "attempt"),
+    _refers("attempt", "trial", "run_no", "schedule_idx"),
+    _check("attempt", "attempt", "attempt >= 1"),
+    _one_of("attempt", "status", SlotStatus),
+    **_CLUSTERED,
+)
+
+metric = Table(
+    "metric",
+    metadata,
+    *_slot_columns(),
+    _integer("row_seq"),
+    _text("metric_id"),
+    _text("source"),
+    Column("value", AnyValue, nullable=False),
+    _key("metric", "run_no", "schedule_idx", "row_seq"),
+    _refers("metric", "trial", "run_no", "schedule_idx"),
+    **_CLUSTERED,
+)
+
+event = Table(
+    "event",
+    metadata,
+    *_slot_columns(),
+    _integer("row_seq"),
+    _text("body"),
+    Column("type", Text, Computed(EVENT_TYPE, persisted=False), nullable=True),
+    _key("event", "run_no", "schedule_idx", "row_seq"),
+    _refers("event", "trial", "run_no", "schedule_idx"),
+    **_CLUSTERED,
+)
+
+Index(
+    "ix_metric_usual",
+    metric.c.run_no,
+    metric.c.metric_id,
+    metric.c.schedule_idx,
+    metric.c.value,
+    sqlite_where=text(" OR ".join(f"metric_id = '{name}'" for name in USUAL_METRICS)),
+)
+
+prediction = Table(
+    "prediction",
+    metadata,
+    *_slot_columns(),
+    _integer("row_seq"),
+    _text("kind"),
+    _text("record"),
+    _key("prediction", "run_no", "schedule_idx", "row_seq"),
+    _refers("prediction", "trial", "run_no", "schedule_idx"),
+    **_STRICT,
+)
+
+score = Table(
+    "score",
+    metadata,
+    *_slot_columns(),
+    _integer("row_seq"),
+    _text("verdict"),
+    _text("primary_metric_name"),
+    Column("primary_metric_value", REAL, nullable=False),
+    _text("record"),
+    _key("score", "run_no", "schedule_idx", "row_seq"),
+    _refers("score", "trial", "run_no", "schedule_idx"),
+    _one_of("score", "verdict", Verdict),
+    **_STRICT,
+)
+Index(
+    "ix_score_outcome",
+    score.c.run_no,
+    score.c.schedule_idx,
+    score.c.row_seq,
+    score.c.verdict,
+    score.c.primary_metric_name,
+    score.c.primary_metric_value,
+)
+
+evidence_record = Table(
+    "evidence_record",
+    metadata,
+    *_slot_columns(),
+    _integer("attempt"),
+    _integer("row_seq"),
+    _text("record"),
+    _key("evidence_record", "run_no", "schedule_idx", "attempt", "row_seq"),
+    _refers("evidence_record", "trial", "run_no", "schedule_idx"),
+    **_STRICT,
+)
+
+slot_outcome = Table(
+    "slot_outcome",
+    metadata,
+    _integer("run_no"),
+    _integer("variant_idx"),
+    _integer("task_idx"),
+    _integer("repl_idx"),
+    _integer("schedule_idx"),
+    _text("status"),
+    _text("verdict", null=True),
+    _integer("passed", null=True),
+    _text("metric_name", null=True),
+    Column("metric_value", REAL, nullable=True),
+    _integer("duration_ms", null=True),
+    _key("slot_outcome", "run_no", "variant_idx", "task_idx", "repl_idx"),
+    _refers("slot_outcome", "slot_commit", "run_no", "schedule_idx"),
+    _check("slot_outcome", "passed", "passed IN (0, 1)"),
+    **_CLUSTERED,
+)
+"""An index over several tables, kept by triggers: committed slots in the order that views ask in.
+
+Verdict and primary metric are those that count: a `grade_error` has none; its score is kept only.
+`passed` says how the slot counts for the pass rate (`labledger.records.pass_rate`);
+null where it does not.
+"""
+
+artifact = Table(
+    "artifact",
+    metadata,
+    _integer("artifact_no"),
+    Column("sha256", LargeBinary, nullable=False),
+    _integer("size"),
+    Column("content", LargeBinary, nullable=True),
+    _key("artifact", "artifact_no"),
+    UniqueConstraint("sha256", name="uq_artifact_sha256"),
+    _check("artifact", "sha256", "length(sha256) = 32"),
+    _check("artifact", "size", "content IS NULL OR length(content) = size"),
+    **_STRICT,
+)

@@ -1,0 +1,301 @@
+"""The writer's methods that import runs of other ledgers unchanged, including their digests.
+
+Artifacts come first, in batches; they belong to no run, and existing ones are not copied again.
+All rows of a run follow in one transaction, so that an interrupted import never looks like a run.
+`runner.importing` verifies the source before it calls these methods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from labledger import faults
+from labledger.errors import LedgerError
+from labledger.ledger.commit import rows, statements
+from labledger.ledger.database import row_digests
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.model import Owner
+from labledger.ledger.exchange import histories
+from labledger.ledger.exchange.histories import History, RunRelation
+from labledger.ledger.exchange.source import Source
+from labledger.ledger.ownership import leases
+from labledger.ledger.ownership.lease_writer import OwnerWriter
+from labledger.ledger.read import mirror_reader
+from labledger.ledger.read.lookup import run_number
+from labledger.records import RunStatus
+from labledger.storage.artifact_store import ArtifactStore
+
+_REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
+_FROZEN = re.compile(r'"(?:sha256|tar)":"([0-9a-f]{64})"')
+"""A staged file, or a workspace's tar, in a resolved experiment or a task."""
+
+_SLOTS_AT_ONCE = 100
+_ROWS_AT_ONCE = 2_000
+
+_COMMIT_COLUMNS = (
+    "schedule_idx, slot_commit_id, status, reason, epoch, committed_at, payload_digest, "
+    "chain_digest"
+)
+_PER_SLOT: tuple[tuple[str, str, str], ...] = (
+    ("slot_commit", _COMMIT_COLUMNS, statements.INSERT_SLOT_COMMIT),
+    *(
+        (table, ", ".join(row._fields[1:]), statement)
+        for table, row, statement in (
+            ("trial", rows.TrialRow, statements.INSERT_TRIAL),
+            ("attempt", rows.AttemptRow, statements.INSERT_ATTEMPT),
+            ("metric", rows.MetricRow, statements.INSERT_METRIC),
+            ("event", rows.EventRow, statements.INSERT_EVENT),
+            ("prediction", rows.PredictionRow, statements.INSERT_PREDICTION),
+            ("score", rows.ScoreRow, statements.INSERT_SCORE),
+            ("evidence_record", rows.EvidenceRow, statements.INSERT_EVIDENCE),
+        )
+    ),
+)
+"""What a commit publishes: table, its columns after `run_no`, and the statement that writes it."""
+
+_OF_THE_RUN = (
+    ("run_variant", "variant_idx, variant_id, role, bindings", statements.INSERT_VARIANT),
+    ("run_task", "task_idx, task_id, digest, payload_digest", statements.INSERT_TASK),
+    ("slot", "schedule_idx, variant_idx, task_idx, repl_idx", statements.INSERT_SLOT),
+    ("schedule", "total_slots, genesis_digest", statements.INSERT_SCHEDULE),
+)
+"""Tables that never change after a run is created: columns after `run_no`, and statement."""
+
+_PAYLOADS_SQL = (
+    "SELECT task_payload.payload_digest, task_payload.body FROM run_task JOIN task_payload "
+    "ON task_payload.payload_digest = run_task.payload_digest "
+    "WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
+)
+_ARTIFACT_SQL = "SELECT sha256, size, content FROM artifact WHERE sha256 = ?"
+_HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
+_PROGRESS_SQL = """
+SELECT next_schedule_idx, epoch, status, updated_at, ended_at, stop_cause, stop_message
+FROM schedule_progress WHERE run_no = ?"""
+_STEP = "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
+_SETTLE = (
+    row_digests.update(
+        "schedule_progress",
+        epoch="max(epoch, ?1) + 1",
+        status="?2",
+        updated_at="?3",
+        ended_at="?4",
+        stop_cause="?5",
+        stop_message="?6",
+    )
+    + " WHERE run_no = ?7"
+)
+_STAGED_SQL = "SELECT count(*) FROM staged_result WHERE run_no = ?"
+_END_LEASE = "DELETE FROM lease WHERE run_no = ?"
+_HEAD_SQL = (
+    "SELECT chain_digest FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx DESC LIMIT 1"
+)
+
+
+class ImportWriter(OwnerWriter):
+    """Imports runs of a `Source`; a reader never sees the result of an interrupted method."""
+
+    path: Path
+    _store: ArtifactStore
+
+    def bring_artifacts(self, source: Source, run_id: str, start: int) -> int:
+        """Copy the missing artifacts that the run, and its records from slot `start` on, refer to.
+
+        Large artifacts are durable files before the ledger refers to them. Returns the number of
+        references whose artifact the source does not have. Raises `LedgerError` if the content of
+        one does not match its digest.
+        """
+        self._bring_frozen(source, run_number(source.connection, run_id))
+        batches = references(source, run_id, start)
+        return sum(self._bring(source, digests, run_id) for digests in batches)
+
+    def rebuild_run(self, chain: Path, mirrors: dict[str, Path]) -> str:
+        """Create the run of a folder of mirrors in this ledger, which must be empty; return its id.
+
+        The caller must verify it; this method does not. Raises `LedgerError` with file and line.
+        """
+        with self._transaction(f"read {chain.parent}") as connection:
+            return mirror_reader.rebuild(connection, chain, mirrors)
+
+    def bring_run(self, source: Source, run_id: str, is_dead: Callable[[Owner], bool]) -> History:
+        """Import the run, or its new commits, in one transaction; return how it compared before.
+
+        Nothing is written for a conflict, which the caller handles, or if nothing is new. Raises
+        `LeaseHeld` if a coordinator owns the run in this ledger.
+        """
+        with self._transaction(f"import run {run_id}") as connection:
+            history = histories.compare(source.connection, connection, run_id)
+            if history.standing is RunRelation.NEW:
+                run_no = _create(source, connection, run_id)
+            elif history.standing is RunRelation.GROWN:
+                run_no = run_number(connection, run_id)
+                refuse_busy(connection, history, self._now(), is_dead)
+            else:
+                return history
+            source_no = run_number(source.connection, run_id)
+            for table, columns, statement in _PER_SLOT:
+                sql = (
+                    f"SELECT {columns} FROM {table} WHERE run_no = ? AND schedule_idx >= ? "  # noqa: S608
+                    "ORDER BY run_no, schedule_idx"
+                )
+                _copy(
+                    source.connection, sql, (source_no, history.here), connection, statement, run_no
+                )
+            _settle(source, source_no, connection, run_no, history)
+            faults.fault_point("inside_import")
+            return history
+
+    def _bring_frozen(self, source: Source, source_no: int) -> None:
+        """Copy the frozen files and workspaces of the run, so that it can be resumed here."""
+        texts = [
+            source.connection.exec_driver_sql(
+                "SELECT resolved FROM run WHERE run_no = ?", (source_no,)
+            ).scalar_one()
+        ]
+        bodies = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no,))
+        for text in (*texts, *(body for _, body in bodies)):
+            for sha256 in _FROZEN.findall(text):
+                if source.store.has(sha256):
+                    self._bring_file(source, sha256)
+
+    def _bring(self, source: Source, digests: Sequence[str], run_id: str) -> int:
+        """Import artifacts in one transaction; return how many the source does not have."""
+        artifacts, missing = [], 0
+        for sha256 in self._absent(digests):
+            key = bytes.fromhex(sha256)
+            row = source.connection.exec_driver_sql(_ARTIFACT_SQL, (key,)).first()
+            if row is not None and row.content is not None:
+                artifacts.append(tuple(row))
+            elif source.store.has(sha256):
+                artifacts.append((key, self._bring_file(source, sha256), None))
+            else:
+                missing += 1
+        if artifacts:
+            with self._transaction(f"import artifacts of run {run_id}") as connection:
+                connection.exec_driver_sql(statements.INSERT_ARTIFACT, artifacts)
+        return missing
+
+    def _absent(self, digests: Sequence[str]) -> list[str]:
+        with self._transaction("look for artifacts") as connection:
+            return [
+                sha256
+                for sha256 in digests
+                if connection.exec_driver_sql(_HAS_ARTIFACT_SQL, (bytes.fromhex(sha256),)).first()
+                is None
+            ]
+
+    def _bring_file(self, source: Source, sha256: str) -> int:
+        """Copy a file of the source's artifact store into this one; return its size."""
+        if self._store.has(sha256):
+            return self._store.path(sha256).stat().st_size
+        try:
+            copied_digest, size = self._store.put_file(source.store.path(sha256))
+        except OSError as error:
+            raise LedgerError(
+                f"could not copy artifact {sha256} from {source.store.root}: {error.strerror}"
+            ) from error
+        if copied_digest != sha256:
+            raise LedgerError(
+                f"artifact {sha256} of {source.store.root} was changed: "
+                f"its digest is {copied_digest}; its run was not imported"
+            )
+        return size
+
+
+def references(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
+    """Yield, in batches, the digests that a run's records from slot `start` on refer to."""
+    run_no = run_number(source.connection, run_id)
+    for table in ("evidence_record", "prediction", "score"):
+        sql = (
+            f"SELECT record FROM {table} WHERE run_no = ? AND schedule_idx >= ? "  # noqa: S608
+            "ORDER BY run_no, schedule_idx"
+        )
+        records = source.connection.exec_driver_sql(sql, (run_no, start)).scalars()
+        for batch in _batches(records, _SLOTS_AT_ONCE):
+            yield sorted({sha256 for record in batch for sha256 in _REFERENCE.findall(record)})
+
+
+def refuse_busy(
+    connection: Connection, history: History, now: str, is_dead: Callable[[Owner], bool]
+) -> None:
+    """Raise if new commits cannot be imported, because work in this ledger would be lost."""
+    run_no = run_number(connection, history.run_id)
+    leases.refuse_held(connection, run_no, history.run_id, now, is_dead)
+    staged = connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalar_one()
+    if staged:
+        raise LedgerError(
+            f"run {history.run_id} has grown in the source, and here it has {staged} finished "
+            "results that are not committed: bringing the source's would lose them",
+            hint=f"go on with the run in one place; here, `labledger resume {history.run_id}`",
+        )
+
+
+def _create(source: Source, connection: Connection, run_id: str) -> int:
+    """Create the run and its variants, tasks and slots; return its number in this ledger."""
+    source_no = run_number(source.connection, run_id)
+    run_no: int = connection.exec_driver_sql(
+        "SELECT coalesce(max(run_no), 0) + 1 FROM run"
+    ).scalar_one()
+    sql = f"SELECT {', '.join(statements.RUN_COLUMNS)} FROM run WHERE run_no = ?"  # noqa: S608
+    row = source.connection.exec_driver_sql(sql, (source_no,)).one()
+    connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row))
+    payloads = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no,))
+    for batch in _batches(payloads, _SLOTS_AT_ONCE):
+        connection.exec_driver_sql(statements.INSERT_PAYLOAD, [tuple(row) for row in batch])
+    for table, columns, statement in _OF_THE_RUN:
+        sql = f"SELECT {columns} FROM {table} WHERE run_no = ? ORDER BY 1"  # noqa: S608
+        _copy(source.connection, sql, (source_no,), connection, statement, run_no)
+    return run_no
+
+
+def _settle(
+    source: Source, source_no: int, connection: Connection, run_no: int, history: History
+) -> None:
+    """Update the run's progress after its rows are written, and fence off earlier owners."""
+    committed, epoch, status, updated_at, ended_at, *stop = source.connection.exec_driver_sql(
+        _PROGRESS_SQL, (source_no,)
+    ).one()
+    if status == RunStatus.RUNNING.value:
+        status = _ended(committed == history.total)
+    ended_at = ended_at or updated_at
+    if history.standing is RunRelation.NEW:
+        progress = (run_no, committed, epoch, status, updated_at, ended_at, *stop)
+        connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
+    else:
+        steps = [(run_no,)] * (committed - history.here)
+        connection.exec_driver_sql(_STEP, steps)
+        connection.exec_driver_sql(_SETTLE, (epoch, status, updated_at, ended_at, *stop, run_no))
+        connection.exec_driver_sql(_END_LEASE, (run_no,))
+    heads = [
+        side.exec_driver_sql(_HEAD_SQL, (number,)).scalar()
+        for side, number in ((source.connection, source_no), (connection, run_no))
+    ]
+    if heads[0] != heads[1]:
+        raise LedgerError(f"run {history.run_id} did not arrive whole; nothing was imported")
+
+
+def _ended(complete: bool) -> str:
+    """Return the status of a run without an owner."""
+    return (RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED).value
+
+
+def _copy(
+    source: Connection,
+    sql: str,
+    params: tuple[Any, ...],
+    target: Connection,
+    statement: str,
+    run_no: int,
+) -> None:
+    """Copy the rows that `sql` selects in the source, under the run's number in the target."""
+    for batch in _batches(source.exec_driver_sql(sql, params), _ROWS_AT_ONCE):
+        target.exec_driver_sql(statement, [(run_no, *row) for row in batch])
+
+
+def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

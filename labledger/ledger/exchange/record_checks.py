@@ -1,0 +1,108 @@
+"""Check the records of a source beyond their digests, which anybody can compute.
+
+Run ids must be safe as folder names, texts canonical JSON, records valid by their schemas and about
+their own slot. `source.Source.verify` runs these checks before an import.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from labledger.errors import LedgerError, MalformedJson, SchemaInvalid
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.read.commit_stream import Commit
+from labledger.ledger.read.lookup import run_number
+from labledger.records import RUN_ID, JsonObject, canonical_json, json_schemas
+
+SCHEMAS = {
+    "predictions": "benchmark_prediction_record_v1",
+    "scores": "benchmark_score_record_v1",
+    "evidence": "evidence_record_v1",
+}
+"""Schemas of the record kinds that are stored as text; the others are stored in columns."""
+
+_DEPTH = canonical_json.MAX_DEPTH + 8
+"""A record wraps what an agent wrote, which may nest as deep as `MAX_DEPTH`."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_RUN_SQL = "SELECT resolved, images FROM run WHERE run_no = ?"
+_BINDINGS_SQL = "SELECT bindings FROM run_variant WHERE run_no = ?"
+_PAYLOADS_SQL = (
+    "SELECT task_payload.body FROM run_task JOIN task_payload "
+    "ON task_payload.payload_digest = run_task.payload_digest WHERE run_task.run_no = ?"
+)
+
+
+def check_runs(connection: Connection, run_ids: Sequence[str]) -> None:
+    """Raise `LedgerError` if a run id is not a safe folder name, or a text is not JSON."""
+    for run_id in run_ids:
+        if not RUN_ID.fullmatch(run_id):
+            raise LedgerError(f"the source holds a run {run_id[:120]!r}, which is no run's name")
+        run_no = run_number(connection, run_id)
+        texts = list(connection.exec_driver_sql(_RUN_SQL, (run_no,)).one())
+        for sql in (_BINDINGS_SQL, _PAYLOADS_SQL):
+            texts += connection.exec_driver_sql(sql, (run_no,)).scalars()
+        for text in texts:
+            problem = _not_canonical(text)
+            if problem is not None:
+                raise LedgerError(f"run {run_id} of the source has a text that {problem}")
+        _check_regrades(run_id, json.loads(texts[0]).get("regrades"))
+
+
+def _check_regrades(run_id: str, regrades: Any) -> None:
+    """Raise `LedgerError` if `regrades` is not what labledger writes for a regrading."""
+    if regrades is None:
+        return
+    match regrades:
+        case {"run_id": str(root), "generation": int(generation), "grader_digest": str(digest),
+              "head": str(head)} if len(regrades) == 4:  # fmt: skip
+            names = run_id == f"{root}.g{generation}" and generation > 1
+            if names and _DIGEST.fullmatch(digest) and _DIGEST.fullmatch(head):
+                return
+    raise LedgerError(f"run {run_id} of the source does not say as a regrading does what it judges")
+
+
+def problems(run_id: str, commit: Commit) -> Iterator[str]:
+    """Yield the problems of a commit's records, whose digests may be correct."""
+    records = commit.records
+    for kind, name in SCHEMAS.items():
+        for line in records.lines(kind):
+            problem = _not_canonical(line)
+            if problem is None:
+                problem = _unfit(json.loads(line), name, run_id, commit)
+            if problem is not None:
+                yield f"a record of {kind} {problem}"
+    for line in records.events:
+        problem = _not_canonical(line)
+        if problem is not None:
+            yield f"an event {problem}"
+
+
+def _not_canonical(text: str) -> str | None:
+    try:
+        value = canonical_json.loads(text.encode(), max_depth=_DEPTH)
+    except (MalformedJson, UnicodeEncodeError) as error:
+        return str(error)
+    if not isinstance(value, dict):
+        return "is no JSON object"
+    return None if canonical_json.dumps(value) == text else "is not in its canonical form"
+
+
+def _unfit(record: JsonObject, name: str, run_id: str, commit: Commit) -> str | None:
+    try:
+        json_schemas.check(record, name)
+    except SchemaInvalid as error:
+        return f"does not fit {name}: {error}"
+    record_slot: tuple[Any, ...] = (
+        record["ids"]["run_id"],
+        record["ids"]["variant_id"],
+        record["schedule_idx"],
+        record["slot_commit_id"],
+    )
+    records = commit.records
+    if record_slot != (run_id, records.variant_id, records.schedule_idx, commit.slot_commit_id):
+        return "is about another slot"
+    return None

@@ -1,0 +1,183 @@
+"""Open another ledger as the source of an import.
+
+A source is untrusted: it is opened read-only, links and special files are refused, its tables must
+be those that labledger creates, and its rows are verified before anything is imported. A ledger of
+an older revision is upgraded in a copy.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from labledger import clock
+from labledger.errors import LeaseHeld, LedgerError, LedgerMissing, NotALedger
+from labledger.ledger.database import migrations
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.model import Owner
+from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
+from labledger.ledger.exchange import record_checks
+from labledger.ledger.ownership import leases
+from labledger.ledger.read import gradings
+from labledger.ledger.read.gradings import Regrades
+from labledger.ledger.read.lookup import run_number
+from labledger.ledger.verification.verify import Verification, verify_snapshot
+from labledger.storage.artifact_store import ArtifactStore
+
+_SCHEMA_SQL = """
+SELECT name, sql FROM sqlite_schema
+WHERE type IN ('table', 'index') AND sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"""
+_UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    DRIVER.Error,
+    TypeError,
+    ValueError,
+)
+"""Exceptions from reading rows that labledger did not write."""
+
+
+class SourceStore(ArtifactStore):
+    """The artifact store of a source: only regular files in its folder, no links."""
+
+    def path(self, sha256: str) -> Path:
+        """Return the path of an artifact. Raises `OSError` unless it is a regular file inside."""
+        path = super().path(sha256)
+        kind = os.lstat(path).st_mode
+        if not stat.S_ISREG(kind) or not path.resolve().is_relative_to(self.root.resolve()):
+            raise PermissionError(1, "it is no regular file of the source")
+        return path
+
+    def has(self, sha256: str) -> bool:
+        try:
+            return self.path(sha256).is_file()
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A snapshot of another ledger."""
+
+    path: Path
+    """The ledger file, as given."""
+    connection: Connection
+    store: ArtifactStore
+    has_artifacts: bool = True
+    """False if it was rebuilt from mirrors: then missing artifacts are not findings."""
+
+    def run_ids(self) -> list[str]:
+        """Return the ids of its runs, the oldest first."""
+        rows = self.connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no")
+        return list(rows.scalars())
+
+    def regrades(self, run_id: str) -> Regrades | None:
+        """Return what a regrading regrades; None for a run whose agents ran."""
+        return gradings.regrades(self.connection, run_number(self.connection, run_id))
+
+    def refuse_live(self, run_ids: Sequence[str], is_dead: Callable[[Owner], bool]) -> None:
+        """Raise `LeaseHeld` if a coordinator is writing one of these runs."""
+        now = clock.utc_now()
+        for run_id in run_ids:
+            run_no = run_number(self.connection, run_id)
+            held = leases.live_holder(self.connection, run_no, now, is_dead)
+            if held is not None:
+                raise LeaseHeld(
+                    f"run {run_id} of {self.path} is being written by process {held.owner.pid} on "
+                    f"{held.owner.machine}; its lease lasts until {held.expires_at}",
+                    hint="import it when it has stopped; --run selects other runs",
+                )
+
+    def verify(self, run_ids: Sequence[str]) -> Verification:
+        """Check for changes since the commits, and for rows that labledger never commits."""
+        store = self.store if self.has_artifacts else None
+        try:
+            with translated("verify the source", self.path):
+                record_checks.check_runs(self.connection, run_ids)
+                return verify_snapshot(self.connection, store, run_ids, record_checks.problems)
+        except _UNREADABLE as error:
+            raise LedgerError(
+                f"{self.path} holds rows that labledger does not write: {error}"
+            ) from error
+
+
+@contextmanager
+def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[Source]:
+    """Open the ledger at `path`; one of an older revision is upgraded in a copy in `scratch`.
+
+    Raises `LedgerMissing`, `LedgerTooNew`, and `LedgerError` for a file that is not a ledger.
+    """
+    _refuse_irregular(path)
+    revision = _revision(path)
+    readable_path = path
+    if revision in migrations.REVISIONS and revision != migrations.HEAD:
+        readable_path = migrations.backup(path, scratch / "upgraded.sqlite")
+        migrations.upgrade(readable_path)
+    engine = readonly_engine(readable_path)
+    try:
+        with translated("open the source", path), engine.connect() as connection:
+            migrations.check_revision(connection, path)
+            _require_same_tables(connection, path)
+            yield Source(path, connection, SourceStore(store))
+    finally:
+        engine.dispose()
+
+
+def _revision(path: Path) -> str | None:
+    """Return the source's revision, with a hint that suits a source if it has none."""
+    try:
+        return migrations.current(path)
+    except (LedgerMissing, NotALedger) as error:
+        hint = "name a ledger file, a lab folder, or a run's folder"
+        raise LedgerMissing(error.message, hint=hint) from error
+
+
+def _refuse_irregular(path: Path) -> None:
+    """Raise `LedgerError` if the file, or one that SQLite reads with it, is not a regular file."""
+    for name in ("", "-wal", "-shm", "-journal"):
+        file = path.with_name(path.name + name)
+        try:
+            kind = os.lstat(file).st_mode
+        except OSError:
+            continue
+        if not stat.S_ISREG(kind):
+            raise LedgerError(
+                f"{file} is a link or no regular file; a source is read only where it lies",
+                hint="name the file itself",
+            )
+
+
+def _require_same_tables(connection: Connection, path: Path) -> None:
+    """Raise `LedgerError` unless the tables and their constraints are those of a new ledger.
+
+    Then SQLite's own integrity check detects every value that the columns do not allow.
+    """
+    statements = dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
+    for name, sql in _tables().items():
+        if statements.get(name) != sql:
+            raise LedgerError(
+                f"{path} is not as labledger makes a ledger: {name} is another or missing",
+                hint="import the ledger that this one was made from",
+            )
+
+
+@cache
+def _tables() -> dict[str, str]:
+    """Return the CREATE statements of a new ledger's tables and indexes, by name."""
+    with TemporaryDirectory(prefix="labledger-") as scratch:
+        fresh = Path(scratch) / "fresh.sqlite"
+        migrations.upgrade(fresh)
+        engine = readonly_engine(fresh)
+        try:
+            with engine.connect() as connection:
+                return dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
+        finally:
+            engine.dispose()

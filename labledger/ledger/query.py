@@ -1,0 +1,257 @@
+"""One SQL question to the ledger, over its documented views. It cannot write, whatever is asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from labledger.errors import InvalidInput, Problem, QueryFailed
+from labledger.ledger.database import migrations, views_and_triggers
+from labledger.ledger.database.column_meanings import meaning
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
+from labledger.ledger.read import chosen_grading
+from labledger.text.near_names import near_names
+
+_READING = {
+    DRIVER.SQLITE_SELECT,
+    DRIVER.SQLITE_READ,
+    DRIVER.SQLITE_FUNCTION,
+    DRIVER.SQLITE_RECURSIVE,
+}
+_REFUSED_FUNCTIONS = {"load_extension"}
+_VIEW_PARTS = {
+    *views_and_triggers.VIEWS,
+    *(
+        part
+        for view in views_and_triggers.VIEWS.values()
+        for part in re.findall(r"(\w+) AS (?:MATERIALIZED )?\(", view.sql)
+    ),
+}
+"""The views, and what SQLite calls their common table expressions."""
+_REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "within a transaction")
+"""What SQLite says of a statement that does more than read."""
+
+_TABLES_SQL = "SELECT name FROM main.sqlite_schema WHERE type = 'table'"
+_STEPS_BETWEEN_CHECKS = 10_000
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_UNBOUND = re.compile(r"supply a value for binding|number of bindings supplied")
+_UNKNOWN = re.compile(r"no such (table|column|function): (\S+)")
+
+Row = tuple[Any, ...]
+"""Values of a row: int, float, str, bytes or None."""
+
+Params = Mapping[str, Any] | Sequence[Any]
+Prepare = Callable[[Connection], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewInfo:
+    """A documented view."""
+
+    name: str
+    comment: str
+    """What one of its rows is."""
+    columns: tuple[str, ...]
+    meanings: tuple[str, ...]
+    """What each column means."""
+
+
+def statement(asked: str) -> str:
+    """The SQL of a question: a lone word is a view, and means all of its rows."""
+    word = asked.strip()
+    return f"SELECT * FROM {word}" if _WORD.fullmatch(word) else asked  # noqa: S608
+
+
+def query(
+    path: Path,
+    sql: str,
+    params: Params = (),
+    generation: int | None = None,
+    *,
+    views_only: bool = False,
+) -> tuple[tuple[str, ...], Generator[Row]]:
+    """The columns and the rows, streamed, of one SELECT.
+
+    `params` are values for `:name` or `?` in the statement. With a `generation` the views take,
+    for every run, the newest complete grading up to that one. With `views_only` the ledger's own
+    tables, which change with it, are refused. Ctrl-C interrupts the query. Raises
+    `QueryFailed`, with the nearest view or column where a name is unknown, `InvalidInput`, and
+    what `migrate.check_current` raises.
+    """
+    if generation is None:
+        return _answer(path, sql, params, lambda _: None, views_only=views_only)
+    if generation < 1:
+        problem = Problem("generation", f"found {generation}; expected 1 or more")
+        raise InvalidInput("the query", [problem])
+    prepare = partial(chosen_grading.select_generation, generation=generation)
+    return _answer(path, sql, params, prepare, views_only=views_only)
+
+
+def query_run(
+    path: Path, run_id: str, sql: str, params: Params = ()
+) -> tuple[tuple[str, ...], Generator[Row]]:
+    """`query`, but the views show one run's own rows alone, whether they count or not.
+
+    Those of a regrading are shown under its root's id.
+    """
+    return _answer(path, sql, params, partial(chosen_grading.select_run, run_id=run_id))
+
+
+def require_names(columns: Sequence[str]) -> None:
+    """Raise `QueryFailed` where columns share a name: of a row by names, one would be lost."""
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise QueryFailed(
+            f"the query has more than one column called {', '.join(twice)}",
+            hint="give each its own name with AS",
+        )
+
+
+def _answer(
+    path: Path, sql: str, params: Params, prepare: Prepare, *, views_only: bool = False
+) -> tuple[tuple[str, ...], Generator[Row]]:
+    rows = _rows(path, sql, params, prepare, views_only)
+    columns = next(rows)
+    return columns, rows
+
+
+def views(path: Path) -> list[ViewInfo]:
+    """The documented views, in the order a reader wants them, with their columns."""
+    found = []
+    for name, view in views_and_triggers.VIEWS.items():
+        columns, rows = query(path, f"SELECT * FROM {name} LIMIT 0")  # noqa: S608
+        list(rows)
+        meanings = tuple(meaning(name, column) for column in columns)
+        found.append(ViewInfo(name, view.comment, columns, meanings))
+    return found
+
+
+def _rows(
+    path: Path, sql: str, params: Params, prepare: Prepare, views_only: bool
+) -> Generator[Row]:
+    """The column names, then each row."""
+    with ExitStack() as stack:
+        engine = readonly_engine(path)
+        stack.callback(engine.dispose)
+        with translated("open the ledger", path):
+            connection = stack.enter_context(engine.connect())
+            migrations.check_revision(connection, path)
+            prepare(connection)
+        known = _names(connection)
+        authorizer = _restrict(connection, stack, views_only)
+        try:
+            given = dict(params) if isinstance(params, Mapping) else tuple(params)
+            result = connection.driver.cursor()
+            result.execute(sql, given)
+            if result.description is None:
+                raise QueryFailed("the query is empty", hint="ask with one SELECT statement")
+            yield tuple(column[0] for column in result.description)
+            yield from iter(result.fetchone, None)
+        except (DRIVER.Error, DRIVER.Warning, ValueError, OverflowError) as error:
+            if "interrupted" in str(error):
+                raise KeyboardInterrupt from None
+            if authorizer.refused_table is not None:
+                raise _internal(authorizer.refused_table, known["table"]) from error
+            raise _failed(error, known) from error
+
+
+def _restrict(connection: Connection, stack: ExitStack, views_only: bool) -> _Authorizer:
+    """Until `stack` ends, only reading is possible, and waiting signals are heeded."""
+    driver: Any = connection.driver
+    driver.execute("PRAGMA query_only = ON")
+    # Older SQLites set these table functions up at first use, which the authorizer would refuse.
+    driver.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").fetchall()
+    tables = connection.exec_driver_sql(_TABLES_SQL).scalars().all()
+    authorizer = _Authorizer(frozenset(tables) if views_only else ())
+    driver.set_authorizer(authorizer)
+    stack.callback(driver.set_authorizer, None)
+    driver.set_progress_handler(lambda: 0, _STEPS_BETWEEN_CHECKS)
+    return authorizer
+
+
+class _Authorizer:
+    """Allows reading; of the ledger's own tables only what a view reads."""
+
+    def __init__(self, tables: Collection[str]) -> None:
+        self._tables = tables
+        self._read_by_views: set[str] = set()
+        self.refused_table: str | None = None
+        """The table that the query itself names."""
+
+    def __call__(
+        self,
+        action: int,
+        first: str | None,
+        second: str | None,
+        _schema: str | None,
+        source: str | None,
+    ) -> int:
+        if action not in _READING or second in _REFUSED_FUNCTIONS:
+            return int(DRIVER.SQLITE_DENY)
+        if action == DRIVER.SQLITE_READ and first is not None and first in self._tables:
+            if source in _VIEW_PARTS:
+                self._read_by_views.add(first)
+            # SQLite names no view for a table of one of which no column is read in the end.
+            elif second or first not in self._read_by_views:
+                self.refused_table = first
+                return int(DRIVER.SQLITE_DENY)
+        return int(DRIVER.SQLITE_OK)
+
+
+def _names(connection: Connection) -> dict[str, list[str]]:
+    """What a query may name: the views as tables, and all their columns."""
+    columns = {
+        row[0]
+        for view in views_and_triggers.VIEWS
+        for row in connection.exec_driver_sql("SELECT name FROM pragma_table_info(?)", (view,))
+    }
+    return {"table": list(views_and_triggers.VIEWS), "column": sorted(columns)}
+
+
+def _failed(error: Exception, known: dict[str, list[str]]) -> QueryFailed:
+    text = str(error)
+    if any(word in text for word in _REFUSALS):
+        return QueryFailed(
+            "the query was refused: it may only read", hint="ask with one SELECT statement"
+        )
+    if _UNBOUND.search(text):
+        return QueryFailed(
+            f"the query failed: {text}",
+            hint="give every :NAME in the statement its value with -p NAME=VALUE",
+        )
+    if "one statement at a time" in text:
+        return QueryFailed("the query is more than one statement", hint="ask one SELECT at a time")
+    return QueryFailed(f"the query failed: {text}", hint=_hint(text, known))
+
+
+def _internal(table: str, views: list[str]) -> QueryFailed:
+    """The error of a query that names a table of the ledger instead of a view."""
+    near = near_names(table, views)
+    view = next((name for name in (f"{table}s", *near) if name in views), None)
+    return QueryFailed(
+        f"the query was refused: {table!r} is a table of the ledger itself, which changes with it",
+        hint=f"ask the view {view!r}" if view else f"ask a view: {', '.join(views)}",
+    )
+
+
+def _hint(text: str, known: dict[str, list[str]]) -> str | None:
+    found = _UNKNOWN.search(text)
+    if found is None:
+        return "`labledger query --schema` lists the views and their columns"
+    kind, name = found.groups()
+    names = known.get(kind, [])
+    name = name.rpartition(".")[2]
+    close = near_names(name, names)
+    if name in names:
+        return f"another view has {name!r}: `labledger query --schema` lists them all"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    if kind == "table":
+        return f"the views are {', '.join(names)}"
+    return "`labledger query --schema` lists the views and their columns"

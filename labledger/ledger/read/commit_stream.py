@@ -1,0 +1,204 @@
+"""Turn committed rows back into records, one slot at a time.
+
+The lines are byte for byte those that the commit's digests were taken over. Memory does not grow
+with the run. Mirrors, exports and verification read through this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Protocol
+
+from labledger.ledger.commit import record_lines, rows
+from labledger.records import (
+    RECORD_KINDS,
+    Slot,
+    SlotRecords,
+    SlotStatus,
+    TrialIds,
+    slot_commit_id,
+)
+
+_TRIAL_COLUMNS = ", ".join(f"trial.{name}" for name in rows.TrialRow._fields)
+_ATTEMPT_COLUMNS = ", ".join(f"attempt.{name}" for name in rows.AttemptRow._fields)
+_STAMP = "trial.attempt, trial.ended_at, run_variant.variant_id, run_task.task_id, slot.repl_idx"
+
+
+def _stamped(table: str, columns: str, order: str) -> str:
+    """Rows of `table` with what their records' stamp needs, in the records' order."""
+    return f"""
+SELECT {table}.schedule_idx, {_STAMP}, {columns}
+FROM {table}
+CROSS JOIN trial ON trial.run_no = {table}.run_no AND trial.schedule_idx = {table}.schedule_idx
+CROSS JOIN slot ON slot.run_no = trial.run_no AND slot.schedule_idx = trial.schedule_idx
+CROSS JOIN run_variant
+  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+CROSS JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+WHERE {table}.run_no = ? AND {table}.schedule_idx >= ? AND {table}.schedule_idx < ?
+ORDER BY {table}.run_no, {table}.schedule_idx, {order}"""  # noqa: S608
+
+
+def _verbatim(table: str, order: str) -> str:
+    return f"""
+SELECT schedule_idx, record FROM {table}
+WHERE run_no = ? AND schedule_idx >= ? AND schedule_idx < ?
+ORDER BY run_no, schedule_idx, {order}"""  # noqa: S608
+
+
+_SQL = {
+    "predictions": _verbatim("prediction", "row_seq"),
+    "scores": _verbatim("score", "row_seq"),
+    "evidence": _verbatim("evidence_record", "attempt, row_seq"),
+    "trials": _stamped("attempt", f"{_TRIAL_COLUMNS}, {_ATTEMPT_COLUMNS}", "attempt.attempt"),
+    "metrics": _stamped(
+        "metric",
+        "metric.run_no, metric.schedule_idx, metric.row_seq, metric.metric_id, metric.source, "
+        "metric.value",
+        "metric.row_seq",
+    ),
+    "events": _stamped(
+        "event",
+        "event.run_no, event.schedule_idx, event.row_seq, event.body",
+        "event.row_seq",
+    ),
+}
+_COMMITS_SQL = """
+SELECT slot_commit.schedule_idx, slot_commit.slot_commit_id, slot_commit.status,
+  slot_commit.reason, slot_commit.epoch, slot_commit.committed_at, slot_commit.payload_digest,
+  slot_commit.chain_digest, run_variant.variant_id, trial.verdict,
+  trial.run_no IS NOT NULL
+FROM slot_commit
+JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
+JOIN run_variant
+  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+LEFT JOIN trial
+  ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
+WHERE slot_commit.run_no = ? AND slot_commit.schedule_idx >= ? AND slot_commit.schedule_idx < ?
+ORDER BY slot_commit.run_no, slot_commit.schedule_idx"""
+
+_NO_STOP = 2**62
+_STAMP_END = 6
+
+
+class Rows(Protocol):
+    """The part of a connection that is needed here."""
+
+    def exec_driver_sql(self, sql: str, params: tuple[Any, ...], /) -> Iterable[Any]:
+        """Return the rows of a query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A row of `slot_commit`, and the records made from the slot's rows."""
+
+    slot_commit_id: str
+    epoch: int
+    committed_at: str
+    payload_digest: str
+    chain_digest: str
+    has_trial: bool
+    """Whether there is a row of `trial`; if so, `records` contain a trial record."""
+    records: SlotRecords
+
+
+def commits(
+    connection: Rows, run_id: str, run_no: int, start: int, stop: int | None
+) -> Iterator[Commit]:
+    """Yield the commits of a run's slots `start` to `stop` (exclusive), in order."""
+    end = _NO_STOP if stop is None else stop
+    sources = {
+        kind: _Aligned(lines_by_slot(connection, kind, run_id, run_no, start, stop))
+        for kind in RECORD_KINDS
+    }
+    for row in connection.exec_driver_sql(_COMMITS_SQL, (run_no, start, end)):
+        idx, commit_id, status, reason, epoch, committed_at, payload, link = row[:8]
+        variant, verdict, has_trial = row[8:]
+        records = SlotRecords(
+            schedule_idx=idx,
+            variant_id=variant,
+            status=SlotStatus(status),
+            reason=reason,
+            verdict=verdict,
+            **{kind: source.at(idx) for kind, source in sources.items()},
+        )
+        yield Commit(commit_id, epoch, committed_at, payload, link, bool(has_trial), records)
+
+
+def lines_by_slot(
+    connection: Rows,
+    kind: str,
+    run_id: str,
+    run_no: int,
+    start: int,
+    stop: int | None = None,
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield (schedule_idx, lines) of one of `RECORD_KINDS` for each slot that has any."""
+    end = _NO_STOP if stop is None else stop
+    result = connection.exec_driver_sql(_SQL[kind], (run_no, start, end))
+    for idx, group in groupby(result, key=itemgetter(0)):
+        yield idx, _LINES[kind](run_id, list(group))
+
+
+class _Aligned:
+    """Lines by slot, which must be requested in slot order."""
+
+    def __init__(self, source: Iterator[tuple[int, tuple[str, ...]]]) -> None:
+        self._source = source
+        self._next = next(source, None)
+
+    def at(self, idx: int) -> tuple[str, ...]:
+        while self._next is not None and self._next[0] < idx:
+            self._next = next(self._source, None)
+        if self._next is None or self._next[0] != idx:
+            return ()
+        lines = self._next[1]
+        self._next = next(self._source, None)
+        return lines
+
+
+def _stamp(run_id: str, row: Any) -> record_lines.Stamp:
+    return _make_stamp(run_id, *row[:_STAMP_END])
+
+
+@lru_cache(maxsize=4)
+def _make_stamp(
+    run_id: str, idx: int, attempt: int, ended_at: str, variant_id: str, task_id: str, repl_idx: int
+) -> record_lines.Stamp:
+    """Return the fields that a slot's records share; cached, as kinds are read side by side."""
+    ids = TrialIds.of(run_id, Slot(idx, variant_id, task_id, repl_idx))
+    return record_lines.Stamp(ids, idx, slot_commit_id(run_id, idx), attempt, ended_at)
+
+
+def _verbatim_lines(_run_id: str, group: list[Any]) -> tuple[str, ...]:
+    return tuple(row[1] for row in group)
+
+
+def _trial_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
+    end = _STAMP_END + len(rows.TrialRow._fields)
+    trial = rows.TrialRow._make(group[0][_STAMP_END:end])
+    attempts = [rows.AttemptRow._make(row[end:]) for row in group]
+    return (record_lines.trial_line(_stamp(run_id, group[0]), trial, attempts),)
+
+
+def _metric_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
+    metrics = [rows.MetricRow._make(row[_STAMP_END:]) for row in group]
+    return tuple(record_lines.metric_lines(_stamp(run_id, group[0]), metrics))
+
+
+def _event_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
+    events = [rows.EventRow._make(row[_STAMP_END:]) for row in group]
+    return tuple(record_lines.event_lines(_stamp(run_id, group[0]), events))
+
+
+_LINES = {
+    "predictions": _verbatim_lines,
+    "scores": _verbatim_lines,
+    "evidence": _verbatim_lines,
+    "trials": _trial_lines,
+    "metrics": _metric_lines,
+    "events": _event_lines,
+}

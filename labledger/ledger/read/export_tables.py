@@ -1,0 +1,184 @@
+"""Stream committed rows as flat tables with fixed columns and types, in schedule order.
+
+The columns are the stable format `labledger_table_v1`; views, in contrast, may gain columns.
+`export` writes these tables as CSV and Parquet, and data frames are built from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from labledger.ledger.database.connection import Connection
+
+FORMAT = "labledger_table_v1"
+"""Names the columns and types below; another set of them has another name."""
+
+
+class Kind(StrEnum):
+    """The type of a column."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    REAL = "real"
+    BOOLEAN = "boolean"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    kind: Kind
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlatTable:
+    """One kind of row, whose `columns` are the same in every export."""
+
+    columns: tuple[Column, ...]
+    sql: str
+
+    def rows(self, connection: Connection, run_no: int) -> Iterator[tuple[Any, ...]]:
+        """Yield the committed rows of a run in schedule order."""
+        result = connection.exec_driver_sql(self.sql, (run_no,))
+        while batch := result.fetchmany(200):
+            yield from map(tuple, batch)
+
+
+def _columns(kind: Kind, table: str, *names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, kind, f"{table}.{name}") for name in names)
+
+
+def _text(table: str, *names: str) -> tuple[Column, ...]:
+    return _columns(Kind.TEXT, table, *names)
+
+
+def _integer(table: str, *names: str) -> tuple[Column, ...]:
+    return _columns(Kind.INTEGER, table, *names)
+
+
+def _inside(kind: Kind, name: str, sql: str) -> tuple[Column, ...]:
+    return (Column(name, kind, sql),)
+
+
+def _table(name: str, order: str, *groups: tuple[Column, ...], joins: str = "") -> FlatTable:
+    """Return a table; CROSS JOIN makes SQLite follow the key, so that nothing is sorted."""
+    who = (
+        *_text("run", "run_id"),
+        *_integer(name, "schedule_idx"),
+        *_inside(Kind.TEXT, "trial_id", f"printf('%s-s%06d', run.run_id, {name}.schedule_idx)"),
+        *_text("run_variant", "variant_id"),
+        *_text("run_task", "task_id"),
+        *_integer("slot", "repl_idx"),
+    )
+    columns = (*who, *(column for group in groups for column in group))
+    listed = ", ".join(column.sql for column in columns)
+    order = ", ".join(f"{name}.{part}" for part in ("run_no", "schedule_idx", *order.split()))
+    sql = f"""
+SELECT {listed} FROM {name}
+CROSS JOIN run ON run.run_no = {name}.run_no
+CROSS JOIN slot ON slot.run_no = {name}.run_no AND slot.schedule_idx = {name}.schedule_idx
+CROSS JOIN run_variant
+  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+CROSS JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+{joins}
+WHERE {name}.run_no = ? ORDER BY {order}"""  # noqa: S608
+    return FlatTable(columns, sql)
+
+
+def _phases() -> tuple[Column, ...]:
+    columns: list[Column] = []
+    for phase in ("setup", "agent", "grader"):
+        columns += _integer("trial", f"{phase}_exit_status", f"{phase}_duration_ms")
+        columns += _columns(Kind.BOOLEAN, "trial", f"{phase}_timed_out")
+    return tuple(columns)
+
+
+TABLES: dict[str, FlatTable] = {
+    "predictions": _table(
+        "prediction",
+        "row_seq",
+        _integer("prediction", "row_seq"),
+        _text("prediction", "kind"),
+        _inside(Kind.TEXT, "value", "prediction.record ->> '$.prediction.value'"),
+        _inside(Kind.TEXT, "artifact_ref", "prediction.record ->> '$.prediction.artifact_ref'"),
+        _text("prediction", "record"),
+    ),
+    "scores": _table(
+        "score",
+        "row_seq",
+        _integer("score", "row_seq"),
+        _text("score", "verdict", "primary_metric_name"),
+        _columns(Kind.REAL, "score", "primary_metric_value"),
+        _text("trial", "status"),
+        _inside(Kind.TEXT, "evaluator_name", "score.record ->> '$.evaluator.name'"),
+        _inside(Kind.TEXT, "error_message", "score.record ->> '$.error.message'"),
+        _text("score", "record"),
+        joins="CROSS JOIN trial ON trial.run_no = score.run_no "
+        "AND trial.schedule_idx = score.schedule_idx",
+    ),
+    "evidence": _table(
+        "evidence_record",
+        "attempt row_seq",
+        _integer("evidence_record", "attempt", "row_seq"),
+        _inside(Kind.TEXT, "executor", "evidence_record.record ->> '$.runtime.executor'"),
+        _inside(Kind.TEXT, "evidence", "evidence_record.record -> '$.evidence'"),
+        _text("evidence_record", "record"),
+    ),
+    "trials": _table(
+        "slot_commit",
+        "",
+        _text("slot_commit", "status", "reason"),
+        _text("trial", "message", "verdict"),
+        _text("score", "primary_metric_name"),
+        _columns(Kind.REAL, "score", "primary_metric_value"),
+        _text("trial", "outcome"),
+        _integer("trial", "attempt", "exit_status"),
+        _text("trial", "started_at", "ended_at"),
+        _integer("trial", "duration_ms"),
+        _phases(),
+        _text("trial", "image_ref", "image_id"),
+        _integer("trial", "events_dropped"),
+        _text("slot_commit", "slot_commit_id", "committed_at", "chain_digest"),
+        joins="LEFT JOIN trial ON trial.run_no = slot_commit.run_no "
+        "AND trial.schedule_idx = slot_commit.schedule_idx "
+        "LEFT JOIN score ON score.run_no = slot_commit.run_no "
+        "AND score.schedule_idx = slot_commit.schedule_idx AND score.row_seq = 0",
+    ),
+    "attempts": _table(
+        "attempt",
+        "attempt",
+        _integer("attempt", "attempt"),
+        _text("attempt", "status", "reason", "message"),
+        _integer("attempt", "exit_status"),
+        _text("attempt", "started_at", "ended_at"),
+        _integer("attempt", "duration_ms"),
+        _text("attempt", "container", "image_id"),
+    ),
+    "metrics": _table(
+        "metric",
+        "row_seq",
+        _integer("metric", "row_seq"),
+        _text("metric", "metric_id", "source"),
+        _inside(
+            Kind.REAL,
+            "value",
+            "CASE WHEN typeof(metric.value) <> 'text' THEN CAST(metric.value AS REAL) END",
+        ),
+        _inside(
+            Kind.TEXT,
+            "value_text",
+            "CASE typeof(metric.value) WHEN 'text' THEN metric.value "
+            "ELSE json_quote(metric.value) END",
+        ),
+    ),
+    "events": _table(
+        "event",
+        "row_seq",
+        _integer("event", "row_seq"),
+        _text("event", "type", "body"),
+    ),
+}
+"""The tables by kind; all begin with the columns of run, slot, trial, variant and task."""

@@ -1,0 +1,88 @@
+"""Look up runs and gradings by name, inside the caller's transaction.
+
+Reader, writer, import and verification share these queries. An unknown name raises `RunNotFound`
+with similar names as a hint.
+"""
+
+from __future__ import annotations
+
+import re
+
+from labledger.errors import RunNotFound
+from labledger.ledger.database.connection import Connection
+from labledger.text.near_names import near_names
+
+_GENERATION = re.compile(r"(.+)\.g([1-9][0-9]{0,8})")
+
+
+def ledger_id(connection: Connection) -> str:
+    """Return the ledger's id (32 hex digits), which never changes."""
+    value: str = connection.exec_driver_sql(
+        "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
+    ).scalar_one()
+    return value
+
+
+def current_grading_run_no(connection: Connection, name: str) -> int:
+    """Return the `run_no` of the grading that `name` stands for.
+
+    A run's id stands for its current grading; its id with `.g` and a number for that generation,
+    complete or not. Raises `RunNotFound`, with a hint of the existing generations.
+    """
+    run_no = _number(connection, name)
+    if run_no is not None:
+        counted = connection.exec_driver_sql(
+            "SELECT run_no FROM counted WHERE root_no = ?", (run_no,)
+        ).scalar()
+        return run_no if counted is None else int(counted)
+    match = _GENERATION.fullmatch(name)
+    root_no = None if match is None else _number(connection, match[1])
+    if match is None or root_no is None:
+        return run_number(connection, name)
+    known = connection.exec_driver_sql(
+        "SELECT generation, run_no FROM grading WHERE root_id = ? ORDER BY generation", (match[1],)
+    ).all()
+    for generation, number in known:
+        if generation == int(match[2]):
+            return int(number)
+    listed = ", ".join(f"{match[1]}.g{generation}" for generation, _ in known)
+    raise RunNotFound(
+        f"run {match[1]} has no generation {match[2]}",
+        hint=f"its gradings: {listed}" if known else f"{match[1]} is a regrading itself",
+    )
+
+
+def run_number(connection: Connection, run_id: str) -> int:
+    """Return the `run_no` of a run. Raises `RunNotFound` with similar names as a hint."""
+    run_no = _number(connection, run_id)
+    if run_no is not None:
+        return run_no
+    grading = _GENERATION.fullmatch(run_id)
+    if grading is not None and grading[2] == "1" and _number(connection, grading[1]) is not None:
+        raise RunNotFound(
+            f"the ledger holds no run {run_id!r}",
+            hint=f"the first grading of {grading[1]} is that run's own: name {grading[1]}",
+        )
+    known = (
+        connection.exec_driver_sql("SELECT run_id FROM run ORDER BY run_no DESC LIMIT 10000")
+        .scalars()
+        .all()
+    )
+    close = near_names(run_id, known, 3)
+    names = close or list(known[:3])
+    listed = " or ".join(names)
+    raise RunNotFound(
+        f"the ledger holds no run {run_id!r}",
+        hint=f"did you mean {listed}?"
+        if close
+        else f"its {'newest runs are' if len(known) > 1 else 'only run is'} {', '.join(names)}"
+        if names
+        else "`labledger run` creates the first one",
+    )
+
+
+def _number(connection: Connection, run_id: str) -> int | None:
+    run_no = connection.exec_driver_sql(
+        "SELECT run_no FROM run WHERE run_id = ?", (run_id,)
+    ).scalar()
+    return None if run_no is None else int(run_no)

@@ -1,0 +1,213 @@
+"""Whether what the ledger holds of a run besides its committed slots fits them and itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from labledger.ledger.commit import digest_chain, statements
+from labledger.ledger.database import row_digests
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.read import gradings
+from labledger.ledger.verification import derived_copies
+from labledger.ledger.verification.slot_checks import UNREADABLE, Message
+from labledger.records import EventFile, RunStatus, TrialResult, canonical_json, slot_commit_id
+from labledger.storage.artifact_store import ArtifactStore
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+_RUN_SQL = f"SELECT {', '.join(statements.RUN_COLUMNS)} FROM run WHERE run_no = ?"  # noqa: S608
+_VARIANTS_SQL = (
+    "SELECT variant_idx, variant_id, role, bindings FROM run_variant "
+    "WHERE run_no = ? ORDER BY variant_idx"
+)
+_TASKS_SQL = (
+    "SELECT run_task.task_idx, run_task.task_id, run_task.digest, run_task.payload_digest, "
+    "task_payload.body "
+    "FROM run_task JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest "
+    "WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
+)
+_SLOTS_SQL = (
+    "SELECT schedule_idx, variant_idx, task_idx, repl_idx FROM slot "
+    "WHERE run_no = ? ORDER BY schedule_idx"
+)
+_SCHEDULE_SQL = "SELECT total_slots, genesis_digest FROM schedule WHERE run_no = ?"
+_PROGRESS_SQL = """
+SELECT progress.next_schedule_idx, progress.status, progress.epoch, progress.updated_at,
+  progress.ended_at, schedule.total_slots,
+  (SELECT max(epoch) FROM slot_commit WHERE slot_commit.run_no = progress.run_no),
+  (SELECT max(schedule_idx) + 1 FROM slot_commit WHERE slot_commit.run_no = progress.run_no),
+  (SELECT committed_at FROM slot_commit WHERE slot_commit.run_no = progress.run_no
+   ORDER BY schedule_idx DESC LIMIT 1)
+FROM schedule_progress AS progress JOIN schedule ON schedule.run_no = progress.run_no
+WHERE progress.run_no = ?"""
+_LEFT_STAGED_SQL = (
+    "SELECT DISTINCT staged_result.schedule_idx FROM staged_result JOIN slot_commit "
+    "ON slot_commit.run_no = staged_result.run_no "
+    "AND slot_commit.schedule_idx = staged_result.schedule_idx WHERE staged_result.run_no = ?"
+)
+_STAGED_SQL = (
+    f"{row_digests.select('staged_result')} AND schedule_idx NOT IN "  # noqa: S608
+    "(SELECT schedule_idx FROM slot_commit WHERE run_no = ?1) ORDER BY schedule_idx, attempt"
+)
+_IS_OWNED_SQL = "SELECT count(*) FROM lease WHERE run_no = ?"
+_IN_NO_RECORD = ("schedule_progress", "lease", "claim", "budget", "dispatch")
+"""Tables whose rows have a digest of their own; those of staged results are checked with them."""
+_DISPATCH_SQL = (
+    "SELECT schedule_idx, attempt, epoch, container, dispatched_at FROM dispatch "
+    "WHERE run_no = ? ORDER BY schedule_idx, attempt, epoch"
+)
+_BUDGET_SQL = "SELECT kind, amount FROM budget WHERE run_no = ?"
+_LEASE_SQL = (
+    "SELECT lease.epoch, schedule_progress.epoch, lease.acquired_at, lease.renewed_at, "
+    "lease.expires_at FROM lease JOIN schedule_progress "
+    "ON schedule_progress.run_no = lease.run_no WHERE lease.run_no = ?"
+)
+
+
+def problems(
+    connection: Connection, run_no: int, run_id: str, store: ArtifactStore | None = None
+) -> Iterator[Message]:
+    """Find what does not fit. A check that cannot read its rows is a finding as well.
+
+    Files in which events of staged results lie are checked where their `store` is given.
+    """
+    checks: tuple[tuple[str, Callable[[], Iterator[Message]]], ...] = (
+        ("row, variants, tasks or slots", lambda: _genesis(connection, run_no)),
+        ("progress", lambda: _progress(connection, run_no)),
+        ("staged results", lambda: _staged(connection, run_no, run_id, store)),
+        ("journal of dispatches", lambda: _dispatches(connection, run_no, run_id)),
+        ("budget or lease", lambda: _settings(connection, run_no)),
+        *(_row_digests(connection, table, run_no) for table in _IN_NO_RECORD),
+        ("rows of slot_outcome", lambda: derived_copies.outcome_problems(connection, run_no)),
+        ("gradings", lambda: ((None, text) for text in gradings.problems(connection, run_no))),
+    )
+    for what, check in checks:
+        yield from guarded(f"the run's {what} cannot be read", check)
+
+
+def guarded(otherwise: str, check: Callable[[], Iterator[Message]]) -> Iterator[Message]:
+    """Make a check; where it cannot go on, say `otherwise` and why."""
+    try:
+        yield from check()
+    except UNREADABLE as error:
+        yield None, f"{otherwise}: {error}"
+
+
+def _genesis(connection: Connection, run_no: int) -> Iterator[Message]:
+    """The run's row, variants, tasks with their payloads, and slots."""
+    row = connection.exec_driver_sql(_RUN_SQL, (run_no,)).one()
+    genesis = digest_chain.Genesis(dict(zip(statements.RUN_COLUMNS, row, strict=True)))
+    numbered = True
+    for place, (idx, *variant) in enumerate(_rows(connection, _VARIANTS_SQL, run_no)):
+        genesis.variant(*variant)
+        numbered &= idx == place
+    for place, (idx, task_id, digest, payload_digest, body) in enumerate(
+        _rows(connection, _TASKS_SQL, run_no)
+    ):
+        genesis.task(task_id, digest, payload_digest)
+        numbered &= idx == place
+        if canonical_json.sha256_hex(body.encode()) != payload_digest:
+            yield None, f"the payload of task {task_id} was changed"
+    total = 0
+    for idx, *cell in _rows(connection, _SLOTS_SQL, run_no):
+        genesis.slot(*cell)
+        numbered &= idx == total
+        total += 1
+    expected = [tuple(row) for row in _rows(connection, _SCHEDULE_SQL, run_no)]
+    if [(total, genesis.hexdigest())] != expected or not numbered:
+        yield None, "the run's row, variants, tasks or slots were changed"
+
+
+def _progress(connection: Connection, run_no: int) -> Iterator[Message]:
+    """How far the run is, and when it went on or ended, against its commits."""
+    row = connection.exec_driver_sql(_PROGRESS_SQL, (run_no,)).one()
+    next_idx, status, epoch, updated_at, ended_at, total, last_epoch, committed, last_commit = row
+    committed = committed or 0
+    if next_idx != committed:
+        yield None, f"the progress says {next_idx} slots are committed; {committed} are"
+    if status == RunStatus.COMPLETED.value and committed != total:
+        yield None, f"the run is said to be completed; {committed} of {total} slots are"
+    if epoch < (last_epoch or 0):
+        yield None, f"the progress is in epoch {epoch}; a slot was committed in {last_epoch}"
+    RunStatus(status)
+    if not _TIME.fullmatch(updated_at):
+        yield None, f"the progress says {updated_at!r} where it should say a time"
+    if ended_at is not None and (
+        status == RunStatus.RUNNING.value or ended_at not in (updated_at, last_commit)
+    ):
+        yield None, f"the run cannot have ended at {ended_at!r}"
+
+
+def _row_digests(
+    connection: Connection, table: str, run_no: int
+) -> tuple[str, Callable[[], Iterator[Message]]]:
+    return f"rows of {table}", lambda: row_digests.problems(connection, table, run_no)
+
+
+def _staged(
+    connection: Connection, run_no: int, run_id: str, store: ArtifactStore | None
+) -> Iterator[Message]:
+    """Results that wait to be committed."""
+    is_owned = bool(connection.exec_driver_sql(_IS_OWNED_SQL, (run_no,)).scalar())
+    for (idx,) in _rows(connection, _LEFT_STAGED_SQL, run_no):
+        yield idx, "a staged result was left behind by the commit"
+    for row in _rows(connection, _STAGED_SQL, run_no):
+        _, idx, attempt, _, payload, staged_at, _ = row
+        if not row_digests.fits("staged_result", row):
+            yield idx, "a staged result was changed since it was staged"
+            continue
+        try:
+            folder = Path() if store is None else store.staged_events
+            result = TrialResult.from_json(json.loads(payload), folder)
+            mine = (result.schedule_idx, result.attempt, result.slot_commit_id, result.ids.run_id)
+            if canonical_json.dumps(result.as_json()) != payload or not _TIME.fullmatch(staged_at):
+                yield idx, "a staged result is not in the form in which results are staged"
+            elif mine != (idx, attempt, slot_commit_id(run_id, idx), run_id):
+                yield idx, "a staged result is about another slot or attempt"
+            elif store is not None:
+                yield from ((idx, message) for message in _event_file(result, is_owned))
+        except UNREADABLE as error:
+            yield idx, f"a staged result cannot be read: {error}"
+
+
+def _event_file(result: TrialResult, is_owned: bool) -> Iterator[str]:
+    """Check the file in which the events of a staged result lie, where they do.
+
+    The owner of the run may have committed the result since, and deleted the file.
+    """
+    events = result.events
+    problem = events.problem() if isinstance(events, EventFile) else None
+    if isinstance(events, EventFile) and problem and (events.path.exists() or not is_owned):
+        yield f"the file of events of a staged result {problem}: {events.path}"
+
+
+def _dispatches(connection: Connection, run_no: int, run_id: str) -> Iterator[Message]:
+    """The journal of containers: each is named for its slot and attempt."""
+    (epoch,) = connection.exec_driver_sql(
+        "SELECT epoch FROM schedule_progress WHERE run_no = ?", (run_no,)
+    ).one()
+    for idx, attempt, in_epoch, container, dispatched_at in _rows(
+        connection, _DISPATCH_SQL, run_no
+    ):
+        if not container.endswith(f"-{run_id}-{idx}-{attempt}"):
+            yield idx, f"the journal names a container of another slot: {container!r}"
+        if not 1 <= in_epoch <= epoch or not _TIME.fullmatch(dispatched_at):
+            yield idx, "the journal has a dispatch of no possible time"
+
+
+def _settings(connection: Connection, run_no: int) -> Iterator[Message]:
+    """What is no result and may change, so far as it can only be of one form."""
+    for kind, amount in _rows(connection, _BUDGET_SQL, run_no):
+        if not math.isfinite(amount):
+            yield None, f"the budget of {kind} is no amount: {amount}"
+    for epoch, of_run, *times in _rows(connection, _LEASE_SQL, run_no):
+        if epoch != of_run or not all(map(_TIME.fullmatch, times)):
+            yield None, "the row of lease is not that of the run's owner"
+
+
+def _rows(connection: Connection, sql: str, run_no: int) -> Iterator[Any]:
+    return iter(connection.exec_driver_sql(sql, (run_no,)))

@@ -1,0 +1,204 @@
+"""Whether the rows of committed slots are those that were committed, a range of slots at a time.
+
+Rows make records, records make the digests that the chain links; and a record makes the very rows
+again that it was made of, so that no column escapes. Where a range cannot be read as a whole, its
+slots are read one by one: the damage of one hides nothing about the others.
+
+The rows come straight from the driver, without what SQLAlchemy adds to each of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from labledger.ledger.commit import digest_chain, rows
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.read import commit_stream, mirror_reader
+from labledger.ledger.read.commit_stream import Commit
+from labledger.ledger.verification import derived_copies
+from labledger.records import SlotRecords, canonical_json, slot_commit_id
+from labledger.storage.artifact_store import ArtifactStore
+
+UNREADABLE = (
+    DRIVER.Error,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What reading damaged rows raises: texts that are not UTF-8 or no JSON, words that nobody knows,
+rows that are not there, pages that SQLite cannot read."""
+
+Check = Callable[[str, Commit], Iterable[str]]
+"""What else to find in a run's commit, as sentences."""
+
+Message = tuple[int | None, str]
+"""The slot, where it is about one, and what was found."""
+
+_REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
+_ARTIFACT_SQL = "SELECT content, size FROM artifact WHERE sha256 = ?"
+_BEFORE_SQL = """
+SELECT schedule_idx, chain_digest FROM slot_commit WHERE run_no = ? AND schedule_idx < ?
+ORDER BY schedule_idx DESC LIMIT 1"""
+_GENESIS_SQL = "SELECT genesis_digest FROM schedule WHERE run_no = ?"
+_TRIALS_SQL = f"""
+SELECT {", ".join(rows.TrialRow._fields)} FROM trial
+WHERE run_no = ? AND schedule_idx >= ? AND schedule_idx < ?"""  # noqa: S608
+_REMEMBERED = 10_000
+
+
+@dataclass
+class Checked:
+    """What was looked at in some slots, and what was found."""
+
+    slots: int = 0
+    artifacts: int = 0
+    messages: list[Message] = field(default_factory=list)
+
+    def add(self, other: Checked) -> None:
+        self.slots += other.slots
+        self.artifacts += other.artifacts
+        self.messages += other.messages
+
+
+class SlotChecks:
+    """Checks ranges of slots of a ledger on one connection."""
+
+    def __init__(
+        self, connection: Connection, store: ArtifactStore | None, also: Check | None = None
+    ) -> None:
+        self._driver: Any = connection.driver
+        self._store = store
+        self._also = also
+        self._whole: set[str] = set()
+        """Artifacts that were found to be whole: many slots share the same ones."""
+
+    def check(self, run_no: int, run_id: str, start: int, stop: int) -> Checked:
+        """Check the slots from `start` to `stop` (not included) that are committed."""
+        try:
+            checked = Checked()
+            for messages in self._checks(run_no, run_id, start, stop, checked):
+                checked.messages += messages
+            return checked
+        except UNREADABLE:
+            if stop - start == 1:
+                return self._one_by_one(run_no, run_id, start)
+        middle = (start + stop) // 2
+        checked = self.check(run_no, run_id, start, middle)
+        checked.add(self.check(run_no, run_id, middle, stop))
+        return checked
+
+    def _one_by_one(self, run_no: int, run_id: str, idx: int) -> Checked:
+        """Make every check of a slot that some of them cannot read."""
+        checked = Checked(slots=1)
+        for check in self._checks(run_no, run_id, idx, idx + 1, Checked()):
+            try:
+                checked.messages += check
+            except UNREADABLE as error:
+                checked.messages.append(
+                    (idx, f"the slot's rows are not as labledger writes them: {error}")
+                )
+        return checked
+
+    def _checks(
+        self, run_no: int, run_id: str, start: int, stop: int, checked: Checked
+    ) -> tuple[Iterator[Message], ...]:
+        return (
+            self._commits(run_no, run_id, start, stop, checked),
+            derived_copies.records_problems(self._driver, run_no, start, stop),
+        )
+
+    def _commits(
+        self, run_no: int, run_id: str, start: int, stop: int, checked: Checked
+    ) -> Iterator[Message]:
+        """Every commit against its digests and the chain."""
+        before = self._driver.execute(_BEFORE_SQL, (run_no, start)).fetchone()
+        if before is None:
+            (head,) = self._driver.execute(_GENESIS_SQL, (run_no,)).fetchone() or (None,)
+            next_idx = 0
+        else:
+            next_idx, head = before[0] + 1, before[1]
+        trials = {row[1]: row for row in self._driver.execute(_TRIALS_SQL, (run_no, start, stop))}
+        for commit in commit_stream.commits(_Rows(self._driver), run_id, run_no, start, stop):
+            idx = commit.records.schedule_idx
+            checked.slots += 1
+            if idx != next_idx:
+                yield next_idx, f"the commits of slots {next_idx} to {idx - 1} are missing"
+                head = None
+            found = [*_digests(run_id, commit, head), *_trial(trials.get(idx), commit.records)]
+            found += self._references(commit.records, checked)
+            yield from ((idx, message) for message in found)
+            if self._also is not None:
+                yield from ((idx, message) for message in self._also(run_id, commit))
+            head, next_idx = commit.chain_digest, idx + 1
+
+    def _references(self, records: SlotRecords, checked: Checked) -> Iterator[str]:
+        """The artifacts that a slot's evidence refers to."""
+        if self._store is None:
+            return
+        referred = {sha for line in records.evidence for sha in _REFERENCE.findall(line)}
+        checked.artifacts += len(referred)
+        for sha256 in sorted(referred - self._whole):
+            problem = self._artifact(self._store, sha256)
+            if problem is not None:
+                yield f"artifact {sha256} {problem}"
+                continue
+            if len(self._whole) >= _REMEMBERED:
+                self._whole.clear()
+            self._whole.add(sha256)
+
+    def _artifact(self, store: ArtifactStore, sha256: str) -> str | None:
+        row = self._driver.execute(_ARTIFACT_SQL, (bytes.fromhex(sha256),)).fetchone()
+        if row is None:
+            return "is missing from the ledger"
+        content, size = row
+        if content is None:
+            return store.problem(sha256, size)
+        whole = canonical_json.sha256_hex(content) == sha256 and len(content) == size
+        return None if whole else "was changed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The part of a connection that `stream` uses, on the driver's own."""
+
+    driver: Any
+
+    def exec_driver_sql(self, sql: str, params: tuple[Any, ...]) -> Iterable[Any]:
+        found: Iterable[Any] = self.driver.execute(sql, params)
+        return found
+
+
+def _digests(run_id: str, commit: Commit, head: str | None) -> Iterator[str]:
+    """One commit; `head` is the chain before it, None where that is not known."""
+    records = commit.records
+    if commit.slot_commit_id != slot_commit_id(run_id, records.schedule_idx):
+        yield "the commit's id was changed"
+    if digest_chain.payload_digest(records) != commit.payload_digest:
+        yield "the records are not those that were committed"
+    if commit.has_trial != bool(records.trials):
+        yield "a trial row was inserted"
+    link = digest_chain.chain_digest(
+        head or "",
+        commit.slot_commit_id,
+        commit.epoch,
+        commit.committed_at,
+        commit.payload_digest,
+    )
+    if head is not None and link != commit.chain_digest:
+        yield "the commit does not follow from the one before it"
+
+
+def _trial(row: tuple[Any, ...] | None, records: SlotRecords) -> Iterator[str]:
+    """The columns of a trial against its record, in which a phase that did not run is null."""
+    if row is not None and records.trials:
+        record = json.loads(records.trials[0])
+        if mirror_reader.trial_row(row[0], row[1], record) != row:
+            yield "the columns of the row of trial do not fit its record"

@@ -1,0 +1,47 @@
+"""Check results, and the check of disk space that several commands share.
+
+Used by preflight, `labledger doctor` and regrading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labledger.errors import Exit
+from labledger.records import JsonObject
+from labledger.run_control.disk_space import DiskSpace
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of one check."""
+
+    name: str
+    detail: str
+    ok: bool = True
+    hint: str | None = None
+    """The suggested fix for a failed check."""
+    exit_code: Exit = Exit.INCOMPLETE
+    """The exit code of the command if this check failed."""
+    warning: bool = False
+    """True if it failed and the run may begin nevertheless."""
+
+    def as_json(self) -> JsonObject:
+        return {
+            "name": self.name,
+            "ok": self.ok,
+            "warning": self.warning,
+            "detail": self.detail,
+            "hint": self.hint,
+        }
+
+
+def check_disk_space(disk_space: DiskSpace) -> CheckResult:
+    """Check that the disks have enough free space for a run."""
+    shortage = disk_space.find_shortage()
+    return CheckResult(
+        "disk",
+        shortage or disk_space.report(),
+        ok=shortage is None,
+        hint="free some space, choose another --lab-dir, or lower --min-free",
+    )

@@ -1,0 +1,108 @@
+"""`labledger clean`: removes containers of this ledger that are not needed any more.
+
+A container is removed only if it carries this ledger's label, no live coordinator owns its run, and
+its result is durable or not wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from labledger import clock
+from labledger.docker.engine import ListedContainer, thread_engine
+from labledger.errors import RunNotFound
+from labledger.ledger.database.model import RunInfo, StagedAttempt
+from labledger.ledger.reader import LedgerReader
+from labledger.maintenance.unfinished_slots import is_durable
+from labledger.run_control.process_identity import holder_is_dead
+from labledger.storage.lab_folder import LabFolder
+from labledger.trial import attempt_notes
+from labledger.trial.contract import Labels, trial_folder
+from labledger.trial.life.container_identity import attempt_of
+
+_CLEANED = "`labledger clean --unfinished` removed its container"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDecision:
+    """A container with this ledger's label, and whether it is removed."""
+
+    name: str
+    container_id: str
+    run_id: str
+    remove: bool
+    why: str
+    attempt: tuple[int, int] | None = None
+    """Slot and attempt, if the attempt will be run again because of the removal."""
+
+
+def clean(
+    lab: LabFolder, run_id: str | None = None, *, dry_run: bool = False, unfinished: bool = False
+) -> list[ContainerDecision]:
+    """Remove this ledger's containers whose results are durable or belong to no run.
+
+    With `unfinished`, also remove those that `labledger resume` would continue with: their trials
+    then run again. `dry_run` only returns the decisions. Containers without this ledger's label,
+    and those of a run that a live coordinator owns, are never touched. Raises `RunNotFound`, and
+    `EngineUnavailable`.
+    """
+    engine = thread_engine()
+    with LedgerReader.open(lab.ledger) as reader:
+        labels = {Labels.LEDGER: reader.ledger_id}
+        if run_id is not None:
+            labels[Labels.RUN] = reader.run(run_id).run_id
+        runs: dict[str, _Run] = {}
+        decisions = []
+        for container in engine.containers_with_labels(labels):
+            name = container.labels.get(Labels.RUN, "")
+            if name not in runs:
+                runs[name] = _Run.read(reader, name)
+            decisions.append(_decide(container, runs[name], unfinished=unfinished))
+    for decision in decisions:
+        if decision.remove and not dry_run:
+            if decision.attempt is not None:
+                folder = lab.run_folder(decision.run_id)
+                attempt_notes.record_cancellation(trial_folder(folder, *decision.attempt), _CLEANED)
+            engine.remove(decision.container_id)
+    return decisions
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What the ledger holds of a container's run."""
+
+    info: RunInfo | None
+    staged: Mapping[int, StagedAttempt]
+
+    @classmethod
+    def read(cls, reader: LedgerReader, run_id: str) -> _Run:
+        try:
+            return cls(reader.run(run_id), reader.staged(run_id))
+        except RunNotFound:
+            return cls(None, {})
+
+
+def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> ContainerDecision:
+    run_id = container.labels.get(Labels.RUN, "")
+
+    def decision(
+        *, remove: bool, why: str, rerun: tuple[int, int] | None = None
+    ) -> ContainerDecision:
+        return ContainerDecision(container.name, container.container_id, run_id, remove, why, rerun)
+
+    attempt = attempt_of(container.labels)
+    if attempt is None:
+        return decision(remove=False, why="it lacks the labels of a run, a slot and an attempt")
+    if run.info is None:
+        return decision(remove=True, why="its run is not in the ledger")
+    lease = run.info.lease
+    if lease is not None and lease.expires_at > clock.utc_now() and not holder_is_dead(lease):
+        owner = f"process {lease.owner.pid} on {lease.owner.machine}"
+        return decision(remove=False, why=f"its run belongs to {owner}")
+    if is_durable(*attempt, run.info, run.staged):
+        return decision(remove=True, why="its result is in the ledger")
+    if unfinished:
+        return decision(remove=True, why="its trial will be run again", rerun=attempt)
+    why = f"`labledger resume {run_id}` continues with it; --unfinished removes it"
+    return decision(remove=False, why=why)

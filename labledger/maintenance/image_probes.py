@@ -1,0 +1,63 @@
+"""Probes: short scripts run in containers of an image, to check whether it has what trials need.
+
+A successful probe is remembered in the user's cache, under the ids of image and engine, so that the
+next preflight need not repeat it. A failed one is always repeated. Used by preflight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from labledger.docker.engine import Engine
+from labledger.records import JsonObject, canonical_json
+from labledger.storage import user_cache
+
+PROBE_LABEL = "org.labledger.probe"
+
+_OF_ENGINE = ("ID", "ServerVersion", "DefaultRuntime", "SecurityOptions", "Driver", "Architecture")
+"""Properties of an engine that the result of a probe may depend on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageProbes:
+    """Runs probes in containers of images, each successful one only once.
+
+    An image is identified by its id, which determines its content. A probe is repeated for another
+    engine, another version of it, another user or another script.
+    """
+
+    engine: Engine
+    engine_info: JsonObject
+    """The engine's description of itself."""
+    use_memory: bool = True
+    """False to run every probe, whether or not it succeeded before."""
+    oci_runtime: str | None = None
+    """The OCI runtime of the containers; None for the engine's default."""
+
+    @classmethod
+    def of(
+        cls, engine: Engine, info: JsonObject, document: JsonObject, *, use_memory: bool = True
+    ) -> Self:
+        """Return probes that run as the trials of a resolved experiment do."""
+        return cls(engine, info, use_memory, document["runtime"].get("oci"))
+
+    def run_probe(self, image: str, script: str, user: str | None = None) -> tuple[int, str]:
+        """Return the exit status and the output of a script: 0 and "" if it succeeded.
+
+        Raises what `Engine.run_probe` raises.
+        """
+        name = self._name(image, script, user)
+        if self.use_memory and user_cache.read(name) is not None:
+            return 0, ""
+        status, output = self.engine.run_probe(
+            image, script, {PROBE_LABEL: "1"}, user, self.oci_runtime
+        )
+        if (status, output) == (0, ""):
+            user_cache.keep(name, b"")
+        return status, output
+
+    def _name(self, image: str, script: str, user: str | None) -> str:
+        engine_properties = [self.engine_info.get(name) for name in _OF_ENGINE]
+        question = [engine_properties, image, script, user, self.oci_runtime]
+        return f"image-{canonical_json.digest(question)}"

@@ -1,0 +1,254 @@
+"""`labledger import`: copies runs of another ledger into this one.
+
+All of them are verified first, and nothing is written if one is damaged or contradicts a run that
+is here. A run that is here already is completed, never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from labledger import clock
+from labledger.errors import LedgerError, LedgerMissing, RunNotFound
+from labledger.export import chain_file, mirrors, summary
+from labledger.export.run_folder import create_run_folder
+from labledger.ledger.database import migrations
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.sqlite import readonly_engine, translated
+from labledger.ledger.exchange import histories
+from labledger.ledger.exchange.histories import History, RunRelation
+from labledger.ledger.exchange.import_writer import references, refuse_busy
+from labledger.ledger.exchange.source import Source
+from labledger.ledger.read import gradings
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.maintenance.import_source import locate_source, open_source
+from labledger.records import JsonObject
+from labledger.run_control.process_identity import process_is_dead
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.lab_folder import LabFolder
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedRun:
+    """A run of the source, and how it was imported."""
+
+    run_id: str
+    standing: RunRelation
+    """Its relation to the runs of this ledger before the import."""
+    total: int
+    committed: int
+    """How many slots the source has committed."""
+    here: int
+    """How many slots were committed here before."""
+    left_staged: int
+    """How many staged results the source has not committed. They are not imported."""
+    missing_artifacts: int = 0
+    """How many artifacts its records refer to that the source does not have."""
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+
+def import_runs(
+    lab: LabFolder,
+    given: Path,
+    run_ids: Sequence[str] = (),
+    *,
+    dry_run: bool = False,
+    without_artifacts: bool = False,
+) -> list[ImportedRun]:
+    """Import runs of the source at `given` into the lab's ledger: those named, or all.
+
+    Nothing is written until all of them are verified and none contradicts a run that is here.
+    Slots that are here already stay unchanged; new slots of the same run are added. Mirrors hold
+    no artifacts: artifacts that neither the source nor the lab has may be missing only with
+    `without_artifacts`. Raises `LedgerError` for a damaged source or a contradiction, `LeaseHeld`
+    for a run that a coordinator owns.
+    """
+    with ExitStack() as stack:
+        location = locate_source(given)
+        opened = stack.enter_context(open_source(lab, location))
+        chosen = _choose(opened, run_ids or location.run_ids)
+        opened.refuse_live(chosen, process_is_dead)
+        _require_verified(opened, chosen)
+        # A regrading comes after its root.
+        chosen.sort(key=lambda run_id: opened.regrades(run_id) is not None)
+        compared = _compare(lab, opened, chosen)
+        _refuse_conflicts(lab, opened, compared)
+        _require_roots(lab, opened, chosen)
+        if not opened.has_artifacts and not without_artifacts:
+            _require_artifacts(lab, opened, compared)
+        if dry_run:
+            return [_imported(history) for history in compared]
+        lab.create()
+        migrations.upgrade(lab.ledger)
+        return list(_import_all(lab, opened, chosen))
+
+
+def _choose(opened: Source, run_ids: Sequence[str]) -> list[str]:
+    available = opened.run_ids()
+    for run_id in run_ids:
+        if run_id not in available:
+            listed = ", ".join(available[: -_SHOWN - 1 : -1]) or "none"
+            raise RunNotFound(
+                f"{opened.path} holds no run {run_id!r}", hint=f"its newest runs: {listed}"
+            )
+    return [run_id for run_id in available if not run_ids or run_id in run_ids]
+
+
+def _require_verified(opened: Source, chosen: Sequence[str]) -> None:
+    """Raise `LedgerError` if the source differs from what was committed."""
+    findings = opened.verify(chosen).findings
+    if findings:
+        listed = [
+            f"  {finding.run_id or opened.path}"
+            + ("" if finding.schedule_idx is None else f" slot {finding.schedule_idx}")
+            + f": {finding.message}"
+            for finding in findings[:_SHOWN]
+        ]
+        if len(findings) > _SHOWN:
+            listed.append(f"  and {len(findings) - _SHOWN} more")
+        raise LedgerError(
+            "\n".join([f"{opened.path} does not verify; nothing was imported", *listed]),
+            hint="--run chooses runs that do; `labledger verify` there says more",
+        )
+
+
+def _compare(lab: LabFolder, opened: Source, chosen: Sequence[str]) -> list[History]:
+    """Compare each run with this ledger. Raises `LeaseHeld` if one to be extended is owned."""
+    with ExitStack() as stack:
+        try:
+            target = stack.enter_context(_reading(lab.ledger))
+        except LedgerMissing:
+            target = None
+        compared = [histories.compare(opened.connection, target, run_id) for run_id in chosen]
+        for history in compared:
+            if target is not None and history.standing is RunRelation.GROWN:
+                refuse_busy(target, history, clock.utc_now(), process_is_dead)
+        return compared
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[Connection]:
+    engine = readonly_engine(path)
+    try:
+        with translated("read the ledger", path), engine.connect() as connection:
+            migrations.check_revision(connection, path)
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _refuse_conflicts(lab: LabFolder, opened: Source, compared: Sequence[History]) -> None:
+    conflicts = [history for history in compared if history.standing is RunRelation.CONFLICT]
+    if conflicts:
+        listed = [f"  {history.run_id}: {history.difference}" for history in conflicts[:_SHOWN]]
+        head = f"{lab.ledger} holds other histories under the same names as {opened.path}"
+        raise LedgerError(
+            "\n".join([f"{head}; nothing was imported", *listed]),
+            hint="a run's name is in all its digests and cannot be changed: leave it out by "
+            "choosing others with --run, or import into another lab with --lab-dir",
+        )
+
+
+def _require_roots(lab: LabFolder, opened: Source, chosen: Sequence[str]) -> None:
+    """Raise `LedgerError` for a regrading whose root run is neither here nor imported with it."""
+    for run_id in chosen:
+        regraded = opened.regrades(run_id)
+        if regraded is None or regraded.root_id in chosen:
+            continue
+        try:
+            with _reading(lab.ledger) as target:
+                problem = gradings.root_mismatch(target, regraded)
+        except LedgerMissing:
+            problem = f"it regrades {regraded.root_id}, which is not there"
+        if problem is not None:
+            raise LedgerError(
+                f"run {run_id} cannot be imported into {lab.ledger}: {problem}",
+                hint=f"import {regraded.root_id} with it, or before it",
+            )
+
+
+def _require_artifacts(lab: LabFolder, opened: Source, compared: Sequence[History]) -> None:
+    """Raise `LedgerError` if a record refers to an artifact that is in neither ledger."""
+    store = ArtifactStore(lab.artifacts)
+    with ExitStack() as stack:
+        try:
+            reader = stack.enter_context(LedgerReader.open(lab.ledger))
+        except LedgerMissing:
+            reader = None
+        for history in compared:
+            if history.standing is RunRelation.SAME:
+                continue
+            for digests in references(opened, history.run_id, history.here):
+                for sha256 in digests:
+                    known = reader is not None and reader.has_artifact(sha256)
+                    if not known and not opened.store.has(sha256) and not store.has(sha256):
+                        raise LedgerError(
+                            f"{opened.path} holds mirrors, and not the artifacts that they refer "
+                            f"to, such as {sha256}; nothing was imported",
+                            hint="import the ledger that they were made from, or with "
+                            "--without-artifacts their records alone; `labledger verify` will "
+                            "name what is missing",
+                        )
+
+
+def _import_all(
+    lab: LabFolder,
+    opened: Source,
+    chosen: Sequence[str],
+) -> Iterator[ImportedRun]:
+    with (
+        LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer,
+        LedgerReader.open(lab.ledger) as reader,
+    ):
+        for run_id in chosen:
+            imported = _import_run(writer, opened, run_id)
+            if imported.standing is RunRelation.CONFLICT:
+                raise LedgerError(f"run {run_id} was begun here meanwhile; it was not imported")
+            _write_run_folder(lab, reader, run_id)
+            yield imported
+
+
+def _import_run(writer: LedgerWriter, opened: Source, run_id: str) -> ImportedRun:
+    with _reading(writer.path) as target:
+        before = histories.compare(opened.connection, target, run_id)
+    missing = 0
+    if before.standing in (RunRelation.NEW, RunRelation.GROWN):
+        missing = writer.bring_artifacts(opened, run_id, before.here)
+    return _imported(writer.bring_run(opened, run_id, process_is_dead), missing)
+
+
+def _imported(history: History, missing: int = 0) -> ImportedRun:
+    return ImportedRun(
+        history.run_id,
+        history.standing,
+        history.total,
+        history.committed,
+        history.here,
+        history.left_staged,
+        missing,
+    )
+
+
+def _write_run_folder(lab: LabFolder, reader: LedgerReader, run_id: str) -> None:
+    """Regenerate the files of a run folder, unless a coordinator owns the run."""
+    run = reader.run(run_id)
+    if run.lease is not None and not process_is_dead(run.lease.owner):
+        return
+    folder = lab.run_folder(run_id)
+    expected = summary.build_summary(reader, run_id)
+    path = folder / summary.PATH
+    if path.is_file() and path.read_bytes() == summary.summary_bytes(expected):
+        return
+    create_run_folder(folder, run)
+    mirrors.rebuild_all(reader, run_id, folder)
+    chain_file.write_chain(reader, run_id, folder / chain_file.PATH)
+    # Last, because its presence means that the other files are complete.
+    summary.write_summary(folder, expected)

@@ -1,0 +1,101 @@
+"""The source of an import: a ledger file, a lab folder, or a run's folder of mirrors.
+
+A source is never changed. Mirrors are first rebuilt into a temporary ledger, so that the import
+itself reads ledgers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from labledger.errors import InvalidInput, Problem
+from labledger.export import chain_file, mirrors
+from labledger.ledger.database import migrations
+from labledger.ledger.exchange import source
+from labledger.ledger.exchange.source import Source
+from labledger.ledger.writer import LedgerWriter
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.lab_folder import FOLDER, LabFolder
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """The paths of a source."""
+
+    ledger: Path | None
+    """None if there are only mirrors."""
+    artifacts: Path
+    folder: Path
+    """The run's folder, if there are only mirrors."""
+    run_ids: tuple[str, ...] = ()
+    """The run whose folder was given; empty for a whole ledger."""
+
+
+def locate_source(given: Path) -> SourceLocation:
+    """Return the source at a path. Raises `InvalidInput` if there is none.
+
+    A run's folder means that run of the ledger two folders above, or its mirrors if there is no
+    such ledger or it is empty.
+    """
+    if given.is_file():
+        return SourceLocation(given, given.parent / "artifacts", given.parent)
+    for lab in (given, given / FOLDER):
+        if (lab / "ledger.sqlite").exists():
+            return SourceLocation(lab / "ledger.sqlite", lab / "artifacts", given)
+    lab = given.absolute().parent.parent
+    if (given / "resolved.json").is_file() and _has_content(lab / "ledger.sqlite"):
+        return SourceLocation(
+            lab / "ledger.sqlite", lab / "artifacts", given, (given.absolute().name,)
+        )
+    if (given / chain_file.PATH).exists():
+        return SourceLocation(None, _artifacts_beside(given), given)
+    if any((given / path).exists() for path in mirrors.PATHS.values()):
+        message = f"there are mirrors in it, but no {chain_file.PATH} to verify them by"
+        hint = "`labledger export RUN_ID --out DIR` writes all that an import needs"
+        raise InvalidInput("the import", [Problem(str(given), message, hint=hint)])
+    expected = "a ledger file, a lab folder, or a run's folder"
+    raise InvalidInput("the import", [Problem(str(given), f"found none of these: {expected}")])
+
+
+def _has_content(file: Path) -> bool:
+    return file.is_file() and file.stat().st_size > 0
+
+
+@contextmanager
+def open_source(lab: LabFolder, location: SourceLocation) -> Iterator[Source]:
+    """Open a source for reading, after rebuilding mirrors into a temporary ledger.
+
+    Raises `InvalidInput` for the lab's own ledger, `LedgerError` if it cannot be read.
+    """
+    with TemporaryDirectory(prefix="labledger-import-") as name:
+        scratch = Path(name)
+        if location.ledger is None:
+            ledger = scratch / "mirrors.sqlite"
+            _rebuild(location.folder, ledger)
+            with source.open_source_ledger(ledger, location.artifacts, scratch) as rebuilt:
+                yield replace(rebuilt, path=location.folder, has_artifacts=False)
+            return
+        if lab.ledger.exists() and location.ledger.samefile(lab.ledger):
+            message = "it is this lab's own ledger"
+            hint = "choose the lab to import into with --lab-dir"
+            raise InvalidInput("the import", [Problem(str(location.ledger), message, hint=hint)])
+        with source.open_source_ledger(location.ledger, location.artifacts, scratch) as opened:
+            yield opened
+
+
+def _artifacts_beside(folder: Path) -> Path:
+    """Return the artifact store that a folder of mirrors refers to: in it, or in its lab."""
+    inside = folder / "artifacts"
+    runs = folder.absolute().parent
+    return runs.parent / "artifacts" if runs.name == "runs" and not inside.exists() else inside
+
+
+def _rebuild(folder: Path, ledger: Path) -> None:
+    files = {kind: folder / path for kind, path in mirrors.PATHS.items()}
+    migrations.upgrade(ledger)
+    with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
+        writer.rebuild_run(folder / chain_file.PATH, files)

@@ -1,0 +1,295 @@
+"""The checks before a run. They change nothing but the local images, where pulling is allowed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from labledger import resources
+from labledger.docker.engine import Engine
+from labledger.errors import (
+    EngineUnavailable,
+    Exit,
+    LabLedgerError,
+    LedgerError,
+    LedgerMissing,
+    PreflightFailed,
+    Problem,
+)
+from labledger.experiment import name_references
+from labledger.experiment.resolve import ResolvedExperiment
+from labledger.ledger.database import migrations
+from labledger.maintenance.check_results import CheckResult, check_disk_space
+from labledger.maintenance.image_probes import ImageProbes
+from labledger.records import JsonObject
+from labledger.run_control.disk_space import DiskSpace
+from labledger.storage import network_filesystems as place
+from labledger.storage.lab_folder import LabFolder
+from labledger.text.plurals import counted
+from labledger.trial import contract
+from labledger.trial.evidence.redaction import MIN_LENGTH
+from labledger.trial.life import container_start
+
+_NEEDED_TOOLS = ("cat", "chmod", "mkfifo", "rm", "sleep")
+"""What `trial.sh` itself runs besides the shell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What the checks found."""
+
+    checks: tuple[CheckResult, ...]
+    images: Mapping[str, str]
+    """Image id by reference, for each image that is here."""
+
+    @property
+    def failures(self) -> list[CheckResult]:
+        return [check for check in self.checks if not check.ok and not check.warning]
+
+    def require(self) -> None:
+        """Raise `PreflightFailed` with every failure and its mend."""
+        if self.failures:
+            problems = [Problem(c.name, c.detail, hint=c.hint) for c in self.failures]
+            raise PreflightFailed(problems, exit_code=self.failures[0].exit_code)
+
+
+def preflight(
+    experiment: ResolvedExperiment,
+    lab: LabFolder,
+    environment: Mapping[str, str],
+    *,
+    pull: bool,
+    min_free_bytes: int,
+    use_memory: bool = False,
+) -> Preflight:
+    """Check all that a run of `experiment` needs. With `pull`, missing images are pulled.
+
+    With `use_memory`, images that had what was asked of them before are not asked again.
+    """
+    checks = [
+        *_check_experiment(experiment),
+        *_check_environment(experiment, environment),
+        *_check_ledger(lab),
+    ]
+    images: dict[str, str] = {}
+    try:
+        engine = Engine.connect()
+    except EngineUnavailable as error:
+        checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
+        return Preflight(tuple(checks), images)
+    try:
+        info = engine.info()
+        checks.append(CheckResult("docker", f"engine {info['ServerVersion']} answers"))
+        checks.append(check_disk_space(DiskSpace.of(lab.existing, info, min_free_bytes)))
+        checks += [_check_image(engine, ref, images, pull=pull) for ref in experiment.images]
+        oci_runtime = check_oci_runtime(info, experiment.document)
+        checks += oci_runtime
+        if all(check.ok for check in oci_runtime):
+            probes = ImageProbes.of(engine, info, experiment.document, use_memory=use_memory)
+            for ref, image in images.items():
+                checks.extend(_look_into(probes, ref, image, experiment.document))
+                checks.extend(_check_agent_user(probes, ref, image, experiment.document))
+    except EngineUnavailable as error:
+        checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
+    finally:
+        engine.close()
+    return Preflight(tuple(checks), images)
+
+
+def _check_experiment(experiment: ResolvedExperiment) -> Iterator[CheckResult]:
+    files = sum(len(entries) for entries in experiment.document["files"].values())
+    variants, tasks = len(experiment.variants), len(experiment.tasks)
+    yield CheckResult(
+        "experiment",
+        f"{counted(variants, 'variant')} × {counted(tasks, 'task')} × "
+        f"{counted(experiment.document['design']['replications'], 'replication')} = "
+        f"{counted(experiment.total_slots, 'slot')}; {counted(files, 'file')} to stage",
+    )
+    if experiment.document["grader"]["sealed"]:
+        yield CheckResult("grader", contract.Sealing.of(experiment.document).meaning)
+    for problem in experiment.warnings():
+        detail = f"{problem.where}:{problem.line}: {problem.field}: {problem.message}"
+        yield CheckResult("files", detail, ok=False, hint=problem.hint, warning=True)
+
+
+def _check_environment(
+    experiment: ResolvedExperiment, environment: Mapping[str, str]
+) -> Iterator[CheckResult]:
+    for problem in experiment.missing_names(environment):
+        place = problem.where if problem.line is None else f"{problem.where}:{problem.line}"
+        detail = f"{place}: {problem.field}: {problem.message}"
+        yield CheckResult(
+            "environment", detail, ok=False, hint=problem.hint, exit_code=Exit.INVALID
+        )
+    for name in experiment.required_names:
+        if 0 < len(environment.get(name, "")) < MIN_LENGTH:
+            yield CheckResult(
+                "environment",
+                f"the value of ${name} is shorter than {MIN_LENGTH} characters and "
+                "will not be taken out of what is kept",
+                ok=False,
+                hint="bind it in the experiment if it is no secret",
+                warning=True,
+            )
+    if experiment.required_names and not experiment.missing_names(environment):
+        yield CheckResult("environment", f"set: {', '.join(experiment.required_names)}")
+
+
+def _check_ledger(lab: LabFolder) -> Iterator[CheckResult]:
+    hint = "choose another folder with --lab-dir"
+    try:
+        place.refuse_network(lab.ledger)
+        with tempfile.TemporaryFile(dir=lab.existing):
+            pass
+        migrations.check_current(lab.ledger)
+    except LedgerMissing:
+        yield CheckResult("ledger", f"{lab.ledger} will be made")
+    except LedgerError as error:
+        yield CheckResult("ledger", error.message, ok=False, hint=error.hint)
+    except OSError as error:
+        yield CheckResult("ledger", f"{lab.root} cannot be written: {error.strerror}", False, hint)
+    else:
+        # Not tried by opening it: closing it again would drop SQLite's locks of this process.
+        if os.access(lab.ledger, os.W_OK):
+            yield CheckResult("ledger", f"{lab.ledger} is current")
+        else:
+            yield CheckResult("ledger", f"{lab.ledger} cannot be written", False, hint)
+
+
+def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool) -> CheckResult:
+    image = engine.image_id(ref)
+    detail = f"{ref} is here"
+    try:
+        if image is None and pull:
+            engine.pull(ref)
+            image, detail = engine.image_id(ref), f"{ref} was pulled"
+    except LabLedgerError as error:
+        hint = f"build or import it, or check the name {ref!r}"
+        return CheckResult("image", error.message, ok=False, hint=hint)
+    if image is not None:
+        images[ref] = image
+        return CheckResult("image", detail)
+    if engine.image_is_obtainable(ref):
+        return CheckResult("image", f"{ref} is not here; `run` will pull it")
+    hint = f"build or import it, or check the name {ref!r}"
+    return CheckResult("image", f"{ref} is not here and no registry offers it", ok=False, hint=hint)
+
+
+def check_oci_runtime(info: JsonObject, document: JsonObject) -> list[CheckResult]:
+    """Check that the engine knows the OCI runtime that a resolved document names, if any."""
+    name = document["runtime"].get("oci")
+    if name is None:
+        return []
+    known = sorted(info.get("Runtimes") or {})
+    if name in known:
+        return [CheckResult("oci runtime", f"the engine runs containers with {name}")]
+    return [
+        CheckResult(
+            "oci runtime",
+            f"runtime.oci: the engine knows no OCI runtime {name!r}; it has {', '.join(known)}",
+            ok=False,
+            hint=f"install {name}, name its path under `runtimes` in the engine's daemon.json and "
+            "reload the engine (SIGHUP to dockerd), or choose one that it has",
+            exit_code=Exit.INVALID,
+        )
+    ]
+
+
+def check_grader(
+    probes: ImageProbes, ref: str, image: str, grader: JsonObject
+) -> list[CheckResult]:
+    """Ask a container of an image for what a grader needs (a resolved document's section)."""
+    return list(_look_into(probes, ref, image, {"variants": [], "grader": grader}))
+
+
+def _look_into(
+    probes: ImageProbes, ref: str, image: str, document: JsonObject
+) -> Iterator[CheckResult]:
+    """Ask a container of the image for the shell and for every phase's command."""
+    commands = _commands(document)
+    wanted = sorted({*_NEEDED_TOOLS, *commands})
+    script = "; ".join(
+        f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in wanted
+    )
+    try:
+        status, output = container_start.retry_engine_errors(
+            lambda: probes.run_probe(image, f"{script}; true")
+        )
+    except EngineUnavailable:
+        raise
+    except LabLedgerError as error:
+        hint = "use an image with a POSIX shell, such as busybox or any Debian"
+        if probes.oci_runtime is not None:
+            hint += f"; or {probes.oci_runtime} cannot run containers here: leave `runtime.oci` out"
+        yield CheckResult(
+            "image", f"{ref} has no usable `sh`: {error.message}", ok=False, hint=hint
+        )
+        return
+    absent = output.split("\n")[:-1]
+    if status != 0:
+        yield CheckResult(
+            "image", f"{ref}: `sh` failed with status {status}: {output[:200]}", ok=False
+        )
+    for command in absent:
+        yield CheckResult(
+            "image",
+            f"{ref} has no command {command!r}, which {commands.get(command, 'every trial')} needs",
+            ok=False,
+            hint="install it in the image, or correct the command",
+            exit_code=Exit.INVALID,
+        )
+    if status == 0 and not absent:
+        yield CheckResult(
+            "image", f"{ref} has sh and {', '.join(sorted(commands)) or 'all commands'}"
+        )
+
+
+def _check_agent_user(
+    probes: ImageProbes, ref: str, image: str, document: JsonObject
+) -> Iterator[CheckResult]:
+    """Ask a container of the image to become the agent's user, as `trial.sh` will."""
+    user = document["runtime"].get("agent_user")
+    if user is None:
+        return
+    script = f"set -- become {shlex.quote(user)}\n{resources.trial_script().read_text('utf-8')}"
+    as_whom = document["runtime"]["user"]
+    try:
+        status, output = probes.run_probe(image, script, as_whom)
+    except EngineUnavailable:
+        raise
+    except LabLedgerError as error:
+        status, output = -1, error.message
+    if status == 0 and not output:
+        yield CheckResult("agent user", f"{ref} can run the agent as {user}")
+        return
+    sets_up = any(variant["setup"] for variant in document["variants"])
+    hint = "install util-linux and add the user in the image, and leave `runtime.user` out"
+    yield CheckResult(
+        "agent user",
+        f"{ref} cannot run the agent as {user}: {output.strip()}",
+        ok=False,
+        hint=f"see that the setup command mends that: {hint}" if sets_up else hint,
+        # A setup command may yet make the user.
+        warning=sets_up,
+        exit_code=Exit.INVALID,
+    )
+
+
+def _commands(document: JsonObject) -> dict[str, str]:
+    """The first word of every phase's command, by what needs it; staged files are our own."""
+    found: dict[str, str] = {}
+    phases = [("the grader", document["grader"])]
+    for variant in document["variants"]:
+        phases += [
+            (f"the {p} of variant {variant['variant_id']}", variant[p]) for p in ("setup", "agent")
+        ]
+    for who, phase in phases:
+        if phase is None:
+            continue
+        word = phase["command"][0]
+        if not any(name_references.names(word)) and not word.startswith(f"{contract.DEPS}/"):
+            found.setdefault(name_references.expand(word, {}), who)
+    return found

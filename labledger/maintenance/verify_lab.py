@@ -1,0 +1,109 @@
+"""`labledger verify`: checks the ledger against its digests and mirrors against the ledger.
+
+Mirrors, chain files and summaries of runs that are running are not compared: their owner is writing
+them. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from labledger.errors import LabLedgerError
+from labledger.export import chain_file, mirrors, summary
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verification.slot_checks import UNREADABLE
+from labledger.ledger.verification.verify import verify
+from labledger.records import JsonObject, RunStatus
+from labledger.storage.lab_folder import LabFolder
+from labledger.storage.line_files import Difference, NotRegularError, read_regular
+from labledger.text.plurals import counted
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationReport:
+    """How much was verified, and a message for everything that differs from what was committed."""
+
+    runs: int
+    slots: int
+    artifacts: int
+    findings: tuple[str, ...]
+
+    def line(self) -> str:
+        """Return one line for a person."""
+        verified = ", ".join(
+            (
+                counted(self.runs, "run"),
+                counted(self.slots, "commit"),
+                counted(self.artifacts, "artifact"),
+            )
+        )
+        if not self.findings:
+            return f"verified: {verified}; nothing was changed, removed or inserted"
+        return f"{counted(len(self.findings), 'finding')} in {verified}"
+
+    def as_json(self) -> JsonObject:
+        return {
+            "runs": self.runs,
+            "slots": self.slots,
+            "artifacts": self.artifacts,
+            "findings": list(self.findings),
+        }
+
+
+def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
+    """Verify one run, or all runs and their artifacts if `run_id` is None."""
+    verified = verify(lab.ledger, run_id)
+    findings = []
+    for finding in verified.findings:
+        slot = "" if finding.schedule_idx is None else f" slot {finding.schedule_idx}"
+        findings.append(f"{finding.run_id or lab.ledger}{slot}: {finding.message}")
+    with LedgerReader.open(lab.ledger) as reader:
+        for name in _runs_at_rest(reader, run_id, findings):
+            findings += _mirror_findings(lab, reader, name)
+    return VerificationReport(verified.runs, verified.slots, verified.artifacts, tuple(findings))
+
+
+def _runs_at_rest(reader: LedgerReader, run_id: str | None, findings: list[str]) -> list[str]:
+    """Return the runs that are not running. Add a finding if they cannot be read."""
+    try:
+        runs = reader.runs() if run_id is None else [reader.run(run_id)]
+    except (LabLedgerError, *UNREADABLE) as error:
+        findings.append(
+            f"{reader.path}: the mirrors were not compared, as the runs cannot be read: {error}"
+        )
+        return []
+    return [run.run_id for run in runs if run.status is not RunStatus.RUNNING]
+
+
+def _mirror_findings(lab: LabFolder, reader: LedgerReader, run_id: str) -> list[str]:
+    folder = lab.run_folder(run_id)
+    if not folder.is_dir():
+        return []
+    hint = f"`labledger export {run_id}` regenerates it"
+    findings = []
+    for compare in (mirrors.compare, _chain_differences, _summary_differences):
+        try:
+            differences = compare(reader, run_id, folder)
+        except (LabLedgerError, *UNREADABLE) as error:
+            findings.append(f"{folder}: the ledger's records cannot be compared with it: {error}")
+        else:
+            findings += [f"{diff.path}:{diff.line}: {diff.message}; {hint}" for diff in differences]
+    return findings
+
+
+def _chain_differences(reader: LedgerReader, run_id: str, folder: Path) -> list[Difference]:
+    difference = chain_file.compare_chain(reader, run_id, folder)
+    return [difference] if difference else []
+
+
+def _summary_differences(reader: LedgerReader, run_id: str, folder: Path) -> list[Difference]:
+    path = folder / summary.PATH
+    expected = summary.build_summary(reader, run_id)
+    try:
+        content = read_regular(path)
+    except (NotRegularError, OSError) as error:
+        return [Difference(path, 0, f"cannot be read: {error}")]
+    if content is None or summary.is_summary(content, expected):
+        return []
+    return [Difference(path, 1, "differs from the ledger")]

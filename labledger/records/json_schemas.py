@@ -1,0 +1,188 @@
+"""Record schemas by name, and what a person is told when a record does not fit one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from labledger import resources
+from labledger.errors import SchemaInvalid
+from labledger.text.near_names import near_names
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError
+
+
+_MAX_PROBLEMS = 1000
+"""How many problems of a record are looked at: each takes memory, and a list of a million wrong
+items has a million.
+"""
+
+
+@cache
+def load(name: str) -> dict[str, Any]:
+    """The JSON Schema called `name`, such as ``benchmark_score_record_v1``."""
+    text = (resources.schemas() / f"{name}.jsonschema").read_text("utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    from jsonschema import validators
+
+    untyped: Any = validators
+    exact = untyped.extend(untyped.Draft202012Validator, {"pattern": _pattern_problems})
+    validator: Draft202012Validator = exact(load(name))
+    return validator
+
+
+def _pattern_problems(
+    validator: Draft202012Validator, pattern: str, instance: Any, _schema: Any
+) -> Iterator[ValidationError]:
+    """`pattern` as JSON Schema means it: ``$`` is the end, not also before a last line break."""
+    from jsonschema.exceptions import ValidationError
+
+    if validator.is_type(instance, "string") and not _compiled(pattern).search(instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern))
+
+
+def check(record: Any, name: str) -> None:
+    """Raise `SchemaInvalid` with the first problem of `record` against the schema `name`."""
+    validator = _validator(name)
+    if validator.is_valid(record):
+        return
+    path, message = next(problems(record, name))
+    raise SchemaInvalid(f"{dotted(path) or 'record'}: {message}", pointer=pointer(path))
+
+
+def problems(record: Any, name: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """The problems of `record` against the schema `name`, as (path, message), in path order."""
+    errors = list(islice(_validator(name).iter_errors(record), _MAX_PROBLEMS))
+    leaves = [leaf for error in errors for leaf in _leaves(error)]
+    for leaf in sorted(leaves, key=lambda leaf: [str(step) for step in leaf.absolute_path]):
+        yield from _explain(leaf)
+
+
+def _leaves(error: ValidationError) -> Iterator[ValidationError]:
+    """Of an `anyOf` or `oneOf`, the problems of the branch that the value was closest to."""
+    if error.validator not in {"anyOf", "oneOf"} or not error.context:
+        yield error
+        return
+    branches: dict[int, list[ValidationError]] = {}
+    for child in error.context:
+        branches.setdefault(int(child.schema_path[0]), []).append(child)
+    right_type = [b for b in branches.values() if all(e.validator != "type" or e.path for e in b)]
+    if len(right_type) == 1:
+        for child in right_type[0]:
+            yield from _leaves(child)
+    else:
+        yield error
+
+
+def _explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    path = tuple(error.absolute_path)
+    found: Any = error.instance
+    wanted: Any = error.validator_value
+    schema: Any = error.schema
+    match error.validator:
+        case "additionalProperties":
+            known = sorted(schema.get("properties", {}))
+            for key in sorted(set(found) - set(known)):
+                name = _shortened(key)
+                yield (*path, name), f"unknown key {name!r}; {_nearest(name, known)}"
+        case "required":
+            for key in wanted:
+                if key not in found and repr(key) in error.message:
+                    yield path, f"{key!r} is missing"
+        case keyword:
+            if list(error.schema_path)[-2:-1] == ["propertyNames"]:
+                path = (*path, found)
+            expected = _expected(str(keyword), wanted, schema.get("description"))
+            says = f"found {_show(found)}; expected {expected}"
+            yield path, says if expected else error.message[:300]
+
+
+def _expected(keyword: str, wanted: Any, description: str | None) -> str | None:
+    match keyword:
+        case "type":
+            return _type_name(wanted)
+        case "enum":
+            return "one of " + ", ".join(json.dumps(value) for value in wanted)
+        case "const":
+            return json.dumps(wanted)
+        case "minProperties" | "maxProperties":
+            return description
+        case "anyOf" | "oneOf":
+            return description or "one of the documented forms"
+        case "pattern":
+            return description or f"text matching {wanted}"
+        case "minimum":
+            return f"{wanted} or more"
+        case "exclusiveMinimum":
+            return f"more than {wanted}"
+        case "maximum":
+            return f"{wanted} or less"
+        case "minItems" | "minLength":
+            return "something, not nothing" if wanted == 1 else f"at least {wanted} of them"
+        case _:
+            return None
+
+
+_NOT_SUPPORTED = dict.fromkeys(
+    ("gpu", "gpus", "device_requests"), "labledger gives containers no GPUs yet"
+)
+"""Keys that other tools have, and what to say of them."""
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    if key in _NOT_SUPPORTED:
+        return _NOT_SUPPORTED[key]
+    close = near_names(key, known)
+    return f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+
+
+_TYPE_NAMES = {
+    "object": "a mapping",
+    "array": "a list",
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+}
+
+
+def _type_name(wanted: str | list[str]) -> str:
+    types = [wanted] if isinstance(wanted, str) else wanted
+    return " or ".join(_TYPE_NAMES.get(name, name) for name in types)
+
+
+def _show(value: Any) -> str:
+    return _shortened(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def dotted(path: tuple[str | int, ...]) -> str:
+    """A path as a person writes it: ``runtime.agent.command[0]``."""
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text
+
+
+def pointer(path: tuple[str | int, ...]) -> str:
+    """A path as a JSON pointer."""
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)

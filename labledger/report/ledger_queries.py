@@ -1,0 +1,93 @@
+"""All that a report asks the ledger in SQL, over the documented views.
+
+Each question is bounded by the number of commits that the report began with, so that the answers
+fit each other while the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from labledger.ledger.query import query_run
+
+_TRIALS_SQL = """
+SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, verdict, passed,
+       primary_metric_name, primary_metric_value, attempt, duration_ms,
+       setup_duration_ms, agent_duration_ms, grader_duration_ms, image_ref, image_id
+FROM trials WHERE run_id = :run AND schedule_idx < :committed ORDER BY schedule_idx"""
+_METRICS_SQL = """
+SELECT metric_id, variant_id, value FROM metrics_long
+WHERE run_id = :run AND schedule_idx < :committed AND typeof(value) IN ('integer', 'real')"""
+_ISOLATION_SQL = """
+SELECT record -> '$.ext.isolation', count(*) FROM scores
+WHERE run_id = :run AND schedule_idx < :committed AND record -> '$.ext.isolation' IS NOT NULL
+GROUP BY 1
+ORDER BY coalesce(record ->> '$.ext.isolation.tampering_total', 0) > 0 DESC, 2 DESC, 1"""
+
+
+class Trial(NamedTuple):
+    """A committed slot."""
+
+    schedule_idx: int
+    variant_id: str
+    task_id: str
+    repl_idx: int
+    status: str
+    reason: str | None
+    message: str | None
+    verdict: str | None
+    passed: int | None
+    """1 where it passed, 0 where it did not, None where the pass rate leaves it out."""
+    metric_name: str | None
+    metric_value: float | None
+    attempt: int | None
+    duration_ms: int | None
+    setup_ms: int | None
+    agent_ms: int | None
+    grader_ms: int | None
+    image_ref: str | None
+    image_id: str | None
+
+    @property
+    def counted(self) -> str | None:
+        """The verdict where it counts: a `grade_error`'s is kept in the ledger, and not counted."""
+        return None if self.status == "grade_error" else self.verdict
+
+
+def _shared(row: Iterable[Any], known: dict[Any, Any]) -> Iterator[Any]:
+    """The values of a row, with equal texts as one: most are names that come again and again."""
+    for value in row:
+        yield known.setdefault(value, value) if type(value) is str else value
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The commits that a report is about: the first `committed` of a grading."""
+
+    path: Path
+    root_id: str
+    """The run whose agents ran, which views know its rows by."""
+    run_id: str
+    """The run that holds the rows."""
+    committed: int
+
+    def trials(self) -> Iterator[Trial]:
+        """Every committed slot, in schedule order, streamed."""
+        known: dict[Any, Any] = {}
+        return (Trial(*_shared(row, known)) for row in self._rows(_TRIALS_SQL))
+
+    def metrics(self) -> Iterator[tuple[str, str, float]]:
+        """Every metric that is a number, in no order: its id, the variant, the value."""
+        yield from self._rows(_METRICS_SQL)
+
+    def isolation(self) -> list[tuple[str, int]]:
+        """What scores say of how the trial was isolated, as JSON, each with how many say so."""
+        return list(self._rows(_ISOLATION_SQL))
+
+    def _rows(self, sql: str) -> Iterator[Any]:
+        params = {"run": self.root_id, "committed": self.committed}
+        _, rows = query_run(self.path, self.run_id, sql, params)
+        return rows

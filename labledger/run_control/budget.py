@@ -1,0 +1,132 @@
+"""`--budget-usd` and `--budget-tokens`: stops dispatching once a run has spent its budget.
+
+The cost of a trial is the value of the experiment's metrics with the ids `cost_usd`, `tokens_in`
+and `tokens_out`. The limits belong to the run, not to the command: the ledger stores them, and
+every later coordinator applies them. Used by the commit queue and the session.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from labledger.errors import InvalidInput, Problem
+from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
+from labledger.ledger.read.spending import OPTIONS, UNITS, amounts, used_up
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject, TrialResult
+from labledger.run_control.events import Listener, run_event
+
+
+@dataclass(slots=True)
+class Budget:
+    """What a run may spend, and what it has spent."""
+
+    limits: Mapping[str, float]
+    """By kind: `cost_usd`, `tokens`. A kind that is missing has no limit."""
+    spent: dict[str, Spent]
+    """By kind. Empty for a regrading: its agents were paid for by the run that it regrades."""
+    tell: Listener
+    _warned: set[str] = field(default_factory=set)
+    _at_stop: Mapping[str, Spent] = field(default_factory=dict)
+    """What was spent when dispatch was stopped; empty before."""
+
+    @classmethod
+    def of(cls, run: RunInfo, reader: LedgerReader, tell: Listener) -> Self:
+        """Return the run's budget, counting every result that is durable already."""
+        if run.regrades is not None:
+            return cls({}, {}, tell)
+        return cls(run.budget, reader.spent_so_far(run.run_id), tell)
+
+    def add(self, result: TrialResult) -> None:
+        """Add what an attempt spent. Emit a warning if it did not report a limited kind."""
+        for kind, amount in self.amounts(result).items():
+            self.spent[kind] = self.spent[kind].plus(amount)
+            if amount is None and kind in self.limits and kind not in self._warned:
+                self._warned.add(kind)
+                message = (
+                    f"slot {result.schedule_idx} does not report its {kind}: "
+                    f"{OPTIONS[kind]} counts only trials that do"
+                )
+                self.tell(run_event("warning", message=message))
+
+    def amounts(self, result: TrialResult) -> dict[str, float | None]:
+        """Return what an attempt spent of each kind, None where it did not report it."""
+        return amounts(result) if self.spent else {}
+
+    def exhausted(self) -> tuple[str, ...]:
+        """Return the kinds of which nothing is left."""
+        return used_up(self.limits, self.spent)
+
+    def stop(self, in_flight: int) -> None:
+        """Record that dispatch has stopped, and emit `budget_spent` once for each exhausted kind.
+
+        `in_flight` is the largest number of trials that may be running: they finish and still cost.
+        """
+        if self._at_stop:
+            return
+        self._at_stop = dict(self.spent)
+        for kind in self.exhausted():
+            self.tell(
+                run_event(
+                    "budget_spent",
+                    budget=kind,
+                    limit=self.limits[kind],
+                    spent=self.spent[kind].as_json(),
+                    in_flight=in_flight,
+                    message=self._stop_message(kind, in_flight),
+                )
+            )
+
+    def _stop_message(self, kind: str, in_flight: int) -> str:
+        spent = self.spent[kind]
+        message = f"{_of_limit(spent, kind, self.limits[kind])}: nothing more is started"
+        if not in_flight:
+            return message
+        trials = "1 trial" if in_flight == 1 else f"up to {in_flight} trials"
+        message += f"; {trials} in flight still add to it"
+        if spent.known:
+            about = in_flight * spent.total / spent.known
+            message += f", by their mean so far about {about:,.3g} {UNITS[kind]}"
+        return message
+
+    def message(self) -> str:
+        """Return why the run stopped, by what is spent now; empty while there is something left."""
+        for kind in self.exhausted():
+            spent, before = self.spent[kind], self._at_stop.get(kind)
+            message = _of_limit(spent, kind, self.limits[kind])
+            if before is not None and spent.total > before.total:
+                late = spent.total - before.total
+                message += f", {late:,.10g} of them by trials in flight when the budget was spent"
+            if spent.unknown:
+                message += f"; {_trials(spent.unknown)} did not report theirs"
+            return f"{message}; resume with a larger {OPTIONS[kind]} to continue"
+        return ""
+
+
+def _of_limit(spent: Spent, kind: str, limit: float) -> str:
+    return f"{spent.total:,.10g} of {limit:,.10g} {UNITS[kind]} are spent ({OPTIONS[kind]})"
+
+
+def _trials(count: int) -> str:
+    return "1 trial" if count == 1 else f"{count} trials"
+
+
+def check_limits(document: JsonObject, limits: Mapping[str, float]) -> None:
+    """Raise `InvalidInput` for a negative limit, or one on something that is not measured.
+
+    An infinite limit means no limit.
+    """
+    measured = {metric["id"] for metric in document["metrics"]}
+    problems = []
+    for kind, limit in limits.items():
+        if not limit >= 0:
+            problems.append(Problem(OPTIONS[kind], f"found {limit:g}; expected 0 or more"))
+        elif math.isfinite(limit) and measured.isdisjoint(SPENT_METRICS[kind]):
+            what = f"the experiment measures no {' or '.join(SPENT_METRICS[kind])}"
+            hint = f"give `metrics` an entry with the id {SPENT_METRICS[kind][0]}"
+            problems.append(Problem(OPTIONS[kind], what, hint=hint))
+    if problems:
+        raise InvalidInput("the budget", problems)

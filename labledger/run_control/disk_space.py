@@ -1,0 +1,77 @@
+"""Disk space of the folders that a run fills: the lab folder and the engine's own folder.
+
+Checked before a run begins and before each dispatch, so that a trial is not started whose output
+could not be stored. Used by preflight, `labledger doctor` and the coordinator. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from labledger.records import JsonObject
+from labledger.trial import full_disks
+
+MIN_FREE_BYTES = 512 << 20
+"""Default of `--min-free`: the free bytes required before a run begins and before each dispatch."""
+
+_MIN_FREE_INODES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The folders that a run fills, and how many bytes must stay free in each."""
+
+    locations: Mapping[Path, str]
+    """What each folder holds, by its path."""
+    min_free_bytes: int = MIN_FREE_BYTES
+
+    @classmethod
+    def of(
+        cls, lab_root: Path, engine_info: JsonObject, min_free_bytes: int = MIN_FREE_BYTES
+    ) -> DiskSpace:
+        """Return the lab folder, and the engine's data folder if it is on this machine."""
+        locations = {lab_root: "the lab"}
+        if (root := engine_data_folder(engine_info)) is not None:
+            locations[root] = "Docker's containers"
+        return cls(locations, min_free_bytes)
+
+    def find_shortage(self) -> str | None:
+        """Return how much space is missing and where, or None if there is enough."""
+        shortages = (self._shortage_at(path, use) for path, use in self.locations.items())
+        return next((shortage for shortage in shortages if shortage), None)
+
+    def report(self) -> str:
+        """Return how much space is free in each location, for a person."""
+        measured = ((path, full_disks.free_space(path)) for path in self.locations)
+        return ", ".join(
+            f"{free.bytes / 1e9:.1f} GB free at {path}" for path, free in measured if free
+        )
+
+    def _shortage_at(self, path: Path, use: str) -> str | None:
+        free = full_disks.free_space(path)
+        if free is None:
+            return None
+        if free.bytes < self.min_free_bytes:
+            missing = self.min_free_bytes - free.bytes
+            return (
+                f"{_megabytes(missing)} more must be free at {path}, for {use}: "
+                f"{_megabytes(free.bytes)} are free, --min-free asks for "
+                f"{_megabytes(self.min_free_bytes)}"
+            )
+        if free.is_full:
+            return f"the disk is full at {path}, for {use}"
+        if free.files is not None and self.min_free_bytes > 0 and free.files < _MIN_FREE_INODES:
+            return f"only {free.files} more files can be created at {path}, for {use}"
+        return None
+
+
+def engine_data_folder(engine_info: JsonObject) -> Path | None:
+    """Return the folder in which the engine stores containers, if it is on this machine."""
+    root = Path(engine_info.get("DockerRootDir") or "")
+    return root if root.is_absolute() and full_disks.free_space(root) is not None else None
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB"

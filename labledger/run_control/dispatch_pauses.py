@@ -1,0 +1,196 @@
+"""Dispatch pauses: times in which nothing is dispatched although slots are left.
+
+Three causes pause dispatch: the engine is gone, the engine refuses every container, or a disk is
+full. Running trials continue meanwhile. A pause reports its cause, checks with a growing backoff
+whether the cause has gone, and stops the run, resumable, once it has lasted longer than the
+patience of the run, so that a broken machine does not use up the schedule. Used by the
+coordinator's thread alone.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from labledger.docker.engine import Engine
+from labledger.errors import EngineUnavailable
+from labledger.ledger.database.model import Stop
+from labledger.records import StopCause
+from labledger.run_control.events import Listener, run_event
+
+PATIENCE_S = 600.0
+"""How long a pause may last, in seconds, before the run stops, resumable."""
+
+REFUSALS = 5
+"""How many trials in a row must fail to start before dispatch pauses."""
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 10.0
+
+CheckCause = Callable[[], str | None]
+"""Returns why dispatch cannot continue yet, or None once the cause has gone."""
+
+
+@dataclass(slots=True)
+class DispatchPause:
+    """One cause for dispatching nothing.
+
+    The time between two checks doubles and is randomized, so that several coordinators do not
+    query an engine that is just coming back at the same moment. A cause that returns before any
+    result was made durable continues the same pause, so that patience also ends for a cause that
+    comes and goes.
+    """
+
+    cause: str
+    check_cause: CheckCause
+    emit: Listener
+    patience_s: float
+    active: bool = False
+    _since: float | None = None
+    _backoff_s: float = _FIRST_PAUSE_S
+    _next_check: float = 0.0
+
+    def begin(self, message: str) -> None:
+        """Pause dispatch from now on. `message` says what is known of the cause."""
+        if self.active:
+            return
+        self.active = True
+        now = time.monotonic()
+        if self._since is None:
+            self._since, self._backoff_s = now, _FIRST_PAUSE_S
+        self._schedule_check(now)
+        self.emit(
+            run_event(
+                "dispatch_paused",
+                cause=self.cause,
+                message=f"{message}; dispatch is paused until this is fixed (for at most "
+                f"{self.patience_s:.0f} s); running trials continue",
+            )
+        )
+
+    def record_progress(self) -> None:
+        """Record that a trial's result was made durable: the next pause starts afresh."""
+        if not self.active:
+            self._since = None
+
+    def check(self) -> str | None:
+        """Check whether the cause has gone, no more often than the backoff allows.
+
+        Return a reason to stop the run once the pause has lasted longer than `patience_s`, else
+        None.
+        """
+        now = time.monotonic()
+        if not self.active or self._since is None or now < self._next_check:
+            return None
+        remaining_cause = self.check_cause()
+        paused_s = now - self._since
+        if remaining_cause is None and paused_s <= self.patience_s:
+            self.end()
+        elif paused_s > self.patience_s:
+            return f"{remaining_cause or self.cause} for {self.patience_s:.0f} s"
+        else:
+            self._schedule_check(now)
+        return None
+
+    def end(self) -> None:
+        """Resume dispatch."""
+        if self.active and self._since is not None:
+            self.active = False
+            seconds = round(time.monotonic() - self._since, 1)
+            self.emit(run_event("dispatch_resumed", cause=self.cause, seconds=seconds))
+
+    def _schedule_check(self, now: float) -> None:
+        self._next_check = now + self._backoff_s * random.uniform(0.75, 1.25)  # noqa: S311
+        self._backoff_s = min(self._backoff_s * 2, _LONGEST_PAUSE_S)
+
+
+@dataclass(slots=True)
+class DispatchPauses:
+    """Every cause that can pause a run's dispatch."""
+
+    emit: Listener
+    patience_s: float
+    find_shortage: CheckCause
+    """Returns which disk lacks how much space, or None."""
+    engine: DispatchPause = field(init=False)
+    disk: DispatchPause = field(init=False)
+    refusals: DispatchPause = field(init=False)
+    _refused: int = 0
+    """Trials in a row that could not be started."""
+    _refused_at: float = 0.0
+    _refusal_message: str = ""
+    _probes: int = 0
+    """How many trials may be dispatched as a test while the engine refuses them."""
+
+    def __post_init__(self) -> None:
+        self.engine = self._pause(StopCause.ENGINE, _check_engine)
+        self.disk = self._pause(StopCause.DISK, self.find_shortage)
+        self.refusals = self._pause(StopCause.REFUSALS, self._allow_probe)
+
+    def _pause(self, cause: StopCause, check_cause: CheckCause) -> DispatchPause:
+        return DispatchPause(cause.value, check_cause, self.emit, self.patience_s)
+
+    @property
+    def active(self) -> bool:
+        return any(pause.active for pause in self._all)
+
+    def allowed_dispatches(self, wanted: int) -> int:
+        """Return how many of `wanted` trials may be dispatched now."""
+        shortage = self.find_shortage()
+        if shortage is not None:
+            self.disk.begin(shortage)
+        if self.engine.active or self.disk.active:
+            return 0
+        return min(wanted, self._probes) if self.refusals.active else wanted
+
+    def record_dispatches(self, count: int) -> None:
+        """Record that `count` trials were dispatched."""
+        self._probes = max(0, self._probes - count)
+
+    def record_refusal(self, message: str) -> None:
+        """Record that a trial could not be started, for no known fault of its own."""
+        self._refused += 1
+        self._refused_at = time.monotonic()
+        self._refusal_message = message
+        if self._refused >= REFUSALS:
+            self.refusals.begin(f"{self._refused} trials in a row could not be started: {message}")
+
+    def record_start(self, created: float) -> None:
+        """Record that a container created at `created` (monotonic clock) could be started.
+
+        If that was after the last refusal, the engine does not refuse everything.
+        """
+        if created > self._refused_at:
+            self._refused = 0
+            self.refusals.end()
+
+    def record_progress(self) -> None:
+        """Record that the result of a trial that ran was made durable."""
+        for pause in self._all:
+            pause.record_progress()
+
+    def check(self) -> Stop | None:
+        """Check each active pause whose backoff is over. Return why to stop the run, or None."""
+        for pause in self._all:
+            if (message := pause.check()) is not None:
+                return Stop(pause.cause, message)
+        return None
+
+    @property
+    def _all(self) -> tuple[DispatchPause, DispatchPause, DispatchPause]:
+        return self.engine, self.disk, self.refusals
+
+    def _allow_probe(self) -> str:
+        """Allow one dispatch: only a trial that starts shows that the engine works again."""
+        self._probes = 1
+        return f"no trial could be started ({self._refusal_message})"
+
+
+def _check_engine() -> str | None:
+    try:
+        Engine.connect().close()
+    except EngineUnavailable as error:
+        return error.message
+    return None

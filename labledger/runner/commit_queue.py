@@ -1,0 +1,260 @@
+"""The commit queue: makes results durable as they arrive and commits slots in schedule order.
+
+Each commit is one transaction, and journals the dispatches that it makes room for in the same
+transaction. A result that arrives before its turn is staged. If the ledger's disk is full, nothing
+is lost: dispatch pauses, and the write is repeated later. Used by the coordinator's thread alone.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from labledger import clock, faults
+from labledger.errors import LedgerDiskFull, LedgerError
+from labledger.export.mirrors import MirrorWriter
+from labledger.ledger.database.model import Dispatch, Lease, Stop
+from labledger.ledger.writer import LedgerWriter
+from labledger.records import SlotRecords, SlotStatus, StopCause, TrialResult
+from labledger.records.pass_rate import has_passed
+from labledger.run_control.budget import Budget
+from labledger.run_control.dispatch_pauses import DispatchPause
+from labledger.run_control.error_rate import ErrorRate
+from labledger.run_control.events import Listener, run_event
+from labledger.run_control.pruning import Pruning
+from labledger.runner.lease_owner import Heartbeat
+from labledger.trial import attempt_notes, full_disks
+from labledger.trial.contract import TrialSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a slot ended, as far as later dispatches depend on it."""
+
+    variant_id: str
+    status: SlotStatus
+
+
+@dataclass(slots=True)
+class CommitQueue:
+    """The finished slots of a run that are not committed yet. Owns the ledger's writer."""
+
+    lease: Lease
+    writer: LedgerWriter
+    mirrors: MirrorWriter
+    repair_mirrors: Callable[[], None]
+    """Appends to the mirrors everything that is committed and missing in them."""
+    pruning: Pruning
+    error_rate: ErrorRate
+    budget: Budget
+    staged: dict[int, Ending | None]
+    """The ending of each staged final result by `schedule_idx`; None if an earlier coordinator
+    staged it."""
+    disk_pause: DispatchPause
+    next_idx: int
+    """The slot to commit next: all before it are committed."""
+    heartbeat: Heartbeat
+    emit: Listener
+    _skipped: dict[int, str] = field(default_factory=dict)
+    """The reason for each slot that is to be committed as not run."""
+    _unwritten: set[tuple[int, int]] = field(default_factory=set)
+    """Slot and attempt of results that are counted but not written yet."""
+    _counted_idx: int = -1
+    """The last slot whose ending is counted."""
+    _mirrors_pending: bool = False
+    """True if the mirrors lack something that is committed."""
+
+    def count(self, result: TrialResult, *, final: bool) -> None:
+        """Count a result before it is written, so that dispatches written with it respect it.
+
+        Each result is counted once, however often writing it fails. `final` is False if another
+        attempt follows.
+        """
+        key = result.schedule_idx, result.attempt
+        if key not in self._unwritten:
+            self._unwritten.add(key)
+            self.budget.add(result)
+        if final and result.schedule_idx == self.next_idx:
+            self._count_ending(Ending(result.ids.variant_id, result.status))
+
+    def count_next(self) -> bool:
+        """Count the slot to commit next before it is committed.
+
+        Return False if its ending is not known, because an earlier coordinator staged it.
+        """
+        ending = self.staged.get(self.next_idx)
+        if ending is not None:
+            self._count_ending(ending)
+        return ending is not None or self.next_idx in self._skipped
+
+    def _count_ending(self, ending: Ending) -> None:
+        if self._counted_idx < self.next_idx:
+            self._counted_idx = self.next_idx
+            self.pruning.count(ending.variant_id, ending.status)
+            self.error_rate.count(ending.status)
+
+    def journal_dispatches(self, specs: Sequence[TrialSpec]) -> bool:
+        """Record durably that these containers may exist from now on.
+
+        Return False if the ledger's disk is full.
+        """
+        with self._pause_if_disk_full():
+            if specs:
+                self.writer.journal_dispatch(self.lease, _dispatches(specs))
+            return True
+        return False
+
+    def commit_or_stage(
+        self, result: TrialResult, specs: Sequence[TrialSpec] = (), *, final: bool
+    ) -> bool:
+        """Make a result durable: commit it if it is its slot's turn, else stage it.
+
+        The dispatches of `specs` are journaled in the same transaction. `final` is False if
+        another attempt follows. Return False if the ledger's disk is full.
+        """
+        idx = result.schedule_idx
+        with self._pause_if_disk_full():
+            if final and idx == self.next_idx:
+                faults.fault_point("before_commit", idx)
+                records = self.writer.commit_result(self.lease, result, _dispatches(specs))
+                self._after_write(result, will_retry=False)
+                self._after_commit(records)
+                return True
+            faults.fault_point("before_stage", idx)
+            self.writer.stage(self.lease, result, final=final, dispatches=_dispatches(specs))
+            faults.fault_point("after_stage", idx)
+            self._after_write(result, will_retry=not final)
+            if final:
+                self.staged[idx] = Ending(result.ids.variant_id, result.status)
+            return True
+        return False
+
+    def _after_write(self, result: TrialResult, *, will_retry: bool) -> None:
+        self.count(result, final=not will_retry)
+        self._unwritten.discard((result.schedule_idx, result.attempt))
+        self.emit(
+            run_event(
+                "trial_finished",
+                schedule_idx=result.schedule_idx,
+                **result.ids.as_json(),
+                attempt=result.attempt,
+                status=result.status.value,
+                reason=result.reason,
+                verdict=result.verdict,
+                duration_ms=result.duration_ms,
+                **self.budget.amounts(result),
+                will_retry=will_retry,
+            )
+        )
+
+    def stop_cause(self) -> Stop | None:
+        """Return why the run should stop dispatching, by the results counted so far, or None."""
+        if (message := self.error_rate.stop_cause()) is not None:
+            return Stop(StopCause.ERROR_RATE, message)
+        if self.budget.exhausted():
+            return Stop(StopCause.BUDGET, self.budget.message())
+        return None
+
+    @property
+    def budget_exhausted(self) -> bool:
+        return bool(self.budget.exhausted())
+
+    def skip_slot(self, schedule_idx: int, reason: str) -> None:
+        """Have a slot committed as not run when its turn comes."""
+        self._skipped[schedule_idx] = reason
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the slot whose turn it is can be committed."""
+        return self.next_idx in self.staged or self.next_idx in self._skipped
+
+    def commit_ready(self) -> None:
+        """Commit every slot that is ready, in schedule order."""
+        while self.is_ready and self.commit_next():
+            pass
+
+    def commit_next(self, specs: Sequence[TrialSpec] = ()) -> bool:
+        """Commit the slot whose turn it is, and journal the dispatches of `specs` with it.
+
+        Return False if the ledger's disk is full.
+        """
+        idx = self.next_idx
+        with self._pause_if_disk_full():
+            dispatches = _dispatches(specs)
+            if idx in self.staged:
+                records = self.writer.commit_staged(self.lease, idx, dispatches)
+                del self.staged[idx]
+            else:
+                reason, status = self._skipped[idx], SlotStatus.SKIPPED_PRUNED
+                records = self.writer.commit_unexecuted(self.lease, idx, status, reason, dispatches)
+                del self._skipped[idx]
+            self._after_commit(records)
+            return True
+        return False
+
+    def _after_commit(self, records: SlotRecords) -> None:
+        faults.fault_point("after_commit", records.schedule_idx)
+        self._count_ending(Ending(records.variant_id, records.status))
+        self.next_idx = records.schedule_idx + 1
+        self.renew_lease()
+        self._append_to_mirrors(records)
+        if not isinstance(records.events, tuple):
+            self.writer.delete_event_files(self.lease.run_id, self.next_idx)
+        self.emit(
+            run_event(
+                "slot_committed",
+                schedule_idx=records.schedule_idx,
+                variant_id=records.variant_id,
+                status=records.status.value,
+                verdict=records.verdict,
+                passed=has_passed(records.status, records.verdict, records.agent_exit_status),
+                waiting=len(self.staged),
+            )
+        )
+
+    def _append_to_mirrors(self, records: SlotRecords) -> None:
+        """Append to the mirrors. If that fails, warn once and append at the next commit."""
+        try:
+            if self._mirrors_pending:
+                self.append_pending_mirrors()
+            else:
+                self.mirrors.append(records)
+        except LedgerError as error:
+            if not self._mirrors_pending:
+                message = f"{error.message}; the run continues and appends to the mirror later"
+                self.emit(run_event("warning", message=message))
+            self._mirrors_pending = True
+
+    def append_pending_mirrors(self) -> None:
+        """Append what the mirrors lack. Raises `LedgerError` if that fails."""
+        if self._mirrors_pending:
+            self.repair_mirrors()
+            self._mirrors_pending = False
+
+    def renew_lease(self) -> None:
+        """Renew the lease if it is due. Called between commits, so that a long series keeps it."""
+        with self._pause_if_disk_full():
+            self.heartbeat.renew_if_due()
+
+    @contextmanager
+    def _pause_if_disk_full(self) -> Iterator[None]:
+        """Suppress `LedgerDiskFull` and pause dispatch until the ledger's disk has space again."""
+        folder = self.writer.path.parent
+        # Any write may checkpoint the write-ahead log, which needs space too.
+        full_disks.check_disks([folder])
+        try:
+            yield
+        except LedgerDiskFull as error:
+            full_disks.record_full(folder)
+            self.disk_pause.begin(error.message)
+
+
+def _dispatches(specs: Sequence[TrialSpec]) -> list[Dispatch]:
+    """Mark each new attempt as not started, and return the journal entries of all attempts."""
+    for spec in specs:
+        if not spec.container_may_exist:
+            attempt_notes.mark_not_started(spec.folder)
+    now, host = clock.utc_now(), platform.node()
+    return [Dispatch(s.slot.schedule_idx, s.attempt, s.container, host, now) for s in specs]

@@ -1,0 +1,129 @@
+"""`labledger regrade`: grades the stored trials of a complete run with another grader.
+
+A regrading is a new run with the same slots in the same order, whose trials run only the grader, on
+the stored evidence. No agent runs, and the regraded run does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from labledger import __version__
+from labledger.docker.engine import thread_engine
+from labledger.errors import AlreadyGraded, LedgerError, PreflightFailed, Problem, RunNotComplete
+from labledger.experiment import environment_values
+from labledger.experiment import resolved_document as documents
+from labledger.experiment.replacement_grader import NewGrader
+from labledger.ledger.commit.run_registration import TaskRow
+from labledger.ledger.database.model import Grading, NewRun, RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.maintenance.check_results import check_disk_space
+from labledger.maintenance.image_probes import ImageProbes
+from labledger.maintenance.preflight import check_grader
+from labledger.records import RUN_ID, canonical_json
+from labledger.run_control.disk_space import DiskSpace
+from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.session import Session
+from labledger.runner.start_and_resume import require_environment_and_images
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.lab_folder import LabFolder
+from labledger.trial.contract import grader_digest
+
+
+def regrade_run(
+    run_id: str, grader: Path, options: RunOptions, *, again: bool = False
+) -> RunOutcome:
+    """Grade a complete run with another grader, as its next generation of scores.
+
+    `run_id` may also name a regrading of the run. `again` allows a grader that has graded the run
+    before. If the regrading cannot begin, raises before anything is created.
+    """
+    lab = LabFolder.find(options.lab_dir)
+    store = ArtifactStore(lab.artifacts)
+    values = environment_values.gather(options.env, options.env_files)
+    with LedgerReader.open(lab.ledger) as reader:
+        gradings = reader.gradings(run_id)
+        root = reader.run(gradings[0].root_id)
+        if root.next_schedule_idx < root.total_slots:
+            raise RunNotComplete(
+                f"run {root.run_id} cannot be regraded: {root.next_schedule_idx} of "
+                f"{root.total_slots} slots are committed",
+                hint=f"`labledger resume {root.run_id}` continues it",
+            )
+        new = NewGrader.load(grader, root.resolved)
+        regrading = _regrading(root, gradings, new, reader.chain_head(root.run_id))
+        if not again:
+            _refuse_repetition(root, gradings, regrading.resolved["regrades"]["grader_digest"])
+        _check(lab, root, new, values, options)
+        new.freeze(store)
+        with LedgerWriter.open(lab.ledger, store) as writer:
+            writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
+            return Session(lab, writer, store, regrading.run_id, values, options).run_session()
+
+
+def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str) -> NewRun:
+    """Return the run that grades `root`'s evidence: the same slots, in the same order."""
+    document = new.apply_to(root.resolved)
+    generation = gradings[-1].generation + 1
+    document["regrades"] = {
+        "run_id": root.run_id,
+        "generation": generation,
+        "grader_digest": grader_digest(document),
+        "head": head,
+    }
+    run_id = f"{root.run_id}.g{generation}"
+    if not RUN_ID.fullmatch(run_id):
+        raise LedgerError(f"{run_id} would be longer than a run id may be")
+    return NewRun(
+        run_id=run_id,
+        experiment_id=root.experiment_id,
+        name=root.name,
+        resolved=document,
+        authored=new.text or root.authored,
+        digest=canonical_json.digest(documents.result_part(document)),
+        source_path=str(new.source),
+        images=root.images,
+        variants=root.variants,
+        labledger_version=__version__,
+    )
+
+
+def _refuse_repetition(root: RunInfo, gradings: list[Grading], digest: str) -> None:
+    """Raise `AlreadyGraded` if this grader has graded the run, or has begun to."""
+    own = grader_digest(root.resolved)
+    for grading in gradings:
+        if digest != (own if grading.generation == 1 else grading.grader_digest):
+            continue
+        if not grading.complete:
+            raise AlreadyGraded(
+                f"{grading.run_id} is a regrading by this grader that was interrupted",
+                hint=f"`labledger resume {grading.run_id}` continues it",
+            )
+        raise AlreadyGraded(
+            f"this grader (digest {digest[:12]}…) has graded {grading.root_id} already: "
+            f"generation {grading.generation}, {grading.grading_id}",
+            hint="give another grader, or use --again to grade with the same one once more",
+        )
+
+
+def _check(
+    lab: LabFolder, root: RunInfo, new: NewGrader, values: Mapping[str, str], options: RunOptions
+) -> None:
+    """Raise if something that a regrading needs is missing. Changes nothing."""
+    require_environment_and_images(root.run_id, root.resolved, new.environment, root.images, values)
+    engine = thread_engine()
+    info = engine.info()
+    checks = [check_disk_space(DiskSpace.of(lab.root, info, options.min_free_bytes))]
+    probes = ImageProbes.of(engine, info, root.resolved)
+    for ref, image in root.images.items():
+        checks += check_grader(probes, ref, image, new.section)
+    problems = [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
+    if problems:
+        raise PreflightFailed(problems)
+
+
+def _tasks(reader: LedgerReader, run_id: str) -> Iterator[TaskRow]:
+    for task_id, digest in reader.task_digests(run_id).items():
+        yield task_id, digest, reader.task(run_id, task_id)

@@ -1,0 +1,52 @@
+"""The stored trials of the run that a regrading grades again, read slot by slot from the ledger.
+
+Used by the slot queue of a regrading. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from labledger.ledger.database.model import RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.records import SlotRecords, TrialIds
+from labledger.trial.contract import StoredTrial
+
+_PREFIX = "artifact://sha256/"
+
+
+class StoredTrials:
+    """Reader of the committed trials of one run."""
+
+    def __init__(self, reader: LedgerReader, run_id: str) -> None:
+        self._reader = reader
+        self._run_id = run_id
+        self._last: SlotRecords | None = None
+
+    @classmethod
+    def of_regrading(cls, reader: LedgerReader, run: RunInfo) -> Self | None:
+        """Return the trials that `run` grades again, or None if it is not a regrading."""
+        regrades = run.regrades
+        return None if regrades is None else cls(reader, regrades["run_id"])
+
+    def reason_not_stored(self, schedule_idx: int) -> str | None:
+        """Return why a slot's trial was never run, or None if it was run."""
+        records = self._records(schedule_idx)
+        return None if records.trials else records.reason or records.status.value
+
+    def trial(self, schedule_idx: int) -> StoredTrial:
+        """Return a stored trial: its records, and the small artifacts of its last attempt."""
+        records = self._records(schedule_idx)
+        (record,) = records.objects("trials")
+        evidence = records.objects("evidence")[-1]
+        references = evidence["evidence"].values()
+        digests = [reference.removeprefix(_PREFIX) for reference in references]
+        contents = self._reader.small_artifacts(digests)
+        return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents)
+
+    def _records(self, schedule_idx: int) -> SlotRecords:
+        if self._last is None or self._last.schedule_idx != schedule_idx:
+            self._last = next(
+                self._reader.slot_records(self._run_id, schedule_idx, schedule_idx + 1)
+            )
+        return self._last

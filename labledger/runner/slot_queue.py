@@ -1,0 +1,114 @@
+"""The queue of slots to run next.
+
+Slots come in schedule order, after retries and requeued attempts, and each with what earlier
+coordinators left of it. The schedule is read in chunks, so that memory stays flat and no read
+transaction stays open. Used by the coordinator's thread alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+
+from labledger.ledger.database.model import RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.maintenance.unfinished_slots import UnfinishedSlot
+from labledger.records import JsonObject, Slot
+from labledger.runner.regraded_trials import StoredTrials
+from labledger.trial.contract import TrialPlan, TrialSpec
+
+_CHUNK = 512
+
+
+class SlotQueue:
+    """Returns trial specs: retries first, then the schedule from the first uncommitted slot."""
+
+    def __init__(
+        self,
+        reader: LedgerReader,
+        run: RunInfo,
+        plans: Mapping[str, TrialPlan],
+        unfinished: Mapping[int, UnfinishedSlot],
+    ) -> None:
+        self._reader = reader
+        self._run = run
+        self._plans = plans
+        self._unfinished = unfinished
+        self._requeued: deque[TrialSpec] = deque()
+        self._deferred: deque[tuple[int, TrialSpec]] = deque()
+        """Retries, each with the value of `_slots_returned` from which it may run."""
+        self._slots_returned = 0
+        self._chunk: deque[Slot] = deque()
+        self._next_idx = run.next_schedule_idx
+        self._task: tuple[str, JsonObject] = ("", {})
+        self._stored_trials = StoredTrials.of_regrading(reader, run)
+
+    def retry(self, spec: TrialSpec, *, others_first: int = 0) -> None:
+        """Queue the next attempt of a slot, after `others_first` new slots have been tried."""
+        following = replace(spec, attempt=spec.attempt + 1, container_may_exist=False)
+        if others_first:
+            self._deferred.append((self._slots_returned + others_first, following))
+        else:
+            self._requeued.append(following)
+
+    def requeue(self, spec: TrialSpec) -> None:
+        """Queue the same attempt again, to be adopted if its container exists."""
+        self._requeued.append(replace(spec, container_may_exist=True))
+
+    def next_requeued(self) -> TrialSpec | None:
+        """Return the next requeued or retried attempt that may run now, or None."""
+        if self._deferred and self._deferred[0][0] <= self._slots_returned:
+            return self._deferred.popleft()[1]
+        return self._requeued.popleft() if self._requeued else None
+
+    def next_deferred(self) -> TrialSpec | None:
+        """Return the next requeued or retried attempt, even if it should let others go first."""
+        return self.next_requeued() or (self._deferred.popleft()[1] if self._deferred else None)
+
+    def next_slot(self) -> Slot | None:
+        """Return the next slot of the schedule, or None at its end."""
+        if not self._chunk:
+            slots = self._reader.slots(self._run.run_id, self._next_idx)
+            self._chunk.extend(islice(slots, _CHUNK))
+            self._next_idx += len(self._chunk)
+        if not self._chunk:
+            return None
+        self._slots_returned += 1
+        return self._chunk.popleft()
+
+    def reason_never_run(self, slot: Slot) -> str | None:
+        """Return why a regrading has nothing to grade for a slot: its trial was never run.
+
+        None if there is a trial, and for a run that is not a regrading.
+        """
+        if self._stored_trials is None:
+            return None
+        return self._stored_trials.reason_not_stored(slot.schedule_idx)
+
+    def was_dispatched(self, slot: Slot) -> bool:
+        """Return whether an earlier coordinator may have created a container for a slot."""
+        unfinished = self._unfinished.get(slot.schedule_idx)
+        return unfinished is not None and unfinished.container_may_exist
+
+    def spec(self, slot: Slot) -> TrialSpec:
+        """Return what a worker needs for a slot, with the attempt to continue with."""
+        never_dispatched = UnfinishedSlot(1, staged=False, container_may_exist=False)
+        unfinished = self._unfinished.get(slot.schedule_idx, never_dispatched)
+        stored = self._stored_trials
+        return TrialSpec(
+            plan=self._plans[slot.variant_id],
+            slot=slot,
+            run_id=self._run.run_id,
+            attempt=unfinished.attempt,
+            task=self._task_row(slot.task_id),
+            container_may_exist=unfinished.container_may_exist,
+            regraded_trial=None if stored is None else stored.trial(slot.schedule_idx),
+        )
+
+    def _task_row(self, task_id: str) -> JsonObject:
+        """Return a frozen task row. The last one is cached: neighbouring slots often share it."""
+        if self._task[0] != task_id:
+            self._task = (task_id, self._reader.task(self._run.run_id, task_id))
+        return self._task[1]

@@ -1,0 +1,228 @@
+"""Starting and resuming runs: everything that happens before a session begins.
+
+Everything that can prevent a run is checked before anything is created: a failed start leaves no
+trace. A resumed run uses what the ledger holds of it; the authored files are only compared.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from labledger import __version__
+from labledger.docker.engine import thread_engine
+from labledger.errors import (
+    ExperimentChanged,
+    InvalidInput,
+    LedgerMissing,
+    PreflightFailed,
+    Problem,
+    RunExists,
+    RunNotFound,
+)
+from labledger.experiment import environment_values
+from labledger.experiment.authored import load_experiment
+from labledger.experiment.changes import differences
+from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
+from labledger.ledger.database import migrations
+from labledger.ledger.database.model import NewRun, RunInfo, Variant
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.writer import LedgerWriter
+from labledger.maintenance.preflight import Preflight, check_oci_runtime, preflight
+from labledger.records import RUN_ID, JsonObject, RunStatus
+from labledger.run_control.budget import check_limits
+from labledger.run_control.events import run_event
+from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.session import Session
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.lab_folder import LabFolder
+
+
+def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
+    """Return the resolved experiment of a file. Raises `InvalidInput` with every problem."""
+    return resolve(load_experiment(path), options.overrides)
+
+
+def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> Preflight:
+    """Return the results of the checks before a run of `path`. Creates nothing."""
+    experiment = resolve_experiment(path, options)
+    values = environment_values.gather(options.env, options.env_files)
+    lab = LabFolder.find(options.lab_dir)
+    return preflight(experiment, lab, values, pull=pull, min_free_bytes=options.min_free_bytes)
+
+
+def start_run(path: Path, options: RunOptions) -> RunOutcome:
+    """Run an experiment to its end. If it cannot begin, raises before anything is created."""
+    lab = LabFolder.find(options.lab_dir)
+    experiment = resolve_experiment(path, options)
+    run_id = options.run_id or new_run_id(experiment.document["experiment"]["id"])
+    _require_run_id(run_id)
+    values = environment_values.gather(options.env, options.env_files)
+    check_limits(experiment.document, options.budget)
+    checked = preflight(
+        experiment,
+        lab,
+        values,
+        pull=True,
+        min_free_bytes=options.min_free_bytes,
+        use_memory=True,
+    )
+    for check in checked.checks:
+        if check.warning:
+            options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
+    checked.require()
+    _refuse_existing(lab, run_id)
+    lab.create()
+    migrations.upgrade(lab.ledger)
+    store = ArtifactStore(lab.artifacts)
+    experiment.freeze(store)
+    with LedgerWriter.open(lab.ledger, store) as writer:
+        writer.create_run(
+            _new_run(run_id, experiment, checked.images, options.budget),
+            ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
+            experiment.slots(),
+        )
+        return Session(lab, writer, store, run_id, values, options).run_session()
+
+
+def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
+    """Continue a run to the result that it would have had without the interruption."""
+    lab = LabFolder.find(options.lab_dir)
+    store = ArtifactStore(lab.artifacts)
+    values = environment_values.gather(options.env, options.env_files)
+    with LedgerReader.open(lab.ledger) as reader:
+        run = reader.run(run_id)
+        if run.status is RunStatus.COMPLETED:
+            _warn_of_changes(run, reader.task_digests(run_id), options)
+        else:
+            if not options.frozen and run.regrades is None:
+                refuse_changed(run, reader.task_digests(run_id), options)
+            require_environment_and_images(
+                run_id, run.resolved, run.resolved["environment"], run.images, values
+            )
+        # A regrading has no budget: it runs no agent.
+        limits = options.budget if run.regrades is None else {}
+        check_limits(run.resolved, limits)
+    with LedgerWriter.open(lab.ledger, store) as writer:
+        session = Session(lab, writer, store, run_id, values, options, limits)
+        return session.run_session()
+
+
+def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
+    """Raise `ExperimentChanged` if a changed file could change results."""
+    source = Path(run.source_path)
+    if not source.exists():
+        message = f"{source} is gone; the run continues with its stored copy"
+        options.on_event(run_event("warning", message=message))
+        return
+    overrides = Overrides.from_document(run.resolved, max_concurrency=options.max_concurrency)
+    hint = "restore it, start a new run, or resume with --frozen to use the run's own copy"
+    try:
+        current = resolve(load_experiment(source), overrides)
+    except InvalidInput as error:
+        message = f"{source} is no longer what {run.run_id} was started with\n{error.message}"
+        raise ExperimentChanged(message, hint=hint) from error
+    changes = differences(run.resolved, dict(tasks), current)
+    if changes:
+        listed = "\n".join(f"  {change}" for change in changes)
+        message = f"the experiment of {run.run_id} has changed since it was started:\n{listed}"
+        raise ExperimentChanged(message, hint=hint)
+
+
+def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
+    """Warn if the experiment of a complete run has changed: resuming does not run it again."""
+    if options.frozen or run.regrades is not None or not Path(run.source_path).exists():
+        return
+    try:
+        refuse_changed(run, tasks, options)
+    except ExperimentChanged as changed:
+        what = "; ".join(line.strip() for line in changed.message.splitlines()[1:])
+        message = (
+            f"{run.run_id} is complete and stays as it is, though its experiment has changed "
+            f"since ({what}); `labledger run {run.source_path}` starts a new run"
+        )
+        options.on_event(run_event("warning", message=message))
+
+
+def require_environment_and_images(
+    run_id: str,
+    document: JsonObject,
+    names: Iterable[str],
+    images: Mapping[str, str],
+    values: Mapping[str, str],
+) -> None:
+    """Raise `InvalidInput` for a missing environment value, `PreflightFailed` for a missing image.
+
+    `PreflightFailed` also if the engine lacks the OCI runtime of the resolved experiment.
+    """
+    problems = [
+        Problem("environment", f"${name} is not set", hint=f"give it with --env {name}=…")
+        for name in environment_values.missing(names, values)
+    ]
+    if problems:
+        raise InvalidInput(f"run {run_id} cannot continue", problems)
+    engine = thread_engine()
+    for ref, image in images.items():
+        if engine.image_id(image) is None:
+            hint = "the run cannot continue with another image: pull or build this one again"
+            problems.append(
+                Problem("image", f"{ref} ({image}) is not available any more", hint=hint)
+            )
+    if "oci" in document["runtime"]:
+        checks = check_oci_runtime(engine.info(), document)
+        problems += [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
+    if problems:
+        raise PreflightFailed(problems)
+
+
+def new_run_id(experiment_id: str) -> str:
+    """Return an id for a run: the experiment's id, the time, and a random suffix."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{experiment_id[:40]}-{stamp}-{secrets.token_hex(2)}"
+
+
+def _refuse_existing(lab: LabFolder, run_id: str) -> None:
+    try:
+        with LedgerReader.open(lab.ledger) as reader:
+            reader.run(run_id)
+    except (LedgerMissing, RunNotFound):
+        return
+    raise RunExists(
+        f"{lab.ledger} already holds a run {run_id!r}",
+        hint=f"choose another --run-id, or `labledger resume {run_id}`",
+    )
+
+
+def _require_run_id(run_id: str) -> None:
+    """Raise `InvalidInput` for an id that cannot name a folder and a container."""
+    if not RUN_ID.fullmatch(run_id):
+        expected = "letters, digits and _ . -, starting with a letter or digit, at most 100"
+        problem = Problem("--run-id", f"found {run_id!r}; expected {expected}")
+        raise InvalidInput("the run's id", [problem])
+
+
+def _new_run(
+    run_id: str,
+    experiment: ResolvedExperiment,
+    images: Mapping[str, str],
+    budget: Mapping[str, float],
+) -> NewRun:
+    identity = experiment.document["experiment"]
+    return NewRun(
+        run_id=run_id,
+        experiment_id=identity["id"],
+        name=identity["name"],
+        resolved=experiment.document,
+        authored=experiment.authored_text,
+        digest=experiment.digest,
+        source_path=str(experiment.source),
+        images=dict(images),
+        variants=tuple(
+            Variant(v["variant_id"], v["role"], v["bindings"])
+            for v in experiment.document["variants"]
+        ),
+        labledger_version=__version__,
+        budget=budget,
+    )

@@ -1,0 +1,111 @@
+"""The executor: runs trials in threads of this process.
+
+It never touches the ledger: it gives results to the coordinator as futures. It holds back the
+start of containers beyond the run's concurrency, and every start once the lease is about to
+expire. Used by the coordinator's thread alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+from labledger.records import TrialResult
+from labledger.run_control.trial_folder_retention import move_to_kept
+from labledger.trial.attempt_notes import report_restarts_to
+from labledger.trial.contract import TrialSpec
+from labledger.trial.life.start_limiter import StartLimiter, use_limiter
+from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
+
+MAX_AHEAD = 4
+"""How many containers may be prepared beyond those that run."""
+
+_T = TypeVar("_T")
+
+
+class LocalExecutor:
+    """Runs at most `width` trials at once, and prepares a few more meanwhile.
+
+    Containers of the next trials are created, and those of finished ones removed, while others
+    run, so that the engine's own time is not added to that of the trials.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.capacity = width + min(width, MAX_AHEAD)
+        self._gate = StartLimiter(width)
+        self._restart_notices: SimpleQueue[tuple[TrialSpec, str]] = SimpleQueue()
+        self._trials: Executor = ThreadPoolExecutor(
+            self.capacity, "trial", initializer=self._begin_thread
+        )
+        self._removals: Executor = ThreadPoolExecutor(min(width, MAX_AHEAD), "remove")
+
+    def _begin_thread(self) -> None:
+        use_limiter(self._gate)
+        report_restarts_to(lambda spec, reason: self._restart_notices.put((spec, reason)))
+
+    @property
+    def last_good(self) -> float:
+        """When the newest container that could be started was created, by the monotonic clock."""
+        return self._gate.last_good
+
+    def submit(self, spec: TrialSpec) -> Future[TrialResult]:
+        """Run an attempt. Its dispatch must be journaled already."""
+        return self._trials.submit(run_attempt, spec)
+
+    def remove(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+        """Remove what an attempt left on this machine, except its folder if `keep_folder`."""
+        return self._removals.submit(_remove, spec, keep_folder)
+
+    def cancel(self, spec: TrialSpec, reason: str) -> Future[None]:
+        """Remove an attempt whose container was killed, and record why it will run again."""
+        return self._removals.submit(cancel_attempt, spec, reason)
+
+    def restart_notices(self) -> list[tuple[TrialSpec, str]]:
+        """Return the attempts that were started again since the last call, each with the reason."""
+        return list(drain(self._restart_notices))
+
+    def paused_attempts(self) -> list[TrialSpec]:
+        """Return the attempts whose containers were seen paused since the last call."""
+        return list(drain(self._gate.paused))
+
+    def stop_starting(self) -> None:
+        """Start no further container. Running trials continue."""
+        self._gate.close()
+
+    def allow_starts_until(self, moment: float) -> None:
+        """Allow containers to be started or changed until `moment` (Unix time) at the latest."""
+        self._gate.allow_until(moment)
+
+    @property
+    def may_start(self) -> bool:
+        """Whether this process certainly still owns the run."""
+        return self._gate.starting_allowed
+
+    def abandon(self) -> None:
+        """Stop waiting for running trials. Their containers continue without this process."""
+        self._gate.abandon()
+        self._removals.shutdown(wait=False, cancel_futures=True)
+
+    def shutdown(self) -> None:
+        """Start nothing more, and return when every trial and every removal has ended."""
+        self._gate.close()
+        self._trials.shutdown(wait=True)
+        self._removals.shutdown(wait=True)
+
+
+def drain(queue: SimpleQueue[_T]) -> Iterator[_T]:
+    """Yield the items of a queue until it is empty."""
+    try:
+        while True:
+            yield queue.get_nowait()
+    except Empty:
+        return
+
+
+def _remove(spec: TrialSpec, keep_folder: bool) -> None:
+    remove_attempt(spec, keep_folder=keep_folder)
+    if keep_folder:
+        move_to_kept(spec.folder)

@@ -1,0 +1,63 @@
+"""The lab folder, which holds the ledger, the artifact store and the run folders.
+
+Every command finds it in the same way: an explicit path, `LABLEDGER_DIR`, or the nearest `.lab`
+folder upwards from the working directory. It is closed to other users of the machine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from labledger.storage.artifact_store import make_folder
+
+FOLDER = ".lab"
+VARIABLE = "LABLEDGER_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class LabFolder:
+    """The paths of one lab folder. Nothing in it exists until a run is created."""
+
+    root: Path
+
+    @classmethod
+    def find(cls, given: Path | str | None = None) -> LabFolder:
+        """Return the lab folder `given`, else `$LABLEDGER_DIR`, else the nearest `.lab` upwards.
+
+        If there is none upwards, return the one that would be created in the working directory.
+        """
+        if given is not None:
+            return cls(Path(given).absolute())
+        if named := os.environ.get(VARIABLE):
+            return cls(Path(named).absolute())
+        here = Path.cwd()
+        for folder in (here, *here.parents):
+            if (folder / FOLDER).is_dir():
+                return cls(folder / FOLDER)
+        return cls(here / FOLDER)
+
+    @property
+    def existing(self) -> Path:
+        """The nearest existing path: the lab folder itself, or a folder above it."""
+        return next(p for p in (self.root, *self.root.parents) if os.access(p, os.F_OK))
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.sqlite"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.root / "artifacts"
+
+    def run_folder(self, run_id: str) -> Path:
+        return self.root / "runs" / run_id
+
+    def create(self) -> None:
+        """Create the lab folder, closed to other users of this machine."""
+        make_folder(self.root)
+        self.root.chmod(0o700)
+        ignore = self.root / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", "utf-8")

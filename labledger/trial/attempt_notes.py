@@ -1,0 +1,102 @@
+"""Attempt notes: durable facts about an attempt that outlive its container and its folder.
+
+There are two: a marker that no container has been started for the attempt, and the list of
+reasons why it was started again. Each is a file in the run's folder `traces`, where no container
+can write. `adoption` and `worker` write them, and `evidence` records the reasons.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from labledger.storage.artifact_store import write_atomically
+from labledger.trial.contract import TrialSpec
+
+FOLDER = "traces"
+
+Listener = Callable[[TrialSpec, str], None]
+"""Called in a trial's thread with each restart reason, as soon as it is durable."""
+
+_thread = threading.local()
+
+
+def report_restarts_to(listener: Listener) -> None:
+    """Report this thread's restart reasons to `listener` at once; evidence records them anyway."""
+    _thread.listener = listener
+
+
+def mark_not_started(trial: Path) -> None:
+    """Mark the attempt with folder `trial` as not started.
+
+    The marker is removed just before its container starts, so a later coordinator knows that it
+    may safely create a new one. Errors are ignored: without the marker, the attempt counts as one
+    that may have run.
+    """
+    marker = _unstarted(trial)
+    with suppress(OSError):
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+
+
+def clear_not_started(trial: Path) -> None:
+    """Remove the marker: from now on a container may run for the attempt."""
+    _unstarted(trial).unlink(missing_ok=True)
+
+
+def is_marked_not_started(trial: Path) -> bool:
+    return _unstarted(trial).exists()
+
+
+def add_restart_reason(spec: TrialSpec, text: str) -> None:
+    """Record durably why an attempt is started again, and call the listener."""
+    _add(spec.folder, text)
+    listener: Listener | None = getattr(_thread, "listener", None)
+    if listener is not None:
+        listener(spec, text)
+
+
+def restart_reasons(trial: Path) -> list[str]:
+    """Return why the attempt was started again, one reason for each time."""
+    try:
+        return [str(text) for text in json.loads(_notes(trial).read_text("utf-8"))]
+    except FileNotFoundError:
+        return []
+    except (ValueError, TypeError):
+        return [f"{_notes(trial).name}, which holds the reasons, cannot be read"]
+
+
+def record_cancellation(trial: Path, why: str) -> None:
+    """Record why an attempt's container is about to be removed, and mark it as not started."""
+    _add(trial, why)
+    mark_not_started(trial)
+
+
+def remove_notes(trial: Path) -> None:
+    """Remove the notes of an attempt whose result is durable."""
+    for path in (_unstarted(trial), _notes(trial)):
+        path.unlink(missing_ok=True)
+
+
+def attempts(run_dir: Path) -> list[Path]:
+    """Return the trial folder, existing or not, of every attempt of a run that has notes."""
+    return sorted({run_dir / "trials" / path.stem for path in (run_dir / FOLDER).glob("*-*.*")})
+
+
+def _add(trial: Path, text: str) -> None:
+    write_atomically(_notes(trial), json.dumps([*restart_reasons(trial), text]).encode())
+
+
+def _unstarted(trial: Path) -> Path:
+    return _of(trial, "unstarted")
+
+
+def _notes(trial: Path) -> Path:
+    return _of(trial, "notes")
+
+
+def _of(trial: Path, kind: str) -> Path:
+    return trial.parent.parent / FOLDER / f"{trial.name}.{kind}"

@@ -1,0 +1,306 @@
+"""Collect a trial's evidence: its inputs and outputs as artifacts, referred to by one record.
+
+Every artifact is redacted before it is stored. Artifacts up to `INLINE_LIMIT` are stored in the
+ledger with the commit, larger ones in the artifact store at once. What cannot be stored safely is
+left out, with the problem in `ext.problems`. Used by `collect`; `recalled` has the variant for
+regradings.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.records import Artifact, Event, EventFile, JsonObject, canonical_json, json_schemas
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.trial import attempt_notes, contract, full_disks
+from labledger.trial.contract import TrialSpec
+from labledger.trial.evidence import tampering
+from labledger.trial.evidence.events import event_file_for, read_events
+from labledger.trial.evidence.grading import GradingOutcome, IdentityMismatch, merged_ids, parse
+from labledger.trial.evidence.redaction import Redactor
+from labledger.workspace import listing as workspace
+from labledger.workspace import patches, tar_files, unlisted_folders, untrusted_files
+from labledger.workspace.listing import Entry
+from labledger.workspace.seed import workspace_seed
+from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile
+
+EVIDENCE_SCHEMA = "evidence_record_v1"
+RESULT_SCHEMA = "agent_result_v1"
+INLINE_LIMIT = 32 * 1024
+"""Larger artifacts go to the artifact store instead of the database."""
+_SMALL = 256 * 1024
+"""Up to this size a content is held in memory before it is stored."""
+_OWN_EXTENSIONS = ("isolation", "regrades")
+"""Keys of `ext` that only labledger sets, in scores as in evidence."""
+_CUT = 8 * 1024
+"""How many bytes beyond the cap of an output are redacted; `trial.sh` leaves as many."""
+
+
+@dataclass(slots=True)
+class EvidenceCollector:
+    """The artifacts of one attempt while they are collected, and the record that refers to them."""
+
+    spec: TrialSpec
+    redactor: Redactor
+    references: dict[str, str] = field(default_factory=dict)
+    ext: JsonObject = field(default_factory=dict)
+    artifacts: dict[str, Artifact] = field(default_factory=dict)
+
+    def add_artifact(self, content: bytes) -> str:
+        """Add redacted content as an artifact and return the reference to it."""
+        artifact = Artifact.inline(content)
+        if artifact.size > INLINE_LIMIT:
+            self._store(content)
+            artifact = Artifact(artifact.sha256, artifact.size, None)
+        self.artifacts[artifact.sha256] = artifact
+        return artifact.reference
+
+    def _store(self, content: bytes) -> None:
+        with self._storing() as store:
+            store.put_bytes(content)
+
+    def _store_stream(self, pieces: Iterator[bytes]) -> Artifact:
+        with self._storing() as store:
+            return Artifact(*store.put_stream(pieces), None)
+
+    @contextmanager
+    def _storing(self) -> Iterator[ArtifactStore]:
+        root = self.spec.plan.store_root
+        try:
+            yield ArtifactStore(root)
+        except OSError as error:
+            # The store has deleted the incomplete file, so the disk may not look full any more.
+            full_disks.record_write_error(root, error)
+            raise
+
+    def add_problem(self, name: str, problem: str) -> None:
+        """Record why the evidence called `name` is missing or incomplete."""
+        self.ext.setdefault("problems", {})[name] = self.redactor.message(problem)
+
+    def collect_inputs(self) -> None:
+        spec = self.spec
+        phases = {
+            name: {"command": list(plan.command), "timeout_s": spec.timeout_s(name)}
+            for name, plan in spec.plan.phases.items()
+        }
+        content = {
+            "task": spec.task,
+            "bindings": spec.plan.bindings,
+            "policy": spec.plan.policy,
+            "phases": phases,
+            "image": {"ref": spec.image_ref, "id": spec.image_id},
+        }
+        self.references["trial_input"] = self.add_artifact(canonical_json.dump_bytes(content))
+
+    def collect_logs(self, phases: list[str]) -> None:
+        cap = self.spec.plan.runtime["max_log_bytes"]
+        for phase in phases:
+            for stream in ("stdout", "stderr"):
+                self._collect_head(f"{phase}_{stream}", f"{phase}.{stream}", cap)
+
+    def collect_rejected(self, outcome: GradingOutcome) -> None:
+        """Add the grader's invalid files, so that its author can inspect them."""
+        for name, content in outcome.rejected.items():
+            self.ext.setdefault("rejected", {})[name] = self.add_artifact(content)
+
+    def collect_result(self) -> JsonObject | None:
+        """Add the agent's result; return it if it is valid, else None."""
+        folder = self.spec.folder / "out"
+        content, problem = untrusted_files.read_optional(
+            folder, contract.RESULT, untrusted_files.RESULT_CAP
+        )
+        if problem is not None:
+            self.add_problem("trial_output", problem)
+        if content is None:
+            return None
+        self.references["trial_output"] = self.add_artifact(self.redactor.data(content))
+        return self.checked_result(content)
+
+    def checked_result(self, content: bytes) -> JsonObject | None:
+        """Return the result that the agent wrote if it is valid, else None."""
+        try:
+            result = parse(content, self.redactor)
+            if isinstance(result, dict):
+                ids = merged_ids(result.get("ids"), self.spec)
+                result = self.redactor.json(result) | {"ids": ids}
+                result.setdefault("schema_version", RESULT_SCHEMA)
+            json_schemas.check(result, RESULT_SCHEMA)
+        except (MalformedJson, SchemaInvalid, IdentityMismatch) as error:
+            self.add_problem("trial_output", f"{contract.RESULT}: {error}")
+            return None
+        return cast("JsonObject", result)
+
+    def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
+        """Add the events file; return the valid events and the number of lines left out."""
+        try:
+            with UntrustedFile(self.spec.folder / "state", contract.EVENTS).opened() as file:
+                if file is None:
+                    return (), 0
+                self._add_head("events", contract.EVENTS, file, untrusted_files.EVENTS_CAP)
+                return self.read_events(file, untrusted_files.EVENTS_CAP)
+        except UnsafeFile as refused:
+            self.add_problem("events", refused.message)
+            return (), 0
+
+    def read_events(self, file: BinaryIO, cap: int) -> tuple[tuple[Event, ...] | EventFile, int]:
+        try:
+            return read_events(file, cap, self.redactor, event_file_for(self.spec))
+        except OSError as error:
+            full_disks.record_write_error(self.spec.plan.store_root, error)
+            raise
+
+    def collect_workspace(self) -> list[str]:
+        """Add the listings before and after, the patch, and files that the patch cannot carry.
+
+        Return the first `MAX_PATHS` changed or new files that interpreters or test tools load
+        without being asked to.
+        """
+        seed = workspace_seed(self.spec.task, self.spec.plan.store_root)
+        folder = self.spec.folder / "workspace"
+        before = workspace.list_seed(seed)
+        after = workspace.list_folder(folder)
+        inside = unlisted_folders.inspect_unlisted_folders(folder, after)
+        after.digests = {name: unlisted_folders.digest(entries) for name, entries in inside.items()}
+        for name, listing in (("workspace_before", before), ("workspace_after", after)):
+            content = self.redactor.data(canonical_json.dump_bytes(listing.as_json()))
+            self.references[name] = self.add_artifact(content)
+        patch = patches.patch(seed, folder, before, after)
+        raw = patch.content
+        redacted = self.redactor.data(raw)
+        if redacted:
+            self.references["workspace_patch"] = self.add_artifact(redacted)
+        unpatchable = set(patch.unpatchable)
+        if redacted is not raw:
+            unpatchable |= {n for n, piece in patch.pieces if self.redactor.finds_in([piece])}
+        unpatchable -= {name for name in unpatchable if "\ufffd" in name}  # Not its name on disk.
+        kept = {n: e for n, e in after.entries.items() if n in unpatchable and e.sha256}
+        for name, seeded in unlisted_folders.seeded_unlisted_folders(seed, inside).items():
+            if unlisted_folders.digest(seeded) != after.digests[name]:
+                kept |= inside[name]
+        if kept and not after.truncated:
+            self._add_files(folder, kept)
+        hooks = (
+            name
+            for name, entry in sorted(after.entries.items())
+            if tampering.is_autoloaded_file(name) and entry != before.entries.get(name)
+        )
+        return list(islice(hooks, tampering.MAX_PATHS))
+
+    def _add_files(self, folder: Path, files: dict[str, Entry]) -> None:
+        """Add the files that the patch does not carry, so that the workspace can be restored."""
+        size = tar_files.size_of(files)
+        if size > tar_files.CAP:
+            what = f"{len(files):,} files that a patch cannot carry are too large together"
+            self.add_problem("workspace_files", what)
+            return
+        store = ArtifactStore(self.spec.plan.store_root)
+        try:
+            secret = sorted(name for name, e in files.items() if self._is_secret(folder, name, e))
+            if secret:
+                what = f"{len(secret):,} files hold secrets, the first of them {secret[0]}"
+                self.add_problem("workspace_files", what)
+            plain = {name: entry for name, entry in files.items() if name not in secret}
+            if not plain:
+                return
+            chunks = tar_files.chunks(folder, plain)
+            if size <= _SMALL:
+                self.references["workspace_files"] = self.add_artifact(b"".join(chunks))
+                return
+            artifact = Artifact(*store.put_stream(chunks), None)
+        except UnsafeFile as refused:
+            self.add_problem("workspace_files", refused.message)
+            return
+        self.artifacts[artifact.sha256] = artifact
+        self.references["workspace_files"] = artifact.reference
+
+    def _is_secret(self, folder: Path, name: str, entry: Entry) -> bool:
+        path = folder / name
+        if entry.kind == "folder":
+            content: Iterable[bytes] = ()
+        elif entry.kind == "link":
+            content = [os.fsencode(os.readlink(path))]  # noqa: PTH115
+        else:
+            content = UntrustedFile(path.parent, path.name).chunks(entry.size)
+        return self.redactor.finds_in(chain([name.encode(), b"\n"], content))
+
+    def add_identity(self, facts: JsonObject, score: JsonObject | None) -> None:
+        """Add isolation facts, grader, generation and regraded trial to evidence and score.
+
+        What the score itself says under these keys is replaced.
+        """
+        self.ext["isolation"] = self.redactor.json(facts)
+        if (earlier := self.spec.regraded_trial) is not None:
+            ids = earlier.ids
+            self.ext["regrades"] = {"run_id": ids.run_id, "trial_id": ids.trial_id}
+        if score is not None:
+            given = {k: v for k, v in score.get("ext", {}).items() if k not in _OWN_EXTENSIONS}
+            ours = {key: self.ext[key] for key in _OWN_EXTENSIONS if key in self.ext}
+            score["ext"] = given | ours | {"grader": self.spec.plan.grader}
+
+    def record(self, ts: str, exit_status: int | None, duration_ms: int) -> JsonObject:
+        """Return the evidence record, validated against its schema."""
+        spec = self.spec
+        record: JsonObject = {
+            "schema_version": EVIDENCE_SCHEMA,
+            "schedule_idx": spec.slot.schedule_idx,
+            "slot_commit_id": spec.slot_commit_id,
+            "attempt": spec.attempt,
+            "row_seq": 0,
+            "ts": ts,
+            "ids": spec.ids.as_json(),
+            "runtime": {
+                "executor": "docker",
+                "exit_status": exit_status,
+                "duration_ms": duration_ms,
+                "image_ref": spec.image_ref,
+                "image_id": spec.image_id,
+                "container": spec.container,
+            },
+            "evidence": dict(self.references),
+        }
+        if self.redactor.count:
+            self.ext["redacted"] = self.redactor.count
+        if notes := attempt_notes.restart_reasons(spec.folder):
+            self.ext["notes"] = notes
+        if self.ext:
+            record["ext"] = self.ext
+        json_schemas.check(record, EVIDENCE_SCHEMA)
+        return record
+
+    def _collect_head(self, name: str, file_name: str, cap: int) -> None:
+        """Add an output's first `cap` bytes, redacted, under `name`."""
+        try:
+            with UntrustedFile(self.spec.folder / "state", file_name).opened() as file:
+                if file is not None:
+                    self._add_head(name, file_name, file, cap)
+        except UnsafeFile as refused:
+            self.add_problem(name, refused.message)
+
+    def _add_head(self, name: str, file_name: str, file: BinaryIO, cap: int) -> None:
+        size = os.fstat(file.fileno()).st_size
+        if size > cap:
+            self.add_problem(
+                name, f"{file_name} has more than {cap:,} bytes; the first of them are kept"
+            )
+        # Redacted before it is cut, so that no secret is cut in two.
+        pieces = cut(self.redactor.pieces(untrusted_files.head_chunks(file, cap + _CUT)), cap)
+        if size <= _SMALL:
+            self.references[name] = self.add_artifact(b"".join(pieces))
+            return
+        artifact = self._store_stream(pieces)
+        self.artifacts[artifact.sha256] = artifact
+        self.references[name] = artifact.reference
+
+
+def cut(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield the first `size` bytes of a content given in pieces. Consumes all pieces."""
+    for piece in pieces:
+        yield piece[:size]
+        size = max(0, size - len(piece))

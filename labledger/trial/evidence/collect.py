@@ -1,0 +1,233 @@
+"""Turn an ended container into a validated result: status, rows, metrics and evidence.
+
+`collect_result` reads the trial folder; it does not need the container any more, so that it can be
+repeated after a crash. `_outcome` decides the status from the exit status and from what the engine
+says about the container's end. Everything is redacted before it is stored. Used by `worker`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from labledger import clock, faults
+from labledger.records import (
+    GradeReason,
+    JsonObject,
+    Phase,
+    SlotStatus,
+    TrialResult,
+    canonical_json,
+    json_schemas,
+)
+from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.evidence import isolation_facts, metrics
+from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.grading import (
+    DISK_FULL,
+    PREDICTION_SCHEMA,
+    SCORE_SCHEMA,
+    SCRIPT_FAILED,
+    GradingOutcome,
+    grade_attempt,
+)
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.regraded_evidence import RegradedEvidence
+from labledger.trial.phase_notes import has_begun, parse_phases, phases_before_grading, read_phases
+
+CONTAINER_KILLED = "container_killed"
+"""The reason of a trial whose container was killed from outside."""
+CONTAINER_PAUSED = "container_paused"
+"""The reason of a trial that failed and whose container had been paused from outside."""
+CONTAINER_REMOVED = "container_removed"
+"""The reason of a trial whose container was removed before its exit status was read."""
+
+
+DISK_WAS_FULL = (
+    "the disk was full at some time between this trial's start and its end; what its processes "
+    "could not write then is missing, even if they reported no error"
+)
+"""What the evidence of such a trial says."""
+
+WAS_PAUSED = (
+    "the container was paused from outside (`docker pause`) while it ran: its time limits, and "
+    "what it waited for, went on meanwhile"
+)
+"""What the evidence of such a trial says."""
+
+STATUS_FORGED = "status_forged"
+"""The reason of a trial whose exit status cannot come from `trial.sh`."""
+
+
+def collect_result(spec: TrialSpec, ended: ContainerExit, isolation: JsonObject) -> TrialResult:
+    """Read a trial's outputs and return its result. The container is not needed any more.
+
+    `isolation` are the facts of `trust.isolation_facts`, recorded in score and evidence.
+    Raises `OSError` for failures of this host.
+    """
+    redactor = redactor_for(spec)
+    evidence = evidence_of(spec, redactor)
+    outcome = _outcome(spec, ended, redactor)
+    phases = _phases(spec, ended)
+    evidence.collect_inputs()
+    faults.fault_point("reading_outputs", spec.slot.schedule_idx)
+    evidence.collect_logs(_logged_phases(spec, ended, phases))
+    evidence.collect_rejected(outcome)
+    result = evidence.collect_result()
+    events, dropped = evidence.collect_events()
+    hooks = evidence.collect_workspace()
+    if ended.disk_was_full:
+        evidence.add_problem("disk", DISK_WAS_FULL)
+    if ended.was_paused:
+        evidence.add_problem("container", WAS_PAUSED)
+    evidence.add_identity(isolation | {"workspace_hooks": hooks}, outcome.score)
+    sources = metrics.Sources(result, outcome.score, events, phases, ended.duration_ms)
+    message = outcome.message and redactor.message(outcome.message)
+    return TrialResult(
+        ids=spec.ids,
+        schedule_idx=spec.slot.schedule_idx,
+        slot_commit_id=spec.slot_commit_id,
+        attempt=spec.attempt,
+        status=outcome.status,
+        reason=outcome.reason,
+        message=message,
+        started_at=ended.started_at,
+        ended_at=ended.ended_at,
+        duration_ms=ended.duration_ms,
+        container=spec.container,
+        image_ref=spec.image_ref,
+        image_id=spec.image_id,
+        exit_status=ended.exit_status,
+        outcome=result["outcome"] if result else None,
+        phases=phases,
+        predictions=(outcome.prediction,) if outcome.prediction else (),
+        scores=(outcome.score,) if outcome.score else (),
+        evidence=(evidence.record(ended.ended_at, ended.exit_status, ended.duration_ms),),
+        metrics=metrics.collect(spec.plan.metrics, sources),
+        events=events,
+        events_dropped=dropped,
+        artifacts=tuple(evidence.artifacts.values()),
+    )
+
+
+def _outcome(spec: TrialSpec, ended: ContainerExit, redactor: Redactor) -> GradingOutcome:
+    if ended.start_refused is not None:
+        reason: str = GradeReason.GRADER_EXIT_NONZERO
+        return GradingOutcome(SlotStatus.GRADE_ERROR, reason, ended.start_refused)
+    if ended.exit_status_forged:
+        message = f"the agent ended the container, with status {ended.exit_status}"
+        return GradingOutcome(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
+    if ended.exit_status in ExitStatus.ALL:
+        outcome = grade_attempt(spec, ended.exit_status, ended.ended_at, redactor)
+        if ended.disk_was_full and outcome.reason not in {None, DISK_FULL}:
+            where = " or ".join(map(str, spec.plan.disks))
+            message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
+            return GradingOutcome(SlotStatus.INFRA_ERROR, DISK_FULL, message)
+        if ended.was_paused and outcome.reason is not None:
+            message = f"{WAS_PAUSED}; without that: {outcome.reason}"
+            return GradingOutcome(SlotStatus.INFRA_ERROR, CONTAINER_PAUSED, message)
+        if ended.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
+            limit = spec.plan.runtime["resources"]["memory_bytes"]
+            outcome.message = f"{outcome.message}; the memory limit of {limit:,} bytes was hit"
+        return outcome
+    if ended.container_removed:
+        message = "the container was removed from outside; how it ended is not known"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, CONTAINER_REMOVED, message)
+    if ended.exit_status is None:
+        message = f"the container outlived its outer deadline of {spec.deadline_s:g} s"
+        if ended.was_paused:
+            return GradingOutcome(
+                SlotStatus.INFRA_ERROR, CONTAINER_PAUSED, f"{message}; {WAS_PAUSED}"
+            )
+        return GradingOutcome(SlotStatus.INFRA_ERROR, "deadline", message)
+    if ended.out_of_memory and ended.exit_status in ExitStatus.OF_ENGINE:
+        message = "the memory limit killed the container's first process"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, "out_of_memory", message)
+    if ended.exit_status in ExitStatus.OF_ENGINE:
+        message = f"the container was ended from outside (status {ended.exit_status})"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, CONTAINER_KILLED, message)
+    return _ended_from_within(spec, ended.exit_status)
+
+
+def _ended_from_within(spec: TrialSpec, exit_status: int) -> GradingOutcome:
+    """Return the outcome for an exit status of neither `trial.sh` nor a kill from outside."""
+    what = f"the container ended with status {exit_status}"
+    if not has_begun(spec):
+        message = f"{what} before trial.sh began; does the engine see the files in {spec.folder}?"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, SCRIPT_FAILED, message)
+    message = f"{what}, which only a process in it can have brought about"
+    if spec.regraded_trial is not None:
+        return GradingOutcome(SlotStatus.GRADE_ERROR, GradeReason.GRADER_EXIT_NONZERO, message)
+    return GradingOutcome(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
+
+
+def evidence_of(spec: TrialSpec, redactor: Redactor) -> EvidenceCollector:
+    """Return the collector of a trial's evidence; in a regrading it refers to what is stored."""
+    if spec.regraded_trial is None:
+        return EvidenceCollector(spec, redactor)
+    return RegradedEvidence(spec, redactor, spec.regraded_trial)
+
+
+def _phases(spec: TrialSpec, ended: ContainerExit) -> dict[str, Phase]:
+    """The phases that ran. Where `trial.sh` did not end the trial, its own note is not trusted.
+
+    What the host noted between the two starts of a container is: no container can change it.
+    """
+    noted = (
+        read_phases(spec)
+        if _ended_by_trial_script(ended)
+        else parse_phases(ended.first_phases or "")
+    )
+    if spec.regraded_trial is None:
+        return noted
+    grader = {"grader": noted["grader"]} if "grader" in noted else {}
+    return phases_before_grading(spec.regraded_trial) | grader
+
+
+def _logged_phases(spec: TrialSpec, ended: ContainerExit, phases: dict[str, Phase]) -> list[str]:
+    """The phases that may have logs: all of them, unless it is known which ones ran."""
+    is_known = spec.regraded_trial is not None or _ended_by_trial_script(ended)
+    return list(phases if phases and is_known else spec.plan.phases)
+
+
+def _ended_by_trial_script(ended: ContainerExit) -> bool:
+    """Return True if `trial.sh` itself ended the trial."""
+    return ended.exit_status in ExitStatus.ALL and not ended.exit_status_forged
+
+
+def redactor_for(spec: TrialSpec) -> Redactor:
+    """Return the redactor of a trial's secrets, except values that every record contains anyway."""
+    names = canonical_json.dumps([spec.ids.as_json(), spec.plan.benchmark])
+    return Redactor(spec.plan.environment, (names, _record_words()))
+
+
+@cache
+def _record_words() -> str:
+    names = (PREDICTION_SCHEMA, SCORE_SCHEMA, EVIDENCE_SCHEMA, RESULT_SCHEMA)
+    return canonical_json.dumps([json_schemas.load(name) for name in names])
+
+
+def infra_error_result(spec: TrialSpec, begun: str, reason: str, message: str) -> TrialResult:
+    redactor = redactor_for(spec)
+    evidence = EvidenceCollector(spec, redactor)
+    evidence.collect_inputs()
+    evidence.add_identity(isolation_facts.unknown_isolation_facts(spec, message), None)
+    # The machine's clock may have been set back meanwhile.
+    now = max(begun, clock.utc_now())
+    return TrialResult(
+        ids=spec.ids,
+        schedule_idx=spec.slot.schedule_idx,
+        slot_commit_id=spec.slot_commit_id,
+        attempt=spec.attempt,
+        status=SlotStatus.INFRA_ERROR,
+        reason=reason,
+        message=redactor.message(message),
+        started_at=begun,
+        ended_at=now,
+        duration_ms=0,
+        container=spec.container,
+        image_ref=spec.image_ref,
+        image_id=spec.image_id,
+        evidence=(evidence.record(now, None, 0),),
+        artifacts=tuple(evidence.artifacts.values()),
+    )

@@ -1,0 +1,129 @@
+"""Read the events that an agent wrote to `events.jsonl`: one JSON object per line.
+
+Number, size and complexity of events are limited, and memory use does not grow with them: many
+events go to a file in the artifact store's folder. Every event is redacted. Used by `evidence`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import BinaryIO
+
+from labledger.errors import MalformedJson
+from labledger.records import Event, EventFile, JsonObject, canonical_json
+from labledger.storage.artifact_store import written_atomically
+from labledger.trial.contract import TrialSpec
+from labledger.trial.evidence.redaction import Redactor
+from labledger.workspace.untrusted_files import head_chunks
+
+MAX_EVENTS = 100_000
+"""How many events of a trial become rows. The whole file is also stored as an artifact."""
+MAX_BROKEN = 100_000
+"""After this many invalid lines, the rest of the file is not read."""
+MAX_EVENT_VALUES = 2_000_000
+"""How many JSON values the events of a trial may hold together: a line is parsed in memory."""
+HELD_BYTES = 256 << 10
+"""How many bytes of events are held in memory; more are written to a file."""
+
+
+def event_file_for(spec: TrialSpec) -> EventFile:
+    """Return the file for a trial's events if they are many. It outlives the trial folder."""
+    name = f"{spec.run_id}/{spec.slot.schedule_idx:06d}-{spec.attempt}.jsonl"
+    return EventFile(spec.plan.store_root / "staged", name, 0)
+
+
+def read_events(
+    file: BinaryIO, cap: int, redactor: Redactor, target: EventFile
+) -> tuple[tuple[Event, ...] | EventFile, int]:
+    """Read the events that can be kept, redacted and in order, from a file's first `cap` bytes.
+
+    Returns them, and how many lines are left out. More than `HELD_BYTES` of them are written to
+    `target`, durably. A line is left out where it is no JSON object, or one too many, or has more
+    values than the lines before it left room for. Memory does not grow with the events.
+    """
+    many = 1 + sum(_brackets(piece) for piece in head_chunks(file, cap)) > MAX_EVENT_VALUES
+    file.seek(0)
+    with ExitStack() as stack:
+        reader = _Reader(redactor, MAX_EVENT_VALUES if many else None)
+        while cap > 0 and (line := file.readline(cap)):
+            cap -= len(line)
+            if not line.isspace():
+                reader.take(line)
+            if reader.file is None and reader.held > HELD_BYTES:
+                reader.move_to(stack.enter_context(written_atomically(target.path)))
+        if reader.file is None:
+            return tuple(reader.events), reader.dropped
+    return replace(target, count=reader.count, sha256=reader.sha256), reader.dropped
+
+
+def _brackets(content: bytes) -> int:
+    return content.count(b",") + content.count(b"[") + content.count(b"{")
+
+
+@dataclass(slots=True)
+class _Reader:
+    redactor: Redactor
+    room: int | None
+    """How many more JSON values are accepted; None if they need not be counted."""
+    events: list[Event] = field(default_factory=list)
+    file: BinaryIO | None = None
+    """Where events are written instead of being held in memory."""
+    held: int = 0
+    """The size of the lines whose events are held in memory, in bytes."""
+    count: int = 0
+    dropped: int = 0
+    _broken: int = 0
+    _hasher: hashlib._Hash = field(default_factory=hashlib.sha256)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 (hex) of what was written to the file."""
+        return self._hasher.hexdigest()
+
+    def take(self, line: bytes) -> None:
+        body = self._parsed(line) if self._still_reads else None
+        if body is None:
+            self.dropped += 1
+            return
+        if self.file is None:
+            self.events.append(Event.of(self.count, body))
+            self.held += len(line)
+        else:
+            self._write([body])
+        self.count += 1
+
+    def move_to(self, file: BinaryIO) -> None:
+        """Write the events to a file, those read so far and all that follow."""
+        self.file = file
+        self._write(event.body for event in self.events)
+        self.events.clear()
+
+    @property
+    def _still_reads(self) -> bool:
+        return self.count < MAX_EVENTS and self._broken < MAX_BROKEN
+
+    def _parsed(self, line: bytes) -> JsonObject | None:
+        if self.room is not None:
+            values = canonical_json.count_values(line, self.room)
+            if values > self.room:
+                return None
+            self.room -= values
+        try:
+            body = canonical_json.loads(line)
+        except MalformedJson:
+            body = None
+        if not isinstance(body, dict):
+            self._broken += 1
+            return None
+        redacted: JsonObject = self.redactor.json(body)
+        return redacted
+
+    def _write(self, bodies: Iterable[JsonObject]) -> None:
+        assert self.file is not None
+        for body in bodies:
+            line = canonical_json.dump_bytes(body) + b"\n"
+            self._hasher.update(line)
+            self.file.write(line)

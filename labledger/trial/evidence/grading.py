@@ -1,0 +1,243 @@
+"""Derive a slot's status, prediction and score from the exit status and the grader's files.
+
+The grader's two files are untrusted: they are read with size limits, redacted, given the trial's
+identity, and validated against their schemas. An invalid or missing file makes the trial a
+`grade_error`, and then its score is dropped. Used by `collect`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.records import GradeReason, JsonObject, SlotStatus, canonical_json
+from labledger.records import json_schemas as schema
+from labledger.trial import contract
+from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.evidence.redaction import Redactor
+from labledger.workspace import untrusted_files
+from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile
+
+PREDICTION_SCHEMA = "benchmark_prediction_record_v1"
+SCORE_SCHEMA = "benchmark_score_record_v1"
+
+DISK_FULL = "disk_full"
+"""The reason of a trial that failed while a disk was full."""
+SCRIPT_FAILED = "trial_script_failed"
+"""The reason of a trial whose container's `trial.sh` failed."""
+SCRIPT_HINDERED = "script_hindered"
+"""The reason of a trial whose agent prevented `trial.sh` from working."""
+
+
+@dataclass(slots=True)
+class GradingOutcome:
+    """A trial's status and the grader's valid rows, with identity fields set."""
+
+    status: SlotStatus
+    reason: str | None = None
+    message: str | None = None
+    prediction: JsonObject | None = None
+    score: JsonObject | None = None
+    rejected: dict[str, bytes] = field(default_factory=dict)
+    """The content of the grader's invalid files, by `prediction` or `score`."""
+
+    def as_grade_error(self, reason: GradeReason, message: str) -> None:
+        """Make this a `grade_error`. Only the first reason is recorded."""
+        if self.status is not SlotStatus.GRADE_ERROR:
+            self.status, self.reason, self.message = SlotStatus.GRADE_ERROR, reason, message
+
+
+def grade_attempt(spec: TrialSpec, exit_status: int, ts: str, redactor: Redactor) -> GradingOutcome:
+    """Return the outcome of a trial that ended with one of `ExitStatus.ALL`.
+
+    `ts` is the timestamp of its rows.
+    """
+    outcome = _by_exit_status(spec, exit_status)
+    if exit_status in _NOT_GRADED:
+        return outcome
+    reader = _RowReader(spec, ts, redactor)
+    outcome.prediction = reader.read("prediction", outcome)
+    outcome.score = reader.read("score", outcome)
+    if outcome.status is SlotStatus.GRADE_ERROR and outcome.score is not None:
+        # The score of a failed grader does not count, even if it is valid.
+        outcome.rejected["score"] = canonical_json.dump_bytes(outcome.score)
+        outcome.score = None
+    return outcome
+
+
+_NOT_GRADED = frozenset(
+    {
+        ExitStatus.SETUP_FAILED,
+        ExitStatus.SETUP_TIMED_OUT,
+        ExitStatus.AGENT_FAILED,
+        ExitStatus.AGENT_TIMED_OUT,
+        ExitStatus.SCRIPT_FAILED,
+        ExitStatus.NO_ROOM,
+        ExitStatus.HINDERED,
+    }
+)
+
+
+def _by_exit_status(spec: TrialSpec, exit_status: int) -> GradingOutcome:
+    setup_s, agent_s, grader_s = (spec.timeout_s(phase) for phase in contract.PHASE_NAMES)
+    match exit_status:
+        case ExitStatus.SETUP_FAILED:
+            message = "the setup command failed; see its stderr"
+            return GradingOutcome(SlotStatus.SETUP_ERROR, "setup_exit_nonzero", message)
+        case ExitStatus.SETUP_TIMED_OUT:
+            message = f"the setup command ran into its limit of {setup_s:g} s"
+            return GradingOutcome(SlotStatus.SETUP_ERROR, "setup_timeout", message)
+        case ExitStatus.AGENT_FAILED | ExitStatus.AGENT_FAILED_GRADED:
+            message = "the agent's command failed; see its stderr"
+            return GradingOutcome(SlotStatus.AGENT_ERROR, "agent_exit_nonzero", message)
+        case ExitStatus.AGENT_TIMED_OUT | ExitStatus.AGENT_TIMED_OUT_GRADED:
+            message = f"the agent ran into its limit of {agent_s:g} s"
+            return GradingOutcome(SlotStatus.AGENT_TIMEOUT, "agent_timeout", message)
+        case ExitStatus.GRADER_FAILED:
+            message = "the grader's command failed; see its stderr"
+            reason: str = GradeReason.GRADER_EXIT_NONZERO
+            return GradingOutcome(SlotStatus.GRADE_ERROR, reason, message)
+        case ExitStatus.GRADER_TIMED_OUT:
+            message = f"the grader ran into its limit of {grader_s:g} s"
+            return GradingOutcome(SlotStatus.GRADE_ERROR, GradeReason.GRADER_TIMEOUT, message)
+        case ExitStatus.SCRIPT_FAILED:
+            message = (
+                "in the container a process could not be killed, a file not be removed, "
+                "or the agent not be started as its user (its stderr says which), "
+                "or somebody started the container once more"
+            )
+            return GradingOutcome(SlotStatus.INFRA_ERROR, SCRIPT_FAILED, message)
+        case ExitStatus.NO_ROOM:
+            message = f"a phase failed, and the disk was full ({spec.folder})"
+            return GradingOutcome(SlotStatus.INFRA_ERROR, DISK_FULL, message)
+        case ExitStatus.HINDERED:
+            message = (
+                "the agent changed the limits of trial.sh, the container's first process (as "
+                "`prlimit --pid 1` does), so that it could not do its part"
+            )
+            return GradingOutcome(SlotStatus.AGENT_ERROR, SCRIPT_HINDERED, message)
+        case _:
+            return GradingOutcome(SlotStatus.COMPLETED)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowKind:
+    file: str
+    schema: str
+    cap: int
+    missing: GradeReason
+
+
+_ROWS = {
+    "prediction": _RowKind(
+        contract.PREDICTION,
+        PREDICTION_SCHEMA,
+        untrusted_files.PREDICTION_CAP,
+        GradeReason.PREDICTION_MISSING,
+    ),
+    "score": _RowKind(
+        contract.SCORE, SCORE_SCHEMA, untrusted_files.SCORE_CAP, GradeReason.SCORE_MISSING
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _RowReader:
+    """Reads the grader's two files, sets their identity fields and validates them."""
+
+    spec: TrialSpec
+    ts: str
+    redactor: Redactor
+
+    def read(self, name: str, outcome: GradingOutcome) -> JsonObject | None:
+        """Return the row in file `name`, or None with the reason in `outcome`."""
+        kind = _ROWS[name]
+        try:
+            content = UntrustedFile(self.spec.folder / "out", kind.file).read(kind.cap)
+        except UnsafeFile as refused:
+            outcome.as_grade_error(refused.reason, refused.message)
+            return None
+        if content is None:
+            outcome.as_grade_error(kind.missing, f"the grader wrote no {kind.file}")
+            return None
+        try:
+            return self._row(content, kind)
+        except MalformedJson as error:
+            outcome.as_grade_error(GradeReason.INVALID_JSON, f"{kind.file} {error.message}")
+        except SchemaInvalid as error:
+            outcome.as_grade_error(GradeReason.SCHEMA_INVALID, f"{kind.file}: {error.message}")
+        except IdentityMismatch as error:
+            outcome.as_grade_error(GradeReason.IDENTITY_MISMATCH, f"{kind.file}: {error}")
+        outcome.rejected[name] = self.redactor.data(content)
+        return None
+
+    def _row(self, content: bytes, kind: _RowKind) -> JsonObject:
+        row = parse(content, self.redactor)
+        if not isinstance(row, dict):
+            raise SchemaInvalid("is not a JSON object")
+        ids = merged_ids(row.get("ids"), self.spec)
+        row = {key: self._redacted(value) for key, value in row.items()}
+        add_identity(row, self.spec, kind.schema, self.ts, ids)
+        given = self.spec.plan.benchmark
+        for key in ("adapter_id", "name", "version", "split"):
+            if key in given and isinstance(row.setdefault("benchmark", {}), dict):
+                row["benchmark"].setdefault(key, given[key])
+        if kind.schema == SCORE_SCHEMA:
+            row.setdefault("evaluator", given["evaluator"])
+        schema.check(row, kind.schema)
+        return row
+
+    def _redacted(self, value: object) -> object:
+        # Numbers at the top of a row are the grader's; those in nested values may be secrets.
+        return value if isinstance(value, int | float) else self.redactor.json(value)
+
+
+def parse(content: bytes, redactor: Redactor) -> Any:
+    """Return the parsed JSON that a program in the container wrote, not redacted.
+
+    Raises `MalformedJson` with a message that quotes redacted content: in a shortened quotation
+    redaction could miss half of a secret.
+    """
+    try:
+        return canonical_json.loads(content, max_values=untrusted_files.MAX_VALUES)
+    except MalformedJson:
+        canonical_json.loads(redactor.data(content), max_values=untrusted_files.MAX_VALUES)
+        raise
+
+
+class IdentityMismatch(Exception):
+    """A row's `ids` are those of another trial."""
+
+
+def add_identity(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str, ids: object) -> None:
+    """Set the identity fields of a row that a program in the container wrote."""
+    row.setdefault("schema_version", schema_name)
+    row["schedule_idx"] = spec.slot.schedule_idx
+    row["slot_commit_id"] = spec.slot_commit_id
+    row["attempt"] = spec.attempt
+    row["row_seq"] = 0
+    row["ts"] = ts
+    row["ids"] = ids
+
+
+def merged_ids(given: object, spec: TrialSpec) -> object:
+    """Return a row's `ids` completed with the slot's; unchanged if they are not an object.
+
+    In a regrading the ids of the stored trial are accepted as well. Raises `IdentityMismatch` if
+    they name another trial.
+    """
+    expected = spec.ids.as_json()
+    known = (
+        [expected] if spec.regraded_trial is None else [expected, spec.regraded_trial.ids.as_json()]
+    )
+    if given is None:
+        return expected
+    if not isinstance(given, dict):
+        return given
+    for key, value in given.items():
+        if key not in expected:
+            continue
+        if isinstance(value, bool) or all(value != ids[key] for ids in known):
+            raise IdentityMismatch(f"ids.{key} is {value!r}; this trial's is {expected[key]!r}")
+    return {**given, **expected}

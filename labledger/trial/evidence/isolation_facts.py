@@ -1,0 +1,79 @@
+"""The isolation facts of a trial, which say how far its score can be trusted.
+
+They state the agent's user, how the grader was sealed, and suspected tampering. `collect` records
+them in evidence and score (`ext.isolation`). They never change a status or a verdict.
+"""
+
+from __future__ import annotations
+
+from labledger.docker.engine import Engine
+from labledger.records import JsonObject
+from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.stored_artifacts import stored_extension
+from labledger.trial.evidence.tampering import Checked, FilesystemChanges, inspect_changes
+
+_ROOT = frozenset({"", "0", "0:0", "root", "root:root", "0:root", "root:0"})
+
+_UNGRADED = frozenset(
+    {
+        ExitStatus.SETUP_FAILED,
+        ExitStatus.SETUP_TIMED_OUT,
+        ExitStatus.AGENT_FAILED,
+        ExitStatus.AGENT_TIMED_OUT,
+        ExitStatus.AGENT_ENDED,
+        ExitStatus.HINDERED,
+    }
+)
+
+
+def isolation_facts(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> JsonObject:
+    """Return the isolation facts of a trial whose container has stopped.
+
+    Its file system is inspected now unless that was done before grading. In a regrading no agent
+    ran in the container, so nothing but the image was there when the grader came.
+    Raises `EngineUnavailable`.
+    """
+    if spec.regraded_trial is not None:
+        image_user = engine.image_user(spec.image_id)
+        user = stored_extension(spec.regraded_trial, "isolation").get(
+            "agent_user", _user(spec, image_user)
+        )
+        sealed = {"sealed": Sealing.AFTER_AGENT.value}
+        return _facts(spec, user, FilesystemChanges("before_grading")) | sealed
+    ungraded = ended.exit_status in _UNGRADED
+    when: Checked = "before_grading" if ungraded else "after_grading"
+    changes = ended.changes
+    if changes is None:
+        container = ended.container_id
+        gone = FilesystemChanges(None, unchecked="its container is gone")
+        changes = gone if container is None else inspect_changes(engine, spec, container, when)
+    return _facts(spec, _user(spec, engine.image_user(spec.image_id)), changes)
+
+
+def unknown_isolation_facts(spec: TrialSpec, why: str) -> JsonObject:
+    """Return the isolation facts of a trial that has no container to inspect."""
+    return _facts(spec, _user(spec, None), FilesystemChanges(None, unchecked=why))
+
+
+def _facts(spec: TrialSpec, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
+    facts: JsonObject = {
+        "agent_user": agent_user,
+        "sealed": spec.plan.sealing.value,
+        "root_read_only": spec.plan.runtime["root_read_only"],
+        "setup": "setup" in spec.plan.phases,
+        "checked": changes.checked,
+        "tampering_suspected": list(changes.suspected),
+        "tampering_total": changes.total,
+    }
+    if changes.unchecked is not None:
+        facts["unchecked"] = changes.unchecked
+    return facts
+
+
+def _user(spec: TrialSpec, image_user: str | None) -> str | None:
+    """Return the user that the agent ran as; None if only an image that is gone defines it."""
+    plan = spec.plan
+    authored = plan.agent_user or plan.runtime["user"]
+    user = image_user if authored is None else str(authored)
+    return "root" if user in _ROOT else user

@@ -1,0 +1,119 @@
+"""Read the stored artifacts of a trial that is graded again.
+
+They may come from an imported ledger and are not trusted: contents are checked against their
+digests. `EvidenceIncomplete` is raised if something is missing. Used by `restoring`,
+`restored_workspace` and `recalled`.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from labledger.errors import LabLedgerError
+from labledger.records import Artifact, JsonObject
+from labledger.records.canonical_json import sha256_hex
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.workspace.untrusted_files import MIB
+
+_REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
+_MARK = re.compile(rb"\[redacted:\w+\]")
+_CAP = 64 * MIB
+"""No artifact of a trial that is read as a whole is larger."""
+
+
+class EvidenceIncomplete(LabLedgerError):
+    """A stored trial cannot be restored exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArtifacts:
+    """The artifacts of a stored trial, by their names in its evidence."""
+
+    earlier: StoredTrial
+    store: ArtifactStore
+
+    @classmethod
+    def of(cls, spec: TrialSpec, earlier: StoredTrial) -> StoredArtifacts:
+        return cls(earlier, ArtifactStore(spec.plan.store_root))
+
+    @property
+    def references(self) -> dict[str, str]:
+        references: dict[str, str] = self.earlier.evidence["evidence"]
+        return references
+
+    def problem(self, name: str) -> str | None:
+        """Return the recorded reason why a piece of evidence is missing or incomplete, if any."""
+        problem = stored_extension(self.earlier, "problems").get(name)
+        return None if problem is None else str(problem)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of an artifact, None if there is none. Raises `EvidenceIncomplete`."""
+        with self.opened(name) as file:
+            content = None if file is None else file.read(_CAP + 1)
+        if content is None:
+            return None
+        if len(content) > _CAP or sha256_hex(content) != _digest(self.references[name]):
+            raise EvidenceIncomplete(f"{name}: its artifact is not what was stored")
+        return content
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[BinaryIO | None]:
+        """Open an artifact as a file, unchecked; None if there is none.
+
+        Raises `EvidenceIncomplete` where its artifact is gone.
+        """
+        if (reference := self.references.get(name)) is None:
+            yield None
+            return
+        digest = _digest(reference)
+        if (content := self.earlier.contents.get(digest)) is not None:
+            yield io.BytesIO(content)
+            return
+        try:
+            file = self.store.path(digest).open("rb")
+        except FileNotFoundError:
+            raise EvidenceIncomplete(f"{name}: its artifact {digest} is gone") from None
+        with file:
+            yield file
+
+    def artifact(self, reference: str) -> Artifact | None:
+        """Return the artifact of a reference; None if it is missing."""
+        match = _REFERENCE.fullmatch(reference)
+        if match is None:
+            return None
+        digest = match[1]
+        if (content := self.earlier.contents.get(digest)) is not None:
+            return Artifact.inline(content)
+        try:
+            return Artifact(digest, self.store.path(digest).stat().st_size, None)
+        except FileNotFoundError:
+            return None
+
+    def holds_redacted(self, content: bytes) -> bool:
+        """Return True if a secret may have been redacted from a stored content."""
+        return bool(redacted_in(self.earlier)) and _MARK.search(content) is not None
+
+
+def stored_extension(earlier: StoredTrial, key: str) -> JsonObject:
+    """Return the object under a key of `ext` in a stored trial's evidence, {} if there is none."""
+    value = earlier.evidence.get("ext", {}).get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def redacted_in(earlier: StoredTrial) -> int:
+    """Return how many secrets were redacted from a stored trial's outputs."""
+    count = earlier.evidence.get("ext", {}).get("redacted")
+    return count if isinstance(count, int) else 0
+
+
+def _digest(reference: str) -> str:
+    match = _REFERENCE.fullmatch(reference)
+    if match is None:
+        raise EvidenceIncomplete(f"{reference!r} refers to no artifact")
+    return match[1]

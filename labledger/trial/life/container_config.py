@@ -1,0 +1,114 @@
+"""Build the Docker configuration of a trial's container: command, mounts, limits and labels.
+
+The container gets the fewest capabilities that common tasks need, no new privileges, and write
+access to three folders of its trial only. Used by `starting`, and by `worker` for the helper
+container that fixes permissions.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+from labledger.records import JsonObject
+from labledger.trial import contract
+from labledger.trial.contract import Labels, TrialSpec
+from labledger.trial.life import inputs, sealed_grader
+
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
+"""What common tasks need as root: to install packages and to end their own processes."""
+
+_SHELL_BYTES = 8 << 20
+"""More memory than any shell needs to run `trial.sh`."""
+
+_WRITTEN = {"out": contract.OUT, "state": contract.STATE, "workspace": contract.WORKSPACE}
+"""The writable folders of a trial, and their paths in its container."""
+
+
+def container_config(spec: TrialSpec) -> JsonObject:
+    """Return the configuration of a trial's container for the engine's API."""
+    runtime = spec.plan.runtime
+    values = spec.plan.environment
+    carried = {f"AGENTLAB_ENV_{i}": values[name] for i, name in enumerate(sorted(values))}
+    config: JsonObject = {
+        "Image": spec.image_id,
+        "Hostname": "trial",
+        "Entrypoint": ["sh", f"{contract.DEPS}/{inputs.trial_script_name()}"],
+        "Cmd": _trial_arguments(spec),
+        "Env": [f"{k}={v}" for k, v in (spec.container_env() | carried).items()],
+        "WorkingDir": contract.WORKSPACE,
+        "Labels": spec.labels(),
+        "Healthcheck": {"Test": ["NONE"]},
+        "NetworkDisabled": runtime["network"] == "none",
+        "HostConfig": _host_config(spec),
+    }
+    if runtime["user"] is not None:
+        config["User"] = str(runtime["user"])
+    return config
+
+
+def permission_container_config(spec: TrialSpec) -> JsonObject:
+    """Return the configuration of a helper that gives the host's user access to all outputs."""
+    config = container_config(spec)
+    left = {
+        spec.folder / name: inside
+        for name, inside in _WRITTEN.items()
+        if (spec.folder / name).exists()
+    }
+    mounts = [contract.mount(path, inside) for path, inside in left.items()]
+    return config | {
+        "Entrypoint": ["chmod", "-R", "a+rwX,-t"],
+        "Cmd": list(left.values()),
+        "Env": [],
+        "User": "0",
+        "Labels": config["Labels"] | {Labels.HELPER: "sweep"},
+        "HostConfig": config["HostConfig"] | {"Mounts": mounts, "Tmpfs": {}},
+    }
+
+
+def _trial_arguments(spec: TrialSpec) -> list[str]:
+    limits = [str(max(1, round(spec.timeout_s(phase) * 100))) for phase in contract.PHASE_NAMES]
+    grade_failed = "1" if spec.plan.policy["grade_failed_agents"] else "0"
+    share = "0" if os.geteuid() == 0 else "1"
+    log_bytes = str(spec.plan.runtime["max_log_bytes"])
+    sealed = spec.plan.sealing.value
+    user = spec.plan.agent_user or ""
+    return [*limits, grade_failed, log_bytes, share, sealed, user, str(_oom_score_adjustment(spec))]
+
+
+def _oom_score_adjustment(spec: TrialSpec) -> int:
+    """Return the `oom_score_adj` of phases, in thousandths of the memory limit.
+
+    The kernel kills the process with the highest score. It may choose again before the memory of
+    the first is free, and must not then choose `trial.sh`, whose shell uses a few MiB.
+    """
+    limit = spec.plan.runtime["resources"]["memory_bytes"]
+    return min(1000, math.ceil(1000 * _SHELL_BYTES / limit)) if limit else 1
+
+
+def _host_config(spec: TrialSpec) -> JsonObject:
+    runtime = spec.plan.runtime
+    resources = runtime["resources"]
+    folder = spec.folder
+    return {
+        "Mounts": [
+            contract.mount(folder / "in", contract.IN, read_only=True),
+            contract.mount(spec.plan.deps_dir, contract.DEPS, read_only=True),
+            *sealed_grader.grader_mounts(spec),
+            *(contract.mount(folder / name, inside) for name, inside in _WRITTEN.items()),
+        ],
+        "NetworkMode": "none" if runtime["network"] == "none" else "default",
+        "CapDrop": ["ALL"],
+        "CapAdd": list(CAPABILITIES),
+        "SecurityOpt": ["no-new-privileges"],
+        "Memory": resources["memory_bytes"] or 0,
+        "MemorySwap": resources["memory_bytes"] or 0,
+        "NanoCpus": round((resources["cpus"] or 0) * 1_000_000_000),
+        "PidsLimit": resources["pids"] or 0,
+        "ReadonlyRootfs": runtime["root_read_only"],
+        "Tmpfs": sealed_grader.sealed_tmpfs(spec)
+        | ({"/tmp": ""} if runtime["root_read_only"] else {}),  # noqa: S108
+        "LogConfig": {"Type": "none"},
+        "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+        **({"Runtime": runtime["oci"]} if "oci" in runtime else {}),
+    }

@@ -1,0 +1,63 @@
+"""Find the container of an attempt by its labels, whatever its name is now.
+
+A name can be given to another container at any time, an id cannot. So this module finds a
+container by its labels, and callers start, await, kill and remove it by its id. A container
+without the labels of the attempt is never touched, even if it has the attempt's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from labledger.docker.engine import ContainerNameTaken, ContainerState, Engine
+from labledger.trial.contract import Labels, TrialSpec
+from labledger.trial.life.uncollected import OutputUnreadable
+
+
+def find_container(engine: Engine, spec: TrialSpec) -> ContainerState | None:
+    """Return the state of an attempt's container, or None if there is none.
+
+    Raises `OutputUnreadable` where several containers that have other names carry its labels.
+    """
+    state = engine.inspect(spec.container)
+    if state is not None and _is_of_attempt(state.labels, spec):
+        return state
+    candidates = [
+        c for c in engine.containers_with_labels(spec.labels()) if _is_of_attempt(c.labels, spec)
+    ]
+    if len(candidates) > 1:
+        names = ", ".join(sorted(container.name for container in candidates))
+        raise OutputUnreadable(
+            f"slot {spec.slot.schedule_idx}, attempt {spec.attempt}: none of the containers with "
+            f"its labels is called {spec.container}, so it cannot be told which is its own: "
+            f"{names}",
+            hint=f"rename the one that ran it: `docker rename NAME {spec.container}`, and resume",
+        )
+    return engine.inspect(candidates[0].container_id) if candidates else None
+
+
+def kill_container(engine: Engine, spec: TrialSpec) -> None:
+    """Kill an attempt's container, if there is one."""
+    if (state := find_container(engine, spec)) is not None:
+        engine.kill(state.container_id)
+
+
+def foreign_name(spec: TrialSpec) -> ContainerNameTaken:
+    """Return the error to raise if a container without an attempt's labels has its name."""
+    return ContainerNameTaken(
+        f"a container that is not of this trial is called {spec.container}: it lacks the labels of "
+        "the trial's ledger, run, slot and attempt, and is left alone. Rename it "
+        f"(`docker rename {spec.container} OTHER`) or remove it"
+    )
+
+
+def attempt_of(labels: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the slot and the attempt that a container's labels name, or None."""
+    slot, attempt = labels.get(Labels.SLOT, ""), labels.get(Labels.ATTEMPT, "")
+    if not (slot.isdecimal() and attempt.isdecimal() and Labels.RUN in labels):
+        return None
+    return int(slot), int(attempt)
+
+
+def _is_of_attempt(labels: Mapping[str, str], spec: TrialSpec) -> bool:
+    return spec.labels().items() <= labels.items() and Labels.HELPER not in labels

@@ -1,0 +1,89 @@
+"""Create, start, kill and remove a trial's container, with retries of engine errors.
+
+`EngineServerError` is retried with an exponential backoff with jitter. A container is never
+started twice: after an error its state is inspected first. Used by `worker`, `adoption` and
+`parts`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from labledger.docker.engine import ContainerFailed, Engine, EngineServerError
+from labledger.trial import full_disks
+from labledger.trial.contract import TrialSpec
+from labledger.trial.life.container_config import container_config
+from labledger.trial.life.start_limiter import StartLimiter
+
+BACKOFF_S = (0.2, 0.4, 0.8, 1.6)
+"""Seconds to wait before each retry."""
+
+T = TypeVar("T")
+
+
+def create_container(engine: Engine, gate: StartLimiter, spec: TrialSpec) -> tuple[str, float]:
+    """Create a trial's container. Return its id and the monotonic time before its creation.
+
+    Raises `ContainerNameTaken` if another container has its name.
+    """
+    created = time.monotonic()
+    config = container_config(spec)
+
+    def create() -> str:
+        with gate.engine_call():
+            return engine.create(spec.container, config)
+
+    return retry_engine_errors(create), created
+
+
+def start_container(engine: Engine, gate: StartLimiter, container: str, created: float) -> None:
+    """Start a trial's container once. Do not retry if it has started in spite of an error.
+
+    `container` is its id, `created` the monotonic time of its creation.
+    """
+
+    def start() -> None:
+        with gate.engine_call():
+            engine.start(container)
+
+    def start_unless_started() -> None:
+        state = engine.inspect(container)
+        if state is None or not state.has_started:
+            start()
+
+    retry_engine_errors(start, start_unless_started)
+    gate.last_good = max(gate.last_good, created)
+
+
+def kill_overdue(engine: Engine, container: str) -> None:
+    """Kill a container that outlived its deadline, if the engine can."""
+    try:
+        engine.kill(container)
+    except ContainerFailed:
+        return  # The result says that the deadline passed; removing the container reports errors.
+
+
+def remove_container(engine: Engine, spec: TrialSpec, container: str) -> None:
+    """Remove a container of a trial.
+
+    Full disks are recorded first, because removing it frees disk space.
+    """
+    full_disks.check_disks(spec.plan.disks)
+    engine.remove(container)
+
+
+def retry_engine_errors(action: Callable[[], T], then: Callable[[], T] | None = None) -> T:
+    """Call `action`; after each `EngineServerError` wait and call `then`, by default `action`.
+
+    The error of the last call is raised.
+    """
+    for pause_s in BACKOFF_S:
+        try:
+            return action()
+        except EngineServerError:
+            time.sleep(pause_s * random.uniform(0.75, 1.25))  # noqa: S311
+            action = then or action
+    return action()

@@ -1,0 +1,199 @@
+"""Prepare a trial folder before its container starts: inputs, phase scripts, workspace.
+
+The folder is made under `incoming` and renamed when it is complete, so that no process ever
+writes into another's trial. Files that all trials of a run share (staged files and `trial.sh`) are
+stored once, in the run folder. Values of secrets are never written into any of these files.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from labledger import resources
+from labledger.errors import LedgerError
+from labledger.experiment import name_references
+from labledger.records import JsonObject, canonical_json
+from labledger.storage.artifact_store import ArtifactStore, sync_directory, sync_tree
+from labledger.trial import contract, full_disks
+from labledger.trial.contract import PhasePlan, Sealing, TrialSpec
+from labledger.trial.regrading import restored_inputs
+from labledger.workspace.seed import OPEN_FOLDER, workspace_seed
+
+INCOMING = "incoming"
+"""The folder of a run in which the folders of its trials are partial."""
+
+
+def prepare_trial_folder(spec: TrialSpec, ready: Callable[[], None] = lambda: None) -> None:
+    """Make the folder of a trial, which must not exist, with all that its container mounts.
+
+    It is partial elsewhere and gets its name at the end, as a whole: a process that was suspended
+    meanwhile never writes into another one's trial. `ready` is called just before, and may raise.
+    Raises `EvidenceIncomplete` where what an earlier trial left cannot be restored.
+    """
+    incoming = spec.plan.run_dir / INCOMING
+    incoming.mkdir(parents=True, exist_ok=True)
+    _share_trial_script(spec.plan.deps_dir, incoming)
+    partial = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
+    try:
+        partial.chmod(0o755)
+        _fill(partial, spec)
+        ready()
+        spec.folder.parent.mkdir(exist_ok=True)
+        partial.rename(spec.folder)
+    except BaseException as error:
+        full_disks.record_write_error(incoming, error)
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _fill(folder: Path, spec: TrialSpec) -> None:
+    for name in ("in", "out", "state", "workspace"):
+        (folder / name).mkdir()
+        (folder / name).chmod(OPEN_FOLDER)
+    inside = folder / "in"
+    _write_json(inside / "task.json", spec.task)
+    _write_json(inside / "bindings.json", spec.plan.bindings)
+    _write_json(inside / "policy.json", spec.plan.policy)
+    for phase in spec.plan.phases:
+        if _is_mounted_at_start(spec, phase):
+            write_phase_script(spec, phase, inside)
+    if spec.plan.sealing is not Sealing.NONE:
+        (folder / "sealed").mkdir()
+        (folder / "sealed").chmod(0o755)
+    if spec.plan.sealing is Sealing.UNREADABLE:
+        write_phase_script(spec, "grader", folder / "sealed")
+    if spec.regraded_trial is None:
+        workspace_seed(spec.task, spec.plan.store_root).fill(folder / "workspace")
+    else:
+        restored_inputs.restore(spec, spec.regraded_trial, folder)
+
+
+def trial_script_name() -> str:
+    """Return the name of `trial.sh` among a run's staged files, which depends on its content.
+
+    A run that another version of labledger continues has the scripts of both versions.
+    """
+    return f"trial-{canonical_json.sha256_hex(resources.trial_script().read_bytes())[:16]}.sh"
+
+
+def _share_trial_script(deps: Path, incoming: Path) -> None:
+    """Copy `trial.sh` to the folder that all containers of a run mount, if it is not there yet.
+
+    It gets its name when it is complete and durable. Any user of a container can read it.
+    """
+    script = deps / trial_script_name()
+    if script.exists():
+        return
+    descriptor, name = tempfile.mkstemp(dir=incoming, prefix=f"{script.name}.")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(resources.trial_script().read_bytes())
+        file.flush()
+        os.fchmod(descriptor, 0o644)
+        os.fsync(descriptor)
+    Path(name).replace(script)
+    sync_directory(deps)
+
+
+def _is_mounted_at_start(spec: TrialSpec, phase: str) -> bool:
+    if phase == "grader":
+        return spec.plan.sealing is Sealing.NONE
+    return spec.regraded_trial is None
+
+
+def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -> None:
+    """Copy the staged files of every phase to `deps`/<phase>/, once for the whole run.
+
+    Those of a sealed grader go to `sealed`/ beside it, with a link to their path in a container.
+    Raises `LedgerError` if a file is missing from the artifact store.
+    """
+    if deps.exists():
+        return
+    incoming = _new_folder(deps.with_name(".deps"))
+    files = dict(document["files"])
+    if contract.is_sealed(document):
+        sealed = _new_folder(deps.with_name("sealed"))
+        _stage(files.pop("grader"), store, sealed)
+        _open_folders(sealed)
+        sync_tree(sealed)
+        (incoming / "grader").symlink_to(f"{contract.SEALED}/grader")
+    for phase, entries in files.items():
+        _stage(entries, store, incoming / phase)
+    _open_folders(incoming)
+    # An existing folder of this name counts as complete, also after a power cut.
+    sync_tree(incoming)
+    incoming.rename(deps)
+    sync_directory(deps.parent)
+
+
+def _new_folder(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _stage(entries: list[JsonObject], store: ArtifactStore, folder: Path) -> None:
+    for entry in entries:
+        target = folder / entry["name"]
+        source = store.path(entry["sha256"])
+        if not source.is_file():
+            raise LedgerError(
+                f"could not stage {entry['name']} for the trials: its artifact {source} is gone",
+                hint="bring .lab/artifacts back from a copy; without it, start a new run",
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        target.chmod(0o755 if entry["executable"] else 0o644)
+
+
+def _open_folders(top: Path) -> None:
+    """Let any user of a container read the folders from `top` down."""
+    for folder in (top, *(path for path in top.rglob("*") if path.is_dir())):
+        folder.chmod(0o755)
+
+
+def secret_names(spec: TrialSpec) -> dict[str, str]:
+    """Return the container's environment variable for each secret, by the secret's name."""
+    return {name: f"AGENTLAB_ENV_{i}" for i, name in enumerate(sorted(spec.plan.environment))}
+
+
+def write_phase_script(spec: TrialSpec, phase: str, folder: Path) -> None:
+    write(folder / f"{phase}.sh", phase_script(spec.plan.phases[phase], secret_names(spec)))
+
+
+def phase_script(plan: PhasePlan, carriers: dict[str, str]) -> str:
+    """Return the shell script of a phase. It refers to secrets by variable, never by value."""
+    lines = ["cd /agentlab/workspace || exit 126"]
+    for name, text in plan.env.items():
+        lines.append(f"export {name}={_word(text, carriers)}")
+    words = " ".join(_word(text, carriers) for text in plan.command)
+    if carriers:
+        # The command's words are expanded before the variables are unset.
+        lines.append(f"set -- {words}")
+        lines.append("unset " + " ".join(carriers.values()))
+        lines.append('exec "$@"')
+    else:
+        lines.append(f"exec {words}")
+    return "\n".join(lines) + "\n"
+
+
+def _word(text: str, carriers: dict[str, str]) -> str:
+    """Return authored text as one shell word. References become variables of the container."""
+    return "".join(
+        f'"${{{carriers.get(part.text, part.text)}}}"' if part.is_name else shlex.quote(part.text)
+        for part in name_references.parse(text)
+    )
+
+
+def _write_json(path: Path, value: JsonObject) -> None:
+    write(path, canonical_json.dumps(value) + "\n")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that any user of a container can read."""
+    path.write_text(text, "utf-8")
+    path.chmod(0o644)

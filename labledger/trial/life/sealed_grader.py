@@ -1,0 +1,63 @@
+"""Mount a sealed grader's files so that the agent cannot read them.
+
+Either they are there from the start in a folder that only root can enter (`unreadable`), or they
+are added to the stopped container between its two parts (`after_agent`). Used by `isolation` and
+`parts`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from labledger.records import JsonObject
+from labledger.trial import contract
+from labledger.trial.contract import Sealing, TrialSpec
+from labledger.trial.life import inputs
+
+_FOR_ALL = 0o755
+
+
+def grader_mounts(spec: TrialSpec) -> list[JsonObject]:
+    """Return the mounts of a sealed grader. The agent's user cannot enter their parent folder."""
+    folder = spec.folder / "sealed"
+    match spec.plan.sealing:
+        case Sealing.NONE:
+            return []
+        case Sealing.UNREADABLE:
+            return [
+                contract.mount(folder, f"{contract.SEALED}/in", read_only=True),
+                contract.mount(spec.plan.sealed_dir, f"{contract.SEALED}/grader", read_only=True),
+            ]
+        case Sealing.AFTER_AGENT:
+            return [contract.mount(folder, contract.SEALED, read_only=True)]
+
+
+def sealed_tmpfs(spec: TrialSpec) -> dict[str, str]:
+    """Return the tmpfs that only root in the container can enter, as path and options."""
+    closed = spec.plan.sealing is Sealing.UNREADABLE
+    return {contract.SEALED: "mode=0700,size=64k"} if closed else {}
+
+
+def unseal(spec: TrialSpec, phases: str) -> None:
+    """Put the grader's files and the phases so far into a stopped container.
+
+    `phases` is in the format of `trial.sh`. Can be repeated after an interruption at any point.
+    """
+    folder = spec.folder / "sealed"
+    for name in ("in", "grader"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=_link)
+    (folder / "in").mkdir()
+    (folder / "in").chmod(_FOR_ALL)
+    inputs.write_phase_script(spec, "grader", folder / "in")
+    inputs.write(spec.folder / "in" / contract.PHASES_FILE, phases)
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Not every file system has links.
+        shutil.copy2(source, target)
+    return target

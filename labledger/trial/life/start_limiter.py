@@ -1,0 +1,180 @@
+"""The start limiter: how many trials run, start and are collected at once.
+
+It also enforces ownership: no trial creates, starts or deletes anything unless the run's lease is
+certain to be valid at that moment (`allow_until`), however long the process was suspended. The
+local executor makes one limiter and gives it to its threads with `use_limiter`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+from labledger.docker.engine import Engine
+from labledger.errors import LabLedgerError
+from labledger.trial.contract import TrialSpec
+
+
+class StartRefused(LabLedgerError):
+    """The run is stopping: the trial was not started and left nothing behind."""
+
+
+class WaitAbandoned(LabLedgerError):
+    """The run is being abandoned: this trial is not awaited any more; its container continues."""
+
+
+MAX_STARTING = 8
+"""How many containers are created or started at once."""
+
+MAX_READING = 2
+"""How many ended trials are collected at once: each may have left tens of megabytes."""
+
+_SLICE_S = 5.0
+"""Seconds that one engine call waits for a container, between checks for `abandon`."""
+
+
+class StartLimiter:
+    """Lets at most `width` trials run at once, while others prepare or are collected.
+
+    It also stops trials from touching folders and containers once the run may belong to another
+    coordinator. Thread-safe.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._changed = threading.Condition()
+        self.last_good = -math.inf
+        """The monotonic creation time of the newest container that was started successfully."""
+        self._engine_calls = threading.BoundedSemaphore(MAX_STARTING)
+        self._reading = threading.BoundedSemaphore(MAX_READING)
+        self._free = width
+        self._waiting: list[int] = []
+        self.paused: SimpleQueue[TrialSpec] = SimpleQueue()
+        """Trials whose containers are paused from outside, again at each poll."""
+        self._seen_paused: set[str] = set()
+        self._closed = False
+        self._abandoned = False
+        self._allowed_until = math.inf
+
+    def close(self) -> None:
+        """Let no further trial start."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Make every thread stop waiting for its container, and refuse further starts."""
+        self._abandoned = True
+        self.close()
+
+    @contextmanager
+    def engine_call(self) -> Iterator[None]:
+        """Hold one of `MAX_STARTING` permits to create or start a container."""
+        with self._engine_calls:
+            yield
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold one of `MAX_READING` permits to read a trial's outputs."""
+        with self._reading:
+            yield
+
+    def allow_until(self, moment: float) -> None:
+        """Allow nothing after `moment` (as `time.time()`), until this is called again."""
+        with self._changed:
+            self._allowed_until = moment
+            self._changed.notify_all()
+
+    @property
+    def starting_allowed(self) -> bool:
+        """True while the run is certain to belong to this process."""
+        return not self._abandoned and time.time() < self._allowed_until
+
+    def require_starting_allowed(self) -> None:
+        """Wait until the run is certain to belong to this process. Raises `WaitAbandoned`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._abandoned or self.starting_allowed)
+            if self._abandoned:
+                raise WaitAbandoned
+
+    def wait(self, engine: Engine, spec: TrialSpec, container: str) -> int | None:
+        """Wait for a trial's container. Return its exit status, or None after its deadline.
+
+        `container` is its id. Its state is polled as well, in case the engine fails to report
+        its end. Raises `WaitAbandoned` if the run belongs to another coordinator by then.
+        """
+        status = None
+        deadline = time.monotonic() + spec.deadline_s
+        while (left := deadline - time.monotonic()) > 0:
+            status = engine.wait(container, min(_SLICE_S, left))
+            if status is not None:
+                break
+            if self._abandoned:
+                raise WaitAbandoned
+            state = engine.inspect(container)
+            if state is not None and state.has_ended:
+                status = state.exit_status
+                break
+            if state is not None and state.status == "paused":
+                self.paused.put(spec)
+                self._seen_paused.add(container)
+        self.require_starting_allowed()
+        return status
+
+    def saw_paused(self, container: str) -> bool:
+        """Return True if a container was seen paused while a thread waited for it."""
+        return container in self._seen_paused
+
+    @contextmanager
+    def running(self, turn: int) -> Iterator[None]:
+        """Wait for one of the `width` running slots and hold it; the lowest `turn` goes first.
+
+        Raises `StartRefused` if the limiter is closed before.
+        """
+        with self._changed:
+            self._waiting.append(turn)
+            self._changed.wait_for(
+                lambda: (
+                    self._closed
+                    or (self.starting_allowed and self._free > 0 and turn == min(self._waiting))
+                )
+            )
+            self._waiting.remove(turn)
+            if self._closed:
+                raise StartRefused
+            self._use_places(1)
+        try:
+            yield
+        finally:
+            self._use_places(-1)
+
+    @contextmanager
+    def reservation(self) -> Iterator[None]:
+        """Hold a running slot, even if none is free: for a trial that runs already."""
+        self._use_places(1)
+        try:
+            yield
+        finally:
+            self._use_places(-1)
+
+    def _use_places(self, places: int) -> None:
+        with self._changed:
+            self._free -= places
+            self._changed.notify_all()
+
+
+_thread = threading.local()
+
+
+def use_limiter(gate: StartLimiter) -> None:
+    """Set the limiter of this thread's trials: the initializer of a local executor's threads."""
+    _thread.gate = gate
+
+
+def thread_limiter() -> StartLimiter:
+    """Return the limiter of this thread's trials, or a new one of width 1."""
+    gate: StartLimiter = getattr(_thread, "gate", None) or StartLimiter(1)
+    return gate

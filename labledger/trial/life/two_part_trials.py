@@ -1,0 +1,177 @@
+"""Two-part trials: a container that is started a second time for its grader.
+
+With a grader that is sealed until the agent has ended (`after_agent`), the container stops after
+the agent part, so that the engine guarantees that no process of the agent is left. The grader's
+files are then put in place, and the container is started again for the grader part. The outcome of
+the agent part is stored first, in `first_part.json` on the host, where no container can change it.
+A later coordinator finds there that the grader part is due. Used by `worker` and `adoption`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from labledger import faults
+from labledger.docker.engine import ContainerFailed, ContainerState, Engine
+from labledger.records import canonical_json
+from labledger.storage.artifact_store import write_atomically
+from labledger.trial import full_disks
+from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.tampering import FilesystemChanges, inspect_changes
+from labledger.trial.life import sealed_grader
+from labledger.trial.life.container_start import kill_overdue, retry_engine_errors
+from labledger.trial.life.start_limiter import thread_limiter
+from labledger.trial.phase_notes import phase_fields, phase_lines
+
+_NOT_STARTED = frozenset({126, 127})
+"""Exit statuses that the engine sets if the container's command is missing or cannot be run."""
+_KILLED_FROM_OUTSIDE = ExitStatus.OF_ENGINE - {125, 126, 127}
+"""Exit statuses of a running container that was killed from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class _AgentPart:
+    """The stored outcome of a trial's agent part. Field names are those of `first_part.json`."""
+
+    engines_start: str
+    """The engine's start time of this part; the grader part has another."""
+    started_at: str
+    ended_at: str
+    duration_ms: int
+    out_of_memory: bool
+    phases: str
+    """The phases so far, in the format of `trial.sh`."""
+    seen: FilesystemChanges
+    disk_was_full: bool
+
+    @classmethod
+    def read(cls, spec: TrialSpec) -> Self | None:
+        """Return the stored outcome, or None if the agent part has not been stored."""
+        try:
+            fields = json.loads(_agent_part_path(spec).read_bytes())
+        except FileNotFoundError:
+            return None
+        suspected = tuple(fields["seen"].pop("suspected"))
+        return cls(**fields | {"seen": FilesystemChanges(**fields["seen"], suspected=suspected)})
+
+    def write(self, spec: TrialSpec) -> None:
+        write_atomically(_agent_part_path(spec), canonical_json.dump_bytes(asdict(self)))
+
+
+def _agent_part_path(spec: TrialSpec) -> Path:
+    return spec.folder / "first_part.json"
+
+
+def grading_is_due(spec: TrialSpec, state: ContainerState) -> bool:
+    """Return True if a stopped container is to be started again for its grader.
+
+    The agent can forge the exit status that says so; `run_grader_part_if_due` checks that.
+    """
+    if spec.plan.sealing is not Sealing.AFTER_AGENT:
+        return False
+    agent_part = _AgentPart.read(spec)
+    if agent_part is None:
+        return state.exit_status == ExitStatus.AGENT_ENDED
+    return state.started_at == agent_part.engines_start
+
+
+def run_grader_part_if_due(
+    engine: Engine, spec: TrialSpec, state: ContainerState, since: float
+) -> ContainerExit:
+    """Return how a trial ended whose container has stopped, after its grader part if that is due.
+
+    `since` is the monotonic time at which the stopped part began.
+
+    Raises `OSError` or `ContainerFailed` if this host cannot start the grader part; the container
+    stays, and the call can be repeated. Raises `WaitAbandoned` and `EngineUnavailable` as waiting
+    does.
+    """
+    if spec.plan.sealing is not Sealing.AFTER_AGENT:
+        return ContainerExit.of(state, state.exit_status, spec.expected_exit_statuses)
+    agent_part = _AgentPart.read(spec)
+    if agent_part is None:
+        seen = inspect_changes(engine, spec, state.container_id, "before_grading")
+        ended = replace(
+            ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART), changes=seen
+        )
+        if state.exit_status != ExitStatus.AGENT_ENDED:
+            return ended
+        if "agent" not in phase_fields(spec):
+            return replace(ended, exit_status_forged=True)
+        faults.fault_point("before_unseal", spec.slot.schedule_idx)
+        was_full = full_disks.were_full_since(spec.plan.disks, since)
+        agent_part = _store_agent_part(spec, state, replace(ended, disk_was_full=was_full), seen)
+    if state.started_at == agent_part.engines_start:
+        return _run_grader_part(engine, spec, state.container_id, agent_part)
+    return _combine_parts(
+        agent_part, ContainerExit.of(state, state.exit_status, ExitStatus.GRADER_PART)
+    )
+
+
+def _store_agent_part(
+    spec: TrialSpec, state: ContainerState, ended: ContainerExit, seen: FilesystemChanges
+) -> _AgentPart:
+    """Store the outcome of the agent part durably, before the grader part can change it."""
+    agent_part = _AgentPart(
+        state.started_at,
+        ended.started_at,
+        ended.ended_at,
+        ended.duration_ms,
+        ended.out_of_memory,
+        phase_lines(phase_fields(spec)),
+        seen,
+        ended.disk_was_full,
+    )
+    agent_part.write(spec)
+    return agent_part
+
+
+def _run_grader_part(
+    engine: Engine, spec: TrialSpec, container: str, agent_part: _AgentPart
+) -> ContainerExit:
+    """Put the grader's files in place, start the container again and wait for its end."""
+    sealed_grader.unseal(spec, agent_part.phases)
+    faults.fault_point("after_unseal", spec.slot.schedule_idx)
+
+    def start() -> None:
+        if engine.inspect_existing(container).started_at == agent_part.engines_start:
+            engine.start(container)
+
+    try:
+        retry_engine_errors(start)
+    except ContainerFailed as error:
+        if engine.inspect_existing(container).exit_status not in _NOT_STARTED:
+            raise
+        refused = f"the container could not be started again for its grader: {error.message}"
+        grader_part = ContainerExit(
+            None, agent_part.ended_at, agent_part.ended_at, 0, container, start_refused=refused
+        )
+        return _combine_parts(agent_part, grader_part)
+    faults.fault_point("grader_running", spec.slot.schedule_idx)
+    status = thread_limiter().wait(engine, spec, container)
+    if status is None:
+        kill_overdue(engine, container)
+    state = engine.inspect_existing(container)
+    return _combine_parts(agent_part, ContainerExit.of(state, status, ExitStatus.GRADER_PART))
+
+
+def _combine_parts(agent_part: _AgentPart, grader_part: ContainerExit) -> ContainerExit:
+    """Combine both parts into one exit. Its duration excludes the time between the parts."""
+    refused, status = grader_part.start_refused, grader_part.exit_status
+    if status is not None and status not in ExitStatus.ALL | _KILLED_FROM_OUTSIDE:
+        # `trial.sh` did not run, or not to its end: the agent may have destroyed what it needs.
+        refused = f"the container could not run its grader: its second start ended with {status}"
+    return replace(
+        grader_part,
+        started_at=agent_part.started_at,
+        duration_ms=agent_part.duration_ms + grader_part.duration_ms,
+        out_of_memory=agent_part.out_of_memory or grader_part.out_of_memory,
+        start_refused=refused,
+        disk_was_full=agent_part.disk_was_full,
+        first_phases=agent_part.phases,
+        changes=agent_part.seen,
+    )

@@ -1,0 +1,303 @@
+"""Run one attempt at a slot in its container and return a validated result.
+
+The executor's threads call `run_attempt`. The container and the trial folder stay until the
+coordinator has made the result durable and calls `remove_attempt`. An attempt starts at most one
+container. Nothing is created, started or deleted while the run may belong to another coordinator.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import subprocess
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from labledger import clock, faults
+from labledger.docker.engine import (
+    ContainerFailed,
+    ContainerNameTaken,
+    Engine,
+    EngineDiskFull,
+    NoSuchContainer,
+    thread_engine,
+)
+from labledger.errors import DiskFull, EngineUnavailable
+from labledger.records import CONTAINER_FAILED, HOST_ERROR, NAME_TAKEN, TrialResult
+from labledger.trial import attempt_notes, contract, full_disks
+from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
+from labledger.trial.evidence import isolation_facts
+from labledger.trial.evidence.collect import collect_result, infra_error_result
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.stored_artifacts import EvidenceIncomplete
+from labledger.trial.life import container_start, inputs
+from labledger.trial.life.adoption import adopt, finish_adopted, folder_exists
+from labledger.trial.life.container_config import permission_container_config
+from labledger.trial.life.container_identity import find_container, foreign_name
+from labledger.trial.life.start_limiter import (
+    StartLimiter,
+    StartRefused,
+    WaitAbandoned,
+    thread_limiter,
+)
+from labledger.trial.life.uncollected import output_unreadable_error
+from labledger.trial.regrading import strategy
+
+
+def run_attempt(spec: TrialSpec) -> TrialResult:
+    """Run one attempt, or adopt its existing container, and return the collected result.
+
+    Leaves the container and the trial folder in place: the coordinator removes them when the
+    result is durable. In a regrading only the grader runs, and nothing runs for a trial that
+    cannot be graded.
+
+    Raises `StartRefused` or `WaitAbandoned` when the run is stopping, and `EngineUnavailable`,
+    `DiskFull` or `OutputUnreadable` when the trial's outcome cannot be determined yet. Every other
+    failure becomes the status of the result.
+    """
+    if spec.regraded_trial is not None and strategy.is_carried_over(spec):
+        with thread_limiter().reading():
+            return strategy.carried_over(spec, spec.regraded_trial)
+    begun = clock.utc_now()
+    try:
+        engine = thread_engine()
+        thread_limiter().require_starting_allowed()
+        ended = adopt(engine, spec) or _run_container(engine, spec)
+        return _collect_result(engine, spec, ended)
+    except EngineDiskFull:
+        if spec.plan.engine_root is not None:
+            full_disks.record_full(spec.plan.engine_root)
+        raise
+    except (StartRefused, WaitAbandoned, EngineUnavailable, DiskFull):
+        raise
+    except EvidenceIncomplete as error:
+        assert spec.regraded_trial is not None
+        return strategy.incomplete(spec, spec.regraded_trial, error.message)
+    except ContainerFailed as error:
+        reason = NAME_TAKEN if isinstance(error, ContainerNameTaken) else CONTAINER_FAILED
+        return infra_error_result(spec, begun, reason, error.message)
+    except OSError as error:
+        message = f"{error.strerror}: {error.filename}"
+        if error.errno in full_disks.DISK_FULL_ERRNOS:
+            _delete(spec)
+            raise DiskFull(f"a trial could not be prepared: {message}") from error
+        return infra_error_result(spec, begun, HOST_ERROR, message)
+
+
+def _collect_result(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> TrialResult:
+    """Return the result of a trial whose container has ended.
+
+    Raises `OutputUnreadable` or `DiskFull` for failures of this host, so that they are not recorded
+    as failures of the trial.
+    """
+    faults.fault_point("after_exit", spec.slot.schedule_idx)
+    if not folder_exists(spec):
+        message = "the trial folder, with all outputs, was deleted while the trial ran"
+        return infra_error_result(spec, ended.started_at, "folder_deleted", message)
+    try:
+        if os.geteuid() != 0 and _has_unreadable_files(spec.folder):
+            # `trial.sh` was killed before it could open the permissions of its files, or it did
+            # not own all of them.
+            _fix_permissions(engine, spec)
+        if spec.regraded_trial is not None:
+            ended = strategy.combined_with_stored_phases(spec.regraded_trial, ended)
+        ended = replace(ended, was_paused=_was_paused(engine, ended))
+        isolation = isolation_facts.isolation_facts(engine, spec, ended)
+        with thread_limiter().reading():
+            return collect_result(spec, ended, isolation)
+    except (OSError, ContainerFailed) as error:
+        raise output_unreadable_error(spec, error) from error
+
+
+def _has_unreadable_files(folder: Path) -> bool:
+    """Return True if this process's user cannot read some file or folder below `folder`."""
+    pending: list[str | Path] = [folder]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as children:
+                for child in children:
+                    if child.is_symlink():
+                        continue
+                    is_folder = child.is_dir(follow_symlinks=False)
+                    if is_folder:
+                        pending.append(child.path)
+                    if not os.access(child.path, os.R_OK | (os.X_OK if is_folder else 0)):
+                        return True
+        except OSError:
+            return True
+    return False
+
+
+def remove_attempt(spec: TrialSpec, *, keep_folder: bool = False) -> None:
+    """Remove the container, folder and notes of an attempt whose result is durable.
+
+    `keep_folder` leaves the trial folder in place.
+    """
+    faults.fault_point("before_remove", spec.slot.schedule_idx)
+    _remove_container(spec)
+    faults.fault_point("after_remove", spec.slot.schedule_idx)
+    if not keep_folder:
+        remove_folder(spec)
+    attempt_notes.remove_notes(spec.folder)
+
+
+def cancel_attempt(spec: TrialSpec, why: str) -> None:
+    """Remove the container and folder of an attempt that is to be started again.
+
+    `why` is recorded as the restart reason before anything is removed.
+    """
+    attempt_notes.record_cancellation(spec.folder, why)
+    _remove_container(spec)
+    remove_folder(spec)
+
+
+def _remove_container(spec: TrialSpec) -> None:
+    engine = thread_engine()
+    if (state := find_container(engine, spec)) is not None:
+        container_start.remove_container(engine, spec, state.container_id)
+
+
+def remove_folder(spec: TrialSpec) -> None:
+    """Delete the trial folder. A helper container first fixes permissions where that is needed.
+
+    Raises `OSError` if something could not be deleted.
+    """
+    _delete(spec)
+    if spec.folder.exists():
+        _fix_permissions(thread_engine(), spec)
+        _delete(spec)
+        if spec.folder.exists():
+            raise OSError(errno.ENOTEMPTY, "could not be deleted", str(spec.folder))
+
+
+def _delete(spec: TrialSpec) -> None:
+    """Delete as much of a trial folder as this process's user can.
+
+    Full disks are recorded first, because deleting frees disk space.
+    """
+    full_disks.check_disks(spec.plan.disks)
+    try:
+        shutil.rmtree(spec.folder, ignore_errors=True)
+    except RecursionError:
+        # Very deep folders exceed Python's recursion limit; `rm` does not recurse.
+        subprocess.run(["rm", "-rf", "--", spec.folder], check=False, stderr=subprocess.DEVNULL)
+
+
+def _run_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
+    """Run a new container. Replace one with the same name that never started.
+
+    Such a container is left when the engine was still creating it as its coordinator died, or
+    when the engine reported an error although it had created it.
+    """
+    for _ in container_start.BACKOFF_S:
+        try:
+            return _run_new_container(engine, spec)
+        except ContainerNameTaken:
+            state = find_container(engine, spec)
+            if state is None and engine.inspect(spec.container) is not None:
+                raise foreign_name(spec) from None
+            if state is not None and state.has_started:
+                raise
+            thread_limiter().require_starting_allowed()
+            if state is not None:
+                container_start.remove_container(engine, spec, state.container_id)
+    return _run_new_container(engine, spec)
+
+
+def _run_new_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
+    gate = thread_limiter()
+    if spec.container_may_exist or spec.folder.exists():
+        # Checked immediately before deleting: after a suspension of this process, folder and
+        # container may belong to another coordinator.
+        gate.require_starting_allowed()
+        attempt_notes.mark_not_started(spec.folder)
+        remove_folder(spec)
+    inputs.prepare_trial_folder(spec, gate.require_starting_allowed)
+    faults.fault_point("before_create", spec.slot.schedule_idx)
+    gate.require_starting_allowed()
+    container, created = container_start.create_container(engine, gate, spec)
+    faults.fault_point("after_create", spec.slot.schedule_idx)
+    has_ended = False
+    try:
+        with gate.running(spec.slot.schedule_idx):
+            attempt_notes.clear_not_started(spec.folder)
+            started_at, started = clock.utc_now(), time.monotonic()
+            container_start.start_container(engine, gate, container, created)
+            faults.fault_point("agent_running", spec.slot.schedule_idx)
+            exit_status, was_removed = _wait(engine, spec, container)
+            has_ended = exit_status is not None
+            if has_ended and spec.plan.sealing is Sealing.AFTER_AGENT:
+                return finish_adopted(engine, spec, container, started)
+            lasted = timedelta(seconds=time.monotonic() - started)
+    except (StartRefused, ContainerFailed, DiskFull):
+        if not has_ended:
+            _remove_unstarted(engine, gate, spec, container)
+        raise
+    if exit_status is None and not was_removed:
+        container_start.kill_overdue(engine, container)
+    return ContainerExit(
+        exit_status,
+        started_at,
+        clock.iso(clock.parse(started_at) + lasted),
+        round(lasted.total_seconds() * 1000),
+        None if was_removed else container,
+        _memory_limit_hit(engine, container, exit_status),
+        was_removed,
+        disk_was_full=full_disks.were_full_since(spec.plan.disks, started),
+        exit_status_forged=exit_status in ExitStatus.ALL - spec.expected_exit_statuses,
+    )
+
+
+def _remove_unstarted(engine: Engine, gate: StartLimiter, spec: TrialSpec, container: str) -> None:
+    """Remove a container that was not to be started, or could not be.
+
+    It is removed by its id: its name and folder may belong to another coordinator by now.
+    """
+    state = engine.inspect(container)
+    if gate.starting_allowed and (state is None or not state.has_started):
+        attempt_notes.mark_not_started(spec.folder)
+    container_start.remove_container(engine, spec, container)
+    if gate.starting_allowed:
+        remove_folder(spec)
+
+
+def _wait(engine: Engine, spec: TrialSpec, container: str) -> tuple[int | None, bool]:
+    """Wait for a container that was just started.
+
+    Return its exit status, None after its deadline, and whether it was removed meanwhile.
+    """
+    try:
+        return thread_limiter().wait(engine, spec, container), False
+    except NoSuchContainer:
+        return None, True
+
+
+def _memory_limit_hit(engine: Engine, container: str, exit_status: int | None) -> bool:
+    """Return True if the memory limit killed a process. The engine is asked only on failures."""
+    if exit_status == ExitStatus.GRADED:
+        return False
+    state = engine.inspect(container)
+    return state is not None and state.out_of_memory
+
+
+def _was_paused(engine: Engine, ended: ContainerExit) -> bool:
+    """Return True if a container was paused from outside. The engine is asked only on failures."""
+    container = ended.container_id
+    if container is None or thread_limiter().saw_paused(container):
+        return container is not None
+    return ended.exit_status != ExitStatus.GRADED and engine.was_paused(container)
+
+
+def _fix_permissions(engine: Engine, spec: TrialSpec) -> None:
+    """Give the host's user all permissions on a trial's outputs, by running a helper container."""
+    name = f"{spec.container}-sweep-{secrets.token_hex(4)}"
+    container = engine.create(name, permission_container_config(spec))
+    try:
+        engine.start(container)
+        engine.wait(container, contract.OUTER_MARGIN_S)
+    finally:
+        engine.remove(container)

@@ -1,0 +1,106 @@
+"""Read and write the `phases` file, in which `trial.sh` records each phase's status and times.
+
+While a trial runs, the agent can write this file too; trust it only if `trial.sh` ended the trial.
+For the grader part and for regradings the host writes it, so that `trial.sh` continues after the
+agent phase.
+"""
+
+from __future__ import annotations
+
+from labledger.records import Phase
+from labledger.trial import contract
+from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.workspace import untrusted_files
+
+
+def read_phases(spec: TrialSpec) -> dict[str, Phase]:
+    """Return the phases that `trial.sh` recorded, empty if it could not write them.
+
+    Trust them only if `trial.sh` ended the trial: until then the agent can write the file too.
+    """
+    return _as_phases(phase_fields(spec))
+
+
+def has_begun(spec: TrialSpec) -> bool:
+    """Return True if `trial.sh` has written anything, which an agent cannot hide.
+
+    The trial folder last changed when it was renamed, before its container was created. Containers
+    cannot change it, nor reset the ctime of the `state` folder, which `trial.sh` writes to.
+    """
+    changed = (spec.folder / "state").stat().st_ctime_ns
+    return changed > spec.folder.stat().st_ctime_ns
+
+
+PhaseFields = tuple[int, int, int, int]
+"""Exit status, start, end (hundredths of a second since boot), and 1 after a time-out."""
+
+
+def phase_fields(spec: TrialSpec) -> dict[str, PhaseFields]:
+    """Return the content of the `phases` file by phase. `read_phases` says when to trust it."""
+    content, _ = untrusted_files.read_optional(
+        spec.folder / "state", contract.PHASES_FILE, untrusted_files.PHASES_CAP
+    )
+    return _parse((content or b"").decode("ascii", "replace"))
+
+
+def parse_phases(lines: str) -> dict[str, Phase]:
+    """Return the phases of a note in the form of `phase_lines`."""
+    return _as_phases(_parse(lines))
+
+
+def _as_phases(fields: dict[str, PhaseFields]) -> dict[str, Phase]:
+    return {
+        name: Phase(status, max(0, end - start) * 10, timed_out == 1)
+        for name, (status, start, end, timed_out) in fields.items()
+    }
+
+
+def _parse(lines: str) -> dict[str, PhaseFields]:
+    notes: dict[str, PhaseFields] = {}
+    for line in lines.splitlines():
+        fields = line.split()
+        if len(fields) == 5 and fields[0] in contract.PHASE_NAMES:
+            try:
+                status, start, end, timed_out = (int(text) for text in fields[1:])
+            except ValueError:
+                continue
+            notes[fields[0]] = (status, start, end, timed_out)
+    return notes
+
+
+def phase_lines(fields: dict[str, PhaseFields]) -> str:
+    """Return the content of a `phases` file, in the phases' order."""
+    return "".join(
+        " ".join(map(str, (name, *fields[name]))) + "\n"
+        for name in contract.PHASE_NAMES
+        if name in fields
+    )
+
+
+def phases_of_record(earlier: StoredTrial) -> dict[str, Phase]:
+    """Return the phases of a stored trial that ran, from its record."""
+    phases = earlier.record["phases"]
+    return {
+        name: Phase(phase["exit_status"], phase["duration_ms"], phase["timed_out"])
+        for name in contract.PHASE_NAMES
+        if (phase := phases.get(name)) is not None
+    }
+
+
+def phases_before_grading(earlier: StoredTrial) -> dict[str, Phase]:
+    """Return the phases of a stored trial that are not repeated: all but the grader."""
+    return {name: phase for name, phase in phases_of_record(earlier).items() if name != "grader"}
+
+
+def phase_notes_of(phases: dict[str, Phase]) -> str:
+    """Return the content of a `phases` file for phases of which only the durations are known.
+
+    Each starts at the end of the one before it.
+    """
+    fields: dict[str, PhaseFields] = {}
+    now = 0
+    for name, phase in phases.items():
+        end = now + phase.duration_ms // 10
+        fields[name] = (phase.exit_status, now, end, int(phase.timed_out))
+        now = end
+    return phase_lines(fields)

@@ -1,0 +1,83 @@
+"""Restore a stored trial's outputs into a new trial folder, so that it can be graded again.
+
+The stored files were written in a container and may come from an imported ledger, so they are as
+untrusted as any output. Either everything that a grader can read is restored exactly, or
+`EvidenceIncomplete` is raised. Used by `inputs`.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+from labledger.trial import contract, phase_notes
+from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.trial.evidence.stored_artifacts import EvidenceIncomplete, StoredArtifacts
+from labledger.trial.regrading.restored_workspace import WorkspaceRestore
+from labledger.workspace.listing import Listing, MalformedListing
+from labledger.workspace.seed import OPEN_FILE, UnsafeSeed, workspace_seed
+
+_READ_BY_GRADERS = {
+    "trial_output": Path("out", contract.RESULT),
+    "events": Path("state", contract.EVENTS),
+}
+
+
+def restore(spec: TrialSpec, earlier: StoredTrial, folder: Path) -> None:
+    """Fill a new trial folder with the state of a stored trial.
+
+    The workspace is restored as that trial ended, including what its own grader wrote there.
+    Owners and times of files, and files outside of the workspace, are not stored and so not
+    restored. Raises `EvidenceIncomplete` if the rest cannot be restored exactly.
+    """
+    stored = StoredArtifacts.of(spec, earlier)
+    before = phase_notes.phases_before_grading(earlier)
+    if "agent" not in before:
+        raise EvidenceIncomplete("it is not known how its agent ended")
+    _write(folder / "in" / contract.PHASES_FILE, phase_notes.phase_notes_of(before).encode())
+    for name, path in _READ_BY_GRADERS.items():
+        if (content := _exactly(stored, name, path.name)) is not None:
+            _write(folder / path, content)
+    for phase in before:
+        for stream in ("stdout", "stderr"):
+            if (content := stored.read(f"{phase}_{stream}")) is not None:
+                _write(folder / "state" / f"{phase}.{stream}", content)
+    _restore_workspace(spec, stored, folder / "workspace")
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(OPEN_FILE)
+
+
+def _exactly(stored: StoredArtifacts, name: str, file: str) -> bytes | None:
+    """Return a stored output exactly, None if there was none. Raises `EvidenceIncomplete`."""
+    content = stored.read(name)
+    problem = stored.problem(name)
+    # A stored result with a problem is invalid but complete; stored events with one were cut.
+    if problem is not None and (content is None or name == "events"):
+        raise EvidenceIncomplete(f"{file} was not kept as it was: {problem}")
+    if content is not None and stored.holds_redacted(content):
+        raise EvidenceIncomplete(f"{file} was not kept as it was: a secret was taken out of it")
+    return content
+
+
+def _restore_workspace(spec: TrialSpec, stored: StoredArtifacts, folder: Path) -> None:
+    content = stored.read("workspace_after")
+    if content is None:
+        raise EvidenceIncomplete("there is no list of the files in its workspace")
+    try:
+        expected = Listing.of(content)
+    except MalformedListing as error:
+        raise EvidenceIncomplete(f"the list of its files cannot be read: {error}") from None
+    try:
+        workspace_seed(spec.task, spec.plan.store_root).fill(folder)
+    except FileNotFoundError as error:
+        if Path(error.filename or folder).is_relative_to(folder):
+            raise
+        what = f"the workspace that its task begins with is gone: {error.filename}"
+        raise EvidenceIncomplete(what) from None
+    except (tarfile.TarError, UnsafeSeed) as error:
+        what = f"the workspace that its task begins with cannot be read: {error}"
+        raise EvidenceIncomplete(what) from None
+    WorkspaceRestore(folder, expected).restore(stored)

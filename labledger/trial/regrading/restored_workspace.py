@@ -1,0 +1,277 @@
+"""From a seeded workspace to what an agent made of it, by what is stored, or not at all.
+
+A patch, files and a list of all files are stored. They are as hostile as any output: only names of
+the list that are plain and fit each other are ever written, nothing through a link, and what comes
+out is compared with the list.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import tarfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from labledger.records.canonical_json import sha256_hex
+from labledger.trial.evidence.stored_artifacts import EvidenceIncomplete, StoredArtifacts
+from labledger.workspace import listing, patch_application, patches, tar_files, unlisted_folders
+from labledger.workspace.listing import LEFT_OUT, Entry, Listing
+from labledger.workspace.seed import OPEN_FILE, OPEN_PROGRAM, is_plain, make_folders
+from labledger.workspace.tar_files import Member
+
+_SHOWN = 5
+"""How many files a message names."""
+_SHOWN_LENGTH = 120
+_BAD_NAMES = frozenset(
+    {
+        *(errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ),
+        *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR),
+    }
+)
+"""What the system says of a name that cannot be, or not beside the others."""
+
+
+@dataclass(slots=True)
+class WorkspaceRestore:
+    """A seeded workspace on its way to what `expected` lists."""
+
+    folder: Path
+    expected: Listing
+    unrecoverable: dict[str, str] = field(default_factory=dict)
+    """Names that cannot be restored, and why."""
+    _missing: dict[str, Entry] = field(default_factory=dict)
+    """What is not there yet."""
+    _links: dict[str, bytes] = field(default_factory=dict)
+    """What missing links point to. They are made last: nothing is written through them."""
+    _unlike: set[str] = field(default_factory=set)
+    """Folders that listings leave out and that are not as they were: they are kept as a whole."""
+
+    def restore(self, stored: StoredArtifacts) -> None:
+        """Raises `EvidenceIncomplete`, with the first names, where that cannot be done exactly."""
+        self._refuse_what_is_not_known(stored)
+        present = listing.list_folder(self.folder)
+        if present.truncated:
+            raise EvidenceIncomplete("the workspace that its task begins with has too many files")
+        for name, entry in self.expected.entries.items():
+            if not entry.holds_what(present.entries.get(name)):
+                self._missing[name] = entry
+        self._unlike = self._unlike_folders(present)
+        self._clear(present)
+        self._take_files(stored)
+        self._take_texts(stored, present)
+        self._raise_if_unrecoverable(stored.problem("workspace_files"))
+        self._finish()
+        self._compare()
+
+    def _refuse_what_is_not_known(self, stored: StoredArtifacts) -> None:
+        expected = self.expected
+        if expected.truncated:
+            raise EvidenceIncomplete("its workspace had too many files to list them all")
+        empty = set(expected.empty or ())
+        folders = {*expected.left_out, *empty}
+        for name in {*expected.entries, *folders}:
+            inside = name.split("/") if name in empty else name.split("/")[:-1]
+            if not is_plain(name) or "\ufffd" in name:
+                self.unrecoverable[name] = "its name was not kept as it was"
+            elif stored.holds_redacted(name.encode()):
+                self.unrecoverable[name] = "a secret was taken out of its name"
+            elif not LEFT_OUT.isdisjoint(inside) or any(
+                p in expected.entries for p in _above(name)
+            ):
+                self.unrecoverable[name] = "nothing can lie there"
+        for name in expected.left_out:
+            if PurePosixPath(name).name not in LEFT_OUT:
+                self.unrecoverable.setdefault(name, "a folder that could not be looked into")
+            if not unlisted_folders.is_cache(name) and name not in expected.digests:
+                self.unrecoverable.setdefault(name, "a folder that was not looked into")
+        for name in folders & expected.entries.keys():
+            self.unrecoverable.setdefault(name, "it cannot be a file and a folder")
+        for name, entry in expected.entries.items():
+            if entry.sha256 is None:
+                what = "no file" if entry.kind == "other" else "too large, or had several names"
+                self.unrecoverable.setdefault(name, f"it was {what}")
+        self._raise_if_unrecoverable()
+
+    def _unlike_folders(self, restored: Listing) -> set[str]:
+        """The expected folders that listings leave out in which something else lies, but caches."""
+        inside = unlisted_folders.inspect_unlisted_folders(self.folder, restored)
+        digests = {name: unlisted_folders.digest(entries) for name, entries in inside.items()}
+        expected = [name for name in self.expected.left_out if not unlisted_folders.is_cache(name)]
+        return {name for name in expected if digests.get(name) != self.expected.digests[name]}
+
+    def _clear(self, present: Listing) -> None:
+        """Remove what is not expected: files and links first, then folders that nothing needs."""
+        expected = self.expected
+        for name in present.entries.keys() - expected.entries.keys():
+            (self.folder / name).unlink()
+        for name in set(present.left_out) - (set(expected.left_out) - self._unlike):
+            shutil.rmtree(self.folder / name)
+        empty = present.empty if expected.empty is None else expected.empty
+        kept = {*expected.left_out, *(empty or ())}
+        kept.update(*(_above(name) for name in (*expected.entries, *kept)))
+        for name in reversed(list(_folders(self.folder))):
+            if name not in kept:
+                (self.folder / name).rmdir()
+
+    def _take_files(self, stored: StoredArtifacts) -> None:
+        with stored.opened("workspace_files") as file:
+            if file is None:
+                return
+            if file.seek(0, os.SEEK_END) > tar_files.CAP:
+                raise EvidenceIncomplete("more files were kept of it than ever are")
+            file.seek(0)
+            try:
+                for member in tar_files.members(file):
+                    entry = self._missing.get(member.name)
+                    if entry is not None and member.kind == entry.kind == "file":
+                        self._put(member.name, member.content)
+                    elif entry is not None and member.kind == entry.kind == "link":
+                        self._keep_link(member.name, member.target)
+                    elif not self._unlike.isdisjoint([*_above(member.name), member.name]):
+                        self._put_inside(member)
+            except (tarfile.TarError, ValueError, EOFError) as error:
+                raise EvidenceIncomplete(f"the files kept of it cannot be read: {error}") from None
+
+    def _put_inside(self, member: Member) -> None:
+        """Take what lies in a folder that was kept as a whole; all is compared at the end."""
+        name = member.name
+        if not is_plain(name):
+            return
+        if member.kind == "link":
+            self._links[name] = member.target
+            return
+        with self._naming(name):
+            path = self.folder / name
+            if member.kind == "folder":
+                make_folders(self.folder, Path(name))
+                return
+            make_folders(self.folder, Path(name).parent)
+            with path.open("xb") as handle:
+                handle.writelines(member.content)
+            path.chmod(OPEN_PROGRAM if member.executable else OPEN_FILE)
+
+    def _keep_link(self, name: str, target: bytes) -> None:
+        if sha256_hex(target) == self._missing[name].sha256:
+            self._links[name] = target
+            del self._missing[name]
+
+    def _take_texts(self, stored: StoredArtifacts, present: Listing) -> None:
+        patch = stored.read("workspace_patch") or b""
+        pieces = patch_application.pieces_by_name(patch, self._missing)
+        for name, piece in pieces.items():
+            with suppress(patch_application.PatchMismatch):
+                self._put(name, [patch_application.apply_piece(piece, self._base(name, present))])
+        is_cut = patches.CUT.encode() in patch
+        for name, entry in self._missing.items():
+            if name in pieces:
+                why = "its patch does not lead to it: secrets are taken out of patches"
+            else:
+                why = "the patch was cut off" if is_cut else "not kept"
+            self.unrecoverable.setdefault(name, f"{entry.kind} of {entry.size:,} bytes, {why}")
+
+    def _base(self, name: str, present: Listing) -> bytes:
+        """What a text was before. Raises `PatchMismatch` for what no patch was ever made of."""
+        was = present.entries.get(name)
+        if was is None:
+            return b""
+        if was.kind != "file" or was.size > patches.MAX_PATCHED:
+            raise patch_application.PatchMismatch
+        return (self.folder / name).read_bytes()
+
+    def _put(self, name: str, content: Iterable[bytes]) -> None:
+        """Write a missing file; where it does not come out as it was, it goes on being missing."""
+        entry = self._missing[name]
+        path = self.folder / name
+        hasher, size = hashlib.sha256(), 0
+        with self._naming(name):
+            self._make_room(name)
+            with path.open("xb") as handle:
+                for chunk in content:
+                    size += len(chunk)
+                    if size > entry.size:
+                        break
+                    hasher.update(chunk)
+                    handle.write(chunk)
+        if hasher.hexdigest() == entry.sha256:
+            del self._missing[name]
+
+    def _make_room(self, name: str) -> None:
+        make_folders(self.folder, Path(name).parent)
+        (self.folder / name).unlink(missing_ok=True)
+
+    @contextmanager
+    def _naming(self, name: str) -> Iterator[None]:
+        """While something of this name is made. One that cannot be is unrecoverable."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _BAD_NAMES:
+                raise
+            self.unrecoverable[name] = f"there can be no such name ({error.strerror})"
+
+    def _finish(self) -> None:
+        for name, target in self._links.items():
+            if b"\0" in target or not target:
+                self.unrecoverable[name] = "there can be no such link"
+                continue
+            with self._naming(name):
+                self._make_room(name)
+                (self.folder / name).symlink_to(os.fsdecode(target))
+        for name, entry in self.expected.entries.items():
+            if entry.kind == "file":
+                (self.folder / name).chmod(OPEN_PROGRAM if entry.executable else OPEN_FILE)
+        for name in (*self.expected.left_out, *(self.expected.empty or ())):
+            with self._naming(name):
+                make_folders(self.folder, Path(name))
+
+    def _compare(self) -> None:
+        expected, restored = self.expected, listing.list_folder(self.folder)
+        for name in expected.entries.keys() | restored.entries.keys():
+            if expected.entries.get(name) != restored.entries.get(name):
+                self.unrecoverable[name] = "it did not come out as it was"
+        for ours, theirs in (
+            (restored.left_out, expected.left_out),
+            (restored.empty, expected.empty),
+        ):
+            if theirs is not None:
+                for name in set(ours or ()) ^ set(theirs):
+                    self.unrecoverable[name] = "a folder that did not come out as it was"
+        for name in self._unlike_folders(restored):
+            self.unrecoverable[name] = "a folder of which not all was kept"
+        self._raise_if_unrecoverable()
+
+    def _raise_if_unrecoverable(self, problem: str | None = None) -> None:
+        if not self.unrecoverable:
+            return
+        names = sorted(self.unrecoverable)
+        shown = [f"{_brief(name)} ({self.unrecoverable[name]})" for name in names[:_SHOWN]]
+        if len(names) > _SHOWN:
+            shown.append(f"and {len(names) - _SHOWN} more")
+        told = f"; as was noted then: {problem}" if problem else ""
+        raise EvidenceIncomplete(f"its workspace cannot be restored: {', '.join(shown)}{told}")
+
+
+def _above(name: str) -> list[str]:
+    """The folders that a name lies in."""
+    steps = name.split("/")
+    return ["/".join(steps[:i]) for i in range(1, len(steps))]
+
+
+def _folders(top: Path) -> Iterator[str]:
+    """Each folder of a workspace that a listing looks into, those above before those below."""
+    for current, folders, _ in os.walk(top):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        for name in folders:
+            path = Path(current, name)
+            if not path.is_symlink():
+                yield path.relative_to(top).as_posix()
+
+
+def _brief(name: str) -> str:
+    quoted = patches.quoted(name)
+    return quoted if len(quoted) <= _SHOWN_LENGTH else f"{quoted[:_SHOWN_LENGTH]}..."

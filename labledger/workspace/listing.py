@@ -1,0 +1,214 @@
+"""List the files of a workspace with kind, size and digest, before and after a trial.
+
+A workspace is untrusted: no link is followed, only regular files are read, and the number of
+files, the length of names and the bytes read are limited. Listings are stored as evidence and
+compared by `patches` and `restored_workspace`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Self
+
+from labledger.errors import MalformedJson
+from labledger.records import JsonObject, canonical_json
+from labledger.records.canonical_json import sha256_hex
+from labledger.workspace.seed import Seed, SeedEntry
+from labledger.workspace.untrusted_files import MAX_VALUES, MIB, UnsafeFile, UntrustedFile
+
+LEFT_OUT = frozenset(
+    {
+        *(".git", ".hg", ".svn"),
+        *(".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", "__pycache__"),
+        *(".venv", "venv", "site-packages", "node_modules"),
+    }
+)
+"""Folders of dependencies, caches or history: a listing names them but not their files."""
+CACHES = frozenset({".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__"})
+"""Those that no result depends on."""
+
+MAX_ENTRIES = 20_000
+MAX_NAMES = 4 * MIB
+"""The limit of all names in a listing together, in characters."""
+MAX_HASHED = 64 * MIB
+HASHING_BUDGET = 1024 * MIB
+"""How many bytes of a workspace are read for digests; further files have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    kind: str
+    """`file`, `link` or `other`."""
+    size: int
+    sha256: str | None = None
+    """Of a file's content, or of a link's target."""
+    executable: bool = False
+
+    def holds_what(self, other: Entry | None) -> bool:
+        """Return True if both are certain to have the same content."""
+        mine = (self.kind, self.sha256)
+        return self.sha256 is not None and other is not None and mine == (other.kind, other.sha256)
+
+
+class MalformedListing(Exception):
+    """A stored listing cannot be parsed."""
+
+
+@dataclass(slots=True)
+class Listing:
+    """The files of a workspace by name."""
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    empty: list[str] | None = None
+    """Empty folders, if known."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """Digests of folders in `left_out`, if known."""
+    truncated: bool = False
+    _room: int = MAX_NAMES
+
+    def as_json(self) -> JsonObject:
+        return {
+            "version": 1,
+            "files": [
+                {"path": name, "kind": e.kind, "size": e.size}
+                | ({"sha256": e.sha256} if e.sha256 else {})
+                | ({"executable": True} if e.executable else {})
+                for name, e in sorted(self.entries.items())
+            ],
+            "left_out": sorted(self.left_out),
+            "truncated": self.truncated,
+            **({} if self.empty is None else {"empty": sorted(self.empty)}),
+            **({"digests": self.digests} if self.digests else {}),
+        }
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """Parse a stored listing. Raises `MalformedListing`."""
+        try:
+            data = canonical_json.loads(content, max_values=MAX_VALUES)
+            entries = {
+                str(f["path"]): Entry(
+                    str(f["kind"]), int(f["size"]), f.get("sha256"), bool(f.get("executable"))
+                )
+                for f in data["files"]
+            }
+            left_out, empty = (data.get(key) for key in ("left_out", "empty"))
+            names = [str(name) for name in left_out]
+            folders = None if empty is None else [str(name) for name in empty]
+            digests = {str(name): str(digest) for name, digest in data.get("digests", {}).items()}
+            return cls(entries, names, folders, digests, bool(data["truncated"]))
+        except (MalformedJson, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise MalformedListing(f"{type(error).__name__}: {error}") from None
+
+    def add(self, name: str, entry: Entry) -> None:
+        self._room -= len(name)
+        if len(self.entries) >= MAX_ENTRIES or self._room < 0:
+            self.truncated = True
+        else:
+            self.entries[name] = entry
+
+    def leave_out(self, name: str) -> None:
+        if self.enter(name):
+            self.left_out.append(name)
+
+    def enter(self, folder: str) -> bool:
+        """Count the name of a folder. Return False if the limit of names is exceeded."""
+        self._room -= len(folder)
+        self.truncated |= self._room < 0
+        return not self.truncated
+
+
+def list_seed(seed: Seed) -> Listing:
+    """Return the listing of a seed."""
+    listing = Listing()
+    for seeded in seed.entries():
+        if LEFT_OUT.isdisjoint(Path(seeded.name).parts[:-1]):
+            listing.add(seeded.name, seeded_entry(seeded))
+    return listing
+
+
+def seeded_entry(seeded: SeedEntry) -> Entry:
+    kind = "link" if seeded.is_link else "file"
+    digest = sha256_hex(seeded.content)
+    return Entry(kind, len(seeded.content), digest, seeded.executable)
+
+
+def list_folder(workspace: Path) -> Listing:
+    """Return the listing of a folder. Follows no link and opens only regular files."""
+    listing = Listing(empty=[])
+    budget = HASHING_BUDGET
+    for name, child in _walk(workspace, listing):
+        entry = entry_of(child, budget)
+        if entry.kind == "file" and entry.sha256:
+            budget -= entry.size
+        listing.add(name, entry)
+    return listing
+
+
+def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
+    """Return the entry of a file, link or other; a file larger than `budget` has no digest."""
+    try:
+        status = child.stat(follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            target = os.readlink(child.path)  # noqa: PTH115  (as it is, not as a Path tidies it)
+            return Entry("link", status.st_size, sha256_hex(os.fsencode(target)))
+    except OSError:
+        return Entry("other", 0)
+    if not stat.S_ISREG(status.st_mode):
+        return Entry("other", 0)
+    path = Path(child.path)
+    try:
+        sha256 = UntrustedFile(path.parent, path.name).sha256(min(MAX_HASHED, budget))
+    except UnsafeFile:
+        sha256 = None
+    return Entry("file", status.st_size, sha256, bool(status.st_mode & stat.S_IXUSR))
+
+
+def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield all that is not a folder, folder by folder. Not recursive: folders may be deep."""
+    pending = [""]
+    looked_into = 0
+    while pending and not listing.truncated:
+        inside = pending.pop()
+        looked_into += 1
+        try:
+            children = _children(top / inside)
+        except OSError:
+            listing.leave_out(inside.rstrip("/") or ".")
+            continue
+        listing.truncated |= max(looked_into, len(children)) > MAX_ENTRIES
+        if inside and not children and listing.empty is not None:
+            listing.empty.append(inside.rstrip("/"))
+        folders = []
+        for child in children:
+            name = f"{inside}{_printable(child.name)}"
+            if not _is_folder(child):
+                yield name, child
+            elif child.name in LEFT_OUT or name != inside + child.name:
+                listing.leave_out(name)
+            elif listing.enter(name):
+                folders.append(f"{name}/")
+        pending.extend(reversed(folders))
+
+
+def _children(folder: Path) -> list[os.DirEntry[str]]:
+    """Return a folder's children by name, at most one more than a listing may hold."""
+    with os.scandir(folder) as children:
+        return sorted(islice(children, MAX_ENTRIES + 1), key=lambda child: child.name)
+
+
+def _is_folder(child: os.DirEntry[str]) -> bool:
+    try:
+        return child.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def _printable(name: str) -> str:
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,0 +1,222 @@
+"""Make a unified diff of what an agent changed, for `git apply` and `patch -p1`.
+
+Size and effort are limited. Files that a diff cannot carry, such as binaries, are named in it and
+listed as `unpatchable`, so that `evidence` stores them otherwise. Paths are untrusted and quoted
+as git does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labledger.workspace.listing import Entry, Listing
+from labledger.workspace.seed import Seed
+from labledger.workspace.untrusted_files import MIB, UnsafeFile, UntrustedFile
+
+MAX_PATCHED = 256 * 1024
+"""A text of more bytes is named in the patch, not compared line by line."""
+PATCH_CAP = 1 * MIB
+KEPT_FOR_COMPARISON = 64 * MIB
+"""How many bytes of the seed are held in memory; further files are not compared."""
+
+_FILE_EFFORT = 4_000_000
+_EFFORT = 4 * _FILE_EFFORT
+"""How many pairs of lines are compared, in one file and in all. A file beyond that gets a single
+hunk, from its first changed line to its last: a good diff takes more than quadratic time.
+"""
+_CONTEXT = 3
+
+HEADER = b"diff --git "
+"""The beginning of the patch of a text file."""
+CUT = "# the patch ends here: "
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A path whose entry has changed."""
+
+    name: str
+    before: Entry | None
+    after: Entry | None
+    old: bytes | None
+    new: bytes | None
+
+    @property
+    def what_it_is(self) -> str | None:
+        """A description of what cannot be shown as a diff of texts; None if it can."""
+        for entry, content in ((self.after, self.new), (self.before, self.old)):
+            if entry is not None and content is None:
+                return f"{entry.kind} of {entry.size:,} bytes, not compared"
+        return None
+
+
+@dataclass(slots=True)
+class Patch:
+    """The changes of a workspace, path by path."""
+
+    pieces: list[tuple[str, bytes]] = field(default_factory=list)
+    """A path and its lines in the patch."""
+    unpatchable: list[str] = field(default_factory=list)
+    """Paths whose present content follows from neither the seed nor the patch."""
+    end: bytes = b""
+
+    @property
+    def content(self) -> bytes:
+        return b"".join([*(piece for _, piece in self.pieces), self.end])
+
+
+def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch:
+    """Return the patch from the seed to the present workspace, of at most `PATCH_CAP` bytes.
+
+    Binary, large and other files are named in lines of their own between the diffs.
+    """
+    result = Patch()
+    names = {
+        n for n in before.entries | after.entries if before.entries.get(n) != after.entries.get(n)
+    }
+    if before.truncated or after.truncated:
+        names &= before.entries.keys() & after.entries.keys()
+    if not names:
+        return result
+    old = _old_contents(seed, names)
+    effort = _Effort()
+    room = PATCH_CAP
+    for name in sorted(names):
+        was, entry = before.entries.get(name), after.entries.get(name)
+        piece = b""
+        if not result.end:
+            new = _content(workspace / name) if entry and entry.kind == "file" else None
+            change = _Change(name, was, entry, old.get(name), new)
+            piece = "".join(_file_patch(change, effort)).encode()
+            room -= len(piece)
+            if room < 0:
+                result.end = f"{CUT}more than {PATCH_CAP:,} bytes\n".encode()
+        carried = room >= 0 and piece.startswith(HEADER)
+        if not carried and entry is not None and not entry.holds_what(was):
+            result.unpatchable.append(name)
+        if room >= 0:
+            result.pieces.append((name, piece))
+    return result
+
+
+def _old_contents(seed: Seed, names: set[str]) -> dict[str, bytes]:
+    contents: dict[str, bytes] = {}
+    room = KEPT_FOR_COMPARISON
+    for seeded in seed.entries():
+        small = len(seeded.content) <= min(MAX_PATCHED, room)
+        if seeded.name in names and small and not seeded.is_link:
+            contents[seeded.name] = seeded.content
+            room -= len(seeded.content)
+    return contents
+
+
+def _content(path: Path) -> bytes | None:
+    """Return a file's content, or None if it is too large or cannot be read safely."""
+    try:
+        return UntrustedFile(path.parent, path.name).read(MAX_PATCHED)
+    except UnsafeFile:
+        return None
+
+
+def _file_patch(change: _Change, effort: _Effort) -> Iterator[str]:
+    a, b = quoted(f"a/{change.name}"), quoted(f"b/{change.name}")
+    if (what := change.what_it_is) is not None:
+        yield f"# {quoted(change.name)}: {what}\n"
+        return
+    old, new = _lines(change.old), _lines(change.new)
+    if old is None or new is None:
+        yield f"Binary files {a} and {b} differ\n"
+        return
+    mode = [
+        f"100{'755' if e.executable else '644'}" if e else "" for e in (change.before, change.after)
+    ]
+    if old == new and mode[0] == mode[1]:
+        return
+    yield header(change.name)
+    if change.before is None:
+        yield f"new file mode {mode[1]}\n"
+    elif change.after is None:
+        yield f"deleted file mode {mode[0]}\n"
+    elif mode[0] != mode[1]:
+        yield f"old mode {mode[0]}\nnew mode {mode[1]}\n"
+    if old != new:
+        yield f"--- {_ended(a) if change.before else '/dev/null'}\n"
+        yield f"+++ {_ended(b) if change.after else '/dev/null'}\n"
+        for line in effort.hunks(old, new):
+            yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+@dataclass(slots=True)
+class _Effort:
+    """Diffs files within a limit of pairs of lines to compare."""
+
+    left: int = _EFFORT
+
+    def hunks(self, old: list[str], new: list[str]) -> Iterator[str]:
+        pairs = len(old) * len(new)
+        if pairs > min(_FILE_EFFORT, self.left):
+            return _one_hunk(old, new)
+        self.left -= pairs
+        lines = difflib.unified_diff(old, new, n=_CONTEXT)
+        next(lines), next(lines)  # The names, which have been written as git quotes them.
+        return lines
+
+
+def _one_hunk(old: list[str], new: list[str]) -> Iterator[str]:
+    """One hunk from the first changed line to the last."""
+    shorter = min(len(old), len(new))
+    head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
+    rest = shorter - head
+    tail = next((i for i in range(rest) if old[-1 - i] != new[-1 - i]), rest)
+    start = max(0, head - _CONTEXT)
+    context = min(_CONTEXT, tail)
+    ends = (len(old) - tail, len(new) - tail)
+    yield f"@@ -{_range(start, ends[0] + context)} +{_range(start, ends[1] + context)} @@\n"
+    yield from (f" {line}" for line in old[start:head])
+    yield from (f"-{line}" for line in old[head : ends[0]])
+    yield from (f"+{line}" for line in new[head : ends[1]])
+    yield from (f" {line}" for line in old[ends[0] : ends[0] + context])
+
+
+def _range(start: int, end: int) -> str:
+    return f"{start + 1 if end > start else start},{end - start}"
+
+
+def _lines(content: bytes | None) -> list[str] | None:
+    """Return the lines of a text, or None if the content is not UTF-8 text."""
+    if content is None:
+        return []
+    if b"\0" in content:
+        return None
+    try:
+        return list(io.StringIO(content.decode("utf-8"), newline="\n"))
+    except UnicodeDecodeError:
+        return None
+
+
+def header(name: str) -> str:
+    """Return the first line of a text file's patch."""
+    return f"{HEADER.decode()}{quoted(f'a/{name}')} {quoted(f'b/{name}')}\n"
+
+
+def _ended(name: str) -> str:
+    # The tab ends a name with spaces in it.
+    return f"{name}\t" if " " in name and not name.startswith('"') else name
+
+
+def quoted(name: str) -> str:
+    """Return a path as git writes it: quoted as in C if it holds special characters."""
+    if name.isprintable() and '"' not in name and "\\" not in name:
+        return name
+    return '"' + "".join(_ESCAPES.get(char) or _octal(char) for char in name) + '"'
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def _octal(char: str) -> str:
+    return char if char.isprintable() else "".join(f"\\{byte:03o}" for byte in char.encode())

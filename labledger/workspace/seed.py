@@ -1,0 +1,138 @@
+"""The seed of a workspace: the files that it has before any phase runs.
+
+A seed is given inline in the task or as a tar in the artifact store. It may come from an imported
+ledger, so its names are checked: nothing is written outside of the workspace or through a link.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labledger.records import JsonObject
+from labledger.storage.artifact_store import ArtifactStore
+
+OPEN_FOLDER = OPEN_PROGRAM = 0o777
+"""Containers may run as any user; the run folder above is closed to other users of the host."""
+OPEN_FILE = 0o666
+
+
+@dataclass(frozen=True, slots=True)
+class SeedEntry:
+    """A file or link that a workspace begins with."""
+
+    name: str
+    content: bytes
+    """The file's content, or the target of a link."""
+    executable: bool = False
+    is_link: bool = False
+
+
+def is_plain(name: str) -> bool:
+    """Return True for a relative path without empty, `.` or `..` components."""
+    return "\0" not in name and all(step not in {"", ".", ".."} for step in name.split("/"))
+
+
+class UnsafeSeed(OSError):
+    """A seed with a name that would be written outside of the workspace."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(errno.EINVAL, "would lead out of the workspace", name)
+
+
+@dataclass(slots=True)
+class _NameChecker:
+    """Checks the names of a seed while a workspace is filled with it."""
+
+    links: set[str] = field(default_factory=set)
+
+    def check(self, name: str, *, is_link: bool = False) -> None:
+        """Raise `UnsafeSeed` for a name that is not plain, or is a link or below one."""
+        steps = name.split("/")
+        prefixes = {"/".join(steps[:i]) for i in range(1, len(steps) + 1)} if self.links else set()
+        if not is_plain(name) or not self.links.isdisjoint(prefixes):
+            raise UnsafeSeed(name)
+        if is_link:
+            self.links.add(name)
+
+
+class InlineSeed:
+    """A seed given as texts by name."""
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self._files = files
+
+    def fill(self, workspace: Path) -> None:
+        names = _NameChecker()
+        for name, text in self._files.items():
+            names.check(name)
+            target = workspace / name
+            make_folders(workspace, Path(name).parent)
+            target.write_bytes(text.encode())
+            target.chmod(OPEN_FILE)
+
+    def entries(self) -> Iterator[SeedEntry]:
+        for name, text in self._files.items():
+            yield SeedEntry(name, text.encode())
+
+
+class TarSeed:
+    """A seed stored as a tar in the artifact store."""
+
+    def __init__(self, archive: Path) -> None:
+        self._archive = archive
+
+    def fill(self, workspace: Path) -> None:
+        with tarfile.open(self._archive, "r:") as archive:
+            names = _NameChecker()
+            for member in archive:
+                names.check(member.name, is_link=member.issym())
+                target = workspace / member.name
+                if member.isdir():
+                    target.mkdir(exist_ok=True)
+                    target.chmod(OPEN_FOLDER)
+                elif member.issym():
+                    target.symlink_to(member.linkname)
+                elif (content := archive.extractfile(member)) is not None:
+                    with target.open("wb") as handle:
+                        shutil.copyfileobj(content, handle)
+                    target.chmod(OPEN_PROGRAM if member.mode & 0o100 else OPEN_FILE)
+
+    def entries(self) -> Iterator[SeedEntry]:
+        with tarfile.open(self._archive, "r:") as archive:
+            for member in archive:
+                if member.issym():
+                    yield SeedEntry(member.name, os.fsencode(member.linkname), is_link=True)
+                elif member.isreg() and (content := archive.extractfile(member)) is not None:
+                    executable = bool(member.mode & 0o100)
+                    yield SeedEntry(member.name, content.read(), executable=executable)
+
+
+Seed = InlineSeed | TarSeed
+
+
+def workspace_seed(task: JsonObject, store_root: Path) -> Seed:
+    """Return what the workspace of a frozen task row begins with; `store_root` holds its tar."""
+    workspace = task.get("workspace") or {"files": {}}
+    if "tar" in workspace:
+        return TarSeed(ArtifactStore(store_root).path(workspace["tar"]))
+    return InlineSeed(workspace["files"])
+
+
+def make_folders(workspace: Path, inside: Path) -> None:
+    """Make a folder of a workspace and its parents, open to any user.
+
+    Raises `NotADirectoryError` for a link.
+    """
+    folder = workspace
+    for step in inside.parts:
+        folder = folder / step
+        folder.mkdir(exist_ok=True)
+        if folder.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+        folder.chmod(OPEN_FOLDER)

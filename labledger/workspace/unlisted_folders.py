@@ -1,0 +1,119 @@
+"""Inspect small folders that a listing does not list, such as `.git` or `node_modules`.
+
+Their digests show whether they are still as seeded. If not, `evidence` stores them as a whole, so
+that `restored_workspace` can restore them. Caches and large folders are not inspected.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from labledger.records import canonical_json
+from labledger.workspace.listing import CACHES, Entry, Listing, entry_of, seeded_entry
+from labledger.workspace.seed import Seed
+from labledger.workspace.untrusted_files import MIB
+
+MAX_FILES = 5_000
+MAX_BYTES = 64 * MIB
+"""Limits for all inspected folders of a workspace together."""
+
+Inside = dict[str, Entry]
+"""Files, links and empty folders (of kind `folder`) by name."""
+
+
+def is_cache(folder: str) -> bool:
+    return PurePosixPath(folder).name in CACHES
+
+
+def inspect_unlisted_folders(workspace: Path, listing: Listing) -> dict[str, Inside]:
+    """Return the contents of unlisted folders, except caches.
+
+    Folders are left out if they are too large or contain what cannot be stored exactly.
+    """
+    contents: dict[str, Inside] = {}
+    files, room = MAX_FILES, MAX_BYTES
+    if listing.truncated:
+        return contents
+    for folder in listing.left_out:
+        if is_cache(folder) or "\ufffd" in folder:
+            continue
+        inside = _inside(workspace, folder, files, room)
+        if inside is not None:
+            contents[folder] = inside
+            files -= len(inside)
+            room -= sum(entry.size for entry in inside.values())
+    return contents
+
+
+def _inside(workspace: Path, folder: str, files: int, room: int) -> Inside | None:
+    """Return a folder's contents; None if it is too large or has other than files and links."""
+    try:
+        children = _children(workspace, folder, files, room)
+    except OSError:
+        return None
+    if children is None:
+        return None
+    contents: Inside = {}
+    for name, child in children.items():
+        contents[name] = Entry("folder", 0) if child is None else entry_of(child, MAX_BYTES)
+        if child is not None and contents[name].sha256 is None:
+            return None
+    return contents
+
+
+def _children(
+    workspace: Path, folder: str, files: int, room: int
+) -> dict[str, os.DirEntry[str] | None] | None:
+    """Return the files below a folder by name, and empty folders as None, without reading them.
+
+    Return None if there is too much. Raises `OSError`.
+    """
+    contents: dict[str, os.DirEntry[str] | None] = {}
+    pending = [folder]
+    while pending:
+        name = pending.pop()
+        with os.scandir(workspace / name) as children:
+            contents[name] = None
+            for child in children:
+                contents.pop(name, None)
+                inner = f"{name}/{child.name}"
+                if child.is_dir(follow_symlinks=False):
+                    pending.append(inner)
+                else:
+                    contents[inner] = child
+                    room -= child.stat(follow_symlinks=False).st_size
+                if room < 0 or len(contents) + len(pending) > files or not _is_text(inner):
+                    return None
+    return contents
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\ufffd" not in name
+
+
+def digest(inside: Inside) -> str:
+    """Return the digest of a folder's files and links. Empty folders do not affect it."""
+    return canonical_json.digest(
+        [
+            [name, entry.kind, entry.sha256, entry.executable]
+            for name, entry in sorted(inside.items())
+            if entry.kind != "folder"
+        ]
+    )
+
+
+def seeded_unlisted_folders(seed: Seed, folders: Iterable[str]) -> dict[str, Inside]:
+    """Return the contents of some folders of a seed."""
+    contents: dict[str, Inside] = {folder: {} for folder in folders}
+    if contents:
+        for each in seed.entries():
+            for folder, inside in contents.items():
+                if each.name.startswith(f"{folder}/"):
+                    inside[each.name] = seeded_entry(each)
+    return contents
