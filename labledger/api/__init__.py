@@ -1,15 +1,33 @@
-"""The library: `run`, `resume`, `regrade`, `open_ledger`. The command line is a layer over it."""
+"""The library: `run`, `resume` and `regrade`, and a `Ledger` to query, compare and report.
+
+In: paths and typed options. Out: typed results. Errors are `LabLedgerError`s.
+May not import `cli`. Each name is imported when it is first used: a query needs nothing that runs
+trials.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from labledger.api.ledger import Ledger, open_ledger
-from labledger.compare.options import CompareOptions
-from labledger.report.options import ReportOptions
-from labledger.runner.options import RunOptions, RunOutcome
-from labledger.runner.regrade import regrade_run
-from labledger.runner.start_and_resume import resume_run, start_run
+if TYPE_CHECKING:
+    from labledger.api.ledger import Ledger, open_ledger
+    from labledger.api.runs import regrade, resume, run
+    from labledger.compare.options import CompareOptions
+    from labledger.report.options import ReportOptions
+    from labledger.runner.options import RunOptions, RunOutcome
+
+_MODULES = {
+    "CompareOptions": "labledger.compare.options",
+    "Ledger": "labledger.api.ledger",
+    "ReportOptions": "labledger.report.options",
+    "RunOptions": "labledger.runner.options",
+    "RunOutcome": "labledger.runner.options",
+    "open_ledger": "labledger.api.ledger",
+    "regrade": "labledger.api.runs",
+    "resume": "labledger.api.runs",
+    "run": "labledger.api.runs",
+}
 
 __all__ = [
     "CompareOptions",
@@ -24,27 +42,7 @@ __all__ = [
 ]
 
 
-def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome:
-    """Run an experiment file to its end and return the run's outcome.
-
-    Raises `InvalidInput` or `PreflightFailed` before anything is created, and another
-    `LabLedgerError` if the run could not continue; then `resume` continues it.
-    """
-    return start_run(Path(experiment), options or RunOptions())
-
-
-def resume(run_id: str, options: RunOptions | None = None) -> RunOutcome:
-    """Continue an interrupted run. No trial that was started is run again."""
-    return resume_run(run_id, options or RunOptions())
-
-
-def regrade(
-    run_id: str, grader: str | Path, options: RunOptions | None = None, *, again: bool = False
-) -> RunOutcome:
-    """Grade the stored trials of a complete run with another grader, as its next generation.
-
-    `grader` is an experiment file, whose grader is used, or a script that replaces the run's own.
-    No agent runs. Raises `RunNotComplete`, or `AlreadyGraded` if the same grader has graded the
-    run before and `again` is false.
-    """
-    return regrade_run(run_id, Path(grader), options or RunOptions(), again=again)
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module 'labledger.api' has no attribute {name!r}")

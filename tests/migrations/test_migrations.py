@@ -225,11 +225,11 @@ def test_upgrading_a_current_ledger_does_nothing(path: Path) -> None:
 CREATE = """
 import sys, time
 from pathlib import Path
-from labledger.ledger import migrate
+from labledger.ledger.database import migrations
 from labledger.ledger.reader import LedgerReader
 while time.time() < float(sys.argv[2]):
     pass
-migrate.upgrade(Path(sys.argv[1]))
+migrations.upgrade(Path(sys.argv[1]))
 with LedgerReader.open(Path(sys.argv[1])) as reader:
     print(reader.ledger_id)
 """

@@ -67,9 +67,10 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
 def test_installed_wheel_creates_a_ledger(wheel: Path, tmp_path: Path) -> None:
     """A fresh environment with only the wheel finds its migrations and makes a current ledger."""
     code = (
-        "from pathlib import Path; import labledger; from labledger.ledger import migrate; "
-        "path = Path('lab/ledger.sqlite'); migrate.upgrade(path); migrate.check_current(path); "
-        "print(labledger.__file__, migrate.current(path) == migrate.HEAD)"
+        "from pathlib import Path; import labledger; "
+        "from labledger.ledger.database import migrations; path = Path('lab/ledger.sqlite'); "
+        "migrations.upgrade(path); migrations.check_current(path); "
+        "print(labledger.__file__, migrations.current(path) == migrations.HEAD)"
     )
     done = run_installed(wheel, tmp_path, "python", "-c", code)
     assert done.returncode == 0, done.stderr
