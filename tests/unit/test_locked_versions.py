@@ -1,4 +1,4 @@
-"""constraints.txt: a version for everything that pyproject.toml asks for, and nothing else."""
+"""The locked versions cover everything that pyproject.toml asks for, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def requirements() -> list[Requirement]:
 
 
 def locked() -> dict[str, str]:
-    """The version of each distribution in constraints.txt."""
-    lines = (PROJECT / "constraints.txt").read_text("utf-8").splitlines()
+    """The version of each distribution in requirements-locked.txt."""
+    lines = (PROJECT / "requirements-locked.txt").read_text("utf-8").splitlines()
     pins = [line.split("==") for line in lines if not line.startswith("#")]
     return {canonicalize_name(name): version for name, version in pins}
 
@@ -38,7 +38,7 @@ def test_every_requirement_has_a_locked_version_in_its_range(requirement: Requir
 
 def test_lock_names_versions_alone() -> None:
     """No line names a registry, a file or a range, so that the file serves every machine."""
-    for line in (PROJECT / "constraints.txt").read_text("utf-8").splitlines():
+    for line in (PROJECT / "requirements-locked.txt").read_text("utf-8").splitlines():
         assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+", line), line
 
 
@@ -46,4 +46,4 @@ def test_lock_names_versions_alone() -> None:
 def test_scripts_install_locked_versions(name: str) -> None:
     """The scripts make their environment with scripts/venv, which installs with the lock."""
     assert "scripts/venv" in (PROJECT / "scripts" / name).read_text("utf-8")
-    assert "--constraint constraints.txt" in (PROJECT / "scripts/venv").read_text("utf-8")
+    assert "--constraint requirements-locked.txt" in (PROJECT / "scripts/venv").read_text("utf-8")

@@ -251,7 +251,7 @@ def cell(value: Any) -> str:
 
 
 def print_checks(checks: Iterable[CheckResult]) -> None:
-    """What was looked at, and the mend of what is not well."""
+    """The result of one check, and a suggested fix if it failed."""
     for check in checks:
         mark = "ok  " if check.ok else "warn" if check.warning else "FAIL"
         out(f"{mark}  {check.name}: {check.detail}")
