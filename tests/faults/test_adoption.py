@@ -19,6 +19,7 @@ from experiments import (
     take_notes,
     until,
 )
+from trial_kit import pause_container, unpause_container
 
 from labledger.api import open_ledger
 from labledger.docker.engine import thread_engine
@@ -267,11 +268,11 @@ def test_paused_under_a_live_coordinator(tmp_path: Path, image_ids: dict[str, st
         coordinator.until("slot_dispatched")
         until(lambda: project.running(RUN), "the agent to run")
         name = project.containers(RUN)[0, 1]
-        docker("pause", name)
+        pause_container(name)
         try:
             warning = coordinator.until("warning")
         finally:
-            docker("unpause", name)
+            unpause_container(name)
         assert (warning["schedule_idx"], warning["attempt"]) == (0, 1)
         assert f"`docker unpause {name}`" in warning["message"]
         project.open_gate(RUN, 0)

@@ -16,7 +16,16 @@ from pathlib import Path
 
 import coordinator_driver
 import pytest
-from trial_kit import GRADES, Trials, brief, phase, problems, until
+from trial_kit import (
+    GRADES,
+    Trials,
+    brief,
+    pause_container,
+    phase,
+    problems,
+    unpause_container,
+    until,
+)
 
 from labledger import clock
 from labledger.docker.engine import Engine, thread_engine
@@ -147,14 +156,13 @@ def test_paused_container_is_no_result(trials: Trials, tmp_path: Path) -> None:
     """A container that somebody paused has not ended; it is waited for until it goes on."""
     spec = trials.spec(ONE_START)
     workspace = begin_and_kill(spec, tmp_path)
-    subprocess.run(["docker", "pause", spec.container], check=True, stdout=subprocess.DEVNULL)
+    pause_container(spec.container)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_attempt, replace(spec, container_may_exist=True))
         (workspace / "go").touch()
         time.sleep(0.3)
         assert not waiting.done()
-        command = ["docker", "unpause", spec.container]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        unpause_container(spec.container)
         result = waiting.result()
     assert brief(result) == ("completed", None, 0)
 
@@ -165,10 +173,10 @@ def test_a_pause_is_never_the_agent_s_fault(trials: Trials, tmp_path: Path, agen
     where nobody watched and only the engine knows of it."""
     spec = trials.spec(phase(f"echo started >>starts; {agent}", timeout_s=2.0))
     workspace = begin_and_kill(spec, tmp_path)
-    subprocess.run(["docker", "pause", spec.container], check=True, stdout=subprocess.DEVNULL)
+    pause_container(spec.container)
     (workspace / "go").touch()
     time.sleep(2.5 if agent == "sleep 300" else 0)
-    subprocess.run(["docker", "unpause", spec.container], check=True, stdout=subprocess.DEVNULL)
+    unpause_container(spec.container)
     engine = thread_engine()
     until(lambda: (state := engine.inspect(spec.container)) and state.has_ended)
     result = run_attempt(replace(spec, container_may_exist=True))
@@ -188,10 +196,10 @@ def test_a_trial_that_completes_in_spite_of_a_pause(trials: Trials) -> None:
     with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:
         running = pool.submit(run_attempt, spec)
         until((spec.folder / "workspace" / "starts").exists)
-        subprocess.run(["docker", "pause", spec.container], check=True, stdout=subprocess.DEVNULL)
+        pause_container(spec.container)
         until(lambda: not gate.paused.empty())
         (spec.folder / "workspace" / "go").touch()
-        subprocess.run(["docker", "unpause", spec.container], check=True, stdout=subprocess.DEVNULL)
+        unpause_container(spec.container)
         result = running.result()
     assert brief(result) == ("completed", None, 0)
     assert "paused from outside" in problems(result)["container"]
