@@ -17,13 +17,13 @@ from labledger.ledger.database.model import Dispatch, Lease, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import (
+    AttemptResult,
     Metric,
     Phase,
     RunStatus,
     Slot,
     SlotStatus,
     TrialIds,
-    TrialResult,
 )
 
 VARIANTS = ("base", "treat", "other")
@@ -148,7 +148,7 @@ def fate(slot: Slot, shift: int) -> tuple[SlotStatus, str | None, int | None]:
     return FATES[(slot.schedule_idx + shift) % len(FATES)]
 
 
-def result(run_id: str, slot: Slot, shift: int, **changes: Any) -> TrialResult:
+def result(run_id: str, slot: Slot, shift: int, **changes: Any) -> AttemptResult:
     """Every third trial says nothing of its cost, and one in two nothing of its tokens.
 
     Some say that they cost less than 0.

@@ -12,7 +12,7 @@ from labledger.ledger.database.model import Lease, NewRun
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import RunStatus, Slot, SlotStatus, TrialIds, TrialResult
+from labledger.records import AttemptResult, RunStatus, Slot, SlotStatus, TrialIds
 from labledger.storage.artifact_store import ArtifactStore
 
 DIGESTS = {1: "1" * 64, 2: "2" * 64, 3: "3" * 64, 4: "4" * 64}
@@ -92,7 +92,7 @@ def regrade(
 
 def result(
     run_id: str, slot: Slot, letter: str, generation: int, status: SlotStatus
-) -> TrialResult:
+) -> AttemptResult:
     """What a worker hands back for a slot that is judged again."""
     idx = slot.schedule_idx
     ids = TrialIds.of(run_id, slot)

@@ -15,6 +15,7 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import (
     Artifact,
+    AttemptResult,
     Event,
     JsonObject,
     Metric,
@@ -22,7 +23,6 @@ from labledger.records import (
     Slot,
     SlotStatus,
     TrialIds,
-    TrialResult,
 )
 from labledger.run_control.events import run_event
 
@@ -131,7 +131,7 @@ def _slots() -> Iterator[Slot]:
         yield Slot(idx, VARIANTS[idx % 2], f"t{idx // 2}{HOSTILE}", 0)
 
 
-def _result(run_id: str, slot: Slot) -> TrialResult:
+def _result(run_id: str, slot: Slot) -> AttemptResult:
     idx = slot.schedule_idx
     ids = TrialIds.of(run_id, slot)
     log = Artifact.inline(f"first\n{HOSTILE}\n\x00\tlast\n".encode())

@@ -6,8 +6,8 @@ from typing import Any
 
 from trial_kit import GRADES, Trials
 
-from labledger.records import JsonObject, TrialResult
-from labledger.trial.contract import Sealing, TrialSpec
+from labledger.records import AttemptResult, JsonObject
+from labledger.trial.contract import AttemptSpec, Sealing
 from labledger.trial.life.inputs import stage_dependencies
 
 SECRET = "the-right-answer-is-42"
@@ -25,7 +25,7 @@ SEALED = {name: way for name, way in WAYS.items() if name != "none"}
 AFTER = SEALED["after_agent"]
 
 
-def isolation(result: TrialResult) -> JsonObject:
+def isolation(result: AttemptResult) -> JsonObject:
     """The facts of a trial; where there is a score it must say the same as the evidence."""
     found: JsonObject = result.evidence[0]["ext"]["isolation"]
     for score in result.scores:
@@ -33,7 +33,7 @@ def isolation(result: TrialResult) -> JsonObject:
     return found
 
 
-def stage(trials: Trials, spec: TrialSpec) -> TrialSpec:
+def stage(trials: Trials, spec: AttemptSpec) -> AttemptSpec:
     """Give a trial's grader a staged file that holds the secret, as `Session` would."""
     digest = trials.store.put_bytes(SECRET.encode())
     entry = {"name": "key/answer.txt", "sha256": digest, "executable": False}

@@ -15,6 +15,7 @@ from labledger.ledger.database.sqlite import APPLICATION_ID, DRIVER, writable_en
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import (
     Artifact,
+    AttemptResult,
     Event,
     EventFile,
     JsonObject,
@@ -23,7 +24,6 @@ from labledger.records import (
     Slot,
     SlotStatus,
     TrialIds,
-    TrialResult,
     canonical_json,
     slot_commit_id,
 )
@@ -132,7 +132,7 @@ def prediction(idx: int, run_id: str = RUN) -> JsonObject:
     )
 
 
-def result(idx: int, run_id: str = RUN, **changes: Any) -> TrialResult:
+def result(idx: int, run_id: str = RUN, **changes: Any) -> AttemptResult:
     """A whole result for slot `idx`: even slots pass, odd ones fail."""
     artifact = Artifact.inline(f"input of slot {idx}".encode())
     attempt = changes.get("attempt", 1)
@@ -168,7 +168,7 @@ def result(idx: int, run_id: str = RUN, **changes: Any) -> TrialResult:
         ),
         "artifacts": (artifact,),
     }
-    return TrialResult(**{**fields, **changes})
+    return AttemptResult(**{**fields, **changes})
 
 
 def make_ledger(folder: Path) -> Path:

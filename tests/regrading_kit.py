@@ -10,15 +10,15 @@ from trial_kit import GRADER, Trials
 
 from labledger.ledger.commit.record_lines import Stamp, slot_records
 from labledger.ledger.commit.rows import slot_rows
-from labledger.records import JsonObject, TrialResult
-from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.records import AttemptResult, JsonObject
+from labledger.trial.contract import AttemptSpec, StoredTrial
 
 NEW_GRADER: JsonObject = {"digest": "2" * 64, "generation": 2}
 NOT_RUN = "echo the agent ran again >>/agentlab/workspace/ran; exit 9"
 """An agent that a regrading must not start."""
 
 
-def earlier_of(result: TrialResult) -> StoredTrial:
+def earlier_of(result: AttemptResult) -> StoredTrial:
     """A committed trial as the ledger tells it."""
     stamp = Stamp(
         result.ids, result.schedule_idx, result.slot_commit_id, result.attempt, result.ended_at
@@ -28,14 +28,14 @@ def earlier_of(result: TrialResult) -> StoredTrial:
     return StoredTrial(result.ids, json.loads(line), result.evidence[-1], contents)
 
 
-def judging(spec: TrialSpec, earlier: StoredTrial) -> TrialSpec:
+def judging(spec: AttemptSpec, earlier: StoredTrial) -> AttemptSpec:
     """The same spec, but to judge an earlier trial again."""
     return replace(spec, plan=replace(spec.plan, grader=NEW_GRADER), regraded_trial=earlier)
 
 
 def regraded_spec(
-    trials: Trials, result: TrialResult, *, earlier: StoredTrial | None = None, **settings: Any
-) -> TrialSpec:
+    trials: Trials, result: AttemptResult, *, earlier: StoredTrial | None = None, **settings: Any
+) -> AttemptSpec:
     """The spec that judges a trial again."""
     spec = trials.spec(**{"agent": NOT_RUN, **settings})
     return judging(spec, earlier or earlier_of(result))

@@ -13,9 +13,9 @@ from typing import Any
 
 from labledger.docker.engine import thread_engine
 from labledger.experiment import name_references
-from labledger.records import JsonObject, Slot, TrialResult
+from labledger.records import AttemptResult, JsonObject, Slot
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.trial.contract import Labels, PhasePlan, Sealing, TrialPlan, TrialSpec
+from labledger.trial.contract import AttemptSpec, Labels, PhasePlan, Sealing, TrialPlan
 from labledger.trial.life.worker import remove_folder, run_attempt
 
 BUSYBOX = "labledger/busybox:1"
@@ -96,7 +96,7 @@ class Trials:
         self.root = root
         self.images = images
         self.store = ArtifactStore(root / "artifacts")
-        self._made: list[TrialSpec] = []
+        self._made: list[AttemptSpec] = []
 
     def spec(
         self,
@@ -115,7 +115,7 @@ class Trials:
         attempt: int = 1,
         may_exist: bool = False,
         sealing: Sealing = Sealing.NONE,
-    ) -> TrialSpec:
+    ) -> AttemptSpec:
         """One attempt at one slot; every call names another run, so that nothing collides."""
         commands = {"agent": agent, "grader": grader} | ({"setup": setup} if setup else {})
         run_id = f"{RUN_ID}-{len(self._made)}"
@@ -140,27 +140,27 @@ class Trials:
             sealing=sealing,
         )
         row = {"id": slot.task_id, "task": {"n": 1}} | (task or {})
-        spec = TrialSpec(plan, slot, run_id, attempt, row, may_exist)
+        spec = AttemptSpec(plan, slot, run_id, attempt, row, may_exist)
         self._made.append(spec)
         return spec
 
-    def run(self, *args: Any, **settings: Any) -> TrialResult:
+    def run(self, *args: Any, **settings: Any) -> AttemptResult:
         return run_attempt(self.spec(*args, **settings))
 
-    def content(self, result: TrialResult, name: str) -> bytes:
+    def content(self, result: AttemptResult, name: str) -> bytes:
         """What a trial's evidence holds under a name such as `agent_stdout`."""
         return self.artifact(result, result.evidence[0]["evidence"][name])
 
-    def rejected(self, result: TrialResult, name: str) -> bytes:
+    def rejected(self, result: AttemptResult, name: str) -> bytes:
         return self.artifact(result, result.evidence[0]["ext"]["rejected"][name])
 
-    def artifact(self, result: TrialResult, reference: str) -> bytes:
+    def artifact(self, result: AttemptResult, reference: str) -> bytes:
         found = next(a for a in result.artifacts if a.reference == reference)
         if found.content is not None:
             return found.content
         return self.store.path(found.sha256).read_bytes()
 
-    def everything(self, result: TrialResult) -> bytes:
+    def everything(self, result: AttemptResult) -> bytes:
         """All that a result would have the ledger keep, as bytes to search in."""
         kept = [self.artifact(result, a.reference) for a in result.artifacts]
         return b"\n".join([json.dumps(result.as_json(), ensure_ascii=False).encode(), *kept])
@@ -186,13 +186,13 @@ def trials_in(root: Path, images: Mapping[str, str]) -> Iterator[Trials]:
         made.clear()
 
 
-def problems(result: TrialResult) -> dict[str, str]:
+def problems(result: AttemptResult) -> dict[str, str]:
     """Why pieces of a result's evidence are not there."""
     found: dict[str, str] = result.evidence[0].get("ext", {}).get("problems", {})
     return found
 
 
-def brief(result: TrialResult) -> tuple[str, str | None, int | None]:
+def brief(result: AttemptResult) -> tuple[str, str | None, int | None]:
     return result.status.value, result.reason, result.exit_status
 
 

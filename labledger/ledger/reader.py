@@ -37,7 +37,7 @@ from labledger.ledger.read import (
 )
 from labledger.ledger.read.lookup import current_grading_run_no, ledger_id, run_number
 from labledger.ledger.verification import chain_check
-from labledger.records import JsonObject, Slot, SlotRecords, TrialResult
+from labledger.records import AttemptResult, JsonObject, Slot, SlotRecords
 from labledger.records.canonical_json import sha256_hex
 from labledger.storage.artifact_store import ArtifactStore
 
@@ -206,7 +206,7 @@ class LedgerReader:
             ).all()
             return {idx: StagedAttempt(attempt, bool(final)) for idx, attempt, final in rows}
 
-    def staged_result(self, run_id: str, schedule_idx: int) -> TrialResult | None:
+    def staged_result(self, run_id: str, schedule_idx: int) -> AttemptResult | None:
         """Return the newest staged result of a slot, without the contents of its artifacts."""
         with self._of_run(run_id) as (connection, run_no):
             payload = connection.exec_driver_sql(
@@ -216,7 +216,7 @@ class LedgerReader:
             ).scalar()
         if payload is None:
             return None
-        return TrialResult.from_json(json.loads(payload), self._store.staged_events)
+        return AttemptResult.from_json(json.loads(payload), self._store.staged_events)
 
     def last_dispatches(self, run_id: str, start: int = 0) -> dict[int, Dispatch]:
         """Return the newest dispatch of each slot from `start` on, by `schedule_idx`."""

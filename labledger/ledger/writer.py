@@ -28,12 +28,12 @@ from labledger.ledger.ownership import leases
 from labledger.ledger.read.lookup import ledger_id
 from labledger.records import (
     Artifact,
+    AttemptResult,
     EventFile,
     Slot,
     SlotRecords,
     SlotStatus,
     TrialIds,
-    TrialResult,
     canonical_json,
     slot_commit_id,
 )
@@ -133,7 +133,7 @@ class LedgerWriter(ImportWriter):
     def stage(
         self,
         lease: Lease,
-        result: TrialResult,
+        result: AttemptResult,
         *,
         final: bool,
         dispatches: Sequence[Dispatch] = (),
@@ -158,7 +158,7 @@ class LedgerWriter(ImportWriter):
     # -- commits
 
     def commit_result(
-        self, lease: Lease, result: TrialResult, dispatches: Sequence[Dispatch] = ()
+        self, lease: Lease, result: AttemptResult, dispatches: Sequence[Dispatch] = ()
     ) -> SlotRecords:
         """Publish a slot with its last attempt's result, and earlier attempts that were staged.
 
@@ -254,7 +254,7 @@ class LedgerWriter(ImportWriter):
         lease: Lease,
         ids: TrialIds,
         previous: str,
-        results: Sequence[TrialResult],
+        results: Sequence[AttemptResult],
     ) -> SlotRecords:
         final = results[-1]
         idx = final.schedule_idx
@@ -313,13 +313,13 @@ class LedgerWriter(ImportWriter):
                 f"artifact {artifact.sha256} is neither given nor in the store {self._store.root}"
             )
 
-    def _results(self, lease: Lease, staged: Sequence[Any]) -> list[TrialResult]:
+    def _results(self, lease: Lease, staged: Sequence[Any]) -> list[AttemptResult]:
         """The results of rows of `staged_result`. Raises `LedgerError` where one was changed."""
         results = []
         for row in staged:
             if not row_digests.fits("staged_result", row):
                 raise _changed(lease, row, "its row of staged_result was changed")
-            result = TrialResult.from_json(json.loads(row.payload), self._store.staged_events)
+            result = AttemptResult.from_json(json.loads(row.payload), self._store.staged_events)
             if isinstance(result.events, EventFile) and (problem := result.events.problem()):
                 raise _changed(lease, row, f"its file of events {result.events.path} {problem}")
             results.append(result)

@@ -225,7 +225,7 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialResult:
+class AttemptResult:
     """What a worker hands back for one attempt at a slot: everything, validated, final."""
 
     ids: TrialIds

@@ -16,7 +16,7 @@ from labledger.errors import InvalidInput, Problem
 from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
 from labledger.ledger.read.spending import OPTIONS, UNITS, amounts, used_up
 from labledger.ledger.reader import LedgerReader
-from labledger.records import JsonObject, TrialResult
+from labledger.records import AttemptResult, JsonObject
 from labledger.run_control.events import Listener, run_event
 
 
@@ -40,7 +40,7 @@ class Budget:
             return cls({}, {}, tell)
         return cls(run.budget, reader.spent_so_far(run.run_id), tell)
 
-    def add(self, result: TrialResult) -> None:
+    def add(self, result: AttemptResult) -> None:
         """Add what an attempt spent. Emit a warning if it did not report a limited kind."""
         for kind, amount in self.amounts(result).items():
             self.spent[kind] = self.spent[kind].plus(amount)
@@ -52,7 +52,7 @@ class Budget:
                 )
                 self.tell(run_event("warning", message=message))
 
-    def amounts(self, result: TrialResult) -> dict[str, float | None]:
+    def amounts(self, result: AttemptResult) -> dict[str, float | None]:
         """Return what an attempt spent of each kind, None where it did not report it."""
         return amounts(result) if self.spent else {}
 

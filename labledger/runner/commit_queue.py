@@ -17,7 +17,7 @@ from labledger.errors import LedgerDiskFull, LedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import Dispatch, Lease, Stop
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import SlotRecords, SlotStatus, StopCause, TrialResult
+from labledger.records import AttemptResult, SlotRecords, SlotStatus, StopCause
 from labledger.records.pass_rate import has_passed
 from labledger.run_control.budget import Budget
 from labledger.run_control.dispatch_pauses import DispatchPause
@@ -26,7 +26,7 @@ from labledger.run_control.events import Listener, run_event
 from labledger.run_control.pruning import Pruning
 from labledger.runner.lease_owner import Heartbeat
 from labledger.trial import attempt_notes, full_disks
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class CommitQueue:
     _mirrors_pending: bool = False
     """True if the mirrors lack something that is committed."""
 
-    def count(self, result: TrialResult, *, final: bool) -> None:
+    def count(self, result: AttemptResult, *, final: bool) -> None:
         """Count a result before it is written, so that dispatches written with it respect it.
 
         Each result is counted once, however often writing it fails. `final` is False if another
@@ -95,7 +95,7 @@ class CommitQueue:
             self.pruning.count(ending.variant_id, ending.status)
             self.error_rate.count(ending.status)
 
-    def journal_dispatches(self, specs: Sequence[TrialSpec]) -> bool:
+    def journal_dispatches(self, specs: Sequence[AttemptSpec]) -> bool:
         """Record durably that these containers may exist from now on.
 
         Return False if the ledger's disk is full.
@@ -107,7 +107,7 @@ class CommitQueue:
         return False
 
     def commit_or_stage(
-        self, result: TrialResult, specs: Sequence[TrialSpec] = (), *, final: bool
+        self, result: AttemptResult, specs: Sequence[AttemptSpec] = (), *, final: bool
     ) -> bool:
         """Make a result durable: commit it if it is its slot's turn, else stage it.
 
@@ -131,7 +131,7 @@ class CommitQueue:
             return True
         return False
 
-    def _after_write(self, result: TrialResult, *, will_retry: bool) -> None:
+    def _after_write(self, result: AttemptResult, *, will_retry: bool) -> None:
         self.count(result, final=not will_retry)
         self._unwritten.discard((result.schedule_idx, result.attempt))
         self.emit(
@@ -175,7 +175,7 @@ class CommitQueue:
         while self.is_ready and self.commit_next():
             pass
 
-    def commit_next(self, specs: Sequence[TrialSpec] = ()) -> bool:
+    def commit_next(self, specs: Sequence[AttemptSpec] = ()) -> bool:
         """Commit the slot whose turn it is, and journal the dispatches of `specs` with it.
 
         Return False if the ledger's disk is full.
@@ -251,7 +251,7 @@ class CommitQueue:
             self.disk_pause.begin(error.message)
 
 
-def _dispatches(specs: Sequence[TrialSpec]) -> list[Dispatch]:
+def _dispatches(specs: Sequence[AttemptSpec]) -> list[Dispatch]:
     """Mark each new attempt as not started, and return the journal entries of all attempts."""
     for spec in specs:
         if not spec.container_may_exist:

@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from labledger.docker.engine import thread_engine
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
 from labledger.ledger.database.model import RunInfo, Stop
-from labledger.records import NOT_STARTED, JsonObject, StopCause, TrialResult
+from labledger.records import NOT_STARTED, AttemptResult, JsonObject, StopCause
 from labledger.run_control.dispatch_pauses import REFUSALS, DispatchPauses
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.stop_requests import StopRequest
@@ -28,7 +28,7 @@ from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.running_attempts import RunningTrials
 from labledger.runner.slot_queue import SlotQueue
 from labledger.runner.trial_executor import LocalExecutor, drain
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence.collect import CONTAINER_KILLED
 from labledger.trial.evidence.grading import DISK_FULL
 from labledger.trial.life.container_identity import find_container, kill_container
@@ -135,7 +135,7 @@ class Coordinator:
         return self._dispatch_with(self.commit_queue.journal_dispatches, specs)
 
     def _dispatch_with(
-        self, write: Callable[[list[TrialSpec]], bool], specs: list[TrialSpec]
+        self, write: Callable[[list[AttemptSpec]], bool], specs: list[AttemptSpec]
     ) -> bool:
         """Call `write`, which journals these trials in its transaction, and then start them.
 
@@ -154,7 +154,7 @@ class Coordinator:
             self.emit(run_event("slot_dispatched", **_identity(spec)))
         return True
 
-    def _choose(self) -> list[TrialSpec]:
+    def _choose(self) -> list[AttemptSpec]:
         """Return the trials to dispatch next, no more than there is capacity for."""
         self._update_stop_cause(self.commit_queue.stop_cause)
         dispatches = not self._stopping or self._only_collects_started
@@ -163,19 +163,19 @@ class Coordinator:
         wanted = min(wanted, _MAX_REMOVALS_PER_CAPACITY * capacity - self._removing)
         allowed = self.pauses.allowed_dispatches(wanted) if wanted > 0 else 0
         allowed = min(allowed, _MAX_DISPATCHES_PER_ROUND)
-        specs: list[TrialSpec] = []
+        specs: list[AttemptSpec] = []
         while len(specs) < allowed and (spec := self._next_spec()) is not None:
             specs.append(spec)
         return specs
 
-    def _choose_with_result(self) -> list[TrialSpec]:
+    def _choose_with_result(self) -> list[AttemptSpec]:
         """Return the trials to journal in the transaction of a result.
 
         None if only started trials are collected: finding them asks the engine, which takes time.
         """
         return [] if self._only_collects_started else self._choose()
 
-    def _next_spec(self) -> TrialSpec | None:
+    def _next_spec(self) -> AttemptSpec | None:
         """Return the next trial: requeued ones before new ones, unless the engine refuses them."""
         if self._only_collects_started:
             return self._next_started()
@@ -184,14 +184,14 @@ class Coordinator:
         requeued = self.slot_queue.next_requeued()
         return requeued or self._next_new() or self.slot_queue.next_deferred()
 
-    def _next_started(self) -> TrialSpec | None:
+    def _next_started(self) -> AttemptSpec | None:
         """Return the next trial whose container an earlier coordinator started."""
         while (spec := self.slot_queue.next_requeued() or self._next_new()) is not None:
             if spec.container_may_exist and _has_started(spec):
                 return spec
         return None
 
-    def _next_new(self) -> TrialSpec | None:
+    def _next_new(self) -> AttemptSpec | None:
         """Return the next slot that needs a trial. Staged and pruned slots need none.
 
         Return None also as soon as a pruned slot is ready to commit: committing comes first.
@@ -294,7 +294,7 @@ class Coordinator:
             in_flight = min(len(self._running), self.executor.width)
             self.commit_queue.budget.stop(in_flight=in_flight)
 
-    def _handle_result(self, future: Future[TrialResult], spec: TrialSpec) -> None:
+    def _handle_result(self, future: Future[AttemptResult], spec: AttemptSpec) -> None:
         """Make a trial's result durable, or decide what an attempt without a result means."""
         try:
             result = future.result()
@@ -329,12 +329,12 @@ class Coordinator:
         elif self._store_result(result, spec) and has_run:
             self.pauses.record_progress()
 
-    def _requeue_uncollected(self, spec: TrialSpec) -> None:
+    def _requeue_uncollected(self, spec: AttemptSpec) -> None:
         """Queue an attempt without a result again: its container may still exist."""
         self._journaled.add(_key(spec))
         self.slot_queue.requeue(spec)
 
-    def _store_result(self, result: TrialResult, spec: TrialSpec) -> bool:
+    def _store_result(self, result: AttemptResult, spec: AttemptSpec) -> bool:
         """Make a result durable. Return False if the ledger's disk is full."""
         retry = self.retry
         for reason in result.notes:
@@ -381,13 +381,13 @@ class Coordinator:
         if error is not None:
             self._warn(f"a trial was not cleaned up yet: {error}")
 
-    def _report_restart(self, spec: TrialSpec, reason: str) -> None:
+    def _report_restart(self, spec: AttemptSpec, reason: str) -> None:
         """Warn, once, that an attempt is run again, and why."""
         idx, attempt = _key(spec)
         message = f"slot {idx}, attempt {attempt}, is run again: {reason}"
         self._warn(message, schedule_idx=idx, attempt=attempt, reason=reason)
 
-    def _warn_of_paused_container(self, spec: TrialSpec) -> None:
+    def _warn_of_paused_container(self, spec: AttemptSpec) -> None:
         idx, attempt = _key(spec)
         message = (
             f"slot {idx}, attempt {attempt}: its container is paused and holds its place until "
@@ -402,7 +402,7 @@ class Coordinator:
             self.emit(run_event("warning", message=message, **fields))
 
 
-def _has_started(spec: TrialSpec) -> bool:
+def _has_started(spec: AttemptSpec) -> bool:
     try:
         state = find_container(thread_engine(), spec)
     except LabLedgerError:
@@ -410,9 +410,9 @@ def _has_started(spec: TrialSpec) -> bool:
     return state is not None and state.has_started
 
 
-def _key(spec: TrialSpec) -> tuple[int, int]:
+def _key(spec: AttemptSpec) -> tuple[int, int]:
     return spec.slot.schedule_idx, spec.attempt
 
 
-def _identity(spec: TrialSpec) -> dict[str, object]:
+def _identity(spec: AttemptSpec) -> dict[str, object]:
     return {"schedule_idx": spec.slot.schedule_idx, **spec.ids.as_json(), "attempt": spec.attempt}

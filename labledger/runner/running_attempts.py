@@ -11,33 +11,33 @@ from concurrent.futures import Future
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
 
-from labledger.records import TrialResult
+from labledger.records import AttemptResult
 from labledger.runner.trial_executor import drain
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 
 
 class RunningTrials:
     """Dispatched trials whose results were not taken yet."""
 
     def __init__(self) -> None:
-        self._specs: dict[Future[TrialResult], TrialSpec] = {}
-        self._arrived: SimpleQueue[Future[TrialResult]] = SimpleQueue()
+        self._specs: dict[Future[AttemptResult], AttemptSpec] = {}
+        self._arrived: SimpleQueue[Future[AttemptResult]] = SimpleQueue()
         """Filled by the threads of the trials."""
-        self._ended: list[tuple[int, int, Future[TrialResult]]] = []
+        self._ended: list[tuple[int, int, Future[AttemptResult]]] = []
         """A heap: slot, attempt, and the trial itself."""
 
     def __len__(self) -> int:
         return len(self._specs)
 
-    def __iter__(self) -> Iterator[TrialSpec]:
+    def __iter__(self) -> Iterator[AttemptSpec]:
         return iter(self._specs.values())
 
-    def add(self, future: Future[TrialResult], spec: TrialSpec) -> None:
+    def add(self, future: Future[AttemptResult], spec: AttemptSpec) -> None:
         """Add a trial that was submitted."""
         self._specs[future] = spec
         future.add_done_callback(self._arrived.put)
 
-    def take(self) -> tuple[Future[TrialResult], TrialSpec] | None:
+    def take(self) -> tuple[Future[AttemptResult], AttemptSpec] | None:
         """Remove and return the ended trial with the lowest slot, or None if none has ended.
 
         In schedule order, most results are committed at once instead of being staged first.
@@ -56,6 +56,6 @@ class RunningTrials:
         except Empty:
             return
 
-    def _push(self, future: Future[TrialResult]) -> None:
+    def _push(self, future: Future[AttemptResult]) -> None:
         spec = self._specs[future]
         heappush(self._ended, (spec.slot.schedule_idx, spec.attempt, future))

@@ -17,7 +17,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.unfinished_slots import UnfinishedSlot
 from labledger.records import JsonObject, Slot
 from labledger.runner.regraded_trials import StoredTrials
-from labledger.trial.contract import TrialPlan, TrialSpec
+from labledger.trial.contract import AttemptSpec, TrialPlan
 
 _CHUNK = 512
 
@@ -36,8 +36,8 @@ class SlotQueue:
         self._run = run
         self._plans = plans
         self._unfinished = unfinished
-        self._requeued: deque[TrialSpec] = deque()
-        self._deferred: deque[tuple[int, TrialSpec]] = deque()
+        self._requeued: deque[AttemptSpec] = deque()
+        self._deferred: deque[tuple[int, AttemptSpec]] = deque()
         """Retries, each with the value of `_slots_returned` from which it may run."""
         self._slots_returned = 0
         self._chunk: deque[Slot] = deque()
@@ -45,7 +45,7 @@ class SlotQueue:
         self._task: tuple[str, JsonObject] = ("", {})
         self._stored_trials = StoredTrials.of_regrading(reader, run)
 
-    def retry(self, spec: TrialSpec, *, others_first: int = 0) -> None:
+    def retry(self, spec: AttemptSpec, *, others_first: int = 0) -> None:
         """Queue the next attempt of a slot, after `others_first` new slots have been tried."""
         following = replace(spec, attempt=spec.attempt + 1, container_may_exist=False)
         if others_first:
@@ -53,17 +53,17 @@ class SlotQueue:
         else:
             self._requeued.append(following)
 
-    def requeue(self, spec: TrialSpec) -> None:
+    def requeue(self, spec: AttemptSpec) -> None:
         """Queue the same attempt again, to be adopted if its container exists."""
         self._requeued.append(replace(spec, container_may_exist=True))
 
-    def next_requeued(self) -> TrialSpec | None:
+    def next_requeued(self) -> AttemptSpec | None:
         """Return the next requeued or retried attempt that may run now, or None."""
         if self._deferred and self._deferred[0][0] <= self._slots_returned:
             return self._deferred.popleft()[1]
         return self._requeued.popleft() if self._requeued else None
 
-    def next_deferred(self) -> TrialSpec | None:
+    def next_deferred(self) -> AttemptSpec | None:
         """Return the next requeued or retried attempt, even if it should let others go first."""
         return self.next_requeued() or (self._deferred.popleft()[1] if self._deferred else None)
 
@@ -92,12 +92,12 @@ class SlotQueue:
         unfinished = self._unfinished.get(slot.schedule_idx)
         return unfinished is not None and unfinished.container_may_exist
 
-    def spec(self, slot: Slot) -> TrialSpec:
+    def spec(self, slot: Slot) -> AttemptSpec:
         """Return what a worker needs for a slot, with the attempt to continue with."""
         never_dispatched = UnfinishedSlot(1, staged=False, container_may_exist=False)
         unfinished = self._unfinished.get(slot.schedule_idx, never_dispatched)
         stored = self._stored_trials
-        return TrialSpec(
+        return AttemptSpec(
             plan=self._plans[slot.variant_id],
             slot=slot,
             run_id=self._run.run_id,

@@ -12,10 +12,10 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from labledger.records import TrialResult
+from labledger.records import AttemptResult
 from labledger.run_control.trial_folder_retention import move_to_kept
 from labledger.trial.attempt_notes import report_restarts_to
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.life.start_limiter import StartLimiter, use_limiter
 from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
 
@@ -36,7 +36,7 @@ class LocalExecutor:
         self.width = width
         self.capacity = width + min(width, MAX_AHEAD)
         self._gate = StartLimiter(width)
-        self._restart_notices: SimpleQueue[tuple[TrialSpec, str]] = SimpleQueue()
+        self._restart_notices: SimpleQueue[tuple[AttemptSpec, str]] = SimpleQueue()
         self._trials: Executor = ThreadPoolExecutor(
             self.capacity, "trial", initializer=self._begin_thread
         )
@@ -51,23 +51,23 @@ class LocalExecutor:
         """When the newest container that could be started was created, by the monotonic clock."""
         return self._gate.last_good
 
-    def submit(self, spec: TrialSpec) -> Future[TrialResult]:
+    def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
         """Run an attempt. Its dispatch must be journaled already."""
         return self._trials.submit(run_attempt, spec)
 
-    def remove(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+    def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
         """Remove what an attempt left on this machine, except its folder if `keep_folder`."""
         return self._removals.submit(_remove, spec, keep_folder)
 
-    def cancel(self, spec: TrialSpec, reason: str) -> Future[None]:
+    def cancel(self, spec: AttemptSpec, reason: str) -> Future[None]:
         """Remove an attempt whose container was killed, and record why it will run again."""
         return self._removals.submit(cancel_attempt, spec, reason)
 
-    def restart_notices(self) -> list[tuple[TrialSpec, str]]:
+    def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
         """Return the attempts that were started again since the last call, each with the reason."""
         return list(drain(self._restart_notices))
 
-    def paused_attempts(self) -> list[TrialSpec]:
+    def paused_attempts(self) -> list[AttemptSpec]:
         """Return the attempts whose containers were seen paused since the last call."""
         return list(drain(self._gate.paused))
 
@@ -105,7 +105,7 @@ def drain(queue: SimpleQueue[_T]) -> Iterator[_T]:
         return
 
 
-def _remove(spec: TrialSpec, keep_folder: bool) -> None:
+def _remove(spec: AttemptSpec, keep_folder: bool) -> None:
     remove_attempt(spec, keep_folder=keep_folder)
     if keep_folder:
         move_to_kept(spec.folder)

@@ -1,5 +1,5 @@
 """One attempt in its container: the contract with it, its life, its evidence and its grading.
 
-In: a `TrialSpec`. Out: a `TrialResult` of validated rows, and files with digests.
+In: a `AttemptSpec`. Out: a `AttemptResult` of validated rows, and files with digests.
 Knows no database, no schedule and no other trial.
 """

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from labledger.storage.artifact_store import write_atomically
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 
 FOLDER = "traces"
 
-Listener = Callable[[TrialSpec, str], None]
+Listener = Callable[[AttemptSpec, str], None]
 """Called in a trial's thread with each restart reason, as soon as it is durable."""
 
 _thread = threading.local()
@@ -51,7 +51,7 @@ def is_marked_not_started(trial: Path) -> bool:
     return _unstarted(trial).exists()
 
 
-def add_restart_reason(spec: TrialSpec, text: str) -> None:
+def add_restart_reason(spec: AttemptSpec, text: str) -> None:
     """Record durably why an attempt is started again, and call the listener."""
     _add(spec.folder, text)
     listener: Listener | None = getattr(_thread, "listener", None)

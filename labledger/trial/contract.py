@@ -1,6 +1,6 @@
 """The container contract: paths, environment variables and exit statuses of a trial's container.
 
-Also `TrialSpec`, which describes one attempt completely, and `TrialPlan`, which all trials of a
+Also `AttemptSpec`, which describes one attempt completely, and `TrialPlan`, which all trials of a
 variant share. `trial.sh` implements the other side of the contract; a test compares its table of
 exit statuses with `ExitStatus`. Used by all of `trial` and by the runner; starts nothing itself.
 """
@@ -237,7 +237,7 @@ class StoredTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class TrialSpec:
+class AttemptSpec:
     """One attempt at one slot: all that a worker needs. Can be pickled."""
 
     plan: TrialPlan

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from labledger.records import Phase
 from labledger.trial import contract
-from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.workspace import untrusted_files
 
 
-def read_phases(spec: TrialSpec) -> dict[str, Phase]:
+def read_phases(spec: AttemptSpec) -> dict[str, Phase]:
     """Return the phases that `trial.sh` recorded, empty if it could not write them.
 
     Trust them only if `trial.sh` ended the trial: until then the agent can write the file too.
@@ -21,7 +21,7 @@ def read_phases(spec: TrialSpec) -> dict[str, Phase]:
     return _as_phases(phase_fields(spec))
 
 
-def has_begun(spec: TrialSpec) -> bool:
+def has_begun(spec: AttemptSpec) -> bool:
     """Return True if `trial.sh` has written anything, which an agent cannot hide.
 
     The trial folder last changed when it was renamed, before its container was created. Containers
@@ -35,7 +35,7 @@ PhaseFields = tuple[int, int, int, int]
 """Exit status, start, end (hundredths of a second since boot), and 1 after a time-out."""
 
 
-def phase_fields(spec: TrialSpec) -> dict[str, PhaseFields]:
+def phase_fields(spec: AttemptSpec) -> dict[str, PhaseFields]:
     """Return the content of the `phases` file by phase. `read_phases` says when to trust it."""
     content, _ = untrusted_files.read_optional(
         spec.folder / "state", contract.PHASES_FILE, untrusted_files.PHASES_CAP

@@ -13,7 +13,7 @@ from typing import Any, Self
 from labledger.ledger.commit import rows, statements
 from labledger.ledger.database.model import Lease
 from labledger.ledger.database.sqlite import writable_engine
-from labledger.records import TrialResult, canonical_json
+from labledger.records import AttemptResult, canonical_json
 
 Rows = list[tuple[str, Sequence[tuple[Any, ...]]]]
 """Statements, each with the rows that it writes."""
@@ -50,36 +50,36 @@ class BareWriter:
         execute("COMMIT")
 
 
-def commit_rows(lease: Lease, result: TrialResult) -> Rows:
+def commit_rows(lease: Lease, result: AttemptResult) -> Rows:
     """All that a commit of `result` writes."""
     return [*_progress(lease, result), *_artifacts(result), *_published(lease, result)]
 
 
-def stage_rows(lease: Lease, result: TrialResult) -> Rows:
+def stage_rows(lease: Lease, result: AttemptResult) -> Rows:
     """All that staging `result` writes."""
     payload = canonical_json.dumps(result.as_json())
     staged = (lease.run_no, result.schedule_idx, result.attempt, 1, payload, _NOW)
     return [*_artifacts(result), (statements.INSERT_STAGED, [staged])]
 
 
-def commit_staged_rows(lease: Lease, result: TrialResult) -> Rows:
+def commit_staged_rows(lease: Lease, result: AttemptResult) -> Rows:
     """All that a commit of `result` writes when it was staged before."""
     key = (lease.run_no, result.schedule_idx)
     published = _published(lease, result)
     return [*_progress(lease, result), *published, (statements.DELETE_STAGED, [key])]
 
 
-def _progress(lease: Lease, result: TrialResult) -> Rows:
+def _progress(lease: Lease, result: AttemptResult) -> Rows:
     idx = result.schedule_idx
     return [(statements.ADVANCE, [(idx + 1, _NOW, lease.run_no, idx, lease.epoch)])]
 
 
-def _artifacts(result: TrialResult) -> Rows:
+def _artifacts(result: AttemptResult) -> Rows:
     found = [(bytes.fromhex(a.sha256), a.size, a.content) for a in result.artifacts]
     return [(statements.INSERT_ARTIFACT, found)]
 
 
-def _published(lease: Lease, result: TrialResult) -> Rows:
+def _published(lease: Lease, result: AttemptResult) -> Rows:
     found = rows.slot_rows(lease.run_no, [result])
     commit = (
         lease.run_no,

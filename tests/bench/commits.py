@@ -17,7 +17,7 @@ from bench.report import Row, paired_ratio, say
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Lease, Owner
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import TrialResult
+from labledger.records import AttemptResult
 from labledger.storage.artifact_store import ArtifactStore
 
 GOAL_PER_S = 1000
@@ -113,14 +113,14 @@ def _pair(folder: Path, size: int, total: int, stack: ExitStack) -> Pair:
     return Pair(lease, stack.enter_context(_open(ledger)), stack.enter_context(BareWriter(twin)))
 
 
-def _commit(writer: LedgerWriter, lease: Lease, batch: Sequence[TrialResult]) -> float:
+def _commit(writer: LedgerWriter, lease: Lease, batch: Sequence[AttemptResult]) -> float:
     begun = time.perf_counter()
     for result in batch:
         writer.commit_result(lease, result)
     return (time.perf_counter() - begun) / len(batch)
 
 
-def _bare_commit(bare: BareWriter, lease: Lease, batch: Sequence[TrialResult]) -> float:
+def _bare_commit(bare: BareWriter, lease: Lease, batch: Sequence[AttemptResult]) -> float:
     ready = [commit_rows(lease, result) for result in batch]
     begun = time.perf_counter()
     for found in ready:
@@ -128,7 +128,7 @@ def _bare_commit(bare: BareWriter, lease: Lease, batch: Sequence[TrialResult]) -
     return (time.perf_counter() - begun) / len(batch)
 
 
-def _stage_and_commit(writer: LedgerWriter, lease: Lease, batch: Sequence[TrialResult]) -> float:
+def _stage_and_commit(writer: LedgerWriter, lease: Lease, batch: Sequence[AttemptResult]) -> float:
     begun = time.perf_counter()
     for result in batch:
         writer.stage(lease, result, final=True)
@@ -137,7 +137,7 @@ def _stage_and_commit(writer: LedgerWriter, lease: Lease, batch: Sequence[TrialR
     return (time.perf_counter() - begun) / len(batch)
 
 
-def _bare_stage_and_commit(bare: BareWriter, lease: Lease, batch: Sequence[TrialResult]) -> float:
+def _bare_stage_and_commit(bare: BareWriter, lease: Lease, batch: Sequence[AttemptResult]) -> float:
     ready = [stage_rows(lease, result) for result in batch]
     ready += [commit_staged_rows(lease, result) for result in batch]
     begun = time.perf_counter()
@@ -171,5 +171,5 @@ def _open(ledger: Path) -> LedgerWriter:
     return LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts"))
 
 
-def _results(run_id: str, idxs: Iterable[int]) -> Iterator[TrialResult]:
+def _results(run_id: str, idxs: Iterable[int]) -> Iterator[AttemptResult]:
     return (synthetic.result(run_id, synthetic.slot(idx)) for idx in idxs)

@@ -26,11 +26,11 @@ from pathlib import Path
 from bench import synthetic
 from bench.peak import memory_mb
 from labledger.cli import app
-from labledger.records import TrialResult
+from labledger.records import AttemptResult
 from labledger.runner import session
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial import attempt_notes
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 
 _LOOK_EVERY = 500
 _SLOW_EVERY, _SLOW_S = 50, 0.05
@@ -75,7 +75,7 @@ class MadeUpTrials(LocalExecutor):
     half: Path | None = None
     half_idx = -1
 
-    def submit(self, spec: TrialSpec) -> Future[TrialResult]:
+    def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
         self.watch.dispatched()
         if self.half is None:
             self.watch.report()
@@ -85,7 +85,7 @@ class MadeUpTrials(LocalExecutor):
             shutil.copytree(spec.plan.run_dir.parents[1], self.half, ignore=_shared_memory)
         return self._trials.submit(_made_up, spec)
 
-    def remove(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+    def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
         del keep_folder  # There is none.
         return _forgotten(spec)
 
@@ -98,14 +98,14 @@ class TimedTrials(LocalExecutor):
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self._going: list[tuple[float, int, Future[TrialResult], TrialSpec]] = []
+        self._going: list[tuple[float, int, Future[AttemptResult], AttemptSpec]] = []
         """A heap by the moment at which they end."""
         self._changed = threading.Condition()
         threading.Thread(target=self._end_each, daemon=True).start()
 
-    def submit(self, spec: TrialSpec) -> Future[TrialResult]:
+    def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
         self.watch.dispatched()
-        future: Future[TrialResult] = Future()
+        future: Future[AttemptResult] = Future()
         # Not in the order in which they began.
         lasts = self.seconds * random.uniform(0.9, 1.1)
         with self._changed:
@@ -114,7 +114,7 @@ class TimedTrials(LocalExecutor):
             self._changed.notify()
         return future
 
-    def remove(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+    def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
         del keep_folder
         return _forgotten(spec)
 
@@ -130,14 +130,14 @@ class TimedTrials(LocalExecutor):
             future.set_result(synthetic.result(spec.run_id, spec.slot, spec.attempt))
 
 
-def _forgotten(spec: TrialSpec) -> Future[None]:
+def _forgotten(spec: AttemptSpec) -> Future[None]:
     attempt_notes.remove_notes(spec.folder)
     done: Future[None] = Future()
     done.set_result(None)
     return done
 
 
-def _made_up(spec: TrialSpec) -> TrialResult:
+def _made_up(spec: AttemptSpec) -> AttemptResult:
     if spec.slot.schedule_idx % _SLOW_EVERY == 0:
         time.sleep(_SLOW_S)
     return synthetic.result(spec.run_id, spec.slot, spec.attempt)

@@ -9,6 +9,7 @@ from pathlib import Path
 from labledger.ledger.database.model import NewRun, Variant
 from labledger.records import (
     Artifact,
+    AttemptResult,
     Event,
     JsonObject,
     Metric,
@@ -16,7 +17,6 @@ from labledger.records import (
     Slot,
     SlotStatus,
     TrialIds,
-    TrialResult,
     slot_commit_id,
 )
 
@@ -121,7 +121,7 @@ def slot(idx: int) -> Slot:
     return Slot(idx, VARIANTS[variant], f"task-{task:06d}", 0)
 
 
-def result(run_id: str, slot: Slot, attempt: int = 1) -> TrialResult:
+def result(run_id: str, slot: Slot, attempt: int = 1) -> AttemptResult:
     """A trial that went well, with `METRICS`, `EVENTS` and eight artifacts, six of them its own."""
     ids = TrialIds.of(run_id, slot)
     artifacts = _COMMON_ARTIFACTS | {
@@ -136,7 +136,7 @@ def result(run_id: str, slot: Slot, attempt: int = 1) -> TrialResult:
         "ids": ids.as_json(),
     }
     container = f"labledger-bench-{run_id}-{slot.schedule_idx}-{attempt}"
-    return TrialResult(
+    return AttemptResult(
         ids=ids,
         schedule_idx=slot.schedule_idx,
         slot_commit_id=stamp["slot_commit_id"],

@@ -13,8 +13,8 @@ from typing import Any
 from hostile_files import HOST_SECRET, PREDICTED, SCORED, Output, left
 from trial_kit import GRADES, Trials, phase, predicts, scores
 
-from labledger.records import TrialResult
-from labledger.trial.contract import TrialSpec
+from labledger.records import AttemptResult
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence.redaction import MAX_MESSAGE
 from labledger.trial.life.worker import remove_attempt, run_attempt
 
@@ -26,7 +26,7 @@ class Host:
     trials: Trials
     secret: Path
 
-    def run(self, agent: str = "true", grader: str = GRADES, **settings: Any) -> TrialResult:
+    def run(self, agent: str = "true", grader: str = GRADES, **settings: Any) -> AttemptResult:
         limit = settings.pop("timeout_s", 30)
         return self.collected(
             self.trials.spec(
@@ -36,7 +36,7 @@ class Host:
             )
         )
 
-    def leaves(self, made_by: dict[Output, str], **settings: Any) -> TrialResult:
+    def leaves(self, made_by: dict[Output, str], **settings: Any) -> AttemptResult:
         """The result of a trial that leaves files so: rows by its grader, others by its agent."""
         agent = "".join(left(by, output) for output, by in made_by.items() if not output.is_row)
         rows = "".join(left(by, output) for output, by in made_by.items() if output.is_row)
@@ -44,7 +44,7 @@ class Host:
         good += "" if SCORED in made_by else scores()
         return self.run(agent or "true", rows + good, **settings)
 
-    def collected(self, spec: TrialSpec) -> TrialResult:
+    def collected(self, spec: AttemptSpec) -> AttemptResult:
         """The result of a trial, which must not touch the host; its folder is gone afterwards."""
         before = self._kept()
         with deadline(spec.deadline_s):

@@ -15,7 +15,7 @@ from experiments import PASSING, RIGHT, UNGRADABLE, Coordinator, EngineLog, Proj
 from trial_kit import Trials, brief, phase
 
 from labledger.docker.engine import thread_engine
-from labledger.records import TrialResult
+from labledger.records import AttemptResult
 from labledger.trial import contract
 from labledger.trial.life.start_limiter import MAX_STARTING
 from labledger.trial.life.worker import run_attempt
@@ -47,7 +47,7 @@ def run_by(proxy: EngineProxy, project: Project, run_id: str, *words: object) ->
         return project.run(run_id, *PASSING, *words)
 
 
-def trial_by(proxy: EngineProxy, spec: contract.TrialSpec) -> TrialResult:
+def trial_by(proxy: EngineProxy, spec: contract.AttemptSpec) -> AttemptResult:
     """Run one trial on the engine behind the proxy, in a thread with a connection of its own."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DOCKER_HOST", proxy.address)

@@ -17,8 +17,8 @@ from isolation_kit import AFTER
 from own_engine import own_engine
 from trial_kit import GRADES, SHELLS, Trials, brief, problems
 
-from labledger.records import JsonObject, TrialResult
-from labledger.trial.contract import TrialSpec
+from labledger.records import AttemptResult, JsonObject
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence.collect import DISK_WAS_FULL
 from labledger.trial.life.worker import remove_attempt, run_attempt
 
@@ -231,10 +231,10 @@ CALLS = f"{FILLS}; mv fill filled; until [ -e /agentlab/out/go ]; do sleep 0.05;
 
 
 @pytest.fixture
-def on_small_disk(trials: Trials, small_disk: Mount) -> Callable[..., TrialSpec]:
+def on_small_disk(trials: Trials, small_disk: Mount) -> Callable[..., AttemptSpec]:
     """Makes the spec of a trial whose run has a disk of eight megabytes."""
 
-    def make(*commands: str, **settings: Any) -> TrialSpec:
+    def make(*commands: str, **settings: Any) -> AttemptSpec:
         spec = trials.spec(*commands, **settings)
         small_disk(spec.plan.run_dir, 8)
         spec.plan.deps_dir.mkdir()
@@ -248,7 +248,7 @@ def on_small_disk(trials: Trials, small_disk: Mount) -> Callable[..., TrialSpec]
 @pytest.mark.parametrize("image", SHELLS)
 @pytest.mark.parametrize("phase", ["setup", "agent", "grader"])
 def test_what_fails_on_a_full_disk_is_not_held_against_the_agent(
-    on_small_disk: Callable[..., TrialSpec], phase: str, image: str, sealed: JsonObject
+    on_small_disk: Callable[..., AttemptSpec], phase: str, image: str, sealed: JsonObject
 ) -> None:
     """Whichever phase fails where nothing can be written, the trial is an `infra_error` at once."""
     phases = {"setup": "true", "agent": "true", "grader": GRADES} | {phase: FILLS}
@@ -261,7 +261,7 @@ def test_what_fails_on_a_full_disk_is_not_held_against_the_agent(
 @pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])
 @pytest.mark.parametrize("image", SHELLS)
 def test_room_that_a_later_phase_makes_is_too_late(
-    on_small_disk: Callable[..., TrialSpec], image: str, sealed: JsonObject
+    on_small_disk: Callable[..., AttemptSpec], image: str, sealed: JsonObject
 ) -> None:
     """An agent that failed on a full disk is no agent that failed, whatever its grader removes."""
     result = run_attempt(on_small_disk(FILLS, f"rm fill; {GRADES}", image=image, **sealed))
@@ -284,7 +284,7 @@ def test_a_first_part_without_room_for_its_note(trials: Trials, as_root: None) -
 
 @pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])
 def test_room_that_this_process_makes_is_no_room_that_was_there(
-    on_small_disk: Callable[..., TrialSpec], sealed: JsonObject
+    on_small_disk: Callable[..., AttemptSpec], sealed: JsonObject
 ) -> None:
     """What failed before another trial was cleared away failed for want of room all the same."""
     result = cleared_meanwhile(on_small_disk(CALLS + "exit 4", **sealed))
@@ -293,7 +293,7 @@ def test_room_that_this_process_makes_is_no_room_that_was_there(
     assert result.message.endswith("without that: agent_exit_nonzero")
 
 
-def test_a_trial_that_completed_on_a_full_disk(on_small_disk: Callable[..., TrialSpec]) -> None:
+def test_a_trial_that_completed_on_a_full_disk(on_small_disk: Callable[..., AttemptSpec]) -> None:
     """It keeps its result; its evidence says that something may be missing."""
     result = cleared_meanwhile(on_small_disk(CALLS))
     assert brief(result) == ("completed", None, 0)
@@ -301,7 +301,7 @@ def test_a_trial_that_completed_on_a_full_disk(on_small_disk: Callable[..., Tria
     assert problems(result) == {"disk": DISK_WAS_FULL}
 
 
-def cleared_meanwhile(spec: TrialSpec) -> TrialResult:
+def cleared_meanwhile(spec: AttemptSpec) -> AttemptResult:
     """Run a trial that calls when the disk is full, after which another one makes room there."""
     other = replace(spec, slot=replace(spec.slot, schedule_idx=8))
     (other.folder / "workspace").mkdir(parents=True)

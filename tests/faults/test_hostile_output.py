@@ -28,7 +28,7 @@ from hostile_files import (
 from hostile_kit import Host
 from trial_kit import GRADES, brief, problems
 
-from labledger.records import GradeReason, TrialResult
+from labledger.records import AttemptResult, GradeReason
 from labledger.trial.life.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
@@ -40,7 +40,7 @@ together = pytest.mark.parametrize(
 
 
 def check_refused(
-    result: TrialResult, outputs: tuple[Output, ...], reason: GradeReason, word: str
+    result: AttemptResult, outputs: tuple[Output, ...], reason: GradeReason, word: str
 ) -> None:
     """A row that is refused is a grade_error; an agent's file is a problem of the evidence."""
     bad_row = next((output for output in outputs if output.is_row), None)
@@ -61,7 +61,7 @@ def check_refused(
         assert word in message
 
 
-def check_kept(host: Host, result: TrialResult, output: Output, content: bytes) -> None:
+def check_kept(host: Host, result: AttemptResult, output: Output, content: bytes) -> None:
     """What was refused is evidence, as it was."""
     kept = host.trials.rejected if output.is_row else host.trials.content
     assert kept(result, output.name) == content

@@ -29,8 +29,8 @@ from trial_kit import (
 
 from labledger import clock
 from labledger.docker.engine import Engine, thread_engine
-from labledger.records import Slot, TrialResult
-from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.records import AttemptResult, Slot
+from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.life import adoption, inputs
 from labledger.trial.life.container_config import container_config
@@ -47,12 +47,12 @@ pytestmark = [pytest.mark.docker]
 ONE_START = "echo started >>starts; while [ ! -e go ]; do sleep 0.02; done"
 
 
-def starts(trials: Trials, result: TrialResult) -> int:
+def starts(trials: Trials, result: AttemptResult) -> int:
     """How often the agent of `ONE_START` was started, as the evidence has it."""
     return trials.content(result, "workspace_patch").count(b"\n+started\n")
 
 
-def begin_and_kill(spec: TrialSpec, tmp_path: Path) -> Path:
+def begin_and_kill(spec: AttemptSpec, tmp_path: Path) -> Path:
     """Begin a trial in a process of its own, kill that with SIGKILL, return the workspace."""
     file = tmp_path / "spec.pickle"
     file.write_bytes(pickle.dumps(spec))
@@ -230,7 +230,7 @@ def test_a_first_process_that_ends_in_another_way(
     assert brief(run_attempt(replace(spec, container_may_exist=True))) == outcome
 
 
-def meddle(trials: Trials, action: Callable[[Engine, str], None]) -> TrialResult:
+def meddle(trials: Trials, action: Callable[[Engine, str], None]) -> AttemptResult:
     """The result of a trial whose container somebody else does something to while it runs."""
     spec = trials.spec(f"{ONE_START}; echo unreachable")
     with ThreadPoolExecutor(1) as pool:

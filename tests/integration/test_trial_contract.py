@@ -20,7 +20,7 @@ from trial_kit import (
 )
 
 from labledger.records import Slot
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.life.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
@@ -45,7 +45,7 @@ print(json.dumps({
 """
 
 
-def survey(trials: Trials, **settings: Any) -> tuple[TrialSpec, dict[str, Any], dict[str, Any]]:
+def survey(trials: Trials, **settings: Any) -> tuple[AttemptSpec, dict[str, Any], dict[str, Any]]:
     """What an agent and its grader see of their container."""
     spec = trials.spec(
         phase(python(SURVEY), timeout_s=12.5, env={"MINE": "agent's"}),

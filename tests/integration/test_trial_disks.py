@@ -15,7 +15,7 @@ from labledger.docker.engine import Engine, EngineDiskFull, thread_engine
 from labledger.errors import DiskFull
 from labledger.records import JsonObject
 from labledger.trial import full_disks
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned, use_limiter
 from labledger.trial.life.worker import run_attempt
 
@@ -47,7 +47,9 @@ def test_whichever_disk_it_was(trials: Trials, place: str) -> None:
     assert "disk" in problems(result)
 
 
-def abandoned(spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, full: str, until_file: str) -> None:
+def abandoned(
+    spec: AttemptSpec, monkeypatch: pytest.MonkeyPatch, full: str, until_file: str
+) -> None:
     """Begin a trial, see its disk full when file `full` is there, leave it at `until_file`."""
     monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 0.2)
     gate = StartLimiter(1)
@@ -65,7 +67,7 @@ def abandoned(spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, full: str, until
             running.result()
 
 
-def is_running(spec: TrialSpec) -> bool:
+def is_running(spec: AttemptSpec) -> bool:
     """True when the engine has noted that it started the container."""
     return thread_engine().inspect_existing(spec.container).status == "running"
 

@@ -17,7 +17,7 @@ from trial_kit import (
     scores,
 )
 
-from labledger.records import GradeReason, TrialResult, json_schemas
+from labledger.records import AttemptResult, GradeReason, json_schemas
 
 pytestmark = [pytest.mark.docker]
 
@@ -25,7 +25,7 @@ PREDICTION_PATH = "AGENTLAB_BENCHMARK_PREDICTION_PATH"
 SCORE_PATH = "AGENTLAB_BENCHMARK_SCORE_PATH"
 
 
-def grade_error(trials: Trials, grader: str) -> TrialResult:
+def grade_error(trials: Trials, grader: str) -> AttemptResult:
     """The result of a trial whose grader must come to a `grade_error` that says what and why."""
     result = trials.run("true", grader)
     assert (result.status, result.exit_status) == ("grade_error", 0)

@@ -19,8 +19,8 @@ from regrading_kit import earlier_of, judging
 from trial_kit import GRADES, PYTHON, SHELLS, Trials, brief, trials_in, until
 
 from labledger.docker.engine import thread_engine
-from labledger.records import TrialResult
-from labledger.trial.contract import Sealing, TrialSpec
+from labledger.records import AttemptResult
+from labledger.trial.contract import AttemptSpec, Sealing
 
 UID = 12345
 """Who runs the trials where the tests run as root; else they do it themselves."""
@@ -45,7 +45,7 @@ class HostsUser:
         self.trials = trials
         self.folder = folder
 
-    def spec(self, *args: Any, **settings: Any) -> TrialSpec:
+    def spec(self, *args: Any, **settings: Any) -> AttemptSpec:
         spec = self.trials.spec(*args, **settings)
         if os.geteuid() == 0:
             self.trials.store.root.mkdir(exist_ok=True)
@@ -53,14 +53,14 @@ class HostsUser:
                 os.chown(path, UID, UID, follow_symlinks=False)
         return spec
 
-    def run(self, spec: TrialSpec) -> TrialResult:
-        result: TrialResult = pickle.loads(self.do("run", spec))
+    def run(self, spec: AttemptSpec) -> AttemptResult:
+        result: AttemptResult = pickle.loads(self.do("run", spec))
         return result
 
-    def discard(self, spec: TrialSpec) -> None:
+    def discard(self, spec: AttemptSpec) -> None:
         self.do("discard", spec)
 
-    def do(self, action: str, spec: TrialSpec) -> bytes:
+    def do(self, action: str, spec: AttemptSpec) -> bytes:
         file = self.folder / "spec.pickle"
         file.write_bytes(pickle.dumps(spec))
         file.chmod(0o644)
@@ -130,7 +130,7 @@ def test_what_a_killed_container_wrote_is_the_users(user: HostsUser) -> None:
     assert user.trials.containers() == []
 
 
-def take_away(spec: TrialSpec) -> None:
+def take_away(spec: AttemptSpec) -> None:
     """Make a trial's workspace root's, closed to everybody else."""
     if os.geteuid() == 0:
         for path in (spec.folder / "workspace").rglob("*"):

@@ -21,8 +21,8 @@ from regrading_kit import NEW_GRADER, NOT_RUN, earlier_of, regraded_spec
 from trial_kit import GRADER, GRADES, SCORE, Trials, brief, predicts, scores, until
 
 from labledger.docker.engine import thread_engine
-from labledger.records import JsonObject, SlotStatus, TrialResult
-from labledger.trial.contract import OUTER_MARGIN_S, ExitStatus, Sealing, TrialSpec
+from labledger.records import AttemptResult, JsonObject, SlotStatus
+from labledger.trial.contract import OUTER_MARGIN_S, AttemptSpec, ExitStatus, Sealing
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.life.worker import remove_attempt, run_attempt
 from labledger.workspace import tar_files
@@ -66,7 +66,7 @@ CHANGES: dict[str, str] = {
 }
 
 
-def judged_again(trials: Trials, first: TrialResult, **settings: Any) -> TrialResult:
+def judged_again(trials: Trials, first: AttemptResult, **settings: Any) -> AttemptResult:
     return run_attempt(regraded_spec(trials, first, **settings))
 
 
@@ -86,7 +86,7 @@ def tree(folder: Path) -> dict[str, tuple[str, bytes, bool]]:
     return found
 
 
-def incomplete(result: TrialResult, *words: str) -> None:
+def incomplete(result: AttemptResult, *words: str) -> None:
     """A slot that could not be judged again, and says why; no verdict was invented."""
     assert brief(result) == ("grade_error", "evidence_incomplete", None)
     assert result.scores == result.predictions == ()
@@ -239,7 +239,7 @@ def test_grade_error_is_judged_again(trials: Trials) -> None:
 NO_GRADING = {"benchmark": {"policy": {"grade_failed_agents": False}}}
 
 
-def failed(result: TrialResult, status: SlotStatus, reason: str, message: str) -> TrialResult:
+def failed(result: AttemptResult, status: SlotStatus, reason: str, message: str) -> AttemptResult:
     return replace(result, status=status, reason=reason, message=message)
 
 
@@ -284,7 +284,7 @@ WAITS = f"echo once >>graded; while [ ! -e go ]; do sleep 0.02; done; {GRADES}"
 """A grader that waits, and leaves a line for each time that it was started."""
 
 
-def begin_and_kill(spec: TrialSpec, tmp_path: Path) -> None:
+def begin_and_kill(spec: AttemptSpec, tmp_path: Path) -> None:
     """Begin a trial in a process of its own, kill that with SIGKILL while its grader waits."""
     process = driven(spec, tmp_path)
     try:
@@ -294,14 +294,14 @@ def begin_and_kill(spec: TrialSpec, tmp_path: Path) -> None:
         process.wait()
 
 
-def driven(spec: TrialSpec, tmp_path: Path, **environment: str) -> subprocess.Popen[bytes]:
+def driven(spec: AttemptSpec, tmp_path: Path, **environment: str) -> subprocess.Popen[bytes]:
     file = tmp_path / "spec.pickle"
     file.write_bytes(pickle.dumps(spec))
     words = [sys.executable, coordinator_driver.__file__, file, "run"]
     return subprocess.Popen(words, env=os.environ | environment, stdout=subprocess.DEVNULL)
 
 
-def release(spec: TrialSpec) -> None:
+def release(spec: AttemptSpec) -> None:
     """Let the grader go on, in whatever workspace is there just now."""
     with suppress(FileNotFoundError):
         (spec.folder / "workspace" / "go").touch()

@@ -18,10 +18,10 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records import (
     RECORD_KINDS,
     Artifact,
+    AttemptResult,
     Metric,
     SlotRecords,
     SlotStatus,
-    TrialResult,
     canonical_json,
     json_schemas,
 )
@@ -401,7 +401,7 @@ def test_every_text_survives_staging(writer: LedgerWriter, reader: LedgerReader)
     """Text of any script, control characters and a missing reason come back from a staged row."""
     result = kit.result(0, message="tab\t, NUL \x00, emoji 🙂, line\nend", reason=None)
     payload = json.loads(canonical_json.dumps(result.as_json()))
-    assert TrialResult.from_json(payload).message == result.message
+    assert AttemptResult.from_json(payload).message == result.message
     lease = kit.begin_run(writer)
     writer.stage(lease, result, final=True)
     [record] = writer.commit_staged(lease, 0).objects("trials")

@@ -16,7 +16,7 @@ from labledger.ledger.database.model import SPENT_METRICS, Lease, Spent
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import JsonObject, Metric, SlotStatus, TrialResult
+from labledger.records import AttemptResult, JsonObject, Metric, SlotStatus
 from labledger.run_control.budget import Budget
 from labledger.run_control.dispatch_pauses import DispatchPauses
 from labledger.run_control.error_rate import ErrorRate
@@ -29,7 +29,7 @@ from labledger.runner.coordinator import Coordinator
 from labledger.runner.lease_owner import Heartbeat
 from labledger.runner.slot_queue import SlotQueue
 from labledger.runner.trial_executor import LocalExecutor
-from labledger.trial.contract import TrialPlan, TrialSpec
+from labledger.trial.contract import AttemptSpec, TrialPlan
 
 SLOTS = 24
 WIDTH = 4
@@ -43,21 +43,21 @@ class Trials(LocalExecutor):
         super().__init__(width)
         self.reader = reader
         self.submitted: list[tuple[int, int]] = []
-        self.going: dict[int, tuple[int, Future[TrialResult]]] = {}
+        self.going: dict[int, tuple[int, Future[AttemptResult]]] = {}
         """Attempt and future of each trial that has not ended, by slot."""
         self.removals: list[Future[None]] | None = None
         """Those that have not ended, where they end only when a test says so."""
 
-    def submit(self, spec: TrialSpec) -> Future[TrialResult]:
+    def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
         idx = spec.slot.schedule_idx
         journaled = self.reader.last_dispatches(kit.RUN)[idx]
         assert journaled.attempt == spec.attempt, "it was not journaled before"
         self.submitted.append((idx, spec.attempt))
-        future: Future[TrialResult] = Future()
+        future: Future[AttemptResult] = Future()
         self.going[idx] = spec.attempt, future
         return future
 
-    def remove(self, spec: TrialSpec, *, keep_folder: bool) -> Future[None]:
+    def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
         done: Future[None] = Future()
         if self.removals is None:
             done.set_result(None)

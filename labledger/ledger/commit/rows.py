@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from labledger.records import EventFile, JsonObject, Metric, Phase, TrialResult, canonical_json
+from labledger.records import AttemptResult, EventFile, JsonObject, Metric, Phase, canonical_json
 
 
 class TrialRow(NamedTuple):
@@ -129,7 +129,7 @@ class SlotRows:
     evidence: Sequence[EvidenceRow]
 
 
-def slot_rows(run_no: int, results: Sequence[TrialResult]) -> SlotRows:
+def slot_rows(run_no: int, results: Sequence[AttemptResult]) -> SlotRows:
     """The rows of a slot from the results of its attempts, in order; the last one is final."""
     final = results[-1]
     idx = final.schedule_idx
@@ -157,7 +157,7 @@ def slot_rows(run_no: int, results: Sequence[TrialResult]) -> SlotRows:
     )
 
 
-def _event_rows(run_no: int, result: TrialResult) -> Collection[EventRow]:
+def _event_rows(run_no: int, result: AttemptResult) -> Collection[EventRow]:
     idx = result.schedule_idx
     if isinstance(result.events, EventFile):
         return EventRows(run_no, idx, result.events)
@@ -167,7 +167,7 @@ def _event_rows(run_no: int, result: TrialResult) -> Collection[EventRow]:
     ]
 
 
-def _trial_row(run_no: int, result: TrialResult) -> TrialRow:
+def _trial_row(run_no: int, result: AttemptResult) -> TrialRow:
     return TrialRow(
         run_no,
         result.schedule_idx,
@@ -196,7 +196,7 @@ def _phase_columns(phase: Phase | None) -> tuple[int | None, int | None, int | N
     return phase.exit_status, phase.duration_ms, int(phase.timed_out)
 
 
-def _attempt_row(run_no: int, result: TrialResult) -> AttemptRow:
+def _attempt_row(run_no: int, result: AttemptResult) -> AttemptRow:
     return AttemptRow(
         run_no,
         result.schedule_idx,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import SPENT_METRICS, Spent
-from labledger.records import NOT_STARTED, TrialResult
+from labledger.records import NOT_STARTED, AttemptResult
 
 OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
 """The option that limits each kind."""
@@ -54,12 +54,12 @@ def so_far(connection: Connection, run_no: int) -> dict[str, Spent]:
     """The same, with the trials that are finished and wait for their commits."""
     found = committed(connection, run_no)
     for payload in connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalars():
-        for kind, amount in amounts(TrialResult.from_json(json.loads(payload))).items():
+        for kind, amount in amounts(AttemptResult.from_json(json.loads(payload))).items():
             found[kind] = found[kind].plus(amount)
     return found
 
 
-def amounts(result: TrialResult) -> dict[str, float | None]:
+def amounts(result: AttemptResult) -> dict[str, float | None]:
     """What an attempt spent of each kind: None where it does not say it, nothing if none ran."""
     if result.reason in NOT_STARTED:
         return {}

@@ -15,7 +15,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.read import gradings
 from labledger.ledger.verification import derived_copies
 from labledger.ledger.verification.slot_checks import UNREADABLE, Message
-from labledger.records import EventFile, RunStatus, TrialResult, canonical_json, slot_commit_id
+from labledger.records import AttemptResult, EventFile, RunStatus, canonical_json, slot_commit_id
 from labledger.storage.artifact_store import ArtifactStore
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -162,7 +162,7 @@ def _staged(
             continue
         try:
             folder = Path() if store is None else store.staged_events
-            result = TrialResult.from_json(json.loads(payload), folder)
+            result = AttemptResult.from_json(json.loads(payload), folder)
             mine = (result.schedule_idx, result.attempt, result.slot_commit_id, result.ids.run_id)
             if canonical_json.dumps(result.as_json()) != payload or not _TIME.fullmatch(staged_at):
                 yield idx, "a staged result is not in the form in which results are staged"
@@ -174,7 +174,7 @@ def _staged(
             yield idx, f"a staged result cannot be read: {error}"
 
 
-def _event_file(result: TrialResult, is_owned: bool) -> Iterator[str]:
+def _event_file(result: AttemptResult, is_owned: bool) -> Iterator[str]:
     """Check the file in which the events of a staged result lie, where they do.
 
     The owner of the run may have committed the result since, and deleted the file.

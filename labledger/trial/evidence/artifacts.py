@@ -20,7 +20,7 @@ from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.records import Artifact, Event, EventFile, JsonObject, canonical_json, json_schemas
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import attempt_notes, contract, full_disks
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence import tampering
 from labledger.trial.evidence.events import event_file_for, read_events
 from labledger.trial.evidence.grading import GradingOutcome, IdentityMismatch, merged_ids, parse
@@ -47,7 +47,7 @@ _CUT = 8 * 1024
 class EvidenceCollector:
     """The artifacts of one attempt while they are collected, and the record that refers to them."""
 
-    spec: TrialSpec
+    spec: AttemptSpec
     redactor: Redactor
     references: dict[str, str] = field(default_factory=dict)
     ext: JsonObject = field(default_factory=dict)

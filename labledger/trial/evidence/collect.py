@@ -11,15 +11,15 @@ from functools import cache
 
 from labledger import clock, faults
 from labledger.records import (
+    AttemptResult,
     GradeReason,
     JsonObject,
     Phase,
     SlotStatus,
-    TrialResult,
     canonical_json,
     json_schemas,
 )
-from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence import isolation_facts, metrics
 from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
 from labledger.trial.evidence.container_exit import ContainerExit
@@ -59,7 +59,7 @@ STATUS_FORGED = "status_forged"
 """The reason of a trial whose exit status cannot come from `trial.sh`."""
 
 
-def collect_result(spec: TrialSpec, ended: ContainerExit, isolation: JsonObject) -> TrialResult:
+def collect_result(spec: AttemptSpec, ended: ContainerExit, isolation: JsonObject) -> AttemptResult:
     """Read a trial's outputs and return its result. The container is not needed any more.
 
     `isolation` are the facts of `trust.isolation_facts`, recorded in score and evidence.
@@ -83,7 +83,7 @@ def collect_result(spec: TrialSpec, ended: ContainerExit, isolation: JsonObject)
     evidence.add_identity(isolation | {"workspace_hooks": hooks}, outcome.score)
     sources = metrics.Sources(result, outcome.score, events, phases, ended.duration_ms)
     message = outcome.message and redactor.message(outcome.message)
-    return TrialResult(
+    return AttemptResult(
         ids=spec.ids,
         schedule_idx=spec.slot.schedule_idx,
         slot_commit_id=spec.slot_commit_id,
@@ -110,7 +110,7 @@ def collect_result(spec: TrialSpec, ended: ContainerExit, isolation: JsonObject)
     )
 
 
-def _outcome(spec: TrialSpec, ended: ContainerExit, redactor: Redactor) -> GradingOutcome:
+def _outcome(spec: AttemptSpec, ended: ContainerExit, redactor: Redactor) -> GradingOutcome:
     if ended.start_refused is not None:
         reason: str = GradeReason.GRADER_EXIT_NONZERO
         return GradingOutcome(SlotStatus.GRADE_ERROR, reason, ended.start_refused)
@@ -149,7 +149,7 @@ def _outcome(spec: TrialSpec, ended: ContainerExit, redactor: Redactor) -> Gradi
     return _ended_from_within(spec, ended.exit_status)
 
 
-def _ended_from_within(spec: TrialSpec, exit_status: int) -> GradingOutcome:
+def _ended_from_within(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
     """Return the outcome for an exit status of neither `trial.sh` nor a kill from outside."""
     what = f"the container ended with status {exit_status}"
     if not has_begun(spec):
@@ -161,14 +161,14 @@ def _ended_from_within(spec: TrialSpec, exit_status: int) -> GradingOutcome:
     return GradingOutcome(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
 
 
-def evidence_of(spec: TrialSpec, redactor: Redactor) -> EvidenceCollector:
+def evidence_of(spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:
     """Return the collector of a trial's evidence; in a regrading it refers to what is stored."""
     if spec.regraded_trial is None:
         return EvidenceCollector(spec, redactor)
     return RegradedEvidence(spec, redactor, spec.regraded_trial)
 
 
-def _phases(spec: TrialSpec, ended: ContainerExit) -> dict[str, Phase]:
+def _phases(spec: AttemptSpec, ended: ContainerExit) -> dict[str, Phase]:
     """The phases that ran. Where `trial.sh` did not end the trial, its own note is not trusted.
 
     What the host noted between the two starts of a container is: no container can change it.
@@ -184,7 +184,7 @@ def _phases(spec: TrialSpec, ended: ContainerExit) -> dict[str, Phase]:
     return phases_before_grading(spec.regraded_trial) | grader
 
 
-def _logged_phases(spec: TrialSpec, ended: ContainerExit, phases: dict[str, Phase]) -> list[str]:
+def _logged_phases(spec: AttemptSpec, ended: ContainerExit, phases: dict[str, Phase]) -> list[str]:
     """The phases that may have logs: all of them, unless it is known which ones ran."""
     is_known = spec.regraded_trial is not None or _ended_by_trial_script(ended)
     return list(phases if phases and is_known else spec.plan.phases)
@@ -195,7 +195,7 @@ def _ended_by_trial_script(ended: ContainerExit) -> bool:
     return ended.exit_status in ExitStatus.ALL and not ended.exit_status_forged
 
 
-def redactor_for(spec: TrialSpec) -> Redactor:
+def redactor_for(spec: AttemptSpec) -> Redactor:
     """Return the redactor of a trial's secrets, except values that every record contains anyway."""
     names = canonical_json.dumps([spec.ids.as_json(), spec.plan.benchmark])
     return Redactor(spec.plan.environment, (names, _record_words()))
@@ -207,14 +207,14 @@ def _record_words() -> str:
     return canonical_json.dumps([json_schemas.load(name) for name in names])
 
 
-def infra_error_result(spec: TrialSpec, begun: str, reason: str, message: str) -> TrialResult:
+def infra_error_result(spec: AttemptSpec, begun: str, reason: str, message: str) -> AttemptResult:
     redactor = redactor_for(spec)
     evidence = EvidenceCollector(spec, redactor)
     evidence.collect_inputs()
     evidence.add_identity(isolation_facts.unknown_isolation_facts(spec, message), None)
     # The machine's clock may have been set back meanwhile.
     now = max(begun, clock.utc_now())
-    return TrialResult(
+    return AttemptResult(
         ids=spec.ids,
         schedule_idx=spec.slot.schedule_idx,
         slot_commit_id=spec.slot_commit_id,

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from labledger.errors import MalformedJson
 from labledger.records import Event, EventFile, JsonObject, canonical_json
 from labledger.storage.artifact_store import written_atomically
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence.redaction import Redactor
 from labledger.workspace.untrusted_files import head_chunks
 
@@ -29,7 +29,7 @@ HELD_BYTES = 256 << 10
 """How many bytes of events are held in memory; more are written to a file."""
 
 
-def event_file_for(spec: TrialSpec) -> EventFile:
+def event_file_for(spec: AttemptSpec) -> EventFile:
     """Return the file for a trial's events if they are many. It outlives the trial folder."""
     name = f"{spec.run_id}/{spec.slot.schedule_idx:06d}-{spec.attempt}.jsonl"
     return EventFile(spec.plan.store_root / "staged", name, 0)

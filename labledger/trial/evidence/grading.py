@@ -14,7 +14,7 @@ from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.records import GradeReason, JsonObject, SlotStatus, canonical_json
 from labledger.records import json_schemas as schema
 from labledger.trial import contract
-from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.redaction import Redactor
 from labledger.workspace import untrusted_files
 from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile
@@ -48,7 +48,9 @@ class GradingOutcome:
             self.status, self.reason, self.message = SlotStatus.GRADE_ERROR, reason, message
 
 
-def grade_attempt(spec: TrialSpec, exit_status: int, ts: str, redactor: Redactor) -> GradingOutcome:
+def grade_attempt(
+    spec: AttemptSpec, exit_status: int, ts: str, redactor: Redactor
+) -> GradingOutcome:
     """Return the outcome of a trial that ended with one of `ExitStatus.ALL`.
 
     `ts` is the timestamp of its rows.
@@ -79,7 +81,7 @@ _NOT_GRADED = frozenset(
 )
 
 
-def _by_exit_status(spec: TrialSpec, exit_status: int) -> GradingOutcome:
+def _by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
     setup_s, agent_s, grader_s = (spec.timeout_s(phase) for phase in contract.PHASE_NAMES)
     match exit_status:
         case ExitStatus.SETUP_FAILED:
@@ -146,7 +148,7 @@ _ROWS = {
 class _RowReader:
     """Reads the grader's two files, sets their identity fields and validates them."""
 
-    spec: TrialSpec
+    spec: AttemptSpec
     ts: str
     redactor: Redactor
 
@@ -210,7 +212,9 @@ class IdentityMismatch(Exception):
     """A row's `ids` are those of another trial."""
 
 
-def add_identity(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str, ids: object) -> None:
+def add_identity(
+    row: JsonObject, spec: AttemptSpec, schema_name: str, ts: str, ids: object
+) -> None:
     """Set the identity fields of a row that a program in the container wrote."""
     row.setdefault("schema_version", schema_name)
     row["schedule_idx"] = spec.slot.schedule_idx
@@ -221,7 +225,7 @@ def add_identity(row: JsonObject, spec: TrialSpec, schema_name: str, ts: str, id
     row["ids"] = ids
 
 
-def merged_ids(given: object, spec: TrialSpec) -> object:
+def merged_ids(given: object, spec: AttemptSpec) -> object:
     """Return a row's `ids` completed with the slot's; unchanged if they are not an object.
 
     In a regrading the ids of the stored trial are accepted as well. Raises `IdentityMismatch` if

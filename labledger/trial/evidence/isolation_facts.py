@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from labledger.docker.engine import Engine
 from labledger.records import JsonObject
-from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
+from labledger.trial.contract import AttemptSpec, ExitStatus, Sealing
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.stored_artifacts import stored_extension
 from labledger.trial.evidence.tampering import Checked, FilesystemChanges, inspect_changes
@@ -27,7 +27,7 @@ _UNGRADED = frozenset(
 )
 
 
-def isolation_facts(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> JsonObject:
+def isolation_facts(engine: Engine, spec: AttemptSpec, ended: ContainerExit) -> JsonObject:
     """Return the isolation facts of a trial whose container has stopped.
 
     Its file system is inspected now unless that was done before grading. In a regrading no agent
@@ -51,12 +51,12 @@ def isolation_facts(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> Js
     return _facts(spec, _user(spec, engine.image_user(spec.image_id)), changes)
 
 
-def unknown_isolation_facts(spec: TrialSpec, why: str) -> JsonObject:
+def unknown_isolation_facts(spec: AttemptSpec, why: str) -> JsonObject:
     """Return the isolation facts of a trial that has no container to inspect."""
     return _facts(spec, _user(spec, None), FilesystemChanges(None, unchecked=why))
 
 
-def _facts(spec: TrialSpec, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
+def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
     facts: JsonObject = {
         "agent_user": agent_user,
         "sealed": spec.plan.sealing.value,
@@ -71,7 +71,7 @@ def _facts(spec: TrialSpec, agent_user: str | None, changes: FilesystemChanges) 
     return facts
 
 
-def _user(spec: TrialSpec, image_user: str | None) -> str | None:
+def _user(spec: AttemptSpec, image_user: str | None) -> str | None:
     """Return the user that the agent ran as; None if only an image that is gone defines it."""
     plan = spec.plan
     authored = plan.agent_user or plan.runtime["user"]

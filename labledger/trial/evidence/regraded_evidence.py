@@ -10,7 +10,7 @@ import io
 from copy import deepcopy
 
 from labledger.records import Event, EventFile, JsonObject
-from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.stored_artifacts import StoredArtifacts, redacted_in, stored_extension
@@ -23,7 +23,7 @@ class RegradedEvidence(EvidenceCollector):
     not what the new grader changed there.
     """
 
-    def __init__(self, spec: TrialSpec, redactor: Redactor, earlier: StoredTrial) -> None:
+    def __init__(self, spec: AttemptSpec, redactor: Redactor, earlier: StoredTrial) -> None:
         super().__init__(spec, redactor)
         self._stored = StoredArtifacts.of(spec, earlier)
         redactor.count += redacted_in(earlier)

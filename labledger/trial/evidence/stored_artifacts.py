@@ -18,7 +18,7 @@ from labledger.errors import LabLedgerError
 from labledger.records import Artifact, JsonObject
 from labledger.records.canonical_json import sha256_hex
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.workspace.untrusted_files import MIB
 
 _REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
@@ -39,7 +39,7 @@ class StoredArtifacts:
     store: ArtifactStore
 
     @classmethod
-    def of(cls, spec: TrialSpec, earlier: StoredTrial) -> StoredArtifacts:
+    def of(cls, spec: AttemptSpec, earlier: StoredTrial) -> StoredArtifacts:
         return cls(earlier, ArtifactStore(spec.plan.store_root))
 
     @property

@@ -16,7 +16,7 @@ from typing import Literal
 
 from labledger.docker.engine import ContainerFailed, Engine
 from labledger.trial import contract
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 
 MAX_PATHS = 100
 """How many suspicious paths a record lists."""
@@ -66,7 +66,7 @@ class FilesystemChanges:
 
 
 def inspect_changes(
-    engine: Engine, spec: TrialSpec, container: str, checked: Checked
+    engine: Engine, spec: AttemptSpec, container: str, checked: Checked
 ) -> FilesystemChanges:
     """Return the suspicious changes to the image in a stopped container.
 

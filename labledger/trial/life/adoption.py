@@ -14,7 +14,7 @@ from datetime import timedelta
 from labledger import clock
 from labledger.docker.engine import ContainerFailed, ContainerState, Engine, NoSuchContainer
 from labledger.trial import attempt_notes, full_disks
-from labledger.trial.contract import ExitStatus, TrialSpec
+from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.life import container_start, two_part_trials
 from labledger.trial.life.container_identity import find_container
@@ -32,7 +32,7 @@ _SLACK_MS = 60_000
 """How many ms longer than its phases a trial may take before the engine's times are rejected."""
 
 
-def adopt(engine: Engine, spec: TrialSpec) -> ContainerExit | None:
+def adopt(engine: Engine, spec: AttemptSpec) -> ContainerExit | None:
     """Wait for a container that an earlier coordinator created, and return how it ended.
 
     Return None if the attempt is to be run in a new container.
@@ -50,12 +50,12 @@ def adopt(engine: Engine, spec: TrialSpec) -> ContainerExit | None:
     return None
 
 
-def folder_exists(spec: TrialSpec) -> bool:
+def folder_exists(spec: AttemptSpec) -> bool:
     """Return True if the folder with the outputs of an attempt exists."""
     return (spec.folder / "out").is_dir()
 
 
-def _without_container(spec: TrialSpec) -> ContainerExit | None:
+def _without_container(spec: AttemptSpec) -> ContainerExit | None:
     """Return the exit of an attempt whose container is gone, None if it is to be run again."""
     if attempt_notes.is_marked_not_started(spec.folder) or spec.regraded_trial is not None:
         # A regrading loses nothing by it: the stored trial is restored once more.
@@ -66,7 +66,7 @@ def _without_container(spec: TrialSpec) -> ContainerExit | None:
     return None
 
 
-def _wait_for_container(engine: Engine, spec: TrialSpec, state: ContainerState) -> ContainerExit:
+def _wait_for_container(engine: Engine, spec: AttemptSpec, state: ContainerState) -> ContainerExit:
     begun, container = time.monotonic(), state.container_id
     if state.has_ended:
         if two_part_trials.grading_is_due(spec, state):
@@ -89,7 +89,9 @@ def _wait_for_container(engine: Engine, spec: TrialSpec, state: ContainerState) 
     return ContainerExit.of(engine.inspect(container) or state, None, ExitStatus.ALL)
 
 
-def finish_adopted(engine: Engine, spec: TrialSpec, container: str, begun: float) -> ContainerExit:
+def finish_adopted(
+    engine: Engine, spec: AttemptSpec, container: str, begun: float
+) -> ContainerExit:
     """Return how a trial ended whose container has stopped, after its grader part if that is due.
 
     `container` is its id, `begun` the monotonic time at which this coordinator began to wait.
@@ -125,7 +127,7 @@ def _until_now(begun: float) -> tuple[str, str, int]:
     return clock.iso(now - lasted), clock.iso(now), round(lasted.total_seconds() * 1000)
 
 
-def _by_its_phases(spec: TrialSpec, ended: ContainerExit) -> ContainerExit:
+def _by_its_phases(spec: AttemptSpec, ended: ContainerExit) -> ContainerExit:
     """Return the exit with its times corrected if the phases contradict them.
 
     The engine's times come from a clock that may have been set meanwhile; the phases' times are

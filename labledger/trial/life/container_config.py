@@ -12,7 +12,7 @@ import os
 
 from labledger.records import JsonObject
 from labledger.trial import contract
-from labledger.trial.contract import Labels, TrialSpec
+from labledger.trial.contract import AttemptSpec, Labels
 from labledger.trial.life import inputs, sealed_grader
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
@@ -25,7 +25,7 @@ _WRITTEN = {"out": contract.OUT, "state": contract.STATE, "workspace": contract.
 """The writable folders of a trial, and their paths in its container."""
 
 
-def container_config(spec: TrialSpec) -> JsonObject:
+def container_config(spec: AttemptSpec) -> JsonObject:
     """Return the configuration of a trial's container for the engine's API."""
     runtime = spec.plan.runtime
     values = spec.plan.environment
@@ -47,7 +47,7 @@ def container_config(spec: TrialSpec) -> JsonObject:
     return config
 
 
-def permission_container_config(spec: TrialSpec) -> JsonObject:
+def permission_container_config(spec: AttemptSpec) -> JsonObject:
     """Return the configuration of a helper that gives the host's user access to all outputs."""
     config = container_config(spec)
     left = {
@@ -66,7 +66,7 @@ def permission_container_config(spec: TrialSpec) -> JsonObject:
     }
 
 
-def _trial_arguments(spec: TrialSpec) -> list[str]:
+def _trial_arguments(spec: AttemptSpec) -> list[str]:
     limits = [str(max(1, round(spec.timeout_s(phase) * 100))) for phase in contract.PHASE_NAMES]
     grade_failed = "1" if spec.plan.policy["grade_failed_agents"] else "0"
     share = "0" if os.geteuid() == 0 else "1"
@@ -76,7 +76,7 @@ def _trial_arguments(spec: TrialSpec) -> list[str]:
     return [*limits, grade_failed, log_bytes, share, sealed, user, str(_oom_score_adjustment(spec))]
 
 
-def _oom_score_adjustment(spec: TrialSpec) -> int:
+def _oom_score_adjustment(spec: AttemptSpec) -> int:
     """Return the `oom_score_adj` of phases, in thousandths of the memory limit.
 
     The kernel kills the process with the highest score. It may choose again before the memory of
@@ -86,7 +86,7 @@ def _oom_score_adjustment(spec: TrialSpec) -> int:
     return min(1000, math.ceil(1000 * _SHELL_BYTES / limit)) if limit else 1
 
 
-def _host_config(spec: TrialSpec) -> JsonObject:
+def _host_config(spec: AttemptSpec) -> JsonObject:
     runtime = spec.plan.runtime
     resources = runtime["resources"]
     folder = spec.folder

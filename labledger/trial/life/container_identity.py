@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from labledger.docker.engine import ContainerNameTaken, ContainerState, Engine
-from labledger.trial.contract import Labels, TrialSpec
+from labledger.trial.contract import AttemptSpec, Labels
 from labledger.trial.life.uncollected import OutputUnreadable
 
 
-def find_container(engine: Engine, spec: TrialSpec) -> ContainerState | None:
+def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
     """Return the state of an attempt's container, or None if there is none.
 
     Raises `OutputUnreadable` where several containers that have other names carry its labels.
@@ -36,13 +36,13 @@ def find_container(engine: Engine, spec: TrialSpec) -> ContainerState | None:
     return engine.inspect(candidates[0].container_id) if candidates else None
 
 
-def kill_container(engine: Engine, spec: TrialSpec) -> None:
+def kill_container(engine: Engine, spec: AttemptSpec) -> None:
     """Kill an attempt's container, if there is one."""
     if (state := find_container(engine, spec)) is not None:
         engine.kill(state.container_id)
 
 
-def foreign_name(spec: TrialSpec) -> ContainerNameTaken:
+def foreign_name(spec: AttemptSpec) -> ContainerNameTaken:
     """Return the error to raise if a container without an attempt's labels has its name."""
     return ContainerNameTaken(
         f"a container that is not of this trial is called {spec.container}: it lacks the labels of "
@@ -59,5 +59,5 @@ def attempt_of(labels: Mapping[str, str]) -> tuple[int, int] | None:
     return int(slot), int(attempt)
 
 
-def _is_of_attempt(labels: Mapping[str, str], spec: TrialSpec) -> bool:
+def _is_of_attempt(labels: Mapping[str, str], spec: AttemptSpec) -> bool:
     return spec.labels().items() <= labels.items() and Labels.HELPER not in labels

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from labledger.docker.engine import ContainerFailed, Engine, EngineServerError
 from labledger.trial import full_disks
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.life.container_config import container_config
 from labledger.trial.life.start_limiter import StartLimiter
 
@@ -24,7 +24,7 @@ BACKOFF_S = (0.2, 0.4, 0.8, 1.6)
 T = TypeVar("T")
 
 
-def create_container(engine: Engine, gate: StartLimiter, spec: TrialSpec) -> tuple[str, float]:
+def create_container(engine: Engine, gate: StartLimiter, spec: AttemptSpec) -> tuple[str, float]:
     """Create a trial's container. Return its id and the monotonic time before its creation.
 
     Raises `ContainerNameTaken` if another container has its name.
@@ -66,7 +66,7 @@ def kill_overdue(engine: Engine, container: str) -> None:
         return  # The result says that the deadline passed; removing the container reports errors.
 
 
-def remove_container(engine: Engine, spec: TrialSpec, container: str) -> None:
+def remove_container(engine: Engine, spec: AttemptSpec, container: str) -> None:
     """Remove a container of a trial.
 
     Full disks are recorded first, because removing it frees disk space.

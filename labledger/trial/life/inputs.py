@@ -20,7 +20,7 @@ from labledger.experiment import name_references
 from labledger.records import JsonObject, canonical_json
 from labledger.storage.artifact_store import ArtifactStore, sync_directory, sync_tree
 from labledger.trial import contract, full_disks
-from labledger.trial.contract import PhasePlan, Sealing, TrialSpec
+from labledger.trial.contract import AttemptSpec, PhasePlan, Sealing
 from labledger.trial.regrading import restored_inputs
 from labledger.workspace.seed import OPEN_FOLDER, workspace_seed
 
@@ -28,7 +28,7 @@ INCOMING = "incoming"
 """The folder of a run in which the folders of its trials are partial."""
 
 
-def prepare_trial_folder(spec: TrialSpec, ready: Callable[[], None] = lambda: None) -> None:
+def prepare_trial_folder(spec: AttemptSpec, ready: Callable[[], None] = lambda: None) -> None:
     """Make the folder of a trial, which must not exist, with all that its container mounts.
 
     It is partial elsewhere and gets its name at the end, as a whole: a process that was suspended
@@ -51,7 +51,7 @@ def prepare_trial_folder(spec: TrialSpec, ready: Callable[[], None] = lambda: No
         raise
 
 
-def _fill(folder: Path, spec: TrialSpec) -> None:
+def _fill(folder: Path, spec: AttemptSpec) -> None:
     for name in ("in", "out", "state", "workspace"):
         (folder / name).mkdir()
         (folder / name).chmod(OPEN_FOLDER)
@@ -99,7 +99,7 @@ def _share_trial_script(deps: Path, incoming: Path) -> None:
     sync_directory(deps)
 
 
-def _is_mounted_at_start(spec: TrialSpec, phase: str) -> bool:
+def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
     if phase == "grader":
         return spec.plan.sealing is Sealing.NONE
     return spec.regraded_trial is None
@@ -156,12 +156,12 @@ def _open_folders(top: Path) -> None:
         folder.chmod(0o755)
 
 
-def secret_names(spec: TrialSpec) -> dict[str, str]:
+def secret_names(spec: AttemptSpec) -> dict[str, str]:
     """Return the container's environment variable for each secret, by the secret's name."""
     return {name: f"AGENTLAB_ENV_{i}" for i, name in enumerate(sorted(spec.plan.environment))}
 
 
-def write_phase_script(spec: TrialSpec, phase: str, folder: Path) -> None:
+def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
     write(folder / f"{phase}.sh", phase_script(spec.plan.phases[phase], secret_names(spec)))
 
 

@@ -12,13 +12,13 @@ import shutil
 
 from labledger.records import JsonObject
 from labledger.trial import contract
-from labledger.trial.contract import Sealing, TrialSpec
+from labledger.trial.contract import AttemptSpec, Sealing
 from labledger.trial.life import inputs
 
 _FOR_ALL = 0o755
 
 
-def grader_mounts(spec: TrialSpec) -> list[JsonObject]:
+def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
     """Return the mounts of a sealed grader. The agent's user cannot enter their parent folder."""
     folder = spec.folder / "sealed"
     match spec.plan.sealing:
@@ -33,13 +33,13 @@ def grader_mounts(spec: TrialSpec) -> list[JsonObject]:
             return [contract.mount(folder, contract.SEALED, read_only=True)]
 
 
-def sealed_tmpfs(spec: TrialSpec) -> dict[str, str]:
+def sealed_tmpfs(spec: AttemptSpec) -> dict[str, str]:
     """Return the tmpfs that only root in the container can enter, as path and options."""
     closed = spec.plan.sealing is Sealing.UNREADABLE
     return {contract.SEALED: "mode=0700,size=64k"} if closed else {}
 
 
-def unseal(spec: TrialSpec, phases: str) -> None:
+def unseal(spec: AttemptSpec, phases: str) -> None:
     """Put the grader's files and the phases so far into a stopped container.
 
     `phases` is in the format of `trial.sh`. Can be repeated after an interruption at any point.

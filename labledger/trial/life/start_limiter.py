@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 from labledger.docker.engine import Engine
 from labledger.errors import LabLedgerError
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 
 
 class StartRefused(LabLedgerError):
@@ -52,7 +52,7 @@ class StartLimiter:
         self._reading = threading.BoundedSemaphore(MAX_READING)
         self._free = width
         self._waiting: list[int] = []
-        self.paused: SimpleQueue[TrialSpec] = SimpleQueue()
+        self.paused: SimpleQueue[AttemptSpec] = SimpleQueue()
         """Trials whose containers are paused from outside, again at each poll."""
         self._seen_paused: set[str] = set()
         self._closed = False
@@ -100,7 +100,7 @@ class StartLimiter:
             if self._abandoned:
                 raise WaitAbandoned
 
-    def wait(self, engine: Engine, spec: TrialSpec, container: str) -> int | None:
+    def wait(self, engine: Engine, spec: AttemptSpec, container: str) -> int | None:
         """Wait for a trial's container. Return its exit status, or None after its deadline.
 
         `container` is its id. Its state is polled as well, in case the engine fails to report

@@ -19,7 +19,7 @@ from labledger.docker.engine import ContainerFailed, ContainerState, Engine
 from labledger.records import canonical_json
 from labledger.storage.artifact_store import write_atomically
 from labledger.trial import full_disks
-from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
+from labledger.trial.contract import AttemptSpec, ExitStatus, Sealing
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges, inspect_changes
 from labledger.trial.life import sealed_grader
@@ -49,7 +49,7 @@ class _AgentPart:
     disk_was_full: bool
 
     @classmethod
-    def read(cls, spec: TrialSpec) -> Self | None:
+    def read(cls, spec: AttemptSpec) -> Self | None:
         """Return the stored outcome, or None if the agent part has not been stored."""
         try:
             fields = json.loads(_agent_part_path(spec).read_bytes())
@@ -58,15 +58,15 @@ class _AgentPart:
         suspected = tuple(fields["seen"].pop("suspected"))
         return cls(**fields | {"seen": FilesystemChanges(**fields["seen"], suspected=suspected)})
 
-    def write(self, spec: TrialSpec) -> None:
+    def write(self, spec: AttemptSpec) -> None:
         write_atomically(_agent_part_path(spec), canonical_json.dump_bytes(asdict(self)))
 
 
-def _agent_part_path(spec: TrialSpec) -> Path:
+def _agent_part_path(spec: AttemptSpec) -> Path:
     return spec.folder / "first_part.json"
 
 
-def grading_is_due(spec: TrialSpec, state: ContainerState) -> bool:
+def grading_is_due(spec: AttemptSpec, state: ContainerState) -> bool:
     """Return True if a stopped container is to be started again for its grader.
 
     The agent can forge the exit status that says so; `run_grader_part_if_due` checks that.
@@ -80,7 +80,7 @@ def grading_is_due(spec: TrialSpec, state: ContainerState) -> bool:
 
 
 def run_grader_part_if_due(
-    engine: Engine, spec: TrialSpec, state: ContainerState, since: float
+    engine: Engine, spec: AttemptSpec, state: ContainerState, since: float
 ) -> ContainerExit:
     """Return how a trial ended whose container has stopped, after its grader part if that is due.
 
@@ -113,7 +113,7 @@ def run_grader_part_if_due(
 
 
 def _store_agent_part(
-    spec: TrialSpec, state: ContainerState, ended: ContainerExit, seen: FilesystemChanges
+    spec: AttemptSpec, state: ContainerState, ended: ContainerExit, seen: FilesystemChanges
 ) -> _AgentPart:
     """Store the outcome of the agent part durably, before the grader part can change it."""
     agent_part = _AgentPart(
@@ -131,7 +131,7 @@ def _store_agent_part(
 
 
 def _run_grader_part(
-    engine: Engine, spec: TrialSpec, container: str, agent_part: _AgentPart
+    engine: Engine, spec: AttemptSpec, container: str, agent_part: _AgentPart
 ) -> ContainerExit:
     """Put the grader's files in place, start the container again and wait for its end."""
     sealed_grader.unseal(spec, agent_part.phases)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from labledger.docker.engine import ContainerFailed
 from labledger.errors import DiskFull, LabLedgerError
-from labledger.trial.contract import TrialSpec
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.full_disks import DISK_FULL_ERRNOS
 
 
@@ -16,7 +16,7 @@ class OutputUnreadable(LabLedgerError):
 
 
 def output_unreadable_error(
-    spec: TrialSpec, error: OSError | ContainerFailed
+    spec: AttemptSpec, error: OSError | ContainerFailed
 ) -> OutputUnreadable | DiskFull:
     """Return the exception to raise if `error` occurs while an ended trial is collected."""
     problem = (

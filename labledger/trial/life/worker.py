@@ -27,9 +27,9 @@ from labledger.docker.engine import (
     thread_engine,
 )
 from labledger.errors import DiskFull, EngineUnavailable
-from labledger.records import CONTAINER_FAILED, HOST_ERROR, NAME_TAKEN, TrialResult
+from labledger.records import CONTAINER_FAILED, HOST_ERROR, NAME_TAKEN, AttemptResult
 from labledger.trial import attempt_notes, contract, full_disks
-from labledger.trial.contract import ExitStatus, Sealing, TrialSpec
+from labledger.trial.contract import AttemptSpec, ExitStatus, Sealing
 from labledger.trial.evidence import isolation_facts
 from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit
@@ -48,7 +48,7 @@ from labledger.trial.life.uncollected import output_unreadable_error
 from labledger.trial.regrading import strategy
 
 
-def run_attempt(spec: TrialSpec) -> TrialResult:
+def run_attempt(spec: AttemptSpec) -> AttemptResult:
     """Run one attempt, or adopt its existing container, and return the collected result.
 
     Leaves the container and the trial folder in place: the coordinator removes them when the
@@ -88,7 +88,7 @@ def run_attempt(spec: TrialSpec) -> TrialResult:
         return infra_error_result(spec, begun, HOST_ERROR, message)
 
 
-def _collect_result(engine: Engine, spec: TrialSpec, ended: ContainerExit) -> TrialResult:
+def _collect_result(engine: Engine, spec: AttemptSpec, ended: ContainerExit) -> AttemptResult:
     """Return the result of a trial whose container has ended.
 
     Raises `OutputUnreadable` or `DiskFull` for failures of this host, so that they are not recorded
@@ -132,7 +132,7 @@ def _has_unreadable_files(folder: Path) -> bool:
     return False
 
 
-def remove_attempt(spec: TrialSpec, *, keep_folder: bool = False) -> None:
+def remove_attempt(spec: AttemptSpec, *, keep_folder: bool = False) -> None:
     """Remove the container, folder and notes of an attempt whose result is durable.
 
     `keep_folder` leaves the trial folder in place.
@@ -145,7 +145,7 @@ def remove_attempt(spec: TrialSpec, *, keep_folder: bool = False) -> None:
     attempt_notes.remove_notes(spec.folder)
 
 
-def cancel_attempt(spec: TrialSpec, why: str) -> None:
+def cancel_attempt(spec: AttemptSpec, why: str) -> None:
     """Remove the container and folder of an attempt that is to be started again.
 
     `why` is recorded as the restart reason before anything is removed.
@@ -155,13 +155,13 @@ def cancel_attempt(spec: TrialSpec, why: str) -> None:
     remove_folder(spec)
 
 
-def _remove_container(spec: TrialSpec) -> None:
+def _remove_container(spec: AttemptSpec) -> None:
     engine = thread_engine()
     if (state := find_container(engine, spec)) is not None:
         container_start.remove_container(engine, spec, state.container_id)
 
 
-def remove_folder(spec: TrialSpec) -> None:
+def remove_folder(spec: AttemptSpec) -> None:
     """Delete the trial folder. A helper container first fixes permissions where that is needed.
 
     Raises `OSError` if something could not be deleted.
@@ -174,7 +174,7 @@ def remove_folder(spec: TrialSpec) -> None:
             raise OSError(errno.ENOTEMPTY, "could not be deleted", str(spec.folder))
 
 
-def _delete(spec: TrialSpec) -> None:
+def _delete(spec: AttemptSpec) -> None:
     """Delete as much of a trial folder as this process's user can.
 
     Full disks are recorded first, because deleting frees disk space.
@@ -187,7 +187,7 @@ def _delete(spec: TrialSpec) -> None:
         subprocess.run(["rm", "-rf", "--", spec.folder], check=False, stderr=subprocess.DEVNULL)
 
 
-def _run_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
+def _run_container(engine: Engine, spec: AttemptSpec) -> ContainerExit:
     """Run a new container. Replace one with the same name that never started.
 
     Such a container is left when the engine was still creating it as its coordinator died, or
@@ -208,7 +208,7 @@ def _run_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
     return _run_new_container(engine, spec)
 
 
-def _run_new_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
+def _run_new_container(engine: Engine, spec: AttemptSpec) -> ContainerExit:
     gate = thread_limiter()
     if spec.container_may_exist or spec.folder.exists():
         # Checked immediately before deleting: after a suspension of this process, folder and
@@ -252,7 +252,9 @@ def _run_new_container(engine: Engine, spec: TrialSpec) -> ContainerExit:
     )
 
 
-def _remove_unstarted(engine: Engine, gate: StartLimiter, spec: TrialSpec, container: str) -> None:
+def _remove_unstarted(
+    engine: Engine, gate: StartLimiter, spec: AttemptSpec, container: str
+) -> None:
     """Remove a container that was not to be started, or could not be.
 
     It is removed by its id: its name and folder may belong to another coordinator by now.
@@ -265,7 +267,7 @@ def _remove_unstarted(engine: Engine, gate: StartLimiter, spec: TrialSpec, conta
         remove_folder(spec)
 
 
-def _wait(engine: Engine, spec: TrialSpec, container: str) -> tuple[int | None, bool]:
+def _wait(engine: Engine, spec: AttemptSpec, container: str) -> tuple[int | None, bool]:
     """Wait for a container that was just started.
 
     Return its exit status, None after its deadline, and whether it was removed meanwhile.
@@ -292,7 +294,7 @@ def _was_paused(engine: Engine, ended: ContainerExit) -> bool:
     return ended.exit_status != ExitStatus.GRADED and engine.was_paused(container)
 
 
-def _fix_permissions(engine: Engine, spec: TrialSpec) -> None:
+def _fix_permissions(engine: Engine, spec: AttemptSpec) -> None:
     """Give the host's user all permissions on a trial's outputs, by running a helper container."""
     name = f"{spec.container}-sweep-{secrets.token_hex(4)}"
     container = engine.create(name, permission_container_config(spec))

@@ -11,7 +11,7 @@ import tarfile
 from pathlib import Path
 
 from labledger.trial import contract, phase_notes
-from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.evidence.stored_artifacts import EvidenceIncomplete, StoredArtifacts
 from labledger.trial.regrading.restored_workspace import WorkspaceRestore
 from labledger.workspace.listing import Listing, MalformedListing
@@ -23,7 +23,7 @@ _READ_BY_GRADERS = {
 }
 
 
-def restore(spec: TrialSpec, earlier: StoredTrial, folder: Path) -> None:
+def restore(spec: AttemptSpec, earlier: StoredTrial, folder: Path) -> None:
     """Fill a new trial folder with the state of a stored trial.
 
     The workspace is restored as that trial ended, including what its own grader wrote there.
@@ -62,7 +62,7 @@ def _exactly(stored: StoredArtifacts, name: str, file: str) -> bytes | None:
     return content
 
 
-def _restore_workspace(spec: TrialSpec, stored: StoredArtifacts, folder: Path) -> None:
+def _restore_workspace(spec: AttemptSpec, stored: StoredArtifacts, folder: Path) -> None:
     content = stored.read("workspace_after")
     if content is None:
         raise EvidenceIncomplete("there is no list of the files in its workspace")

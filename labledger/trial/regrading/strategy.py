@@ -12,16 +12,16 @@ from datetime import timedelta
 
 from labledger import clock
 from labledger.records import (
+    AttemptResult,
     Event,
     EventFile,
     GradeReason,
     JsonObject,
     Phase,
     SlotStatus,
-    TrialResult,
 )
 from labledger.trial import phase_notes as phases
-from labledger.trial.contract import StoredTrial, TrialSpec
+from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.evidence import metrics
 from labledger.trial.evidence.collect import STATUS_FORGED, redactor_for
 from labledger.trial.evidence.container_exit import ContainerExit
@@ -35,7 +35,7 @@ _UNGRADABLE = frozenset({STATUS_FORGED, SCRIPT_HINDERED})
 _FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
 
 
-def is_gradable(spec: TrialSpec, earlier: StoredTrial) -> bool:
+def is_gradable(spec: AttemptSpec, earlier: StoredTrial) -> bool:
     """Return True if a stored trial was graded, or would have been under this run's policy."""
     if earlier.record["status"] in _GRADED:
         return True
@@ -43,7 +43,7 @@ def is_gradable(spec: TrialSpec, earlier: StoredTrial) -> bool:
     return failed and bool(spec.plan.policy["grade_failed_agents"])
 
 
-def is_carried_over(spec: TrialSpec) -> bool:
+def is_carried_over(spec: AttemptSpec) -> bool:
     """Return True if a regraded trial has nothing to grade, so that it stays as it was."""
     return spec.regraded_trial is not None and not is_gradable(spec, spec.regraded_trial)
 
@@ -61,7 +61,7 @@ def _until_graded(earlier: StoredTrial) -> int:
     return max(0, duration_ms - (grader.duration_ms if grader else 0))
 
 
-def carried_over(spec: TrialSpec, earlier: StoredTrial) -> TrialResult:
+def carried_over(spec: AttemptSpec, earlier: StoredTrial) -> AttemptResult:
     """Return the result of a trial that has nothing to grade: that of the stored trial."""
     record = earlier.record
     evidence = RegradedEvidence(spec, redactor_for(spec), earlier)
@@ -78,7 +78,7 @@ def carried_over(spec: TrialSpec, earlier: StoredTrial) -> TrialResult:
     return _result(spec, earlier, evidence, outcome)
 
 
-def incomplete(spec: TrialSpec, earlier: StoredTrial, why: str) -> TrialResult:
+def incomplete(spec: AttemptSpec, earlier: StoredTrial, why: str) -> AttemptResult:
     """Return the result of a trial that cannot be restored. `why` becomes its message."""
     redactor = redactor_for(spec)
     evidence = RegradedEvidence(spec, redactor, earlier)
@@ -113,8 +113,8 @@ class _Outcome:
 
 
 def _result(
-    spec: TrialSpec, earlier: StoredTrial, evidence: RegradedEvidence, outcome: _Outcome
-) -> TrialResult:
+    spec: AttemptSpec, earlier: StoredTrial, evidence: RegradedEvidence, outcome: _Outcome
+) -> AttemptResult:
     result: JsonObject | None = None
     events: tuple[Event, ...] | EventFile = ()
     dropped: int = earlier.record["events_dropped"]
@@ -125,7 +125,7 @@ def _result(
     evidence.add_identity(evidence.isolation, None)
     sources = metrics.Sources(result, None, events, outcome.phases, outcome.duration_ms)
     record, ended_at, duration_ms = earlier.record, outcome.ended_at, outcome.duration_ms
-    return TrialResult(
+    return AttemptResult(
         ids=spec.ids,
         schedule_idx=spec.slot.schedule_idx,
         slot_commit_id=spec.slot_commit_id,

@@ -15,6 +15,7 @@ from trial_kit import BENCHMARK, RUNTIME, Trials
 from labledger import resources
 from labledger.records import (
     Artifact,
+    AttemptResult,
     Event,
     EventFile,
     Metric,
@@ -22,7 +23,6 @@ from labledger.records import (
     Slot,
     SlotStatus,
     TrialIds,
-    TrialResult,
     slot_commit_id,
 )
 from labledger.records.canonical_json import sha256_hex
@@ -253,7 +253,7 @@ def test_sealed_before_the_start(made: Trials, sealing: Sealing) -> None:
 def test_result_survives_being_staged() -> None:
     """A result and its JSON form say the same, but for the artifacts' contents."""
     artifact = Artifact.inline(b"content")
-    result = TrialResult(
+    result = AttemptResult(
         ids=TrialIds.of("run", Slot(3, "v", "t", 1)),
         schedule_idx=3,
         slot_commit_id=slot_commit_id("run", 3),
@@ -278,15 +278,17 @@ def test_result_survives_being_staged() -> None:
         artifacts=(artifact,),
     )
     staged = json.loads(json.dumps(result.as_json()))
-    back = TrialResult.from_json(staged)
+    back = AttemptResult.from_json(staged)
     assert back.artifacts == (Artifact(artifact.sha256, 7, None),)
-    assert TrialResult.from_json(back.as_json()) == back
+    assert AttemptResult.from_json(back.as_json()) == back
     assert back.as_json() == result.as_json()
     apart = replace(result, events=EventFile(Path("/lab/staged"), "run/000003-2.jsonl", 9))
-    assert TrialResult.from_json(apart.as_json(), Path("/lab/staged")).events == apart.events
+    assert AttemptResult.from_json(apart.as_json(), Path("/lab/staged")).events == apart.events
     digested = replace(result, events=replace(apart.events, sha256="d" * 64))
-    assert TrialResult.from_json(digested.as_json(), Path("/lab/staged")).events == digested.events
+    assert (
+        AttemptResult.from_json(digested.as_json(), Path("/lab/staged")).events == digested.events
+    )
     assert artifact.reference == f"artifact://sha256/{sha256_hex(b'content')}"
     assert result.verdict is None
     with pytest.raises(ValueError, match="version 3"):
-        TrialResult.from_json(staged | {"version": 3})
+        AttemptResult.from_json(staged | {"version": 3})
