@@ -9,7 +9,10 @@ from typing import Any
 import ledger_kit as kit
 
 from labledger.ledger.database.model import Variant
-from labledger.records import Metric, Phase, RunStatus, Slot, SlotStatus, TrialIds, slot_commit_id
+from labledger.records.attempt_result import Phase
+from labledger.records.identity import Slot, TrialIds, slot_commit_id
+from labledger.records.metrics import Metric
+from labledger.records.outcomes import RunStatus, SlotStatus
 
 LETTERS: dict[str, tuple[SlotStatus, str | None]] = {
     "P": (SlotStatus.COMPLETED, "pass"),

@@ -13,17 +13,13 @@ from labledger.cli.output.run_display import LiveWatcher, PlainWatcher
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Variant
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import (
-    Artifact,
-    AttemptResult,
-    Event,
-    JsonObject,
-    Metric,
-    RunStatus,
-    Slot,
-    SlotStatus,
-    TrialIds,
-)
+from labledger.records import JsonObject
+from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.events import Event
+from labledger.records.identity import Slot, TrialIds
+from labledger.records.metrics import Metric
+from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.run_control.events import run_event
 
 RUN, UNFINISHED = "run-1", "run-2"

@@ -6,7 +6,8 @@ from typing import Any
 
 from trial_kit import GRADES, Trials
 
-from labledger.records import AttemptResult, JsonObject
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec, Sealing
 from labledger.trial.life.inputs import stage_dependencies
 

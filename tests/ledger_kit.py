@@ -13,20 +13,13 @@ from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.model import Lease, NewRun, Owner, Variant
 from labledger.ledger.database.sqlite import APPLICATION_ID, DRIVER, writable_engine
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import (
-    Artifact,
-    AttemptResult,
-    Event,
-    EventFile,
-    JsonObject,
-    Metric,
-    Phase,
-    Slot,
-    SlotStatus,
-    TrialIds,
-    canonical_json,
-    slot_commit_id,
-)
+from labledger.records import JsonObject, canonical_json
+from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.events import Event, EventFile
+from labledger.records.identity import Slot, TrialIds, slot_commit_id
+from labledger.records.metrics import Metric
+from labledger.records.outcomes import SlotStatus
 from labledger.storage.artifact_store import ArtifactStore
 
 RUN = "run-1"

@@ -10,7 +10,8 @@ from trial_kit import GRADER, Trials
 
 from labledger.ledger.commit.record_lines import Stamp, slot_records
 from labledger.ledger.commit.rows import slot_rows
-from labledger.records import AttemptResult, JsonObject
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec, StoredTrial
 
 NEW_GRADER: JsonObject = {"digest": "2" * 64, "generation": 2}

@@ -13,7 +13,9 @@ from typing import Any
 
 from labledger.docker.engine import thread_engine
 from labledger.experiment import name_references
-from labledger.records import AttemptResult, JsonObject, Slot
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.contract import AttemptSpec, Labels, PhasePlan, Sealing, TrialPlan
 from labledger.trial.life.worker import remove_folder, run_attempt

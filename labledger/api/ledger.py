@@ -16,7 +16,8 @@ from labledger.ledger.query import query as ask
 from labledger.ledger.query import views as list_views
 from labledger.ledger.read import export_tables
 from labledger.ledger.reader import LedgerReader
-from labledger.records import RECORD_KINDS, JsonObject
+from labledger.records import JsonObject
+from labledger.records.slot_records import RECORD_KINDS
 from labledger.storage.lab_folder import LabFolder
 from labledger.storage.line_files import replacing
 

@@ -17,7 +17,7 @@ from labledger.compare.options import CompareOptions, Errors
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment.inputs.clusters import cluster_of
 from labledger.ledger.query import query
-from labledger.records import SlotStatus, Verdict
+from labledger.records.outcomes import SlotStatus, Verdict
 
 _TASKS_SQL = """
 SELECT asked.key, run_task.task_idx, run_task.task_id, run_task.digest

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from labledger.ledger.database.model import Graded
-from labledger.records import RunStatus
+from labledger.records.outcomes import RunStatus
 
 _BENCHMARK = ("adapter_id", "name", "version", "split")
 

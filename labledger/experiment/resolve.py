@@ -23,7 +23,8 @@ from labledger.experiment.inputs.dataset import Dataset, Selection, TaskRef, rea
 from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.name_references import is_contract_name, names
-from labledger.records import JsonObject, Slot, canonical_json
+from labledger.records import JsonObject, canonical_json
+from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.text.near_names import near_names
 

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from labledger.records import Slot
+from labledger.records.identity import Slot
 
 SlotIndices = tuple[int, int, int]
 """Indices of a variant, a task and a replication."""

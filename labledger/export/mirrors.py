@@ -18,7 +18,7 @@ from typing import BinaryIO, Self
 from labledger import faults
 from labledger.errors import LedgerError
 from labledger.ledger.reader import LedgerReader
-from labledger.records import SlotRecords
+from labledger.records.slot_records import SlotRecords
 from labledger.storage.artifact_store import Fence
 from labledger.storage.line_files import Difference, first_difference, replacing, set_aside
 

@@ -11,7 +11,8 @@ from typing import Any
 from labledger import faults
 from labledger.ledger.database.model import PrimaryMetric, RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
-from labledger.records import JsonObject, SlotStatus, Verdict, json_schemas
+from labledger.records import JsonObject, json_schemas
+from labledger.records.outcomes import SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
 from labledger.storage.artifact_store import Fence
 from labledger.storage.line_files import replacing

@@ -37,8 +37,11 @@ from labledger.ledger.read import (
 )
 from labledger.ledger.read.lookup import current_grading_run_no, ledger_id, run_number
 from labledger.ledger.verification import chain_check
-from labledger.records import AttemptResult, JsonObject, Slot, SlotRecords
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
 from labledger.records.canonical_json import sha256_hex
+from labledger.records.identity import Slot
+from labledger.records.slot_records import SlotRecords
 from labledger.storage.artifact_store import ArtifactStore
 
 _SLOT_SQL = """

@@ -26,17 +26,13 @@ from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, 
 from labledger.ledger.exchange.import_writer import ImportWriter
 from labledger.ledger.ownership import leases
 from labledger.ledger.read.lookup import ledger_id
-from labledger.records import (
-    Artifact,
-    AttemptResult,
-    EventFile,
-    Slot,
-    SlotRecords,
-    SlotStatus,
-    TrialIds,
-    canonical_json,
-    slot_commit_id,
-)
+from labledger.records import canonical_json
+from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.events import EventFile
+from labledger.records.identity import Slot, TrialIds, slot_commit_id
+from labledger.records.outcomes import SlotStatus
+from labledger.records.slot_records import SlotRecords
 from labledger.storage import network_filesystems
 from labledger.storage.artifact_store import ArtifactStore
 

@@ -18,7 +18,8 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER, driver_risk
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.check_results import CheckResult, check_disk_space
-from labledger.records import JsonObject, RunStatus
+from labledger.records import JsonObject
+from labledger.records.outcomes import RunStatus
 from labledger.run_control.disk_space import DiskSpace
 from labledger.run_control.process_identity import holder_is_dead
 from labledger.storage.lab_folder import LabFolder

@@ -16,7 +16,7 @@ from labledger.docker.engine import thread_engine
 from labledger.errors import LabLedgerError
 from labledger.ledger.database.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
-from labledger.records import SlotStatus
+from labledger.records.outcomes import SlotStatus
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.trial_folder_retention import FolderRetention, move_to_kept
 from labledger.trial import attempt_notes

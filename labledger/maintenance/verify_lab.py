@@ -14,7 +14,8 @@ from labledger.export import chain_file, mirrors, summary
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.slot_checks import UNREADABLE
 from labledger.ledger.verification.verify import verify
-from labledger.records import JsonObject, RunStatus
+from labledger.records import JsonObject
+from labledger.records.outcomes import RunStatus
 from labledger.storage.lab_folder import LabFolder
 from labledger.storage.line_files import Difference, NotRegularError, read_regular
 from labledger.text.plurals import counted

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labledger.records import JsonObject, SlotStatus, Verdict
+from labledger.records import JsonObject
+from labledger.records.outcomes import SlotStatus, Verdict
 
 
 def has_passed(status: str, verdict: str | None, agent_exit_status: int | None) -> bool | None:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from labledger.compare import optional_libraries, rates
 from labledger.errors import ExtraMissing
 from labledger.ledger.database.model import RunInfo, Variant
-from labledger.records import JsonObject, SlotStatus, Verdict
+from labledger.records import JsonObject
+from labledger.records.outcomes import SlotStatus, Verdict
 from labledger.report.tally import CellTally, Tally, VariantTally
 
 Scheduled = Mapping[tuple[str, str], int]

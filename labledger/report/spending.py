@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from labledger import clock
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.database.tables import USUAL_METRICS
-from labledger.records import JsonObject, RunStatus
+from labledger.records import JsonObject
+from labledger.records.outcomes import RunStatus
 from labledger.report.tally import PHASES, Tally, VariantTally
 
 

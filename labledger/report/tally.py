@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from labledger.records import SlotStatus
+from labledger.records.outcomes import SlotStatus
 from labledger.report.ledger_queries import Trial
 
 _EXAMPLES = 3

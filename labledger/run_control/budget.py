@@ -16,7 +16,8 @@ from labledger.errors import InvalidInput, Problem
 from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
 from labledger.ledger.read.spending import OPTIONS, UNITS, amounts, used_up
 from labledger.ledger.reader import LedgerReader
-from labledger.records import AttemptResult, JsonObject
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
 from labledger.run_control.events import Listener, run_event
 
 

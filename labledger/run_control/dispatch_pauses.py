@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from labledger.docker.engine import Engine
 from labledger.errors import EngineUnavailable
 from labledger.ledger.database.model import Stop
-from labledger.records import StopCause
+from labledger.records.outcomes import StopCause
 from labledger.run_control.events import Listener, run_event
 
 PATIENCE_S = 600.0

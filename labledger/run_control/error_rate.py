@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labledger.records import SlotStatus
+from labledger.records.outcomes import SlotStatus
 
 _ERRORS = frozenset({SlotStatus.SETUP_ERROR, SlotStatus.GRADE_ERROR, SlotStatus.INFRA_ERROR})
 """Statuses that say nothing about an agent."""

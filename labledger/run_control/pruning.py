@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from labledger.records import JsonObject, SlotStatus
+from labledger.records import JsonObject
+from labledger.records.outcomes import SlotStatus
 
 
 class Pruning:

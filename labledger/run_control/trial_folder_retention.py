@@ -10,7 +10,7 @@ import shutil
 from enum import StrEnum
 from pathlib import Path
 
-from labledger.records import SlotStatus, Verdict
+from labledger.records.outcomes import SlotStatus, Verdict
 
 FOLDER = "kept"
 """The folder for retained trial folders, in the run folder."""

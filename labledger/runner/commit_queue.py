@@ -17,8 +17,10 @@ from labledger.errors import LedgerDiskFull, LedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import Dispatch, Lease, Stop
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import AttemptResult, SlotRecords, SlotStatus, StopCause
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import SlotStatus, StopCause
 from labledger.records.pass_rate import has_passed
+from labledger.records.slot_records import SlotRecords
 from labledger.run_control.budget import Budget
 from labledger.run_control.dispatch_pauses import DispatchPause
 from labledger.run_control.error_rate import ErrorRate

@@ -19,7 +19,9 @@ from queue import Empty, SimpleQueue
 from labledger.docker.engine import thread_engine
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
 from labledger.ledger.database.model import RunInfo, Stop
-from labledger.records import NOT_STARTED, AttemptResult, JsonObject, StopCause
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import NOT_STARTED, StopCause
 from labledger.run_control.dispatch_pauses import REFUSALS, DispatchPauses
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.stop_requests import StopRequest

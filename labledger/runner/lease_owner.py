@@ -16,7 +16,7 @@ from labledger import clock
 from labledger.errors import LabLedgerError, LedgerError, TakeoverStopped
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import RunStatus, StopCause
+from labledger.records.outcomes import RunStatus, StopCause
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.process_identity import process_is_dead, this_process
 from labledger.run_control.stop_requests import on_signals

@@ -14,7 +14,8 @@ from labledger.compare.grading_changes import Flip
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.ledger.database.model import Stop
-from labledger.records import JsonObject, StopCause
+from labledger.records import JsonObject
+from labledger.records.outcomes import StopCause
 from labledger.run_control.disk_space import MIN_FREE_BYTES
 from labledger.run_control.dispatch_pauses import PATIENCE_S
 from labledger.run_control.events import Listener, ignore_events

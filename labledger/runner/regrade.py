@@ -22,7 +22,8 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.check_results import check_disk_space
 from labledger.maintenance.image_probes import ImageProbes
 from labledger.maintenance.preflight import check_grader
-from labledger.records import RUN_ID, canonical_json
+from labledger.records import canonical_json
+from labledger.records.identity import RUN_ID
 from labledger.run_control.disk_space import DiskSpace
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.session import Session

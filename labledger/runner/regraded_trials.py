@@ -9,7 +9,8 @@ from typing import Self
 
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
-from labledger.records import SlotRecords, TrialIds
+from labledger.records.identity import TrialIds
+from labledger.records.slot_records import SlotRecords
 from labledger.trial.contract import StoredTrial
 
 _PREFIX = "artifact://sha256/"

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
 
-from labledger.records import AttemptResult
+from labledger.records.attempt_result import AttemptResult
 from labledger.runner.trial_executor import drain
 from labledger.trial.contract import AttemptSpec
 

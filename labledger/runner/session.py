@@ -29,7 +29,8 @@ from labledger.maintenance.unfinished_slots import (
     clean_up_run,
     find_unfinished_slots,
 )
-from labledger.records import JsonObject, RunStatus, StopCause
+from labledger.records import JsonObject
+from labledger.records.outcomes import RunStatus, StopCause
 from labledger.run_control.budget import Budget
 from labledger.run_control.disk_space import DiskSpace, engine_data_folder
 from labledger.run_control.dispatch_pauses import DispatchPauses

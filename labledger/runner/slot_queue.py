@@ -15,7 +15,8 @@ from itertools import islice
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.unfinished_slots import UnfinishedSlot
-from labledger.records import JsonObject, Slot
+from labledger.records import JsonObject
+from labledger.records.identity import Slot
 from labledger.runner.regraded_trials import StoredTrials
 from labledger.trial.contract import AttemptSpec, TrialPlan
 

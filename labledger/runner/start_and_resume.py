@@ -31,7 +31,9 @@ from labledger.ledger.database.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.preflight import Preflight, check_oci_runtime, preflight
-from labledger.records import RUN_ID, JsonObject, RunStatus
+from labledger.records import JsonObject
+from labledger.records.identity import RUN_ID
+from labledger.records.outcomes import RunStatus
 from labledger.run_control.budget import check_limits
 from labledger.run_control.events import run_event
 from labledger.runner.options import RunOptions, RunOutcome

@@ -12,7 +12,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from labledger.records import AttemptResult
+from labledger.records.attempt_result import AttemptResult
 from labledger.run_control.trial_folder_retention import move_to_kept
 from labledger.trial.attempt_notes import report_restarts_to
 from labledger.trial.contract import AttemptSpec

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from labledger.records import JsonObject, Slot, TrialIds, canonical_json, slot_commit_id
+from labledger.records import JsonObject, canonical_json
+from labledger.records.identity import Slot, TrialIds, slot_commit_id
 
 ROOT = "/agentlab"
 IN = f"{ROOT}/in"

@@ -7,7 +7,7 @@ agent phase.
 
 from __future__ import annotations
 
-from labledger.records import Phase
+from labledger.records.attempt_result import Phase
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.workspace import untrusted_files

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from labledger.records import GradeReason
+from labledger.records.outcomes import GradeReason
 from labledger.workspace.listing import MAX_HASHED, Entry
 from labledger.workspace.untrusted_files import MIB, UnsafeFile, UntrustedFile
 

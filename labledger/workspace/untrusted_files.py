@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labledger.errors import LabLedgerError
-from labledger.records import GradeReason
+from labledger.records.outcomes import GradeReason
 
 MIB = 1 << 20
 RESULT_CAP = 8 * MIB

@@ -16,7 +16,10 @@ from browser_kit import Browser
 from experiments import BY_MODE, FAILS, Project
 
 from labledger.api import Ledger, ReportOptions, open_ledger
-from labledger.records import Artifact, Metric, RunStatus, Slot, SlotStatus, TrialIds
+from labledger.records.artifacts import Artifact
+from labledger.records.identity import Slot, TrialIds
+from labledger.records.metrics import Metric
+from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.report.options import MIB, Logs
 
 RUN = "run-1"

@@ -13,7 +13,8 @@ from typing import Any, Self
 from labledger.ledger.commit import rows, statements
 from labledger.ledger.database.model import Lease
 from labledger.ledger.database.sqlite import writable_engine
-from labledger.records import AttemptResult, canonical_json
+from labledger.records import canonical_json
+from labledger.records.attempt_result import AttemptResult
 
 Rows = list[tuple[str, Sequence[tuple[Any, ...]]]]
 """Statements, each with the rows that it writes."""

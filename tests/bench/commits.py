@@ -17,7 +17,7 @@ from bench.report import Row, paired_ratio, say
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Lease, Owner
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import AttemptResult
+from labledger.records.attempt_result import AttemptResult
 from labledger.storage.artifact_store import ArtifactStore
 
 GOAL_PER_S = 1000

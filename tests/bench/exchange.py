@@ -20,7 +20,7 @@ from labledger.ledger.commit import digest_chain, record_lines, rows, statements
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Lease, Owner
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import TrialIds
+from labledger.records.identity import TrialIds
 from labledger.storage.artifact_store import ArtifactStore
 
 GOAL_GROWTH = 1.25

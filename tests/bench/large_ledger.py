@@ -16,7 +16,7 @@ from bench import synthetic
 from labledger.ledger.database import migrations, views_and_triggers
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import Slot
+from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
 
 SLOTS_OF_A_RUN = 10_000

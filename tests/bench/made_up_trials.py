@@ -26,7 +26,7 @@ from pathlib import Path
 from bench import synthetic
 from bench.peak import memory_mb
 from labledger.cli import app
-from labledger.records import AttemptResult
+from labledger.records.attempt_result import AttemptResult
 from labledger.runner import session
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial import attempt_notes

@@ -7,18 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labledger.ledger.database.model import NewRun, Variant
-from labledger.records import (
-    Artifact,
-    AttemptResult,
-    Event,
-    JsonObject,
-    Metric,
-    Phase,
-    Slot,
-    SlotStatus,
-    TrialIds,
-    slot_commit_id,
-)
+from labledger.records import JsonObject
+from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.events import Event
+from labledger.records.identity import Slot, TrialIds, slot_commit_id
+from labledger.records.metrics import Metric
+from labledger.records.outcomes import SlotStatus
 
 IMAGE = "labledger/python:3"
 VARIANTS = ("base", "treat")

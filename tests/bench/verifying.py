@@ -17,7 +17,7 @@ from labledger.ledger.database.model import Owner
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import RunStatus
+from labledger.records.outcomes import RunStatus
 from labledger.storage.artifact_store import ArtifactStore
 
 GOAL_RATIO = 2.5

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from trial_kit import BUSYBOX, PREDICTION, PYTHON, SCORE
 
-from labledger.records import GradeReason, JsonObject
+from labledger.records import JsonObject
+from labledger.records.outcomes import GradeReason
 from labledger.trial import contract
 from labledger.workspace import untrusted_files as outputs
 

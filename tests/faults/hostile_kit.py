@@ -13,7 +13,7 @@ from typing import Any
 from hostile_files import HOST_SECRET, PREDICTED, SCORED, Output, left
 from trial_kit import GRADES, Trials, phase, predicts, scores
 
-from labledger.records import AttemptResult
+from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence.redaction import MAX_MESSAGE
 from labledger.trial.life.worker import remove_attempt, run_attempt

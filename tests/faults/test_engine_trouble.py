@@ -15,7 +15,7 @@ from experiments import PASSING, RIGHT, UNGRADABLE, Coordinator, EngineLog, Proj
 from trial_kit import Trials, brief, phase
 
 from labledger.docker.engine import thread_engine
-from labledger.records import AttemptResult
+from labledger.records.attempt_result import AttemptResult
 from labledger.trial import contract
 from labledger.trial.life.start_limiter import MAX_STARTING
 from labledger.trial.life.worker import run_attempt

@@ -17,7 +17,8 @@ from isolation_kit import AFTER
 from own_engine import own_engine
 from trial_kit import GRADES, SHELLS, Trials, brief, problems
 
-from labledger.records import AttemptResult, JsonObject
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence.collect import DISK_WAS_FULL
 from labledger.trial.life.worker import remove_attempt, run_attempt

@@ -28,7 +28,8 @@ from hostile_files import (
 from hostile_kit import Host
 from trial_kit import GRADES, brief, problems
 
-from labledger.records import AttemptResult, GradeReason
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import GradeReason
 from labledger.trial.life.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]

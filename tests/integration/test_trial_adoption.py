@@ -29,7 +29,8 @@ from trial_kit import (
 
 from labledger import clock
 from labledger.docker.engine import Engine, thread_engine
-from labledger.records import AttemptResult, Slot
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.identity import Slot
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.life import adoption, inputs

@@ -19,7 +19,7 @@ from trial_kit import (
     scores,
 )
 
-from labledger.records import Slot
+from labledger.records.identity import Slot
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.life.worker import run_attempt
 

@@ -17,7 +17,9 @@ from trial_kit import (
     scores,
 )
 
-from labledger.records import AttemptResult, GradeReason, json_schemas
+from labledger.records import json_schemas
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import GradeReason
 
 pytestmark = [pytest.mark.docker]
 

@@ -19,7 +19,7 @@ from regrading_kit import earlier_of, judging
 from trial_kit import GRADES, PYTHON, SHELLS, Trials, brief, trials_in, until
 
 from labledger.docker.engine import thread_engine
-from labledger.records import AttemptResult
+from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec, Sealing
 
 UID = 12345

@@ -21,7 +21,9 @@ from regrading_kit import NEW_GRADER, NOT_RUN, earlier_of, regraded_spec
 from trial_kit import GRADER, GRADES, SCORE, Trials, brief, predicts, scores, until
 
 from labledger.docker.engine import thread_engine
-from labledger.records import AttemptResult, JsonObject, SlotStatus
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import SlotStatus
 from labledger.trial.contract import OUTER_MARGIN_S, AttemptSpec, ExitStatus, Sealing
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.life.worker import remove_attempt, run_attempt

@@ -16,7 +16,7 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
-from labledger.records import RunStatus, SlotStatus
+from labledger.records.outcomes import RunStatus, SlotStatus
 
 NEWER = {"alembic_version", "claim", "slot_outcome", "grading", "counted", "budget"}
 """Tables that revision 0001 lacks, and Alembic's own."""

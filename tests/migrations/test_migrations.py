@@ -32,7 +32,7 @@ from labledger.ledger.database.tables import metadata
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import RunStatus
+from labledger.records.outcomes import RunStatus
 from labledger.storage.artifact_store import ArtifactStore
 
 

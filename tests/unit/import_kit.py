@@ -11,7 +11,7 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.reader import LedgerReader
-from labledger.records import RunStatus
+from labledger.records.outcomes import RunStatus
 
 NOT_CARRIED = frozenset(
     {"ledger_meta", "lease", "claim", "dispatch", "staged_result", "artifact", "counted"}

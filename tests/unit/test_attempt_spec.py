@@ -13,19 +13,13 @@ import pytest
 from trial_kit import BENCHMARK, RUNTIME, Trials
 
 from labledger import resources
-from labledger.records import (
-    Artifact,
-    AttemptResult,
-    Event,
-    EventFile,
-    Metric,
-    Phase,
-    Slot,
-    SlotStatus,
-    TrialIds,
-    slot_commit_id,
-)
+from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.canonical_json import sha256_hex
+from labledger.records.events import Event, EventFile
+from labledger.records.identity import Slot, TrialIds, slot_commit_id
+from labledger.records.metrics import Metric
+from labledger.records.outcomes import SlotStatus
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import contract
 from labledger.trial.contract import ExitStatus, Sealing, TrialPlan

@@ -18,7 +18,7 @@ from labledger import open_ledger
 from labledger.api.ledger import Ledger
 from labledger.cli.app import app
 from labledger.ledger.database.migrations import upgrade
-from labledger.records import NOT_STARTED, GradeReason, SlotStatus, Verdict
+from labledger.records.outcomes import NOT_STARTED, GradeReason, SlotStatus, Verdict
 from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.collect import (
     CONTAINER_KILLED,

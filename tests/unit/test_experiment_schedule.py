@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from labledger.experiment.schedule import permutation, slots
-from labledger.records import Slot
+from labledger.records.identity import Slot
 
 ORDERS = ("paired_interleaved", "variant_sequential", "randomized")
 SIZES = list(itertools.product((1, 2, 3), (1, 2, 5), (1, 3)))

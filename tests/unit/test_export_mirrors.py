@@ -18,7 +18,7 @@ from labledger.export.mirrors import PATHS, MirrorWriter, compare, rebuild, rebu
 from labledger.ledger.database.model import Lease
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import SlotStatus
+from labledger.records.outcomes import SlotStatus
 
 EVENTS = PATHS["events"]
 
@@ -238,7 +238,8 @@ import ledger_kit as kit
 from labledger.errors import LeaseLost, LedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.reader import LedgerReader
-from labledger.records import SlotRecords, SlotStatus
+from labledger.records.outcomes import SlotStatus
+from labledger.records.slot_records import SlotRecords
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with LedgerReader.open(Path(sys.argv[1])) as reader, MirrorWriter(Path(sys.argv[2])) as mirrors:

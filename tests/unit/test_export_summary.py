@@ -17,7 +17,9 @@ from labledger.export.summary import (
 )
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import Phase, SlotStatus, json_schemas
+from labledger.records import json_schemas
+from labledger.records.attempt_result import Phase
+from labledger.records.outcomes import SlotStatus
 
 
 def test_denominators_are_honest(writer: LedgerWriter, reader: LedgerReader) -> None:

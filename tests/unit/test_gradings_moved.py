@@ -19,7 +19,8 @@ from labledger.ledger.query import query
 from labledger.ledger.verification.verify import verify
 from labledger.maintenance.import_runs import ImportedRun, import_runs
 from labledger.maintenance.verify_lab import verify_lab
-from labledger.records import RunStatus, canonical_json
+from labledger.records import canonical_json
+from labledger.records.outcomes import RunStatus
 from labledger.storage.lab_folder import LabFolder
 
 REGRADED = "run-1.g2"

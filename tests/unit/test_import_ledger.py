@@ -31,7 +31,9 @@ from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.import_runs import ImportedRun, import_runs
 from labledger.maintenance.verify_lab import verify_lab
-from labledger.records import Artifact, Metric, RunStatus, SlotStatus
+from labledger.records.artifacts import Artifact
+from labledger.records.metrics import Metric
+from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.storage.lab_folder import LabFolder
 
 FROZEN = b"a file that the agent was staged with"

@@ -21,7 +21,7 @@ from labledger.ledger.database.column_meanings import documented_names
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import query, views
 from labledger.ledger.reader import LedgerReader
-from labledger.records import SlotStatus
+from labledger.records.outcomes import SlotStatus
 
 
 @pytest.fixture(scope="module", params=["graded once", "graded again"])

@@ -21,7 +21,10 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.read import export_tables
 from labledger.ledger.verification.slot_checks import UNREADABLE
 from labledger.maintenance.verify_lab import verify_lab
-from labledger.records import RECORD_KINDS, Phase, RunStatus, SlotStatus, canonical_json
+from labledger.records import canonical_json
+from labledger.records.attempt_result import Phase
+from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.records.slot_records import RECORD_KINDS
 from labledger.storage.lab_folder import LabFolder
 
 FLIPS = 500

@@ -9,7 +9,7 @@ from labledger.errors import LeaseHeld, LeaseLost, RunNotFound
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import RunStatus
+from labledger.records.outcomes import RunStatus
 
 ASKER = Owner(host="there", pid=99, process_token="boot-2")
 RIVAL = Owner(host="there", pid=100, process_token="boot-2")

@@ -13,7 +13,7 @@ from labledger.errors import LedgerError
 from labledger.ledger.database.model import Grading
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
-from labledger.records import RunStatus, SlotStatus
+from labledger.records.outcomes import RunStatus, SlotStatus
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from labledger.errors import LeaseHeld, LeaseLost, LedgerError, RunNotFound
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import RunStatus, SlotStatus
+from labledger.records.outcomes import RunStatus, SlotStatus
 
 OTHER = Owner(host="there", pid=99, process_token="boot-2")
 

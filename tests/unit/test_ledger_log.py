@@ -15,7 +15,7 @@ import pytest
 from labledger.ledger.database import sqlite
 from labledger.ledger.database.model import Lease
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import Artifact
+from labledger.records.artifacts import Artifact
 from labledger.runner.lease_owner import Heartbeat
 from labledger.runner.trial_executor import LocalExecutor
 

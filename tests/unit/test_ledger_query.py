@@ -15,7 +15,7 @@ from labledger.errors import LedgerMissing, QueryFailed
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.query import query, views
 from labledger.ledger.reader import LedgerReader
-from labledger.records import SlotStatus
+from labledger.records.outcomes import SlotStatus
 
 DOCUMENTED = {
     "runs",

@@ -16,7 +16,7 @@ from labledger.ledger.database.model import VariantCounts
 from labledger.ledger.database.sqlite import driver_risk
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import SlotStatus
+from labledger.records.outcomes import SlotStatus
 from labledger.records.pass_rate import PassCounts
 
 

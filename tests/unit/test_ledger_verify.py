@@ -14,8 +14,9 @@ from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.verification.verify import Finding, verify
 from labledger.maintenance.verify_lab import verify_lab
-from labledger.records import Artifact, RunStatus, SlotStatus
+from labledger.records.artifacts import Artifact
 from labledger.records.canonical_json import sha256_hex
+from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 

@@ -15,16 +15,12 @@ from labledger.ledger.database.model import Dispatch, StagedAttempt
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records import (
-    RECORD_KINDS,
-    Artifact,
-    AttemptResult,
-    Metric,
-    SlotRecords,
-    SlotStatus,
-    canonical_json,
-    json_schemas,
-)
+from labledger.records import canonical_json, json_schemas
+from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.metrics import Metric
+from labledger.records.outcomes import SlotStatus
+from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
 SCHEMAS = {
     "predictions": "benchmark_prediction_record_v1",

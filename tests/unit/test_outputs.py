@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from labledger.records import GradeReason
 from labledger.records.canonical_json import sha256_hex
+from labledger.records.outcomes import GradeReason
 from labledger.workspace.untrusted_files import (
     UnsafeFile,
     UntrustedFile,

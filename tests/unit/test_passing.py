@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.records import SlotStatus, Verdict
+from labledger.records.outcomes import SlotStatus, Verdict
 from labledger.records.pass_rate import PASSED_SQL, PassCounts, has_passed
 
 LEFT_OUT = ("infra_error", "setup_error", "cancelled", "skipped_pruned")

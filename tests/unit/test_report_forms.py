@@ -19,7 +19,10 @@ from markdown_it import MarkdownIt
 from labledger.api import ReportOptions, open_ledger
 from labledger.compare.options import Estimand
 from labledger.ledger.database.model import Variant
-from labledger.records import Artifact, JsonObject, RunStatus, Slot, TrialIds
+from labledger.records import JsonObject
+from labledger.records.artifacts import Artifact
+from labledger.records.identity import Slot, TrialIds
+from labledger.records.outcomes import RunStatus
 from labledger.report import errors_and_flaky_tasks, figures
 from labledger.report.facts import collect
 from labledger.report.ledger_queries import Asked

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from labledger.records import JsonObject, Slot, TrialIds, canonical_json
+from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
+from labledger.records.identity import Slot, TrialIds
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.contract import StoredTrial
 from labledger.trial.evidence.stored_artifacts import EvidenceIncomplete, StoredArtifacts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from labledger.records import SlotStatus
+from labledger.records.outcomes import SlotStatus
 from labledger.run_control import dispatch_pauses
 from labledger.run_control.dispatch_pauses import REFUSALS, DispatchPause, DispatchPauses
 from labledger.run_control.error_rate import ErrorRate

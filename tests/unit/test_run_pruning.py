@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.records import SlotStatus
+from labledger.records.outcomes import SlotStatus
 from labledger.run_control.pruning import Pruning
 
 AFTER_TWO = {"prune": {"max_consecutive_failures": 2}}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from labledger.records import Event, EventFile, canonical_json
+from labledger.records import canonical_json
+from labledger.records.events import Event, EventFile
 from labledger.trial.evidence import events
 from labledger.trial.evidence.redaction import Redactor
 

@@ -16,7 +16,7 @@ from labledger.cli.output.run_progress import (
 from labledger.errors import Exit
 from labledger.ledger.database.model import Spent
 from labledger.ledger.read.spending import OPTIONS, used_up
-from labledger.records import RunStatus, SlotStatus
+from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.records.pass_rate import PassCounts
 
 if TYPE_CHECKING:

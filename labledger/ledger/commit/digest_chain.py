@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
 
-from labledger.records import RECORD_KINDS, SlotRecords, canonical_json
+from labledger.records import canonical_json
+from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
 
 class Genesis:

@@ -18,7 +18,10 @@ from labledger.ledger.commit.rows import (
     SlotRows,
     TrialRow,
 )
-from labledger.records import JsonObject, SlotRecords, SlotStatus, TrialIds, canonical_json
+from labledger.records import JsonObject, canonical_json
+from labledger.records.identity import TrialIds
+from labledger.records.outcomes import SlotStatus
+from labledger.records.slot_records import SlotRecords
 
 
 class Stamp(NamedTuple):

@@ -6,7 +6,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from labledger.records import AttemptResult, EventFile, JsonObject, Metric, Phase, canonical_json
+from labledger.records import JsonObject, canonical_json
+from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.events import EventFile
+from labledger.records.metrics import Metric
 
 
 class TrialRow(NamedTuple):

@@ -11,7 +11,9 @@ from labledger.ledger.commit import budgets, statements
 from labledger.ledger.commit.digest_chain import Genesis
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import NewRun
-from labledger.records import JsonObject, RunStatus, Slot, canonical_json
+from labledger.records import JsonObject, canonical_json
+from labledger.records.identity import Slot
+from labledger.records.outcomes import RunStatus
 
 TaskRow = tuple[str, str, JsonObject]
 """Task id, digest, and the frozen task row."""

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from labledger.records import JsonObject, RunStatus
+from labledger.records import JsonObject
+from labledger.records.outcomes import RunStatus
 from labledger.records.pass_rate import PassCounts
 
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import UserDefinedType
 
-from labledger.records import RunStatus, SlotStatus, Verdict
+from labledger.records.outcomes import RunStatus, SlotStatus, Verdict
 
 
 class AnyValue(UserDefinedType[Any]):

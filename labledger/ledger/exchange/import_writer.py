@@ -26,7 +26,7 @@ from labledger.ledger.ownership import leases
 from labledger.ledger.ownership.lease_writer import OwnerWriter
 from labledger.ledger.read import mirror_reader
 from labledger.ledger.read.lookup import run_number
-from labledger.records import RunStatus
+from labledger.records.outcomes import RunStatus
 from labledger.storage.artifact_store import ArtifactStore
 
 _REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")

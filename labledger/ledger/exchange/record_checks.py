@@ -15,7 +15,8 @@ from labledger.errors import LedgerError, MalformedJson, SchemaInvalid
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.read.commit_stream import Commit
 from labledger.ledger.read.lookup import run_number
-from labledger.records import RUN_ID, JsonObject, canonical_json, json_schemas
+from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.identity import RUN_ID
 
 SCHEMAS = {
     "predictions": "benchmark_prediction_record_v1",

@@ -10,7 +10,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop
 from labledger.ledger.ownership import leases, takeover_requests
 from labledger.ledger.read.lookup import run_number
-from labledger.records import RunStatus
+from labledger.records.outcomes import RunStatus
 
 
 class OwnerWriter(ABC):

@@ -10,7 +10,7 @@ from labledger.ledger.commit import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop
 from labledger.ledger.ownership import takeover_requests
-from labledger.records import RunStatus
+from labledger.records.outcomes import RunStatus
 
 
 def take(

@@ -14,14 +14,9 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from labledger.ledger.commit import record_lines, rows
-from labledger.records import (
-    RECORD_KINDS,
-    Slot,
-    SlotRecords,
-    SlotStatus,
-    TrialIds,
-    slot_commit_id,
-)
+from labledger.records.identity import Slot, TrialIds, slot_commit_id
+from labledger.records.outcomes import SlotStatus
+from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
 _TRIAL_COLUMNS = ", ".join(f"trial.{name}" for name in rows.TrialRow._fields)
 _ATTEMPT_COLUMNS = ", ".join(f"attempt.{name}" for name in rows.AttemptRow._fields)

@@ -11,7 +11,7 @@ from typing import Any
 
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Claim, LeaseInfo, Owner, RunInfo, Stop, Variant
-from labledger.records import RunStatus
+from labledger.records.outcomes import RunStatus
 
 _RUN_SQL = """
 SELECT run.run_no, run.run_id, run.experiment_id, run.name, run.created_at, run.resolved,

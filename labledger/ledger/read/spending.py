@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import SPENT_METRICS, Spent
-from labledger.records import NOT_STARTED, AttemptResult
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import NOT_STARTED
 
 OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
 """The option that limits each kind."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import PrimaryMetric, VariantCounts
 from labledger.ledger.read.runs import variants
-from labledger.records import SlotStatus, Verdict
+from labledger.records.outcomes import SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
 
 _SCHEDULED_SQL = "SELECT variant_idx, count(*) FROM slot WHERE run_no = ? GROUP BY variant_idx"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from labledger.ledger.commit import digest_chain
 from labledger.ledger.database.connection import Connection
-from labledger.records import slot_commit_id
+from labledger.records.identity import slot_commit_id
 
 _HEAD_SQL = """
 SELECT schedule.genesis_digest, schedule_progress.next_schedule_idx

@@ -15,7 +15,11 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.read import gradings
 from labledger.ledger.verification import derived_copies
 from labledger.ledger.verification.slot_checks import UNREADABLE, Message
-from labledger.records import AttemptResult, EventFile, RunStatus, canonical_json, slot_commit_id
+from labledger.records import canonical_json
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.events import EventFile
+from labledger.records.identity import slot_commit_id
+from labledger.records.outcomes import RunStatus
 from labledger.storage.artifact_store import ArtifactStore
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")

@@ -21,7 +21,9 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.read import commit_stream, mirror_reader
 from labledger.ledger.read.commit_stream import Commit
 from labledger.ledger.verification import derived_copies
-from labledger.records import SlotRecords, canonical_json, slot_commit_id
+from labledger.records import canonical_json
+from labledger.records.identity import slot_commit_id
+from labledger.records.slot_records import SlotRecords
 from labledger.storage.artifact_store import ArtifactStore
 
 UNREADABLE = (

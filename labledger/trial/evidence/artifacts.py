@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from labledger.errors import MalformedJson, SchemaInvalid
-from labledger.records import Artifact, Event, EventFile, JsonObject, canonical_json, json_schemas
+from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.artifacts import Artifact
+from labledger.records.events import Event, EventFile
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import attempt_notes, contract, full_disks
 from labledger.trial.contract import AttemptSpec

@@ -10,15 +10,9 @@ from __future__ import annotations
 from functools import cache
 
 from labledger import clock, faults
-from labledger.records import (
-    AttemptResult,
-    GradeReason,
-    JsonObject,
-    Phase,
-    SlotStatus,
-    canonical_json,
-    json_schemas,
-)
+from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.outcomes import GradeReason, SlotStatus
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence import isolation_facts, metrics
 from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from labledger.errors import MalformedJson
-from labledger.records import Event, EventFile, JsonObject, canonical_json
+from labledger.records import JsonObject, canonical_json
+from labledger.records.events import Event, EventFile
 from labledger.storage.artifact_store import written_atomically
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence.redaction import Redactor

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labledger.errors import MalformedJson, SchemaInvalid
-from labledger.records import GradeReason, JsonObject, SlotStatus, canonical_json
+from labledger.records import JsonObject, canonical_json
 from labledger.records import json_schemas as schema
+from labledger.records.outcomes import GradeReason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.redaction import Redactor

@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from labledger.records import Event, JsonObject, Metric, Phase
+from labledger.records import JsonObject
+from labledger.records.attempt_result import Phase
+from labledger.records.events import Event
+from labledger.records.metrics import Metric
 
 
 @dataclass(frozen=True, slots=True)

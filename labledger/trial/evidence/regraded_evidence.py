@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 from copy import deepcopy
 
-from labledger.records import Event, EventFile, JsonObject
+from labledger.records import JsonObject
+from labledger.records.events import Event, EventFile
 from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor

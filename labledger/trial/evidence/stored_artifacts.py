@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from labledger.errors import LabLedgerError
-from labledger.records import Artifact, JsonObject
+from labledger.records import JsonObject
+from labledger.records.artifacts import Artifact
 from labledger.records.canonical_json import sha256_hex
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.contract import AttemptSpec, StoredTrial

@@ -27,7 +27,8 @@ from labledger.docker.engine import (
     thread_engine,
 )
 from labledger.errors import DiskFull, EngineUnavailable
-from labledger.records import CONTAINER_FAILED, HOST_ERROR, NAME_TAKEN, AttemptResult
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import CONTAINER_FAILED, HOST_ERROR, NAME_TAKEN
 from labledger.trial import attempt_notes, contract, full_disks
 from labledger.trial.contract import AttemptSpec, ExitStatus, Sealing
 from labledger.trial.evidence import isolation_facts

@@ -11,15 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from labledger import clock
-from labledger.records import (
-    AttemptResult,
-    Event,
-    EventFile,
-    GradeReason,
-    JsonObject,
-    Phase,
-    SlotStatus,
-)
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.events import Event, EventFile
+from labledger.records.outcomes import GradeReason, SlotStatus
 from labledger.trial import phase_notes as phases
 from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.evidence import metrics

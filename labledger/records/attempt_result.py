@@ -1,0 +1,145 @@
+"""The validated result of one attempt at a slot, and the JSON form in which it is staged.
+
+A worker returns it; the runner stages it durably or commits it. Results that earlier versions
+staged are read as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from labledger.records import JsonObject
+from labledger.records.artifacts import Artifact
+from labledger.records.events import Event, EventFile
+from labledger.records.identity import TrialIds
+from labledger.records.metrics import Metric
+from labledger.records.outcomes import SlotStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a trial (`setup`, `agent` or `grader`), as PID 1 of the container saw it."""
+
+    exit_status: int
+    """The command's own status; 124 when its time limit ended it."""
+    duration_ms: int
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptResult:
+    """What a worker hands back for one attempt at a slot: everything, validated, final."""
+
+    ids: TrialIds
+    schedule_idx: int
+    slot_commit_id: str
+    attempt: int
+    status: SlotStatus
+    started_at: str
+    """UTC, ISO 8601 with milliseconds and `Z`."""
+    ended_at: str
+    duration_ms: int
+    """From the container's start to its end."""
+    container: str
+    image_ref: str
+    image_id: str
+    reason: str | None = None
+    """A machine's word for why the status is not `completed`, such as a `GradeReason`."""
+    message: str | None = None
+    """A sentence for a person about the reason."""
+    exit_status: int | None = None
+    """The container's exit status; see the table in `trial.sh`."""
+    outcome: str | None = None
+    """The agent's own word on its result, from `result.json`."""
+    phases: Mapping[str, Phase] = field(default_factory=dict)
+    predictions: tuple[JsonObject, ...] = ()
+    scores: tuple[JsonObject, ...] = ()
+    evidence: tuple[JsonObject, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    events: tuple[Event, ...] | EventFile = ()
+    events_dropped: int = 0
+    """Lines of the events file that could not be kept."""
+    artifacts: tuple[Artifact, ...] = ()
+
+    @property
+    def verdict(self) -> str | None:
+        return self.scores[0]["verdict"] if self.scores else None
+
+    @property
+    def notes(self) -> list[str]:
+        """Why the attempt was begun anew, where it was."""
+        return [text for row in self.evidence for text in row.get("ext", {}).get("notes", [])]
+
+    def as_json(self) -> JsonObject:
+        """A JSON form without what is kept apart: artifacts' contents, and events in a file."""
+        apart = isinstance(self.events, EventFile)
+        return {
+            "version": 2 if apart else 1,
+            "ids": self.ids.as_json(),
+            "status": self.status.value,
+            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
+            "phases": {
+                name: [p.exit_status, p.duration_ms, p.timed_out] for name, p in self.phases.items()
+            },
+            "predictions": list(self.predictions),
+            "scores": list(self.scores),
+            "evidence": list(self.evidence),
+            "metrics": [[m.metric_id, m.source, m.value] for m in self.metrics],
+            "events": (
+                self.events.as_json()
+                if isinstance(self.events, EventFile)
+                else [[e.row_seq, e.type, e.body] for e in self.events]
+            ),
+            "artifacts": [[a.sha256, a.size] for a in self.artifacts],
+        }
+
+    @classmethod
+    def from_json(cls, data: JsonObject, staged_events: Path = Path()) -> Self:
+        """The inverse of `as_json`. `staged_events` is the folder of its file of events."""
+        if data["version"] not in {1, 2}:
+            raise ValueError(f"a staged result of version {data['version']} cannot be read")
+        rest = {key: value for key, value in data.items() if key != "version"}
+        return cls(
+            **{
+                **rest,
+                "ids": TrialIds(**data["ids"]),
+                "status": SlotStatus(data["status"]),
+                "phases": {name: Phase(*values) for name, values in data["phases"].items()},
+                "predictions": tuple(data["predictions"]),
+                "scores": tuple(data["scores"]),
+                "evidence": tuple(data["evidence"]),
+                "metrics": tuple(Metric(*values) for values in data["metrics"]),
+                "events": (
+                    tuple(Event(*values) for values in data["events"])
+                    if data["version"] == 1
+                    else EventFile(
+                        staged_events,
+                        data["events"]["file"],
+                        data["events"]["count"],
+                        data["events"].get("sha256"),
+                    )
+                ),
+                "artifacts": tuple(Artifact(sha, size, None) for sha, size in data["artifacts"]),
+            }
+        )
+
+
+_PLAIN_FIELDS = (
+    "schedule_idx",
+    "slot_commit_id",
+    "attempt",
+    "started_at",
+    "ended_at",
+    "duration_ms",
+    "container",
+    "image_ref",
+    "image_id",
+    "reason",
+    "message",
+    "exit_status",
+    "outcome",
+    "events_dropped",
+)

@@ -1,0 +1,57 @@
+"""What records are about: a run, a slot of its schedule, the trial that executes the slot.
+
+All ids are derived from the run's id and the slot's number, so that every process that works on a
+slot gives its records the same ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from labledger.records import JsonObject
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+"""What can name a run, its folder and its containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One cell of the schedule."""
+
+    schedule_idx: int
+    variant_id: str
+    task_id: str
+    repl_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialIds:
+    """Who a row is about: the `ids` of every record."""
+
+    run_id: str
+    trial_id: str
+    variant_id: str
+    task_id: str
+    repl_idx: int
+
+    @classmethod
+    def of(cls, run_id: str, slot: Slot) -> Self:
+        trial_id = f"{run_id}-s{slot.schedule_idx:06d}"
+        return cls(run_id, trial_id, slot.variant_id, slot.task_id, slot.repl_idx)
+
+    def as_json(self) -> JsonObject:
+        return {
+            "run_id": self.run_id,
+            "trial_id": self.trial_id,
+            "variant_id": self.variant_id,
+            "task_id": self.task_id,
+            "repl_idx": self.repl_idx,
+        }
+
+
+def slot_commit_id(run_id: str, schedule_idx: int) -> str:
+    """The name of a slot's commit, known before it happens, so that workers can stamp it."""
+    return "sc_" + hashlib.sha256(f"{run_id}\n{schedule_idx}".encode()).hexdigest()[:24]
