@@ -47,7 +47,7 @@ class AttemptResult:
     image_ref: str
     image_id: str
     reason: str | None = None
-    """A machine's word for why the status is not `completed`, such as a `GradeReason`."""
+    """Why the status is not `completed`: a `Reason`, or one of another version of labledger."""
     message: str | None = None
     """A sentence for a person about the reason."""
     exit_status: int | None = None

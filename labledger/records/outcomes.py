@@ -7,12 +7,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-CONTAINER_FAILED = "container_failed"
-HOST_ERROR = "host_error"
-NAME_TAKEN = "name_taken"
-NOT_STARTED = frozenset({CONTAINER_FAILED, HOST_ERROR, NAME_TAKEN})
-"""Reasons of an `infra_error` with which nothing of a trial has run."""
-
 
 class SlotStatus(StrEnum):
     """How the execution of a slot ended. Says nothing about the quality of the answer."""
@@ -28,7 +22,7 @@ class SlotStatus(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What the grader judged. Only a score row carries one."""
+    """What the grader decided. Only a score carries one."""
 
     PASS = "pass"  # noqa: S105
     FAIL = "fail"
@@ -36,20 +30,86 @@ class Verdict(StrEnum):
     ERROR = "error"
 
 
-class GradeReason(StrEnum):
-    """Why a slot is a `grade_error`."""
+class Reason(StrEnum):
+    """Why a slot's status is not `completed`, as a word that programs can rely on.
 
+    Grouped by the status that goes with the reason. The reason of a `skipped_pruned` slot is a
+    sentence and none of these. A ledger may hold reasons of other versions of labledger, so that
+    a reason that is read from one stays plain text.
+    """
+
+    # agent_error
+    AGENT_EXIT_NONZERO = "agent_exit_nonzero"
+    """The agent's command exited with another status than 0."""
+    STATUS_FORGED = "status_forged"
+    """The container ended in a way that only the agent can have brought about."""
+    SCRIPT_HINDERED = "script_hindered"
+    """The agent changed the limits of `trial.sh`, the container's first process, as `prlimit
+    --pid 1` does."""
+
+    # agent_timeout
+    AGENT_TIMEOUT = "agent_timeout"
+    """The agent ran into its time limit."""
+
+    # setup_error
+    SETUP_EXIT_NONZERO = "setup_exit_nonzero"
+    """The setup command failed."""
+    SETUP_TIMEOUT = "setup_timeout"
+    """The setup command ran into its time limit."""
+
+    # grade_error
     GRADER_EXIT_NONZERO = "grader_exit_nonzero"
+    """The grader's command failed."""
     GRADER_TIMEOUT = "grader_timeout"
+    """The grader ran into its time limit."""
     PREDICTION_MISSING = "prediction_missing"
+    """The grader wrote no prediction."""
     SCORE_MISSING = "score_missing"
+    """The grader wrote no score."""
     INVALID_JSON = "invalid_json"
+    """A record of the grader is not JSON that labledger accepts."""
     SCHEMA_INVALID = "schema_invalid"
+    """A record does not fit its schema."""
     IDENTITY_MISMATCH = "identity_mismatch"
+    """A record's `ids` are those of another trial."""
     OUTPUT_UNSAFE = "output_unsafe"
+    """An output is a link, a device or something else that is not a regular file."""
     OUTPUT_TOO_LARGE = "output_too_large"
+    """An output exceeds its size limit."""
     EVIDENCE_INCOMPLETE = "evidence_incomplete"
     """Of a regrading: the workspace cannot be restored exactly."""
+
+    # infra_error
+    CONTAINER_FAILED = "container_failed"
+    """The engine refused to create or start the container; nothing of the trial has run."""
+    HOST_ERROR = "host_error"
+    """The host could not prepare the trial; nothing of it has run."""
+    NAME_TAKEN = "name_taken"
+    """A container without the labels of the trial has its name and is left alone; the message
+    says how to rename it; nothing of the trial has run."""
+    CONTAINER_KILLED = "container_killed"
+    """The container was killed from outside."""
+    CONTAINER_PAUSED = "container_paused"
+    """The trial failed, and somebody had paused its container meanwhile: its time limits went
+    on."""
+    CONTAINER_REMOVED = "container_removed"
+    """The container was removed from outside before its end was known."""
+    FOLDER_DELETED = "folder_deleted"
+    """The trial's folder was deleted while it ran."""
+    DISK_FULL = "disk_full"
+    """A phase failed and a disk was full meanwhile."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """The memory limit killed the container's first process."""
+    DEADLINE = "deadline"
+    """The container outlived the host's own limit."""
+    TRIAL_SCRIPT_FAILED = "trial_script_failed"
+    """`trial.sh` could not do its part, or somebody started the container again."""
+
+
+NOT_STARTED: frozenset[str] = frozenset(
+    {Reason.CONTAINER_FAILED, Reason.HOST_ERROR, Reason.NAME_TAKEN}
+)
+"""Reasons of an `infra_error` with which nothing of a trial has run."""
 
 
 class RunStatus(StrEnum):
@@ -70,7 +130,7 @@ class StopCause(StrEnum):
     REFUSALS = "refusals"
     """The engine started no trial for longer than `--patience`."""
     DISK = "disk"
-    """There was no room for longer than `--patience`."""
+    """A disk was full for longer than `--patience`."""
     UNCOLLECTED = "uncollected"
     """A trial's result could not be read from its container."""
     ERROR = "error"

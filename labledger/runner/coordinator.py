@@ -21,7 +21,7 @@ from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.outcomes import NOT_STARTED, StopCause
+from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
 from labledger.run_control.dispatch_pauses import REFUSALS, DispatchPauses
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.stop_requests import StopRequest
@@ -31,8 +31,6 @@ from labledger.runner.running_attempts import RunningTrials
 from labledger.runner.slot_queue import SlotQueue
 from labledger.runner.trial_executor import LocalExecutor, drain
 from labledger.trial.contract import AttemptSpec
-from labledger.trial.evidence.collect import CONTAINER_KILLED
-from labledger.trial.evidence.grading import DISK_FULL
 from labledger.trial.life.container_identity import find_container, kill_container
 from labledger.trial.life.start_limiter import StartRefused
 from labledger.trial.life.uncollected import OutputUnreadable
@@ -318,10 +316,10 @@ class Coordinator:
             # Its reason describes the engine, disk or container at the time its agent ran.
             self._store_result(result, spec)
             return
-        if self.stop_request.level > 1 and result.reason == CONTAINER_KILLED:
+        if self.stop_request.level > 1 and result.reason == Reason.CONTAINER_KILLED:
             self._watch_removal(self.executor.cancel(spec, _CANCELLED))
             return
-        if result.reason == DISK_FULL:
+        if result.reason == Reason.DISK_FULL:
             self.pauses.disk.begin(result.message or "")
         has_run = result.reason not in NOT_STARTED
         if not has_run:

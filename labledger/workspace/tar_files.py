@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from labledger.records.outcomes import GradeReason
+from labledger.records.outcomes import Reason
 from labledger.workspace.listing import MAX_HASHED, Entry
 from labledger.workspace.untrusted_files import MIB, UnsafeFile, UntrustedFile
 
@@ -63,7 +63,7 @@ def chunks(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
             left -= len(chunk)
             yield chunk
         if left:
-            raise UnsafeFile(GradeReason.OUTPUT_UNSAFE, f"{name} became shorter")
+            raise UnsafeFile(Reason.OUTPUT_UNSAFE, f"{name} became shorter")
         yield bytes(-entry.size % _BLOCK)
     yield bytes(2 * _BLOCK)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labledger.errors import LabLedgerError
-from labledger.records.outcomes import GradeReason
+from labledger.records.outcomes import Reason
 
 MIB = 1 << 20
 RESULT_CAP = 8 * MIB
@@ -32,7 +32,7 @@ MAX_VALUES = 1_000_000
 class UnsafeFile(LabLedgerError):
     """A file that a container wrote cannot be read safely."""
 
-    def __init__(self, reason: GradeReason, message: str) -> None:
+    def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
@@ -141,11 +141,11 @@ class UntrustedFile:
             raise self._too_large(cap, f"{size:,}")
 
     def _unsafe(self, what: str) -> UnsafeFile:
-        return UnsafeFile(GradeReason.OUTPUT_UNSAFE, f"{self.name} {what}")
+        return UnsafeFile(Reason.OUTPUT_UNSAFE, f"{self.name} {what}")
 
     def _too_large(self, cap: int, size: str) -> UnsafeFile:
         message = f"{self.name} has {size} bytes; at most {cap:,} are read"
-        return UnsafeFile(GradeReason.OUTPUT_TOO_LARGE, message)
+        return UnsafeFile(Reason.OUTPUT_TOO_LARGE, message)
 
 
 _KINDS = {

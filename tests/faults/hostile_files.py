@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from trial_kit import BUSYBOX, PREDICTION, PYTHON, SCORE
 
 from labledger.records import JsonObject
-from labledger.records.outcomes import GradeReason
+from labledger.records.outcomes import Reason
 from labledger.trial import contract
 from labledger.workspace import untrusted_files as outputs
 
@@ -162,7 +162,7 @@ class Size(NamedTuple):
 
     made_by: str
     word: str
-    reason: GradeReason = GradeReason.OUTPUT_TOO_LARGE
+    reason: Reason = Reason.OUTPUT_TOO_LARGE
     outputs: tuple[Output, ...] = WHOLE
     lines_dropped: int = 1
 
@@ -174,7 +174,7 @@ def _values(unit: str, count: int, before: str, after: str) -> str:
 
 
 _TOO_RICH = "more than 1,000,000 values"
-_RICH = GradeReason.INVALID_JSON
+_RICH = Reason.INVALID_JSON
 _ANSWER = '{"prediction": {"kind": "json", "value": ['
 _OWN = '{"outcome": "success", "answer": ['
 
@@ -194,7 +194,7 @@ SIZES = {
     "a million wrong items": Size(
         _values("1", 300_000, SCORED.text[:-1] + ', "artifacts": [', "1]}") + '>"$F"',
         "artifacts[0]",
-        GradeReason.SCHEMA_INVALID,
+        Reason.SCHEMA_INVALID,
         (SCORED,),
     ),
 }
@@ -207,7 +207,7 @@ class PatchMismatch(NamedTuple):
 
     output: Output
     value: Any
-    reason: GradeReason
+    reason: Reason
     word: str
 
 
@@ -219,12 +219,12 @@ def _without(good: JsonObject, name: str) -> JsonObject:
 class _Misfits:
     table: dict[str, PatchMismatch] = field(default_factory=dict)
 
-    def add(self, output: Output, what: str, value: Any, reason: GradeReason, word: str) -> None:
+    def add(self, output: Output, what: str, value: Any, reason: Reason, word: str) -> None:
         self.table[f"{output.file}: {what}"] = PatchMismatch(output, value, reason, word)
 
 
 def _misfits() -> dict[str, PatchMismatch]:
-    made, invalid = _Misfits(), GradeReason.SCHEMA_INVALID
+    made, invalid = _Misfits(), Reason.SCHEMA_INVALID
     for output in WHOLE:
         good = output.good
         for what, value, word in (
@@ -245,7 +245,7 @@ def _misfits() -> dict[str, PatchMismatch]:
             ("another type", {"repl_idx": "2"}, "repl_idx"),
             ("a megabyte", {"task_id": "t" * 900_000}, "ttt"),
         ):
-            mismatch = GradeReason.IDENTITY_MISMATCH
+            mismatch = Reason.IDENTITY_MISMATCH
             made.add(output, f"ids: {what}", good | {"ids": ids}, mismatch, word)
     for output, what, value, word in (
         (SCORED, "no metric", _without(SCORE, "primary_metric_value"), "primary_metric_value"),

@@ -29,7 +29,7 @@ from hostile_kit import Host
 from trial_kit import GRADES, brief, problems
 
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.outcomes import GradeReason
+from labledger.records.outcomes import Reason
 from labledger.trial.life.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
@@ -41,7 +41,7 @@ together = pytest.mark.parametrize(
 
 
 def check_refused(
-    result: AttemptResult, outputs: tuple[Output, ...], reason: GradeReason, word: str
+    result: AttemptResult, outputs: tuple[Output, ...], reason: Reason, word: str
 ) -> None:
     """A row that is refused is a grade_error; an agent's file is a problem of the evidence."""
     bad_row = next((output for output in outputs if output.is_row), None)
@@ -74,7 +74,7 @@ def test_no_plain_file(host: Host, outputs: tuple[Output, ...], what: str) -> No
     """What is no regular file with one name is refused by what it is, and nothing of it is kept."""
     thing = THINGS[what]
     result = host.leaves(dict.fromkeys(outputs, thing.made_by), image=thing.image)
-    check_refused(result, outputs, GradeReason.OUTPUT_UNSAFE, thing.word)
+    check_refused(result, outputs, Reason.OUTPUT_UNSAFE, thing.word)
     record = result.evidence[0]
     kept = record["evidence"].keys() | record.get("ext", {}).get("rejected", {}).keys()
     assert not {output.name for output in outputs} & kept
@@ -93,7 +93,7 @@ def test_devices(host: Host, outputs: tuple[Output, ...], as_root: None) -> None
         path.unlink(missing_ok=True)
         os.mknod(path, 0o20666, os.makedev(1, 5))
     result = host.collected(replace(spec, container_may_exist=True))
-    check_refused(result, outputs, GradeReason.OUTPUT_UNSAFE, "a device")
+    check_refused(result, outputs, Reason.OUTPUT_UNSAFE, "a device")
 
 
 @together
@@ -107,7 +107,7 @@ def test_no_json(host: Host, outputs: tuple[Output, ...], what: str) -> None:
     contents = {output: content_for(broken, output) for output in outputs}
     result = host.leaves({output: written(content) for output, content in contents.items()})
     refused = tuple(output for output in outputs if output is not EVENTS)
-    check_refused(result, refused, GradeReason.INVALID_JSON, broken.word)
+    check_refused(result, refused, Reason.INVALID_JSON, broken.word)
     for output, content in contents.items():
         check_kept(host, result, output, content)
     if EVENTS in outputs:

@@ -19,7 +19,7 @@ from trial_kit import (
 
 from labledger.records import json_schemas
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.outcomes import GradeReason
+from labledger.records.outcomes import Reason
 
 pytestmark = [pytest.mark.docker]
 
@@ -105,13 +105,13 @@ def test_first_reason_stands(trials: Trials) -> None:
     result = trials.run("true", f"{bad}; exit 1")
     assert brief(result) == ("grade_error", "grader_exit_nonzero", 40)
     result = grade_error(trials, bad)
-    assert result.reason == GradeReason.INVALID_JSON
+    assert result.reason == Reason.INVALID_JSON
     assert trials.rejected(result, "prediction") == b"x\n"
 
 
 def test_a_valid_score_beside_a_bad_prediction_is_rejected(trials: Trials) -> None:
     """Where the prediction is no row the score is none either; what it was is kept."""
     result = grade_error(trials, f'{scores()}echo {{}} >"${PREDICTION_PATH}"')
-    assert result.reason == GradeReason.SCHEMA_INVALID
+    assert result.reason == Reason.SCHEMA_INVALID
     assert json.loads(trials.rejected(result, "score"))["verdict"] == "pass"
     assert trials.rejected(result, "prediction") == b"{}\n"

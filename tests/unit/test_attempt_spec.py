@@ -282,6 +282,8 @@ def test_result_survives_being_staged() -> None:
     assert (
         AttemptResult.from_json(digested.as_json(), Path("/lab/staged")).events == digested.events
     )
+    unknown = staged | {"reason": "of_another_version"}
+    assert AttemptResult.from_json(unknown).reason == "of_another_version"
     assert artifact.reference == f"artifact://sha256/{sha256_hex(b'content')}"
     assert result.verdict is None
     with pytest.raises(ValueError, match="version 3"):

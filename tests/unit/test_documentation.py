@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import shlex
 import sys
@@ -18,15 +19,8 @@ from labledger import open_ledger
 from labledger.api.ledger import Ledger
 from labledger.cli.app import app
 from labledger.ledger.database.migrations import upgrade
-from labledger.records.outcomes import NOT_STARTED, GradeReason, SlotStatus, Verdict
+from labledger.records.outcomes import Reason, SlotStatus, Verdict
 from labledger.trial.contract import ExitStatus
-from labledger.trial.evidence.collect import (
-    CONTAINER_KILLED,
-    CONTAINER_PAUSED,
-    CONTAINER_REMOVED,
-    STATUS_FORGED,
-)
-from labledger.trial.evidence.grading import DISK_FULL, SCRIPT_FAILED, SCRIPT_HINDERED
 
 PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"
@@ -38,12 +32,6 @@ PAGES = sorted(
     and (path.parent.name != "contributing" or path.name == "index.md")
 )
 
-_REASONS = [
-    *GradeReason,
-    *sorted(NOT_STARTED),
-    *(CONTAINER_KILLED, CONTAINER_PAUSED, CONTAINER_REMOVED, STATUS_FORGED),
-    *(DISK_FULL, SCRIPT_FAILED, SCRIPT_HINDERED),
-]
 _OPERATORS = {"&&", "||", "|", ";"}
 _BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`(labledger [^`]*)`")
@@ -163,11 +151,34 @@ def test_every_view_is_documented(ledger: Ledger) -> None:
         assert all(view.meanings)
 
 
-@pytest.mark.parametrize("word", [*SlotStatus, *Verdict, *_REASONS], ids=str)
-def test_every_outcome_is_documented(word: str) -> None:
-    """Each status, verdict and reason that has a name in the code is explained."""
+@pytest.mark.parametrize("word", [*SlotStatus, *Verdict], ids=str)
+def test_every_status_and_verdict_is_documented(word: str) -> None:
+    """Each status and verdict that has a name in the code is explained."""
     page = DOCS / "reference/outcomes.md"
     assert f"`{word}`" in page.read_text("utf-8"), f"explain `{word}` in docs/reference/outcomes.md"
+
+
+def test_the_page_of_reasons_says_what_the_code_says() -> None:
+    """The page's table has each reason once, in the code's order, with status and meaning."""
+    page = (DOCS / "reference/outcomes.md").read_text("utf-8")
+    section = page.partition("## Reasons\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()]
+    assert [row for row in rows if len(row) == 3][2:] == list(_rows_of_reasons())
+
+
+def _rows_of_reasons() -> Iterator[list[str]]:
+    """Each `Reason` as a row of the page: the comment above its group, its value, its docstring."""
+    source = inspect.getsource(Reason)
+    statements = ast.parse(source).body[0].body[1:]
+    for assigned, meaning in zip(statements[::2], statements[1::2], strict=True):
+        before = source.splitlines()[assigned.lineno - 2].strip()
+        status = SlotStatus(before.removeprefix("# ")) if before.startswith("# ") else ""
+        text = " ".join(meaning.value.value.split()).removesuffix(".")
+        yield [
+            f"`{status}`" if status else "",
+            f"`{assigned.value.value}`",
+            text[0].lower() + text[1:],
+        ]
 
 
 @pytest.mark.parametrize("status", sorted(ExitStatus.ALL))

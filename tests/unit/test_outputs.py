@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labledger.records.canonical_json import sha256_hex
-from labledger.records.outcomes import GradeReason
+from labledger.records.outcomes import Reason
 from labledger.workspace.untrusted_files import (
     UnsafeFile,
     UntrustedFile,
@@ -44,7 +44,7 @@ def test_large_files(tmp_path: Path) -> None:
     for method in ("read", "sha256"):
         with pytest.raises(UnsafeFile) as caught:
             getattr(UntrustedFile(tmp_path, "out"), method)(100)
-        assert caught.value.reason is GradeReason.OUTPUT_TOO_LARGE
+        assert caught.value.reason is Reason.OUTPUT_TOO_LARGE
         assert "out has 101 bytes" in caught.value.message, "refused by its size, not by reading"
     with (tmp_path / "sparse").open("wb") as sparse:
         sparse.truncate(1 << 40)
@@ -91,7 +91,7 @@ def test_what_is_no_plain_file(
         case _:
             out.hardlink_to(target)
     found = refused(tmp_path)
-    assert found.reason is GradeReason.OUTPUT_UNSAFE
+    assert found.reason is Reason.OUTPUT_UNSAFE
     assert word in found.message
     content, problem = read_optional(tmp_path, "out", 100)
     assert content is None

@@ -12,30 +12,20 @@ from functools import cache
 from labledger import clock, faults
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult, Phase
-from labledger.records.outcomes import GradeReason, SlotStatus
+from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence import isolation_facts, metrics
 from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.grading import (
-    DISK_FULL,
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
-    SCRIPT_FAILED,
     GradingOutcome,
     grade_attempt,
 )
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.regraded_evidence import RegradedEvidence
 from labledger.trial.phase_notes import has_begun, parse_phases, phases_before_grading, read_phases
-
-CONTAINER_KILLED = "container_killed"
-"""The reason of a trial whose container was killed from outside."""
-CONTAINER_PAUSED = "container_paused"
-"""The reason of a trial that failed and whose container had been paused from outside."""
-CONTAINER_REMOVED = "container_removed"
-"""The reason of a trial whose container was removed before its exit status was read."""
-
 
 DISK_WAS_FULL = (
     "the disk was full at some time between this trial's start and its end; what its processes "
@@ -48,9 +38,6 @@ WAS_PAUSED = (
     "what it waited for, went on meanwhile"
 )
 """What the evidence of such a trial says."""
-
-STATUS_FORGED = "status_forged"
-"""The reason of a trial whose exit status cannot come from `trial.sh`."""
 
 
 def collect_result(spec: AttemptSpec, ended: ContainerExit, isolation: JsonObject) -> AttemptResult:
@@ -106,40 +93,40 @@ def collect_result(spec: AttemptSpec, ended: ContainerExit, isolation: JsonObjec
 
 def _outcome(spec: AttemptSpec, ended: ContainerExit, redactor: Redactor) -> GradingOutcome:
     if ended.start_refused is not None:
-        reason: str = GradeReason.GRADER_EXIT_NONZERO
+        reason = Reason.GRADER_EXIT_NONZERO
         return GradingOutcome(SlotStatus.GRADE_ERROR, reason, ended.start_refused)
     if ended.exit_status_forged:
         message = f"the agent ended the container, with status {ended.exit_status}"
-        return GradingOutcome(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
+        return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
     if ended.exit_status in ExitStatus.ALL:
         outcome = grade_attempt(spec, ended.exit_status, ended.ended_at, redactor)
-        if ended.disk_was_full and outcome.reason not in {None, DISK_FULL}:
+        if ended.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
             where = " or ".join(map(str, spec.plan.disks))
             message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
-            return GradingOutcome(SlotStatus.INFRA_ERROR, DISK_FULL, message)
+            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
         if ended.was_paused and outcome.reason is not None:
             message = f"{WAS_PAUSED}; without that: {outcome.reason}"
-            return GradingOutcome(SlotStatus.INFRA_ERROR, CONTAINER_PAUSED, message)
+            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, message)
         if ended.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
             limit = spec.plan.runtime["resources"]["memory_bytes"]
             outcome.message = f"{outcome.message}; the memory limit of {limit:,} bytes was hit"
         return outcome
     if ended.container_removed:
         message = "the container was removed from outside; how it ended is not known"
-        return GradingOutcome(SlotStatus.INFRA_ERROR, CONTAINER_REMOVED, message)
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_REMOVED, message)
     if ended.exit_status is None:
         message = f"the container outlived its outer deadline of {spec.deadline_s:g} s"
         if ended.was_paused:
             return GradingOutcome(
-                SlotStatus.INFRA_ERROR, CONTAINER_PAUSED, f"{message}; {WAS_PAUSED}"
+                SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, f"{message}; {WAS_PAUSED}"
             )
-        return GradingOutcome(SlotStatus.INFRA_ERROR, "deadline", message)
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DEADLINE, message)
     if ended.out_of_memory and ended.exit_status in ExitStatus.OF_ENGINE:
         message = "the memory limit killed the container's first process"
-        return GradingOutcome(SlotStatus.INFRA_ERROR, "out_of_memory", message)
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.OUT_OF_MEMORY, message)
     if ended.exit_status in ExitStatus.OF_ENGINE:
         message = f"the container was ended from outside (status {ended.exit_status})"
-        return GradingOutcome(SlotStatus.INFRA_ERROR, CONTAINER_KILLED, message)
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_KILLED, message)
     return _ended_from_within(spec, ended.exit_status)
 
 
@@ -148,11 +135,11 @@ def _ended_from_within(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
     what = f"the container ended with status {exit_status}"
     if not has_begun(spec):
         message = f"{what} before trial.sh began; does the engine see the files in {spec.folder}?"
-        return GradingOutcome(SlotStatus.INFRA_ERROR, SCRIPT_FAILED, message)
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
     message = f"{what}, which only a process in it can have brought about"
     if spec.regraded_trial is not None:
-        return GradingOutcome(SlotStatus.GRADE_ERROR, GradeReason.GRADER_EXIT_NONZERO, message)
-    return GradingOutcome(SlotStatus.AGENT_ERROR, STATUS_FORGED, message)
+        return GradingOutcome(SlotStatus.GRADE_ERROR, Reason.GRADER_EXIT_NONZERO, message)
+    return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
 
 
 def evidence_of(spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:

@@ -13,7 +13,7 @@ from typing import Any
 from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.records import JsonObject, canonical_json
 from labledger.records import json_schemas as schema
-from labledger.records.outcomes import GradeReason, SlotStatus
+from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.redaction import Redactor
@@ -22,13 +22,6 @@ from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile
 
 PREDICTION_SCHEMA = "benchmark_prediction_record_v1"
 SCORE_SCHEMA = "benchmark_score_record_v1"
-
-DISK_FULL = "disk_full"
-"""The reason of a trial that failed while a disk was full."""
-SCRIPT_FAILED = "trial_script_failed"
-"""The reason of a trial whose container's `trial.sh` failed."""
-SCRIPT_HINDERED = "script_hindered"
-"""The reason of a trial whose agent prevented `trial.sh` from working."""
 
 
 @dataclass(slots=True)
@@ -43,7 +36,7 @@ class GradingOutcome:
     rejected: dict[str, bytes] = field(default_factory=dict)
     """The content of the grader's invalid files, by `prediction` or `score`."""
 
-    def as_grade_error(self, reason: GradeReason, message: str) -> None:
+    def as_grade_error(self, reason: Reason, message: str) -> None:
         """Make this a `grade_error`. Only the first reason is recorded."""
         if self.status is not SlotStatus.GRADE_ERROR:
             self.status, self.reason, self.message = SlotStatus.GRADE_ERROR, reason, message
@@ -87,39 +80,38 @@ def _by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
     match exit_status:
         case ExitStatus.SETUP_FAILED:
             message = "the setup command failed; see its stderr"
-            return GradingOutcome(SlotStatus.SETUP_ERROR, "setup_exit_nonzero", message)
+            return GradingOutcome(SlotStatus.SETUP_ERROR, Reason.SETUP_EXIT_NONZERO, message)
         case ExitStatus.SETUP_TIMED_OUT:
             message = f"the setup command ran into its limit of {setup_s:g} s"
-            return GradingOutcome(SlotStatus.SETUP_ERROR, "setup_timeout", message)
+            return GradingOutcome(SlotStatus.SETUP_ERROR, Reason.SETUP_TIMEOUT, message)
         case ExitStatus.AGENT_FAILED | ExitStatus.AGENT_FAILED_GRADED:
             message = "the agent's command failed; see its stderr"
-            return GradingOutcome(SlotStatus.AGENT_ERROR, "agent_exit_nonzero", message)
+            return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.AGENT_EXIT_NONZERO, message)
         case ExitStatus.AGENT_TIMED_OUT | ExitStatus.AGENT_TIMED_OUT_GRADED:
             message = f"the agent ran into its limit of {agent_s:g} s"
-            return GradingOutcome(SlotStatus.AGENT_TIMEOUT, "agent_timeout", message)
+            return GradingOutcome(SlotStatus.AGENT_TIMEOUT, Reason.AGENT_TIMEOUT, message)
         case ExitStatus.GRADER_FAILED:
             message = "the grader's command failed; see its stderr"
-            reason: str = GradeReason.GRADER_EXIT_NONZERO
-            return GradingOutcome(SlotStatus.GRADE_ERROR, reason, message)
+            return GradingOutcome(SlotStatus.GRADE_ERROR, Reason.GRADER_EXIT_NONZERO, message)
         case ExitStatus.GRADER_TIMED_OUT:
             message = f"the grader ran into its limit of {grader_s:g} s"
-            return GradingOutcome(SlotStatus.GRADE_ERROR, GradeReason.GRADER_TIMEOUT, message)
+            return GradingOutcome(SlotStatus.GRADE_ERROR, Reason.GRADER_TIMEOUT, message)
         case ExitStatus.SCRIPT_FAILED:
             message = (
                 "in the container a process could not be killed, a file not be removed, "
                 "or the agent not be started as its user (its stderr says which), "
                 "or somebody started the container once more"
             )
-            return GradingOutcome(SlotStatus.INFRA_ERROR, SCRIPT_FAILED, message)
+            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
         case ExitStatus.NO_ROOM:
             message = f"a phase failed, and the disk was full ({spec.folder})"
-            return GradingOutcome(SlotStatus.INFRA_ERROR, DISK_FULL, message)
+            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
         case ExitStatus.HINDERED:
             message = (
                 "the agent changed the limits of trial.sh, the container's first process (as "
                 "`prlimit --pid 1` does), so that it could not do its part"
             )
-            return GradingOutcome(SlotStatus.AGENT_ERROR, SCRIPT_HINDERED, message)
+            return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, message)
         case _:
             return GradingOutcome(SlotStatus.COMPLETED)
 
@@ -129,7 +121,7 @@ class _RowKind:
     file: str
     schema: str
     cap: int
-    missing: GradeReason
+    missing: Reason
 
 
 _ROWS = {
@@ -137,10 +129,10 @@ _ROWS = {
         contract.PREDICTION,
         PREDICTION_SCHEMA,
         untrusted_files.PREDICTION_CAP,
-        GradeReason.PREDICTION_MISSING,
+        Reason.PREDICTION_MISSING,
     ),
     "score": _RowKind(
-        contract.SCORE, SCORE_SCHEMA, untrusted_files.SCORE_CAP, GradeReason.SCORE_MISSING
+        contract.SCORE, SCORE_SCHEMA, untrusted_files.SCORE_CAP, Reason.SCORE_MISSING
     ),
 }
 
@@ -167,11 +159,11 @@ class _RowReader:
         try:
             return self._row(content, kind)
         except MalformedJson as error:
-            outcome.as_grade_error(GradeReason.INVALID_JSON, f"{kind.file} {error.message}")
+            outcome.as_grade_error(Reason.INVALID_JSON, f"{kind.file} {error.message}")
         except SchemaInvalid as error:
-            outcome.as_grade_error(GradeReason.SCHEMA_INVALID, f"{kind.file}: {error.message}")
+            outcome.as_grade_error(Reason.SCHEMA_INVALID, f"{kind.file}: {error.message}")
         except IdentityMismatch as error:
-            outcome.as_grade_error(GradeReason.IDENTITY_MISMATCH, f"{kind.file}: {error}")
+            outcome.as_grade_error(Reason.IDENTITY_MISMATCH, f"{kind.file}: {error}")
         outcome.rejected[name] = self.redactor.data(content)
         return None
 

@@ -28,7 +28,7 @@ from labledger.docker.engine import (
 )
 from labledger.errors import DiskFull, EngineUnavailable
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.outcomes import CONTAINER_FAILED, HOST_ERROR, NAME_TAKEN
+from labledger.records.outcomes import Reason
 from labledger.trial import attempt_notes, contract, full_disks
 from labledger.trial.contract import AttemptSpec, ExitStatus, Sealing
 from labledger.trial.evidence import isolation_facts
@@ -79,14 +79,15 @@ def run_attempt(spec: AttemptSpec) -> AttemptResult:
         assert spec.regraded_trial is not None
         return strategy.incomplete(spec, spec.regraded_trial, error.message)
     except ContainerFailed as error:
-        reason = NAME_TAKEN if isinstance(error, ContainerNameTaken) else CONTAINER_FAILED
+        is_taken = isinstance(error, ContainerNameTaken)
+        reason = Reason.NAME_TAKEN if is_taken else Reason.CONTAINER_FAILED
         return infra_error_result(spec, begun, reason, error.message)
     except OSError as error:
         message = f"{error.strerror}: {error.filename}"
         if error.errno in full_disks.DISK_FULL_ERRNOS:
             _delete(spec)
             raise DiskFull(f"a trial could not be prepared: {message}") from error
-        return infra_error_result(spec, begun, HOST_ERROR, message)
+        return infra_error_result(spec, begun, Reason.HOST_ERROR, message)
 
 
 def _collect_result(engine: Engine, spec: AttemptSpec, ended: ContainerExit) -> AttemptResult:
@@ -98,7 +99,7 @@ def _collect_result(engine: Engine, spec: AttemptSpec, ended: ContainerExit) -> 
     faults.fault_point("after_exit", spec.slot.schedule_idx)
     if not folder_exists(spec):
         message = "the trial folder, with all outputs, was deleted while the trial ran"
-        return infra_error_result(spec, ended.started_at, "folder_deleted", message)
+        return infra_error_result(spec, ended.started_at, Reason.FOLDER_DELETED, message)
     try:
         if os.geteuid() != 0 and _has_unreadable_files(spec.folder):
             # `trial.sh` was killed before it could open the permissions of its files, or it did

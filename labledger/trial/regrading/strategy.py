@@ -14,18 +14,17 @@ from labledger import clock
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.events import Event, EventFile
-from labledger.records.outcomes import GradeReason, SlotStatus
+from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import phase_notes as phases
 from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.evidence import metrics
-from labledger.trial.evidence.collect import STATUS_FORGED, redactor_for
+from labledger.trial.evidence.collect import redactor_for
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.evidence.grading import SCRIPT_HINDERED
 from labledger.trial.evidence.regraded_evidence import RegradedEvidence
 from labledger.trial.evidence.stored_artifacts import EvidenceIncomplete
 
 _GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
-_UNGRADABLE = frozenset({STATUS_FORGED, SCRIPT_HINDERED})
+_UNGRADABLE = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED})
 """Reasons of agent failures after which a trial is never graded."""
 _FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
 
@@ -84,7 +83,7 @@ def incomplete(spec: AttemptSpec, earlier: StoredTrial, why: str) -> AttemptResu
     ended_at = clock.parse(earlier.record["started_at"]) + timedelta(milliseconds=duration_ms)
     outcome = _Outcome(
         SlotStatus.GRADE_ERROR,
-        GradeReason.EVIDENCE_INCOMPLETE,
+        Reason.EVIDENCE_INCOMPLETE,
         redactor.message(why),
         None,
         clock.iso(ended_at),
