@@ -313,7 +313,7 @@ class LedgerWriter(ImportWriter):
         """The results of rows of `staged_result`. Raises `LedgerError` where one was changed."""
         results = []
         for row in staged:
-            if not row_digests.fits("staged_result", row):
+            if not row_digests.matches("staged_result", row):
                 raise _changed(lease, row, "its row of staged_result was changed")
             result = AttemptResult.from_json(json.loads(row.payload), self._store.staged_events)
             if isinstance(result.events, EventFile) and (problem := result.events.problem()):

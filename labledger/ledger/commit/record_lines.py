@@ -10,14 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from labledger.ledger.commit.rows import (
-    AttemptRow,
-    EventRow,
-    EventRows,
-    MetricRow,
-    SlotRows,
-    TrialRow,
-)
+from labledger.ledger.commit.rows import EventRows, SlotRows
+from labledger.ledger.database.table_rows import AttemptRow, EventRow, MetricRow, TrialRow
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import TrialIds
 from labledger.records.outcomes import SlotStatus

@@ -4,100 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from labledger.ledger.database.table_rows import (
+    AttemptRow,
+    EventRow,
+    EvidenceRow,
+    MetricRow,
+    PredictionRow,
+    ScoreRow,
+    TrialRow,
+)
 from labledger.records import JsonObject, canonical_json
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.events import EventFile
 from labledger.records.metrics import Metric
-
-
-class TrialRow(NamedTuple):
-    """A row of `trial`: the last attempt's outcome."""
-
-    run_no: int
-    schedule_idx: int
-    attempt: int
-    status: str
-    reason: str | None
-    message: str | None
-    verdict: str | None
-    outcome: str | None
-    exit_status: int | None
-    started_at: str
-    ended_at: str
-    duration_ms: int
-    setup_exit_status: int | None
-    setup_duration_ms: int | None
-    setup_timed_out: int | None
-    agent_exit_status: int | None
-    agent_duration_ms: int | None
-    agent_timed_out: int | None
-    grader_exit_status: int | None
-    grader_duration_ms: int | None
-    grader_timed_out: int | None
-    image_ref: str
-    image_id: str
-    events_dropped: int
-
-
-class AttemptRow(NamedTuple):
-    """A row of `attempt`: one container that ran."""
-
-    run_no: int
-    schedule_idx: int
-    attempt: int
-    status: str
-    reason: str | None
-    message: str | None
-    exit_status: int | None
-    started_at: str
-    ended_at: str
-    duration_ms: int
-    container: str
-    image_id: str
-
-
-class MetricRow(NamedTuple):
-    run_no: int
-    schedule_idx: int
-    row_seq: int
-    metric_id: str
-    source: str
-    value: float | int | str
-
-
-class EventRow(NamedTuple):
-    run_no: int
-    schedule_idx: int
-    row_seq: int
-    body: str
-
-
-class PredictionRow(NamedTuple):
-    run_no: int
-    schedule_idx: int
-    row_seq: int
-    kind: str
-    record: str
-
-
-class ScoreRow(NamedTuple):
-    run_no: int
-    schedule_idx: int
-    row_seq: int
-    verdict: str
-    primary_metric_name: str
-    primary_metric_value: float
-    record: str
-
-
-class EvidenceRow(NamedTuple):
-    run_no: int
-    schedule_idx: int
-    attempt: int
-    row_seq: int
-    record: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,51 +2,29 @@
 
 from __future__ import annotations
 
-from labledger.ledger.commit import rows
-from labledger.ledger.database import row_digests
+from labledger.ledger.database import row_sql
+from labledger.ledger.database.table_rows import COLUMNS
 
-
-def _insert(table: str, row: type[tuple[object, ...]]) -> str:
-    columns: tuple[str, ...] = row._fields  # type: ignore[attr-defined]
-    return _insert_columns(table, *columns)
-
-
-def _insert_columns(table: str, *columns: str) -> str:
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' for _ in columns)})"  # noqa: S608
-
-
-INSERT_TRIAL = _insert("trial", rows.TrialRow)
-INSERT_ATTEMPT = _insert("attempt", rows.AttemptRow)
-INSERT_METRIC = _insert("metric", rows.MetricRow)
-INSERT_EVENT = _insert("event", rows.EventRow)
-INSERT_PREDICTION = _insert("prediction", rows.PredictionRow)
-INSERT_SCORE = _insert("score", rows.ScoreRow)
-INSERT_EVIDENCE = _insert("evidence_record", rows.EvidenceRow)
-
-INSERT_SLOT_COMMIT = _insert_columns(
-    "slot_commit",
-    "run_no",
-    "schedule_idx",
-    "slot_commit_id",
-    "status",
-    "reason",
-    "epoch",
-    "committed_at",
-    "payload_digest",
-    "chain_digest",
-)
-INSERT_ARTIFACT = (
-    "INSERT INTO artifact (sha256, size, content) VALUES (?, ?, ?) ON CONFLICT (sha256) DO NOTHING"
-)
-UPSERT_BUDGET = row_digests.upsert("budget", "run_no", "kind")
+INSERT_TRIAL = row_sql.insert("trial")
+INSERT_ATTEMPT = row_sql.insert("attempt")
+INSERT_METRIC = row_sql.insert("metric")
+INSERT_EVENT = row_sql.insert("event")
+INSERT_PREDICTION = row_sql.insert("prediction")
+INSERT_SCORE = row_sql.insert("score")
+INSERT_EVIDENCE = row_sql.insert("evidence_record")
+INSERT_SLOT_COMMIT = row_sql.insert("slot_commit")
+INSERT_ARTIFACT = row_sql.insert("artifact", unless_exists="sha256")
+UPSERT_BUDGET = row_sql.upsert("budget")
 DELETE_BUDGET = "DELETE FROM budget WHERE run_no = ? AND kind = ?"
-INSERT_DISPATCH = row_digests.insert("dispatch")
-INSERT_STAGED = row_digests.insert("staged_result")
+INSERT_DISPATCH = row_sql.insert("dispatch")
+INSERT_STAGED = row_sql.insert("staged_result")
 DELETE_STAGED = "DELETE FROM staged_result WHERE run_no = ? AND schedule_idx = ?"
-SELECT_STAGED = f"{row_digests.select('staged_result')} AND schedule_idx = ? ORDER BY attempt"
+SELECT_STAGED = (
+    f"{row_sql.select_with_digest('staged_result')} AND schedule_idx = ? ORDER BY attempt"
+)
 
 ADVANCE = (
-    row_digests.update("schedule_progress", next_schedule_idx="?1", updated_at="?2")
+    row_sql.update("schedule_progress", next_schedule_idx="?1", updated_at="?2")
     + " WHERE run_no = ?3 AND next_schedule_idx = ?4 AND epoch = ?5"
 )
 SELECT_PROGRESS = "SELECT epoch, next_schedule_idx FROM schedule_progress WHERE run_no = ?"
@@ -66,21 +44,19 @@ WHERE slot.run_no = ? AND slot.schedule_idx = ?"""
 """A slot's variant, task and replication, and the chain's head before it is committed."""
 
 SELECT_LEASE = (
-    "SELECT run.run_id, lease.epoch, lease.host, lease.pid, lease.process_token, "
-    "lease.acquired_at, lease.renewed_at, lease.expires_at "
+    f"SELECT run.run_id, {row_sql.columns('lease', start=1, qualified=True)} "  # noqa: S608
     "FROM lease JOIN run ON run.run_no = lease.run_no WHERE lease.run_no = ?"
 )
-UPSERT_LEASE = row_digests.upsert("lease", "run_no")
+UPSERT_LEASE = row_sql.upsert("lease")
 RENEW_LEASE = (
-    row_digests.update("lease", renewed_at="?1", expires_at="?2")
-    + " WHERE run_no = ?3 AND epoch = ?4"
+    row_sql.update("lease", renewed_at="?1", expires_at="?2") + " WHERE run_no = ?3 AND epoch = ?4"
 )
-SELECT_CLAIM = "SELECT host, pid, process_token, claimed_at, expires_at FROM claim WHERE run_no = ?"
-UPSERT_CLAIM = row_digests.upsert("claim", "run_no")
+SELECT_CLAIM = row_sql.select("claim", start=1)
+UPSERT_CLAIM = row_sql.upsert("claim")
 DELETE_CLAIM = "DELETE FROM claim WHERE run_no = ? AND host = ? AND pid = ? AND process_token = ?"
 DELETE_LEASE = "DELETE FROM lease WHERE run_no = ? AND epoch = ?"
 BEGIN_EPOCH = (
-    row_digests.update(
+    row_sql.update(
         "schedule_progress",
         epoch="?1",
         status="'running'",
@@ -92,7 +68,7 @@ BEGIN_EPOCH = (
     + " WHERE run_no = ?3"
 )
 END_EPOCH = (
-    row_digests.update(
+    row_sql.update(
         "schedule_progress",
         status="?1",
         updated_at="?2",
@@ -103,33 +79,13 @@ END_EPOCH = (
     + " WHERE run_no = ?6"
 )
 
-RUN_COLUMNS = (
-    "run_id",
-    "experiment_id",
-    "name",
-    "created_at",
-    "resolved",
-    "authored",
-    "digest",
-    "source_path",
-    "images",
-    "labledger_version",
-)
+RUN_COLUMNS = COLUMNS["run"][1:]
 """A run's own row, but for its number: what the genesis digest covers first."""
 
-INSERT_RUN = _insert_columns("run", "run_no", *RUN_COLUMNS)
-INSERT_SCHEDULE = _insert_columns("schedule", "run_no", "total_slots", "genesis_digest")
-INSERT_VARIANT = _insert_columns(
-    "run_variant", "run_no", "variant_idx", "variant_id", "role", "bindings"
-)
-INSERT_PAYLOAD = (
-    "INSERT INTO task_payload (payload_digest, body) VALUES (?, ?) "
-    "ON CONFLICT (payload_digest) DO NOTHING"
-)
-INSERT_TASK = _insert_columns(
-    "run_task", "run_no", "task_idx", "task_id", "digest", "payload_digest"
-)
-INSERT_SLOT = _insert_columns(
-    "slot", "run_no", "schedule_idx", "variant_idx", "task_idx", "repl_idx"
-)
-INSERT_PROGRESS = row_digests.insert("schedule_progress")
+INSERT_RUN = row_sql.insert("run")
+INSERT_SCHEDULE = row_sql.insert("schedule")
+INSERT_VARIANT = row_sql.insert("run_variant")
+INSERT_PAYLOAD = row_sql.insert("task_payload", unless_exists="payload_digest")
+INSERT_TASK = row_sql.insert("run_task")
+INSERT_SLOT = row_sql.insert("slot")
+INSERT_PROGRESS = row_sql.insert("schedule_progress")

@@ -1,4 +1,8 @@
-"""The ledger's tables as SQLAlchemy metadata. Alembic creates them; a test holds the two equal.
+"""The one declaration of the ledger's tables, as SQLAlchemy metadata.
+
+Alembic creates the tables, and a test compares what it creates with this module. Importing
+SQLAlchemy takes longer than most commands: everything else uses `table_rows`, which
+`scripts/table_rows.py` generates from here.
 
 A run has a small number (`run_no`) inside the ledger; the views show its `run_id`. Tables whose
 rows are small are clustered by (`run_no`, `schedule_idx`, …), so that commits append.
@@ -48,6 +52,7 @@ metadata = MetaData()
 
 _CLUSTERED: dict[str, Any] = {"sqlite_strict": True, "sqlite_with_rowid": False}
 _STRICT: dict[str, Any] = {"sqlite_strict": True}
+_NUMBERED_BY_SQLITE: dict[str, Any] = {"numbered_by_sqlite": True}
 
 
 def _integer(name: str, *, null: bool = False) -> Column[int]:
@@ -59,7 +64,7 @@ def _text(name: str, *, null: bool = False) -> Column[str]:
 
 
 def _row_digest() -> Column[str]:
-    """What `row_digests` says of the row; null where an earlier version of labledger wrote it."""
+    """The digest of the other columns (`row_digests`); null if an older labledger wrote the row."""
     return _text("row_digest", null=True)
 
 
@@ -495,7 +500,7 @@ null where it does not.
 artifact = Table(
     "artifact",
     metadata,
-    _integer("artifact_no"),
+    Column("artifact_no", Integer, nullable=False, info=_NUMBERED_BY_SQLITE),
     Column("sha256", LargeBinary, nullable=False),
     _integer("size"),
     Column("content", LargeBinary, nullable=True),

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from labledger.ledger.commit import statements
+from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.read.lookup import run_number
 
@@ -59,12 +60,9 @@ _COMMITS_SQL = (
     "WHERE run_no = ? ORDER BY schedule_idx"
 )
 _PARTS = {
-    "variant": "SELECT variant_id, role, bindings FROM run_variant WHERE run_no = ? "
-    "ORDER BY variant_idx",
-    "task": "SELECT task_id, digest, payload_digest FROM run_task WHERE run_no = ? "
-    "ORDER BY task_idx",
-    "slot": "SELECT variant_idx, task_idx, repl_idx FROM slot WHERE run_no = ? "
-    "ORDER BY schedule_idx",
+    "variant": f"{row_sql.select('run_variant', start=2)} ORDER BY variant_idx",
+    "task": f"{row_sql.select('run_task', start=2)} ORDER BY task_idx",
+    "slot": f"{row_sql.select('slot', start=2)} ORDER BY schedule_idx",
 }
 
 

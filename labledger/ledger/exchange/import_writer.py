@@ -15,10 +15,11 @@ from typing import Any
 
 from labledger import faults
 from labledger.errors import LedgerError
-from labledger.ledger.commit import rows, statements
-from labledger.ledger.database import row_digests
+from labledger.ledger.commit import statements
+from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner
+from labledger.ledger.database.table_rows import KEYS
 from labledger.ledger.exchange import histories
 from labledger.ledger.exchange.histories import History, RunRelation
 from labledger.ledger.exchange.source import Source
@@ -36,48 +37,34 @@ _FROZEN = re.compile(r'"(?:sha256|tar)":"([0-9a-f]{64})"')
 _SLOTS_AT_ONCE = 100
 _ROWS_AT_ONCE = 2_000
 
-_COMMIT_COLUMNS = (
-    "schedule_idx, slot_commit_id, status, reason, epoch, committed_at, payload_digest, "
-    "chain_digest"
+_PER_SLOT = (
+    "slot_commit",
+    "trial",
+    "attempt",
+    "metric",
+    "event",
+    "prediction",
+    "score",
+    "evidence_record",
 )
-_PER_SLOT: tuple[tuple[str, str, str], ...] = (
-    ("slot_commit", _COMMIT_COLUMNS, statements.INSERT_SLOT_COMMIT),
-    *(
-        (table, ", ".join(row._fields[1:]), statement)
-        for table, row, statement in (
-            ("trial", rows.TrialRow, statements.INSERT_TRIAL),
-            ("attempt", rows.AttemptRow, statements.INSERT_ATTEMPT),
-            ("metric", rows.MetricRow, statements.INSERT_METRIC),
-            ("event", rows.EventRow, statements.INSERT_EVENT),
-            ("prediction", rows.PredictionRow, statements.INSERT_PREDICTION),
-            ("score", rows.ScoreRow, statements.INSERT_SCORE),
-            ("evidence_record", rows.EvidenceRow, statements.INSERT_EVIDENCE),
-        )
-    ),
-)
-"""What a commit publishes: table, its columns after `run_no`, and the statement that writes it."""
+"""Tables of what a commit publishes, in the order in which it is written."""
 
-_OF_THE_RUN = (
-    ("run_variant", "variant_idx, variant_id, role, bindings", statements.INSERT_VARIANT),
-    ("run_task", "task_idx, task_id, digest, payload_digest", statements.INSERT_TASK),
-    ("slot", "schedule_idx, variant_idx, task_idx, repl_idx", statements.INSERT_SLOT),
-    ("schedule", "total_slots, genesis_digest", statements.INSERT_SCHEDULE),
-)
-"""Tables that never change after a run is created: columns after `run_no`, and statement."""
+_PER_RUN = ("run_variant", "run_task", "slot", "schedule")
+"""Tables that never change after a run is created, in the order in which they are written."""
 
 _PAYLOADS_SQL = (
     "SELECT task_payload.payload_digest, task_payload.body FROM run_task JOIN task_payload "
     "ON task_payload.payload_digest = run_task.payload_digest "
     "WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
 )
-_ARTIFACT_SQL = "SELECT sha256, size, content FROM artifact WHERE sha256 = ?"
+_ARTIFACT_SQL = f"SELECT {row_sql.columns('artifact')} FROM artifact WHERE sha256 = ?"  # noqa: S608
 _HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
 _PROGRESS_SQL = """
 SELECT next_schedule_idx, epoch, status, updated_at, ended_at, stop_cause, stop_message
 FROM schedule_progress WHERE run_no = ?"""
 _STEP = "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
 _SETTLE = (
-    row_digests.update(
+    row_sql.update(
         "schedule_progress",
         epoch="max(epoch, ?1) + 1",
         status="?2",
@@ -136,14 +123,8 @@ class ImportWriter(OwnerWriter):
             else:
                 return history
             source_no = run_number(source.connection, run_id)
-            for table, columns, statement in _PER_SLOT:
-                sql = (
-                    f"SELECT {columns} FROM {table} WHERE run_no = ? AND schedule_idx >= ? "  # noqa: S608
-                    "ORDER BY run_no, schedule_idx"
-                )
-                _copy(
-                    source.connection, sql, (source_no, history.here), connection, statement, run_no
-                )
+            for table in _PER_SLOT:
+                _copy(source.connection, source_no, connection, run_no, table, history.here)
             _settle(source, source_no, connection, run_no, history)
             faults.fault_point("inside_import")
             return history
@@ -239,15 +220,13 @@ def _create(source: Source, connection: Connection, run_id: str) -> int:
     run_no: int = connection.exec_driver_sql(
         "SELECT coalesce(max(run_no), 0) + 1 FROM run"
     ).scalar_one()
-    sql = f"SELECT {', '.join(statements.RUN_COLUMNS)} FROM run WHERE run_no = ?"  # noqa: S608
-    row = source.connection.exec_driver_sql(sql, (source_no,)).one()
+    row = source.connection.exec_driver_sql(row_sql.select("run", start=1), (source_no,)).one()
     connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row))
     payloads = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no,))
     for batch in _batches(payloads, _SLOTS_AT_ONCE):
         connection.exec_driver_sql(statements.INSERT_PAYLOAD, [tuple(row) for row in batch])
-    for table, columns, statement in _OF_THE_RUN:
-        sql = f"SELECT {columns} FROM {table} WHERE run_no = ? ORDER BY 1"  # noqa: S608
-        _copy(source.connection, sql, (source_no,), connection, statement, run_no)
+    for table in _PER_RUN:
+        _copy(source.connection, source_no, connection, run_no, table)
     return run_no
 
 
@@ -284,15 +263,20 @@ def _ended(complete: bool) -> str:
 
 def _copy(
     source: Connection,
-    sql: str,
-    params: tuple[Any, ...],
+    source_no: int,
     target: Connection,
-    statement: str,
     run_no: int,
+    table: str,
+    start: int | None = None,
 ) -> None:
-    """Copy the rows that `sql` selects in the source, under the run's number in the target."""
-    for batch in _batches(source.exec_driver_sql(sql, params), _ROWS_AT_ONCE):
-        target.exec_driver_sql(statement, [(run_no, *row) for row in batch])
+    """Copy a run's rows of `table` to its number in the target, from slot `start` on if given."""
+    sql, params = row_sql.select(table, start=1), [source_no]
+    if start is not None:
+        sql, params = f"{sql} AND schedule_idx >= ?", [source_no, start]
+    rows = source.exec_driver_sql(f"{sql} ORDER BY {', '.join(KEYS[table])}", tuple(params))
+    insert = row_sql.insert(table)
+    for batch in _batches(rows, _ROWS_AT_ONCE):
+        target.exec_driver_sql(insert, [(run_no, *row) for row in batch])
 
 
 def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:

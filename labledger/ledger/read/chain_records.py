@@ -11,44 +11,33 @@ from collections.abc import Iterator
 from typing import Any
 
 from labledger.ledger.commit import statements
+from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.table_rows import COLUMNS
 from labledger.records import JsonObject
 
 SCHEMA = "chain_record_v1"
 
-COMMIT_COLUMNS = (
-    "schedule_idx",
-    "slot_commit_id",
-    "status",
-    "reason",
-    "epoch",
-    "committed_at",
-    "payload_digest",
-    "chain_digest",
-)
-VARIANT_COLUMNS = ("variant_id", "role", "bindings")
+COMMIT_COLUMNS = COLUMNS["slot_commit"][1:]
+VARIANT_COLUMNS = COLUMNS["run_variant"][2:]
 TASK_COLUMNS = ("task_id", "digest", "payload")
-SLOT_COLUMNS = ("schedule_idx", "variant_idx", "task_idx", "repl_idx")
-SCHEDULE_COLUMNS = ("total_slots", "genesis_digest")
+SLOT_COLUMNS = COLUMNS["slot"][1:]
+SCHEDULE_COLUMNS = COLUMNS["schedule"][1:]
 JSON_COLUMNS = frozenset({"resolved", "images", "bindings", "payload"})
 """Columns that hold canonical JSON; in a record it appears as a JSON value."""
 
 _RUN_SQL = (
-    f"SELECT {', '.join(f'run.{name}' for name in statements.RUN_COLUMNS)}, "  # noqa: S608
-    "schedule.total_slots, schedule.genesis_digest "
+    f"SELECT {row_sql.columns('run', start=1, qualified=True)}, "  # noqa: S608
+    f"{row_sql.columns('schedule', start=1, qualified=True)} "
     "FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_no = ?"
 )
-_VARIANTS_SQL = """
-SELECT variant_id, role, bindings FROM run_variant WHERE run_no = ? ORDER BY variant_idx"""
+_VARIANTS_SQL = f"{row_sql.select('run_variant', start=2)} ORDER BY variant_idx"
 _TASKS_SQL = """
 SELECT run_task.task_id, run_task.digest, task_payload.body FROM run_task
 JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
 WHERE run_task.run_no = ? ORDER BY run_task.task_idx"""
-_SLOTS_SQL = f"""
-SELECT {", ".join(SLOT_COLUMNS)} FROM slot WHERE run_no = ? ORDER BY schedule_idx"""  # noqa: S608
-_COMMITS_SQL = f"""
-SELECT {", ".join(COMMIT_COLUMNS)} FROM slot_commit WHERE run_no = ?
-ORDER BY schedule_idx"""  # noqa: S608
+_SLOTS_SQL = f"{row_sql.select('slot', start=1)} ORDER BY schedule_idx"
+_COMMITS_SQL = f"{row_sql.select('slot_commit', start=1)} ORDER BY schedule_idx"
 
 _SQL = {
     "variant": (VARIANT_COLUMNS, _VARIANTS_SQL),

@@ -13,20 +13,20 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol
 
-from labledger.ledger.commit import record_lines, rows
+from labledger.ledger.commit import record_lines
+from labledger.ledger.database import row_sql
+from labledger.ledger.database.table_rows import AttemptRow, EventRow, MetricRow, TrialRow
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
-_TRIAL_COLUMNS = ", ".join(f"trial.{name}" for name in rows.TrialRow._fields)
-_ATTEMPT_COLUMNS = ", ".join(f"attempt.{name}" for name in rows.AttemptRow._fields)
 _STAMP = "trial.attempt, trial.ended_at, run_variant.variant_id, run_task.task_id, slot.repl_idx"
 
 
-def _stamped(table: str, columns: str, order: str) -> str:
+def _stamped(table: str, order: str, *column_lists: str) -> str:
     """Rows of `table` with what their records' stamp needs, in the records' order."""
     return f"""
-SELECT {table}.schedule_idx, {_STAMP}, {columns}
+SELECT {table}.schedule_idx, {", ".join((_STAMP, *column_lists))}
 FROM {table}
 CROSS JOIN trial ON trial.run_no = {table}.run_no AND trial.schedule_idx = {table}.schedule_idx
 CROSS JOIN slot ON slot.run_no = trial.run_no AND slot.schedule_idx = trial.schedule_idx
@@ -48,24 +48,18 @@ _SQL = {
     "predictions": _verbatim("prediction", "row_seq"),
     "scores": _verbatim("score", "row_seq"),
     "evidence": _verbatim("evidence_record", "attempt, row_seq"),
-    "trials": _stamped("attempt", f"{_TRIAL_COLUMNS}, {_ATTEMPT_COLUMNS}", "attempt.attempt"),
-    "metrics": _stamped(
-        "metric",
-        "metric.run_no, metric.schedule_idx, metric.row_seq, metric.metric_id, metric.source, "
-        "metric.value",
-        "metric.row_seq",
+    "trials": _stamped(
+        "attempt",
+        "attempt.attempt",
+        row_sql.columns("trial", qualified=True),
+        row_sql.columns("attempt", qualified=True),
     ),
-    "events": _stamped(
-        "event",
-        "event.run_no, event.schedule_idx, event.row_seq, event.body",
-        "event.row_seq",
-    ),
+    "metrics": _stamped("metric", "metric.row_seq", row_sql.columns("metric", qualified=True)),
+    "events": _stamped("event", "event.row_seq", row_sql.columns("event", qualified=True)),
 }
-_COMMITS_SQL = """
-SELECT slot_commit.schedule_idx, slot_commit.slot_commit_id, slot_commit.status,
-  slot_commit.reason, slot_commit.epoch, slot_commit.committed_at, slot_commit.payload_digest,
-  slot_commit.chain_digest, run_variant.variant_id, trial.verdict,
-  trial.run_no IS NOT NULL
+_COMMITS_SQL = f"""
+SELECT {row_sql.columns("slot_commit", start=1, qualified=True)}, run_variant.variant_id,
+  trial.verdict, trial.run_no IS NOT NULL
 FROM slot_commit
 JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
 JOIN run_variant
@@ -73,7 +67,7 @@ JOIN run_variant
 LEFT JOIN trial
   ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
 WHERE slot_commit.run_no = ? AND slot_commit.schedule_idx >= ? AND slot_commit.schedule_idx < ?
-ORDER BY slot_commit.run_no, slot_commit.schedule_idx"""
+ORDER BY slot_commit.run_no, slot_commit.schedule_idx"""  # noqa: S608
 
 _NO_STOP = 2**62
 _STAMP_END = 6
@@ -173,19 +167,19 @@ def _verbatim_lines(_run_id: str, group: list[Any]) -> tuple[str, ...]:
 
 
 def _trial_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
-    end = _STAMP_END + len(rows.TrialRow._fields)
-    trial = rows.TrialRow._make(group[0][_STAMP_END:end])
-    attempts = [rows.AttemptRow._make(row[end:]) for row in group]
+    end = _STAMP_END + len(TrialRow._fields)
+    trial = TrialRow._make(group[0][_STAMP_END:end])
+    attempts = [AttemptRow._make(row[end:]) for row in group]
     return (record_lines.trial_line(_stamp(run_id, group[0]), trial, attempts),)
 
 
 def _metric_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
-    metrics = [rows.MetricRow._make(row[_STAMP_END:]) for row in group]
+    metrics = [MetricRow._make(row[_STAMP_END:]) for row in group]
     return tuple(record_lines.metric_lines(_stamp(run_id, group[0]), metrics))
 
 
 def _event_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
-    events = [rows.EventRow._make(row[_STAMP_END:]) for row in group]
+    events = [EventRow._make(row[_STAMP_END:]) for row in group]
     return tuple(record_lines.event_lines(_stamp(run_id, group[0]), events))
 
 

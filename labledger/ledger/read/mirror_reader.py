@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from labledger.errors import LedgerError, MalformedJson
 from labledger.ledger.commit import rows, statements
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.table_rows import AttemptRow, EventRow, MetricRow, TrialRow
 from labledger.ledger.read.chain_records import (
     COMMIT_COLUMNS,
     JSON_COLUMNS,
@@ -150,10 +151,10 @@ def _write(connection: Connection, waiting: dict[str, list[tuple[Any, ...]]]) ->
     waiting.clear()
 
 
-def trial_row(run_no: int, idx: int, record: JsonObject) -> rows.TrialRow:
+def trial_row(run_no: int, idx: int, record: JsonObject) -> TrialRow:
     """Return the row of `trial` that a `trial_record_v1` was made from."""
     names = ("attempt", "status", "reason", "message", "verdict", "outcome", "exit_status")
-    return rows.TrialRow._make(
+    return TrialRow._make(
         (
             *(run_no, idx),
             *(record[name] for name in (*names, "started_at", "ended_at", "duration_ms")),
@@ -167,7 +168,7 @@ def trial_row(run_no: int, idx: int, record: JsonObject) -> rows.TrialRow:
 
 def _trial(idx: int, _seq: int, _text: str, record: JsonObject) -> Rows:
     trial = trial_row(_RUN_NO, idx, record)
-    attempts = (rows.AttemptRow(_RUN_NO, idx, **fields) for fields in record["attempts"])
+    attempts = (AttemptRow(_RUN_NO, idx, **fields) for fields in record["attempts"])
     return [
         (statements.INSERT_TRIAL, trial),
         *((statements.INSERT_ATTEMPT, attempt) for attempt in attempts),
@@ -182,11 +183,11 @@ def _phase(phase: JsonObject | None) -> tuple[Any, Any, Any]:
 
 def _metric(idx: int, _seq: int, _text: str, record: JsonObject) -> Rows:
     fields = (record[name] for name in ("row_seq", "metric_id", "source", "value"))
-    return [(statements.INSERT_METRIC, rows.MetricRow(_RUN_NO, idx, *fields))]
+    return [(statements.INSERT_METRIC, MetricRow(_RUN_NO, idx, *fields))]
 
 
 def _event(idx: int, _seq: int, _line: str, record: JsonObject) -> Rows:
-    row = rows.EventRow(_RUN_NO, idx, record["row_seq"], _text(record["event"]))
+    row = EventRow(_RUN_NO, idx, record["row_seq"], _text(record["event"]))
     return [(statements.INSERT_EVENT, row)]
 
 

@@ -1,14 +1,21 @@
-"""What the ledger keeps twice, so that queries are fast, against what was committed."""
+"""Check what the ledger stores twice, so that queries are fast, against what was committed.
+
+`slot_outcome` repeats parts of commits, trials and scores; columns of predictions, scores and
+evidence repeat parts of their records. Verification calls it.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 from labledger.ledger.commit import rows
+from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.table_rows import KEYS
 from labledger.records import JsonObject
 from labledger.records.pass_rate import PASSED_SQL
 
@@ -31,64 +38,52 @@ WITH expected AS (
     AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
   WHERE slot_commit.run_no = ?1
 ),
-kept AS (
-  SELECT variant_idx, task_idx, repl_idx, schedule_idx, status, verdict, passed, metric_name,
-    metric_value, duration_ms
-  FROM slot_outcome WHERE run_no = ?1
+stored AS (
+  SELECT {row_sql.columns("slot_outcome", start=1)} FROM slot_outcome WHERE run_no = ?1
 )
 SELECT DISTINCT schedule_idx FROM (
-  SELECT * FROM (SELECT * FROM expected EXCEPT SELECT * FROM kept)
+  SELECT * FROM (SELECT * FROM expected EXCEPT SELECT * FROM stored)
   UNION ALL
-  SELECT * FROM (SELECT * FROM kept EXCEPT SELECT * FROM expected)
+  SELECT * FROM (SELECT * FROM stored EXCEPT SELECT * FROM expected)
 ) ORDER BY 1"""  # noqa: S608
 
 
-class _Repeated(NamedTuple):
-    """A table whose rows repeat parts of their `record` in columns."""
+RowFromRecord = Callable[[int, int, int, str, JsonObject], tuple[Any, ...]]
+"""Makes a row from its run number, slot, `row_seq`, the record's text, and the record."""
 
-    table: str
-    row: type[rows.PredictionRow | rows.ScoreRow | rows.EvidenceRow]
-    make: Callable[[int, int, int, str, JsonObject], tuple[Any, ...]]
-    key: int
-    """How many leading columns number the rows from 0 anew."""
-
-    def agrees(self, row: tuple[Any, ...], seq: int, text: str) -> bool:
-        try:
-            return self.make(row[0], row[1], seq, text, json.loads(text)) == row
-        except (ValueError, KeyError, TypeError):
-            return False
-
-
-_REPEATED = (
-    _Repeated("prediction", rows.PredictionRow, rows.prediction_row, 2),
-    _Repeated("score", rows.ScoreRow, rows.score_row, 2),
-    _Repeated("evidence_record", rows.EvidenceRow, rows.evidence_row, 3),
-)
+_ROWS_FROM_RECORDS: dict[str, RowFromRecord] = {
+    "prediction": rows.prediction_row,
+    "score": rows.score_row,
+    "evidence_record": rows.evidence_row,
+}
+"""Tables whose columns repeat parts of their last one, `record`."""
 
 
 def outcome_problems(connection: Connection, run_no: int) -> Iterator[tuple[int, str]]:
-    """Find the slots whose row of `slot_outcome` is not what their commit makes of it."""
+    """Yield the slots whose row of `slot_outcome` does not follow from their commit."""
     for (idx,) in connection.exec_driver_sql(_OUTCOMES_SQL, (run_no,)):
         yield idx, "the slot's row of slot_outcome, which views count by, does not fit its commit"
 
 
 def records_problems(driver: Any, run_no: int, start: int, stop: int) -> Iterator[tuple[int, str]]:
-    """Find the slots, of a range, whose columns do not repeat what their records say."""
-    for check in _REPEATED:
-        yield from _columns(driver, run_no, start, stop, check)
+    """Yield the slots, of a range, whose columns do not repeat what their records say."""
+    for table, row_from_record in _ROWS_FROM_RECORDS.items():
+        key = KEYS[table]
+        sql = (
+            f"{row_sql.select(table)} AND schedule_idx >= ? AND schedule_idx < ? "
+            f"ORDER BY {', '.join(key)}"
+        )
+        stored_rows = driver.execute(sql, (run_no, start, stop))
+        # `row_seq`, the last column of the key, counts from 0 within the others.
+        for _, group in groupby(stored_rows, key=itemgetter(slice(len(key) - 1))):
+            for seq, row in enumerate(group):
+                if not _repeats_record(row, seq, row_from_record):
+                    yield row[1], f"the columns of a row of {table} do not fit its record"
 
 
-def _columns(
-    driver: Any, run_no: int, start: int, stop: int, check: _Repeated
-) -> Iterator[tuple[int, str]]:
-    columns = check.row._fields
-    sql = (
-        f"SELECT {', '.join(columns)} FROM {check.table} "  # noqa: S608
-        "WHERE run_no = ? AND schedule_idx >= ? AND schedule_idx < ? "
-        f"ORDER BY {', '.join(columns[: check.key + 1])}"
-    )
-    found = driver.execute(sql, (run_no, start, stop))
-    for key, group in groupby(found, key=lambda row: row[: check.key]):
-        for seq, row in enumerate(group):
-            if not check.agrees(row, seq, row[-1]):
-                yield key[1], f"the columns of a row of {check.table} do not fit its record"
+def _repeats_record(row: tuple[Any, ...], seq: int, row_from_record: RowFromRecord) -> bool:
+    text = row[-1]
+    try:
+        return row_from_record(row[0], row[1], seq, text, json.loads(text)) == row
+    except (ValueError, KeyError, TypeError):
+        return False

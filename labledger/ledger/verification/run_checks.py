@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from labledger.ledger.commit import digest_chain, statements
-from labledger.ledger.database import row_digests
+from labledger.ledger.database import row_digests, row_sql
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.table_rows import DIGESTED
 from labledger.ledger.read import gradings
 from labledger.ledger.verification import derived_copies
 from labledger.ledger.verification.slot_checks import UNREADABLE, Message
@@ -23,22 +24,15 @@ from labledger.records.outcomes import RunStatus
 from labledger.storage.artifact_store import ArtifactStore
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-_RUN_SQL = f"SELECT {', '.join(statements.RUN_COLUMNS)} FROM run WHERE run_no = ?"  # noqa: S608
-_VARIANTS_SQL = (
-    "SELECT variant_idx, variant_id, role, bindings FROM run_variant "
-    "WHERE run_no = ? ORDER BY variant_idx"
-)
+_RUN_SQL = row_sql.select("run", start=1)
+_VARIANTS_SQL = f"{row_sql.select('run_variant', start=1)} ORDER BY variant_idx"
 _TASKS_SQL = (
-    "SELECT run_task.task_idx, run_task.task_id, run_task.digest, run_task.payload_digest, "
-    "task_payload.body "
+    f"SELECT {row_sql.columns('run_task', start=1, qualified=True)}, task_payload.body "  # noqa: S608
     "FROM run_task JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest "
     "WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
 )
-_SLOTS_SQL = (
-    "SELECT schedule_idx, variant_idx, task_idx, repl_idx FROM slot "
-    "WHERE run_no = ? ORDER BY schedule_idx"
-)
-_SCHEDULE_SQL = "SELECT total_slots, genesis_digest FROM schedule WHERE run_no = ?"
+_SLOTS_SQL = f"{row_sql.select('slot', start=1)} ORDER BY schedule_idx"
+_SCHEDULE_SQL = row_sql.select("schedule", start=1)
 _PROGRESS_SQL = """
 SELECT progress.next_schedule_idx, progress.status, progress.epoch, progress.updated_at,
   progress.ended_at, schedule.total_slots,
@@ -54,17 +48,17 @@ _LEFT_STAGED_SQL = (
     "AND slot_commit.schedule_idx = staged_result.schedule_idx WHERE staged_result.run_no = ?"
 )
 _STAGED_SQL = (
-    f"{row_digests.select('staged_result')} AND schedule_idx NOT IN "  # noqa: S608
+    f"{row_sql.select_with_digest('staged_result')} AND schedule_idx NOT IN "  # noqa: S608
     "(SELECT schedule_idx FROM slot_commit WHERE run_no = ?1) ORDER BY schedule_idx, attempt"
 )
 _IS_OWNED_SQL = "SELECT count(*) FROM lease WHERE run_no = ?"
-_IN_NO_RECORD = ("schedule_progress", "lease", "claim", "budget", "dispatch")
-"""Tables whose rows have a digest of their own; those of staged results are checked with them."""
+_ROW_DIGESTS = tuple(table for table in DIGESTED if table != "staged_result")
+"""Tables whose row digests are checked here; those of staged results are checked with them."""
 _DISPATCH_SQL = (
     "SELECT schedule_idx, attempt, epoch, container, dispatched_at FROM dispatch "
     "WHERE run_no = ? ORDER BY schedule_idx, attempt, epoch"
 )
-_BUDGET_SQL = "SELECT kind, amount FROM budget WHERE run_no = ?"
+_BUDGET_SQL = row_sql.select("budget", start=1)
 _LEASE_SQL = (
     "SELECT lease.epoch, schedule_progress.epoch, lease.acquired_at, lease.renewed_at, "
     "lease.expires_at FROM lease JOIN schedule_progress "
@@ -85,7 +79,7 @@ def problems(
         ("staged results", lambda: _staged(connection, run_no, run_id, store)),
         ("journal of dispatches", lambda: _dispatches(connection, run_no, run_id)),
         ("budget or lease", lambda: _settings(connection, run_no)),
-        *(_row_digests(connection, table, run_no) for table in _IN_NO_RECORD),
+        *(_row_digests(connection, table, run_no) for table in _ROW_DIGESTS),
         ("rows of slot_outcome", lambda: derived_copies.outcome_problems(connection, run_no)),
         ("gradings", lambda: ((None, text) for text in gradings.problems(connection, run_no))),
     )
@@ -161,7 +155,7 @@ def _staged(
         yield idx, "a staged result was left behind by the commit"
     for row in _rows(connection, _STAGED_SQL, run_no):
         _, idx, attempt, _, payload, staged_at, _ = row
-        if not row_digests.fits("staged_result", row):
+        if not row_digests.matches("staged_result", row):
             yield idx, "a staged result was changed since it was staged"
             continue
         try:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from labledger.ledger.commit import digest_chain, rows
+from labledger.ledger.commit import digest_chain
+from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.read import commit_stream, mirror_reader
@@ -50,9 +51,7 @@ _BEFORE_SQL = """
 SELECT schedule_idx, chain_digest FROM slot_commit WHERE run_no = ? AND schedule_idx < ?
 ORDER BY schedule_idx DESC LIMIT 1"""
 _GENESIS_SQL = "SELECT genesis_digest FROM schedule WHERE run_no = ?"
-_TRIALS_SQL = f"""
-SELECT {", ".join(rows.TrialRow._fields)} FROM trial
-WHERE run_no = ? AND schedule_idx >= ? AND schedule_idx < ?"""  # noqa: S608
+_TRIALS_SQL = f"{row_sql.select('trial')} AND schedule_idx >= ? AND schedule_idx < ?"
 _REMEMBERED = 10_000
 
 
