@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from experiments import EngineLog, Project, engine_log_in
-from trial_kit import SHELLS, Trials, trials_in
+from sample_trials import SHELLS, Trials, trials_in
 
 from labledger.docker.engine import Engine
 from labledger.errors import EngineUnavailable

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
-from trial_kit import BUSYBOX
+from sample_trials import BUSYBOX
 
 from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
 from labledger.docker.engine import thread_engine

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import ledger_kit as kit
-from terminal_kit import HOSTILE
+import sample_ledgers as kit
+from pseudo_terminals import HOSTILE
 
 from labledger.cli.output.run_display import LiveWatcher, PlainWatcher
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Variant

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from experiments import RIGHT, Project
-from trial_kit import BUSYBOX
+from sample_trials import BUSYBOX
 
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER

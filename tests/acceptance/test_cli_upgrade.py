@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 from experiments import PASSING, RIGHT, Project
 
 from labledger.ledger.database import migrations

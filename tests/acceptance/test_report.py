@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import browser_kit
-import comparison_kit
-import ledger_kit as kit
+import comparison_ledgers
+import headless_browser
 import pytest
-from browser_kit import Browser
+import sample_ledgers as kit
 from experiments import BY_MODE, FAILS, Project
+from headless_browser import Browser
 
 from labledger.api import Ledger, ReportOptions, open_ledger
 from labledger.records.artifacts import Artifact
@@ -32,7 +32,7 @@ LETTERS = {
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with browser_kit.browser() as opened:
+    with headless_browser.browser() as opened:
         yield opened
 
 
@@ -64,7 +64,7 @@ def asked(ledger: Ledger, sql: str) -> list[list[Any]]:
 
 def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
     """Outcomes, tasks, differences, errors, time and trials say what the ledger's views say."""
-    comparison_kit.make_run(
+    comparison_ledgers.make_run(
         path,
         LETTERS,
         numbers={name: [[7.0 + n, 9.0] for n in range(10)] for name in LETTERS},
@@ -133,7 +133,7 @@ def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
 
 def test_an_unfinished_run_is_reported_as_such(path: Path, chromium: Browser) -> None:
     """What is not committed is counted, and the page says that numbers may change."""
-    comparison_kit.make_run(path, {"base": ["P", "F", "-"], "treat": ["P", "P", "-"]})
+    comparison_ledgers.make_run(path, {"base": ["P", "F", "-"], "treat": ["P", "P", "-"]})
     chromium.open(written(path))
     assert "4 of 6 slots are committed, 2 are not" in chromium.text("#unfinished")
     assert chromium.text("#status") == "interrupted"
@@ -268,12 +268,12 @@ def many(path: Path) -> None:
         name: [pairs[(n * step) % 5] for n in range(500)]
         for step, name in enumerate(("base", "treat"), 1)
     }
-    comparison_kit.make_run(path, letters)
+    comparison_ledgers.make_run(path, letters)
 
 
 def test_one_task_is_no_tasks(path: Path, chromium: Browser) -> None:
     """The map of a single task counts it as one."""
-    comparison_kit.make_run(path, {"base": ["P"], "treat": ["F"]})
+    comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]})
     page = written(path)
     chromium.open(page)
     assert chromium.text("#heat-count") == "1 of 1 task"
@@ -348,7 +348,7 @@ _CUT_TEXTS = """[...document.querySelectorAll('svg')].flatMap((svg) => {
 
 def test_letters_of_charts_stay_inside_on_a_phone(path: Path, chromium: Browser) -> None:
     """No title of an axis is cut off at the edge, however long the baseline's name is."""
-    comparison_kit.make_run(path, {"baseline-" * 6: "PFPPF", "treat": "FFPFF"})
+    comparison_ledgers.make_run(path, {"baseline-" * 6: "PFPPF", "treat": "FFPFF"})
     page = written(path)
     for width in (390, 1280):
         chromium.open(page, width=width)
@@ -358,7 +358,7 @@ def test_letters_of_charts_stay_inside_on_a_phone(path: Path, chromium: Browser)
 
 def test_a_run_without_scores_has_no_hard_tasks(path: Path, chromium: Browser) -> None:
     """Where nothing is scored, nothing is said to have passed."""
-    comparison_kit.make_run(path, {"base": "gg", "treat": "gi"})
+    comparison_ledgers.make_run(path, {"base": "gg", "treat": "gi"})
     page = written(path)
     chromium.open(page)
     assert "No trial passed or failed, so no task can be called hard." in chromium.text("main")

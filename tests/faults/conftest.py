@@ -7,8 +7,8 @@ import secrets
 from pathlib import Path
 
 import pytest
-from hostile_kit import Host
-from trial_kit import Trials
+from hostile_trials import Host
+from sample_trials import Trials
 
 
 @pytest.fixture

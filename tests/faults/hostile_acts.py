@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trial_kit import BUSYBOX, GRADES, PYTHON, SHELLS, predicts, scores
+from sample_trials import BUSYBOX, GRADES, PYTHON, SHELLS, predicts, scores
 
 from labledger.trial import contract
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from trial_kit import BUSYBOX, PREDICTION, PYTHON, SCORE
+from sample_trials import BUSYBOX, PREDICTION, PYTHON, SCORE
 
 from labledger.records import JsonObject
 from labledger.records.outcomes import Reason

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from trial_kit import BUSYBOX
+from sample_trials import BUSYBOX
 
 PATIENCE_S = 30
 CGROUPS = Path("/sys/fs/cgroup")

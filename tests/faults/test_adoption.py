@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from adoption_kit import RUN, begin_and_kill, make
 from experiments import (
     HOLDING,
     HOLDS,
@@ -19,7 +18,8 @@ from experiments import (
     take_notes,
     until,
 )
-from trial_kit import pause_container, unpause_container
+from killed_coordinators import RUN, begin_and_kill, make
+from sample_trials import pause_container, unpause_container
 
 from labledger.api import open_ledger
 from labledger.docker.engine import thread_engine

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from experiments import HOLDING, HOLDS, PASSING, Project
-from trial_kit import BUSYBOX
+from sample_trials import BUSYBOX
 
 from labledger.docker.engine import thread_engine
 from labledger.trial.contract import Labels

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from adoption_kit import RUN, begin_and_kill, make
 from experiments import HOLDING, HOLDS, MEDDLING, RIGHT, EngineLog, Project, until
+from killed_coordinators import RUN, begin_and_kill, make
 
 from labledger import clock
 from labledger.api import open_ledger

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from engine_proxy import HANG, LOSE, EngineProxy, engine_proxy, error
 from experiments import PASSING, RIGHT, UNGRADABLE, Coordinator, EngineLog, Project
-from trial_kit import Trials, brief, phase
+from sample_trials import Trials, brief, phase
 
 from labledger.docker.engine import thread_engine
 from labledger.records.attempt_result import AttemptResult

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from experiments import PASSING, RIGHT, Coordinator, EngineLog, Project, until
-from isolation_kit import AFTER
 from own_engine import own_engine
-from trial_kit import GRADES, SHELLS, Trials, brief, problems
+from sample_trials import GRADES, SHELLS, Trials, brief, problems
+from sealed_trials import AFTER
 
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult

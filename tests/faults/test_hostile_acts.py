@@ -11,8 +11,8 @@ import subprocess
 import pytest
 from hostile_acts import ACTS, CLOSED, NOISE, Act
 from hostile_files import HOST_SECRET
-from hostile_kit import Host
-from trial_kit import BUSYBOX, PYTHON, brief, phase, problems
+from hostile_trials import Host
+from sample_trials import BUSYBOX, PYTHON, brief, phase, problems
 
 pytestmark = [pytest.mark.docker]
 

@@ -2,7 +2,7 @@
 
 The table is in `hostile_files`. Every case runs in a container of its own, and of every one holds
 besides: it ends within its deadline, and no file of the host is read, changed or followed into
-(`hostile_kit`). What agents and graders do beyond leaving files is in `test_hostile_acts`.
+(`hostile_trials`). What agents and graders do beyond leaving files is in `test_hostile_acts`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hostile_files import (
     content_for,
     written,
 )
-from hostile_kit import Host
-from trial_kit import GRADES, brief, problems
+from hostile_trials import Host
+from sample_trials import GRADES, brief, problems
 
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason

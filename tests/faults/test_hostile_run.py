@@ -29,7 +29,7 @@ from hostile_files import (
     left,
     written,
 )
-from trial_kit import predicts, scores
+from sample_trials import predicts, scores
 
 from labledger.api import open_ledger
 from labledger.errors import Exit

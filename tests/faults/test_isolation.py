@@ -9,8 +9,19 @@ from typing import Any
 
 import pytest
 from experiments import RIGHT, Project
-from isolation_kit import AFTER, READS, SECRET, WAYS, isolation, stage
-from trial_kit import BUSYBOX, GRADES, PYTHON, SCORE, SHELLS, Trials, brief, phase, python, scores
+from sample_trials import (
+    BUSYBOX,
+    GRADES,
+    PYTHON,
+    SCORE,
+    SHELLS,
+    Trials,
+    brief,
+    phase,
+    python,
+    scores,
+)
+from sealed_trials import AFTER, READS, SECRET, WAYS, isolation, stage
 
 from labledger.docker.engine import Engine, thread_engine
 from labledger.records import JsonObject

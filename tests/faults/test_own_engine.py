@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from own_engine import CGROUP_PREFIX, CGROUPS, IN_NAMESPACES, own_engine, remove_left_cgroups
-from trial_kit import BUSYBOX
+from sample_trials import BUSYBOX
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("as_root")]
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
-from trial_kit import BUSYBOX
+from sample_trials import BUSYBOX
 
 from labledger.docker.engine import Engine, thread_engine
 

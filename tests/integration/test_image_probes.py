@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trial_kit import BUSYBOX
+from sample_trials import BUSYBOX
 
 from labledger.docker.engine import thread_engine
 from labledger.maintenance.image_probes import ImageProbes

@@ -23,7 +23,7 @@ from experiments import (
     Project,
     until,
 )
-from ledger_kit import give_id
+from sample_ledgers import give_id
 
 import labledger
 from labledger.docker.engine import thread_engine

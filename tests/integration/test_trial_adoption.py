@@ -16,7 +16,7 @@ from pathlib import Path
 
 import coordinator_driver
 import pytest
-from trial_kit import (
+from sample_trials import (
     GRADES,
     Trials,
     brief,

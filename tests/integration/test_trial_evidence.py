@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trial_kit import GRADES, PYTHON, Trials, brief, phase, problems, python
+from sample_trials import GRADES, PYTHON, Trials, brief, phase, problems, python
 
 from labledger.records import json_schemas
 from labledger.trial.life.worker import remove_attempt, run_attempt

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from trial_kit import BUSYBOX, GRADES, PYTHON, RUNTIME, Trials, brief, phase, python
+from sample_trials import BUSYBOX, GRADES, PYTHON, RUNTIME, Trials, brief, phase, python
 
 from labledger.docker.engine import thread_engine
 from labledger.trial.life.container_config import CAPABILITIES

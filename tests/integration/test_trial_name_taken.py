@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from trial_kit import BUSYBOX, Trials, brief
+from sample_trials import BUSYBOX, Trials, brief
 
 from labledger.docker.engine import thread_engine
 from labledger.trial.life import inputs

@@ -6,7 +6,7 @@ import json
 import shlex
 
 import pytest
-from trial_kit import (
+from sample_trials import (
     BUSYBOX,
     GRADES,
     PYTHON,

@@ -17,8 +17,8 @@ from typing import Any
 
 import coordinator_driver
 import pytest
-from regrading_kit import NEW_GRADER, NOT_RUN, earlier_of, regraded_spec
-from trial_kit import GRADER, GRADES, SCORE, Trials, brief, predicts, scores, until
+from regraded_trials import NEW_GRADER, NOT_RUN, earlier_of, regraded_spec
+from sample_trials import GRADER, GRADES, SCORE, Trials, brief, predicts, scores, until
 
 from labledger.docker.engine import thread_engine
 from labledger.records import JsonObject

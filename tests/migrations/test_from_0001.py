@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import answers_kit
-import ledger_kit as kit
+import outcome_ledgers
 import pytest
+import sample_ledgers as kit
 
 from labledger.errors import LedgerOutdated
 from labledger.ledger.database import migrations, views_and_triggers
@@ -92,7 +92,7 @@ def test_its_run_goes_on(old: Path) -> None:
 @pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
 def test_its_slots_are_in_the_views_as_if_written_today(tmp_path: Path, revision: str) -> None:
     """Every view of an upgraded ledger has the rows that it has in one that never was older."""
-    path = answers_kit.make_ledger(tmp_path)
+    path = outcome_ledgers.make_ledger(tmp_path)
 
     def rows() -> dict[str, list[Any]]:
         found = {

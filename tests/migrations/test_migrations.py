@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext

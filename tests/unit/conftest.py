@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter

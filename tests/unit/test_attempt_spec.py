@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trial_kit import BENCHMARK, RUNTIME, Trials
+from sample_trials import BENCHMARK, RUNTIME, Trials
 
 from labledger import resources
 from labledger.records.artifacts import Artifact

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from experiments import command_env, command_line
-from import_kit import begin
+from source_labs import begin
 
 from labledger.cli.system_errors import in_words
 

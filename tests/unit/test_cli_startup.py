@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 import typer.main
 from experiments import CHECKOUT, command_env
 

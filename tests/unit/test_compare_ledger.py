@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-import comparison_kit as runs
+import comparison_ledgers as runs
 import numpy as np
 import pytest
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.errors import LeaseLost, LedgerError
 from labledger.export.mirrors import PATHS, MirrorWriter, compare, rebuild, rebuild_all
@@ -234,7 +234,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-import ledger_kit as kit
+import sample_ledgers as kit
 from labledger.errors import LeaseLost, LedgerError
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.reader import LedgerReader

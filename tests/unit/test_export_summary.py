@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.export.summary import (
     SCHEMA,

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import ledger_kit as kit
 import pandas
 import pytest
+import sample_ledgers as kit
 from experiments import CHECKOUT
 from pyarrow import parquet
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 from experiments import command_env, command_line
-from import_kit import begin, go_on, rows
+from source_labs import begin, go_on, rows
 
 from labledger.errors import (
     Exit,

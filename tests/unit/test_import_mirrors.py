@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import ledger_kit as kit
 import pytest
-from import_kit import begin, rows
+import sample_ledgers as kit
+from source_labs import begin, rows
 
 from labledger.api import open_ledger
 from labledger.errors import InvalidInput, LabLedgerError, LedgerError, LedgerMissing

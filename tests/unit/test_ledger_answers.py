@@ -10,10 +10,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import answers_kit as made
-import ledger_kit as kit
+import outcome_ledgers as made
 import pytest
-from answers_kit import Told, as_text, counts, summed
+import sample_ledgers as kit
+from outcome_ledgers import Told, as_text, counts, summed
 
 from labledger.compare.compare import compare
 from labledger.compare.options import CompareOptions
@@ -413,7 +413,7 @@ def test_every_column_says_what_it_means(path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-import answers_kit as made, ledger_kit as kit
+import outcome_ledgers as made, sample_ledgers as kit
 with kit.open_writer(Path(sys.argv[1])) as writer:
     lease = made.begin(writer, "live")
     print("begun", flush=True)

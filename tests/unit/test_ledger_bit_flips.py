@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.api.ledger import Ledger, open_ledger
 from labledger.errors import LabLedgerError

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
@@ -16,7 +16,7 @@ KILLED_WRITER = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
-import ledger_kit as kit
+import sample_ledgers as kit
 
 with kit.open_writer(Path(sys.argv[1])) as writer:
     lease = kit.begin_run(writer)

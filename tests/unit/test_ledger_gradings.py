@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gradings_kit as graded
-import ledger_kit as kit
 import pytest
-from gradings_kit import DIGESTS
+import regraded_ledgers as graded
+import sample_ledgers as kit
+from regraded_ledgers import DIGESTS
 
 from labledger.errors import LedgerError
 from labledger.ledger.database.model import Grading

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.errors import LeaseHeld, LeaseLost, LedgerError, RunNotFound
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop

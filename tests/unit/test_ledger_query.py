@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.errors import LedgerMissing, QueryFailed
 from labledger.ledger.database.sqlite import DRIVER

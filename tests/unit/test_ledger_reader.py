@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.errors import LedgerError, LedgerMissing, RunNotFound
 from labledger.ledger.database.model import VariantCounts

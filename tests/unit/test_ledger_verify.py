@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.errors import RunNotFound
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Stop

@@ -7,8 +7,8 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.errors import LedgerError, RunExists
 from labledger.ledger.database.model import Dispatch, StagedAttempt

@@ -7,9 +7,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import comparison_kit
-import ledger_kit as kit
+import comparison_ledgers
 import pytest
+import sample_ledgers as kit
 
 from labledger.api import ReportOptions, open_ledger
 from labledger.errors import InvalidInput
@@ -27,7 +27,7 @@ def facts(path: Path, run_id: str = "run-1", **options: Any) -> JsonObject:
 
 def test_denominators_agree_with_the_leaderboard(path: Path) -> None:
     """A grade_error's score counts nowhere; what is not committed is scheduled and no more."""
-    comparison_kit.make_run(
+    comparison_ledgers.make_run(
         path, {"base": ["P", "G", "t", "A", "p"], "treat": ["F", "E", "g", "-"]}
     )
     found = facts(path)
@@ -53,14 +53,14 @@ def test_denominators_agree_with_the_leaderboard(path: Path) -> None:
 
 def test_an_interval_knows_its_replications(path: Path) -> None:
     """With one trial a task it is Wilson's own; five trials of one task are not five tasks."""
-    comparison_kit.make_run(path, {"base": ["P", "P", "F", "P"]})
+    comparison_ledgers.make_run(path, {"base": ["P", "P", "F", "P"]})
     rate = facts(path)["variants"][0]["pass_rate"]
     z, n, p = 1.959964, 4, 0.75
     centre, half = p + z * z / (2 * n), z * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
     scale = 1 + z * z / n
     assert rate["low"] == pytest.approx((centre - half) / scale, abs=1e-6)
     assert rate["high"] == pytest.approx((centre + half) / scale, abs=1e-6)
-    comparison_kit.make_run(path, {"base": ["PPPPP", "PPPPP", "FFFFF", "PPPPP"]}, "copied")
+    comparison_ledgers.make_run(path, {"base": ["PPPPP", "PPPPP", "FFFFF", "PPPPP"]}, "copied")
     copied = facts(path, "copied")["variants"][0]["pass_rate"]
     assert (copied["low"], copied["high"]) == pytest.approx((rate["low"], rate["high"]))
 
@@ -94,7 +94,7 @@ def test_the_unknown_is_not_zero(path: Path) -> None:
 
 def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
     """Hard is what few scored trials passed; flaky what a variant passed sometimes."""
-    comparison_kit.make_run(
+    comparison_ledgers.make_run(
         path, {"base": ["PP", "PF", "FF", "ii"], "treat": ["PP", "FF", "FF", "ii"]}
     )
     tasks = facts(path)["tasks"]
@@ -107,7 +107,7 @@ def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
 def test_the_flakiest_task_comes_first(path: Path) -> None:
     """Not the first by name: even odds with both variants come before even odds with one."""
     letters = ["PPPF", "PFPF", "PFPF", "PPPP"]
-    comparison_kit.make_run(path, {"base": letters, "treat": ["PPPP", "PPPP", "PFPF", "PPPP"]})
+    comparison_ledgers.make_run(path, {"base": letters, "treat": ["PPPP", "PPPP", "PFPF", "PPPP"]})
     flaky = [task["task_id"] for task in errors_and_flaky_tasks.flaky(facts(path)["tasks"])]
     assert flaky == ["t02", "t01", "t00"]
 
@@ -141,8 +141,8 @@ def test_cost_stands_beside_quality() -> None:
 
 def test_what_is_compared_can_be_chosen(path: Path) -> None:
     """Another run is A against this one, two variants are A and B; others are refused."""
-    comparison_kit.make_run(path, {"base": ["P"] * 8, "treat": ["F"] * 8})
-    comparison_kit.make_run(path, {"base": ["F"] * 8, "treat": ["F"] * 8}, "run-0")
+    comparison_ledgers.make_run(path, {"base": ["P"] * 8, "treat": ["F"] * 8})
+    comparison_ledgers.make_run(path, {"base": ["F"] * 8, "treat": ["F"] * 8}, "run-0")
     found = facts(path, compare=("treat base", "run-0:base"))
     sides = [
         (one["a"]["run_id"], one["a"]["variant_id"], one["b"]["run_id"], one["b"]["variant_id"])
@@ -180,7 +180,7 @@ def change(path: Path, table: str, change: str) -> None:
 
 def test_a_changed_record_is_told_where_all_is_verified(path: Path) -> None:
     """Provenance says what the run was, and that a row was changed after its commit."""
-    comparison_kit.make_run(path, {"base": ["P"], "treat": ["F"]})
+    comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]})
     clean = facts(path, verify=True)["provenance"]
     assert clean["verification"]["clean"]
     assert clean["verification"]["extent"] == "all"
@@ -195,7 +195,7 @@ def test_a_changed_record_is_told_where_all_is_verified(path: Path) -> None:
 
 def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
     """The report says what it checked, and does not read every record again."""
-    comparison_kit.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
+    comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     change(path, "score", "UPDATE score SET primary_metric_value = 1")
     found = facts(path)
     verification = found["provenance"]["verification"]
@@ -229,7 +229,7 @@ def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
 )
 def test_a_broken_chain_is_told(path: Path, changed: str, told: list[str]) -> None:
     """A commit that was changed or removed is found without reading any record."""
-    comparison_kit.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
+    comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     change(path, "slot_commit", changed)
     found = facts(path)
     assert found["provenance"]["verification"]["told"] == told

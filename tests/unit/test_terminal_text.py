@@ -11,7 +11,7 @@ from pathlib import Path
 import hostile_ledger
 import pytest
 from experiments import command_env, command_line
-from terminal_kit import HOSTILE, Case, Shown, show
+from pseudo_terminals import HOSTILE, Case, Shown, show
 
 from labledger.api.ledger import open_ledger
 from labledger.ledger.database.views_and_triggers import VIEWS
@@ -184,7 +184,7 @@ def test_a_shell_completes_no_name_that_it_cannot_show(folder: Path, tmp_path: P
     """A run whose name commands the terminal is not offered; its like are."""
     shutil.copytree(folder / ".lab", tmp_path / ".lab")
     ledger = tmp_path / ".lab" / "ledger.sqlite"
-    import ledger_kit as kit
+    import sample_ledgers as kit
 
     with kit.open_writer(ledger) as writer:
         writer.create_run(kit.new_run(f"run-{HOSTILE}"), kit.tasks(1), kit.slots(2))

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from isolation_kit import AFTER
-from trial_kit import GRADES, Trials, brief, problems, until
+from sample_trials import GRADES, Trials, brief, problems, until
+from sealed_trials import AFTER
 
 from labledger.docker.engine import Engine, EngineDiskFull, thread_engine
 from labledger.errors import DiskFull

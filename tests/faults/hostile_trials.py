@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from hostile_files import HOST_SECRET, PREDICTED, SCORED, Output, left
-from trial_kit import GRADES, Trials, phase, predicts, scores
+from sample_trials import GRADES, Trials, phase, predicts, scores
 
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec

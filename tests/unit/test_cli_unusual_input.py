@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 from experiments import command_env, command_line
-from terminal_kit import Case, show
+from pseudo_terminals import Case, show
 
 import labledger
 from labledger import RunOptions, errors

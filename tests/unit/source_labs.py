@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import ledger_kit as kit
+import sample_ledgers as kit
 
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
-import comparison_kit as runs
+import comparison_ledgers as runs
 import pytest
 from experiments import command_env, command_line
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import coordinator_driver
 import pytest
-from regrading_kit import earlier_of, judging
-from trial_kit import GRADES, PYTHON, SHELLS, Trials, brief, trials_in, until
+from regraded_trials import earlier_of, judging
+from sample_trials import GRADES, PYTHON, SHELLS, Trials, brief, trials_in, until
 
 from labledger.docker.engine import thread_engine
 from labledger.records.attempt_result import AttemptResult

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from trial_kit import GRADER, Trials
+from sample_trials import GRADER, Trials
 
 from labledger.ledger.commit.record_lines import Stamp, slot_records
 from labledger.ledger.commit.rows import slot_rows

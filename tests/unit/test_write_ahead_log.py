@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.ledger.database import sqlite
 from labledger.ledger.database.model import Lease

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import ledger_kit as kit
+import sample_ledgers as kit
 
 from labledger.ledger.database.model import Lease, NewRun
 from labledger.ledger.database.sqlite import DRIVER

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from trial_kit import Trials
+from sample_trials import Trials
 
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import full_disks

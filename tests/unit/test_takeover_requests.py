@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ledger_kit as kit
 import pytest
+import sample_ledgers as kit
 
 from labledger.errors import LeaseHeld, LeaseLost, RunNotFound
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner

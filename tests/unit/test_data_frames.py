@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import answers_kit as made
 import duckdb
+import outcome_ledgers as made
 import pandas
 import polars
 import pytest

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from isolation_kit import AFTER, GRADER, READS, SECRET, isolation, stage
-from trial_kit import GRADES, Trials, brief, until
+from sample_trials import GRADES, Trials, brief, until
+from sealed_trials import AFTER, GRADER, READS, SECRET, isolation, stage
 
 from labledger import resources
 from labledger.docker.engine import thread_engine

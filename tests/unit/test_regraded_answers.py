@@ -7,10 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gradings_kit as graded
-import ledger_kit as kit
 import pytest
-from gradings_kit import DIGESTS, VERDICTS
+import regraded_ledgers as graded
+import sample_ledgers as kit
+from regraded_ledgers import DIGESTS, VERDICTS
 from typer.testing import CliRunner
 
 from labledger.api import open_ledger

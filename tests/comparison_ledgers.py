@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ledger_kit as kit
+import sample_ledgers as kit
 
 from labledger.ledger.database.model import Variant
 from labledger.records.attempt_result import Phase

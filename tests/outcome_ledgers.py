@@ -10,8 +10,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import gradings_kit as graded
-import ledger_kit as kit
+import regraded_ledgers as graded
+import sample_ledgers as kit
 
 from labledger.ledger.database.model import Dispatch, Lease, Variant
 from labledger.ledger.reader import LedgerReader

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import comparison_kit
-import ledger_kit as kit
+import comparison_ledgers
 import pytest
+import sample_ledgers as kit
 from experiments import command_env
 from markdown_it import MarkdownIt
 
@@ -37,7 +37,7 @@ EVIL = "`` <img src=x> | @everyone [x](http://y) <!-- **b**"
 
 def test_markdown_holds_the_numbers(path: Path) -> None:
     """Outcomes, the decision, errors and the digest, as tables that Markdown understands."""
-    comparison_kit.make_run(path, {"base": ["P"] * 7 + ["F"], "treat": ["F"] * 7 + ["i"]})
+    comparison_ledgers.make_run(path, {"base": ["P"] * 7 + ["F"], "treat": ["F"] * 7 + ["i"]})
     with open_ledger(path) as ledger:
         text = ledger.rendered_report("run-1", "markdown").decode()
         decision = ledger.report("run-1")["headline"]
@@ -51,7 +51,7 @@ def test_markdown_holds_the_numbers(path: Path) -> None:
 def test_the_page_lists_no_more_than_its_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large a run is, the page lists the worst trials, and says how many it has."""
     monkeypatch.setattr(page, "MOST_TRIALS", 3)
-    comparison_kit.make_run(path, {"base": ["P"] * 4, "treat": ["P", "F", "P", "i"]})
+    comparison_ledgers.make_run(path, {"base": ["P"] * 4, "treat": ["P", "F", "P", "i"]})
     with open_ledger(path) as ledger:
         html = ledger.rendered_report("run-1", "html").decode()
         assert len(ledger.report("run-1")["trials"]) == 8
@@ -65,7 +65,7 @@ def test_the_page_lists_no_more_than_its_limit(path: Path, monkeypatch: pytest.M
 
 def test_what_a_page_does_not_list_is_counted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors, times and outcomes are of all trials, and the table has the hardest tasks."""
-    comparison_kit.make_run(path, {"base": ["P", "i", "F", "P"], "treat": ["P", "F", "F", "i"]})
+    comparison_ledgers.make_run(path, {"base": ["P", "i", "F", "P"], "treat": ["P", "F", "F", "i"]})
     with open_ledger(path) as ledger:
         whole = ledger.report("run-1")
         reader = ledger._reader
@@ -85,8 +85,8 @@ def test_what_a_page_does_not_list_is_counted(path: Path, monkeypatch: pytest.Mo
 def test_markdown_says_which_p_values_are_corrected(path: Path) -> None:
     """With several treatments the column holds corrected p values, and is called so."""
     letters = {"base": "P" * 8, "one": "F" * 8, "two": "PF" * 4}
-    comparison_kit.make_run(path, letters)
-    comparison_kit.make_run(path, {"base": "P" * 8, "one": "F" * 8}, "run-2")
+    comparison_ledgers.make_run(path, letters)
+    comparison_ledgers.make_run(path, {"base": "P" * 8, "one": "F" * 8}, "run-2")
     with open_ledger(path) as ledger:
         several, single = (
             ledger.rendered_report(run, "markdown").decode() for run in ("run-1", "run-2")
@@ -100,8 +100,8 @@ def test_markdown_says_which_p_values_are_corrected(path: Path) -> None:
 def test_a_rate_that_is_another_elsewhere_is_explained(path: Path) -> None:
     """Headline, table and chart are of the tasks that both sides have; what differs is said."""
     letters = {"base": ["P"] * 24 + ["F"] * 16, "treat": ["P"] * 8 + ["i"] * 30 + ["F"] * 2}
-    comparison_kit.make_run(path, letters)
-    comparison_kit.make_run(
+    comparison_ledgers.make_run(path, letters)
+    comparison_ledgers.make_run(
         path, {"base": ["P" * 10] * 3 + ["F"] * 12, "treat": ["F" * 10] * 3 + ["P"] * 12}, "uneven"
     )
     with open_ledger(path) as ledger:
@@ -116,8 +116,8 @@ def test_a_rate_that_is_another_elsewhere_is_explained(path: Path) -> None:
 
 def test_two_runs_that_share_variants_are_told_apart(path: Path) -> None:
     """Every sentence names the variant: neither run is better than the other as a whole."""
-    comparison_kit.make_run(path, {"base": "P" * 9, "treat": "F" * 9}, "run-a")
-    comparison_kit.make_run(path, {"base": "F" * 9, "treat": "P" * 9}, "run-b")
+    comparison_ledgers.make_run(path, {"base": "P" * 9, "treat": "F" * 9}, "run-a")
+    comparison_ledgers.make_run(path, {"base": "F" * 9, "treat": "P" * 9}, "run-b")
     with open_ledger(path) as ledger:
         headline = ledger.report("run-b", ReportOptions(compare=("run-a",)))["headline"]
     assert "run-b:base is worse than run-a:base on tasks like these" in headline
@@ -126,8 +126,8 @@ def test_two_runs_that_share_variants_are_told_apart(path: Path) -> None:
 
 def test_a_report_can_be_about_its_suite(path: Path) -> None:
     """The estimand is named in headline and sentences, and what cannot be said is said so."""
-    comparison_kit.make_run(path, {"base": ["PPP"] * 9, "treat": ["FFF"] * 9})
-    comparison_kit.make_run(path, {"base": "P" * 9, "treat": "F" * 9}, "single")
+    comparison_ledgers.make_run(path, {"base": ["PPP"] * 9, "treat": ["FFF"] * 9})
+    comparison_ledgers.make_run(path, {"base": "P" * 9, "treat": "F" * 9}, "single")
     suite = ReportOptions(estimand=Estimand.SUITE)
     with open_ledger(path) as ledger:
         report = ledger.report("run-1", suite)
@@ -240,7 +240,7 @@ def test_logs_of_failed_trials_come_first(path: Path) -> None:
 
 def test_a_list_of_trials_that_is_too_long_keeps_the_worst(path: Path) -> None:
     """Errors and failures stay in it while they fit, in the order of the schedule."""
-    comparison_kit.make_run(path, {"base": ["P", "F", "P", "i", "P", "F"]})
+    comparison_ledgers.make_run(path, {"base": ["P", "F", "P", "i", "P", "F"]})
     with open_ledger(path) as ledger:
         trials = ledger.report("run-1")["trials"]
     assert fitting(trials, 1_000_000) == trials
@@ -282,7 +282,7 @@ def without(path: Path, modules: tuple[str, ...], *words: str) -> subprocess.Com
 
 def test_without_the_extra_the_command_says_what_to_install(path: Path) -> None:
     """The page needs the extra `report`, exit code 2; Markdown does without."""
-    comparison_kit.make_run(path, {"base": ["P"], "treat": ["F"]})
+    comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]})
     page = path.parent / "page.html"
     done = without(path, ("jinja2", "vl_convert"), "-o", str(page))
     assert done.returncode == 2
@@ -294,7 +294,7 @@ def test_without_the_extra_the_command_says_what_to_install(path: Path) -> None:
 
 def test_without_analysis_a_report_says_what_it_lacks(path: Path) -> None:
     """No scipy: the counts and rates are there, the comparison and the intervals are missed."""
-    comparison_kit.make_run(path, {"base": ["P"], "treat": ["F"]})
+    comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]})
     page = path.parent / "page.html"
     done = without(path, ("scipy",), "-o", str(page))
     assert done.returncode == 0, done.stderr
@@ -311,7 +311,7 @@ def test_without_analysis_a_report_says_what_it_lacks(path: Path) -> None:
 
 def test_a_report_takes_the_place_of_the_old_one_whole(path: Path) -> None:
     """--markdown writes to a file too; two forms at once, or an unknown form, are refused."""
-    comparison_kit.make_run(path, {"base": ["P"], "treat": ["F"]})
+    comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]})
     page = path.parent / "report.md"
     page.write_text("old")
     refused = without(path, (), "--markdown", "--json", "-o", str(page))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import gradings_kit as graded
-import ledger_kit as kit
 import pytest
-from import_kit import go_on, rows
+import regraded_ledgers as graded
+import sample_ledgers as kit
+from source_labs import go_on, rows
 
 from labledger.api import open_ledger
 from labledger.errors import LedgerError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trial_kit import GRADES, Trials
+from sample_trials import GRADES, Trials
 
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
