@@ -17,6 +17,7 @@ from labledger.ledger.query import views as list_views
 from labledger.ledger.read import export_tables
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
+from labledger.records.artifacts import digest_of
 from labledger.records.slot_records import RECORD_KINDS
 from labledger.storage.lab_folder import LabFolder
 from labledger.storage.line_files import replacing
@@ -103,7 +104,7 @@ class Ledger:
 
     def artifact(self, reference: str) -> bytes:
         """The content behind an ``artifact://sha256/…`` reference, its digest checked."""
-        return self._reader.artifact(reference.removeprefix("artifact://sha256/"))
+        return self._reader.artifact(digest_of(reference))
 
     def query(
         self, sql: str, params: Params = (), generation: int | None = None

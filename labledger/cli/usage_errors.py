@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from labledger.errors import InvalidInput, Problem
-from labledger.text.near_names import near_names
+from labledger.text.phrases import near_names
 
 if TYPE_CHECKING:
     from labledger.errors import LabLedgerError

@@ -223,7 +223,7 @@ class Comparison:
     def as_json(self) -> JsonObject:
         """The document as `comparison_v1` has it."""
         document = {"schema_version": SCHEMA, **_plain(asdict(self))}
-        json_schemas.check(document, SCHEMA)
+        json_schemas.require_valid(document, SCHEMA)
         return document
 
 

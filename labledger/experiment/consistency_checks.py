@@ -16,7 +16,7 @@ from labledger.experiment import name_references
 from labledger.experiment.inputs import staged_files
 from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, UnusablePath
 from labledger.records import JsonObject
-from labledger.text.near_names import near_names
+from labledger.text.phrases import near_names
 
 PHASES: dict[str, FieldPath] = {
     "setup": ("runtime", "setup"),

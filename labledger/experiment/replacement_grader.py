@@ -106,7 +106,7 @@ class NewGrader:
     def freeze(self, store: ArtifactStore) -> None:
         """Put its files into `store`. Raises `ExperimentChanged` if one has changed."""
         for file in self.new_files:
-            if not store.has(file.sha256):
+            if not store.contains(file.sha256):
                 freeze_file(file, store)
 
 

@@ -26,7 +26,7 @@ from labledger.experiment.name_references import is_contract_name, names
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.text.near_names import near_names
+from labledger.text.phrases import near_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class ResolvedExperiment:
         Raises `ExperimentChanged` if one differs from what was resolved.
         """
         for file in {file.sha256: file for phase in self.files.values() for file in phase}.values():
-            if not store.has(file.sha256):
+            if not store.contains(file.sha256):
                 freeze_file(file, store)
         self.dataset.freeze(store)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labledger import resources
 from labledger.errors import InvalidInput, Problem
-from labledger.text.near_names import near_names
+from labledger.text.phrases import near_names
 
 PROFILES = {
     "agent-eval": "two variants of an agent on small programming tasks, graded by tests",

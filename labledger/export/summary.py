@@ -70,7 +70,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
     }
     if first is not None:
         summary["evaluator"] = first["evaluator"]
-    json_schemas.check(summary, SCHEMA)
+    json_schemas.require_valid(summary, SCHEMA)
     return summary
 
 

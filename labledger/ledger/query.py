@@ -16,7 +16,7 @@ from labledger.ledger.database.column_meanings import meaning
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
 from labledger.ledger.read import chosen_grading
-from labledger.text.near_names import near_names
+from labledger.text.phrases import near_names
 
 _READING = {
     DRIVER.SQLITE_SELECT,

@@ -304,7 +304,7 @@ class LedgerWriter(ImportWriter):
         )
 
     def _require_durable(self, artifact: Artifact) -> None:
-        if artifact.content is None and not self._store.has(artifact.sha256):
+        if artifact.content is None and not self._store.contains(artifact.sha256):
             raise LedgerError(
                 f"artifact {artifact.sha256} is neither given nor in the store {self._store.root}"
             )
@@ -316,7 +316,7 @@ class LedgerWriter(ImportWriter):
             if not row_digests.matches("staged_result", row):
                 raise _changed(lease, row, "its row of staged_result was changed")
             result = AttemptResult.from_json(json.loads(row.payload), self._store.staged_events)
-            if isinstance(result.events, EventFile) and (problem := result.events.problem()):
+            if isinstance(result.events, EventFile) and (problem := result.events.find_damage()):
                 raise _changed(lease, row, f"its file of events {result.events.path} {problem}")
             results.append(result)
         return results

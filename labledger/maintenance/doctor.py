@@ -23,7 +23,7 @@ from labledger.records.outcomes import RunStatus
 from labledger.run_control.disk_space import DiskSpace
 from labledger.run_control.process_identity import holder_is_dead
 from labledger.storage.lab_folder import LabFolder
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted
 
 
 def diagnose(lab: LabFolder) -> list[CheckResult]:

@@ -189,7 +189,11 @@ def _require_artifacts(lab: LabFolder, opened: Source, compared: Sequence[Histor
             for digests in references(opened, history.run_id, history.here):
                 for sha256 in digests:
                     known = reader is not None and reader.has_artifact(sha256)
-                    if not known and not opened.store.has(sha256) and not store.has(sha256):
+                    if (
+                        not known
+                        and not opened.store.contains(sha256)
+                        and not store.contains(sha256)
+                    ):
                         raise LedgerError(
                             f"{opened.path} holds mirrors, and not the artifacts that they refer "
                             f"to, such as {sha256}; nothing was imported",

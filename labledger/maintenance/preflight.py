@@ -28,7 +28,7 @@ from labledger.records import JsonObject
 from labledger.run_control.disk_space import DiskSpace
 from labledger.storage import network_filesystems as place
 from labledger.storage.lab_folder import LabFolder
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted
 from labledger.trial import contract
 from labledger.trial.evidence.redaction import MIN_LENGTH
 from labledger.trial.life import container_start

@@ -18,7 +18,7 @@ from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
 from labledger.storage.lab_folder import LabFolder
 from labledger.storage.line_files import Difference, NotRegularError, read_regular
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted
 
 
 @dataclass(frozen=True, slots=True)

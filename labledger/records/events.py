@@ -41,16 +41,16 @@ class EventFile:
     def path(self) -> Path:
         return self.folder / self.name
 
-    def problem(self) -> str | None:
-        """Return how the file is not what was staged, as the rest of a sentence, or None."""
+    def find_damage(self) -> str | None:
+        """Return how the file differs from what was staged, as the rest of a sentence, or None."""
         try:
             with self.path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             return "is missing"
         except OSError as error:
             return f"cannot be read: {error.strerror}"
-        return None if self.sha256 in (None, found) else "was changed since it was staged"
+        return None if self.sha256 in (None, digest) else "was changed since it was staged"
 
     def as_json(self) -> JsonObject:
         digest = {} if self.sha256 is None else {"sha256": self.sha256}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from labledger import resources
 from labledger.errors import SchemaInvalid
-from labledger.text.near_names import near_names
+from labledger.text.phrases import near_names
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -25,7 +25,7 @@ items has a million.
 
 
 @cache
-def load(name: str) -> dict[str, Any]:
+def load_schema(name: str) -> dict[str, Any]:
     """The JSON Schema called `name`, such as ``benchmark_score_record_v1``."""
     text = (resources.schemas() / f"{name}.jsonschema").read_text("utf-8")
     schema: dict[str, Any] = json.loads(text)
@@ -38,7 +38,7 @@ def _validator(name: str) -> Draft202012Validator:
 
     untyped: Any = validators
     exact = untyped.extend(untyped.Draft202012Validator, {"pattern": _pattern_problems})
-    validator: Draft202012Validator = exact(load(name))
+    validator: Draft202012Validator = exact(load_schema(name))
     return validator
 
 
@@ -57,7 +57,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"(?<!\\)\$$", r"\\Z", pattern))
 
 
-def check(record: Any, name: str) -> None:
+def require_valid(record: Any, name: str) -> None:
     """Raise `SchemaInvalid` with the first problem of `record` against the schema `name`."""
     validator = _validator(name)
     if validator.is_valid(record):

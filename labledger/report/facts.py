@@ -65,7 +65,7 @@ def collect(
 def _check(document: JsonObject) -> None:
     """Hold the document against its schema: of its long lists, whose rows are alike, the ends."""
     ends = {name: document[name][:1] + document[name][-1:] for name in ("tasks", "trials")}
-    json_schemas.check({**document, **ends}, SCHEMA)
+    json_schemas.require_valid({**document, **ends}, SCHEMA)
 
 
 def _worst(trials: Iterable[Trial], listed: int | None) -> list[Trial]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from labledger.clock import parse
 from labledger.records import JsonObject
-from labledger.text.plurals import counted as counted
+from labledger.text.phrases import counted as counted
 
 
 def count(number: int) -> str:

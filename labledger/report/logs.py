@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from labledger.errors import LedgerError
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
+from labledger.records.artifacts import digest_of
 from labledger.report.ledger_queries import Asked
 from labledger.report.options import Logs
 from labledger.report.safe_text import plain, plain_all
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted
 
 NAMES = (
     *("workspace_patch", "agent_stdout", "agent_stderr", "grader_stdout", "grader_stderr"),
@@ -87,7 +88,7 @@ def _texts(reader: LedgerReader, references: Mapping[str, str]) -> Iterator[Json
         if reference is None:
             continue
         try:
-            content = reader.artifact(reference.removeprefix("artifact://sha256/"))
+            content = reader.artifact(digest_of(reference))
         except LedgerError as error:
             yield {"name": name, "size": None, "problem": error.message}
             continue

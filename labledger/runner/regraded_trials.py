@@ -9,11 +9,10 @@ from typing import Self
 
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
+from labledger.records.artifacts import digest_of
 from labledger.records.identity import TrialIds
 from labledger.records.slot_records import SlotRecords
 from labledger.trial.contract import StoredTrial
-
-_PREFIX = "artifact://sha256/"
 
 
 class StoredTrials:
@@ -41,7 +40,7 @@ class StoredTrials:
         (record,) = records.objects("trials")
         evidence = records.objects("evidence")[-1]
         references = evidence["evidence"].values()
-        digests = [reference.removeprefix(_PREFIX) for reference in references]
+        digests = [digest_of(reference) for reference in references]
         contents = self._reader.small_artifacts(digests)
         return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents)
 

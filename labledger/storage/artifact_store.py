@@ -35,11 +35,11 @@ class ArtifactStore:
         """Where the events of results that are not committed yet lie, if they are many."""
         return self.root / "staged"
 
-    def has(self, sha256: str) -> bool:
+    def contains(self, sha256: str) -> bool:
         return self.path(sha256).is_file()
 
-    def problem(self, sha256: str, size: int) -> str | None:
-        """How a file is not what its name says, as the rest of a sentence; None where it is."""
+    def find_damage(self, sha256: str, size: int) -> str | None:
+        """Return how a file differs from what its name says, as the rest of a sentence, or None."""
         try:
             with self.path(sha256).open("rb") as handle:
                 digest = hashlib.file_digest(handle, "sha256").hexdigest()
@@ -53,7 +53,7 @@ class ArtifactStore:
     def put_bytes(self, content: bytes) -> str:
         """Keep `content`, durably, and return its SHA-256 in hex."""
         sha256 = sha256_hex(content)
-        if self.has(sha256):
+        if self.contains(sha256):
             # Whoever put it there may have died before its name was durable.
             _sync_name(self.path(sha256))
         else:

@@ -39,7 +39,7 @@ def become(uid: int, script: Path) -> None:
     engine.close()
     for name in SCHEMAS:
         try:
-            json_schemas.check({}, name)
+            json_schemas.require_valid({}, name)
         except SchemaInvalid:
             continue
     script.write_bytes(resources.trial_script().read_bytes())

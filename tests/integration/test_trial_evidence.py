@@ -101,7 +101,7 @@ def test_inputs_are_evidence(trials: Trials) -> None:
     assert kept["bindings"] == {"b": 1}
     assert kept["phases"]["agent"] == {"command": ["sh", "-c", "true", "${KEY}"], "timeout_s": 30}
     assert kept["image"] == {"ref": result.image_ref, "id": result.image_id}
-    json_schemas.check(result.evidence[0], "evidence_record_v1")
+    json_schemas.require_valid(result.evidence[0], "evidence_record_v1")
     assert b"secret-value" not in trials.everything(result)
 
 

@@ -65,8 +65,8 @@ def test_rows_are_stamped(trials: Trials) -> None:
         "metrics": {"m": 1},
         "ext": {"any": [1], "isolation": isolation, "grader": GRADER},
     }
-    json_schemas.check(prediction, "benchmark_prediction_record_v1")
-    json_schemas.check(score, "benchmark_score_record_v1")
+    json_schemas.require_valid(prediction, "benchmark_prediction_record_v1")
+    json_schemas.require_valid(score, "benchmark_score_record_v1")
 
 
 def test_what_a_grader_says_itself_stands(trials: Trials) -> None:

@@ -26,7 +26,7 @@ def test_content_by_its_digest(store: ArtifactStore, tmp_path: Path) -> None:
     """Bytes, streams and files are found by their digest, once, however often they are put."""
     content = os.urandom(3_000_000)
     sha256 = sha256_hex(content)
-    assert not store.has(sha256)
+    assert not store.contains(sha256)
     assert store.put_bytes(content) == sha256
     inode = store.path(sha256).stat().st_ino
     assert store.put_bytes(content) == sha256

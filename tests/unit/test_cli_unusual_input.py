@@ -23,8 +23,7 @@ from labledger.experiment.authored import load_experiment
 from labledger.experiment.name_references import CONTRACT_NAMES
 from labledger.ledger.database import migrations
 from labledger.storage.lab_folder import LabFolder
-from labledger.text.near_names import near_names
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted, near_names
 
 
 @pytest.fixture(scope="module")

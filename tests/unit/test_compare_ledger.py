@@ -28,7 +28,7 @@ BASE_BETTER = {"base": "PPPPPPPPPPPF", "treat": "FFFFFFFPPPPF"}
 def compare(path: Path, *sides: str, **options: Any) -> Comparison:
     with open_ledger(path) as ledger:
         found = ledger.compare(*sides, options=CompareOptions(**options))
-    json_schemas.check(found.as_json(), "comparison_v1")
+    json_schemas.require_valid(found.as_json(), "comparison_v1")
     return found
 
 

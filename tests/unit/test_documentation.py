@@ -169,7 +169,8 @@ def test_the_page_of_reasons_says_what_the_code_says() -> None:
 def _rows_of_reasons() -> Iterator[list[str]]:
     """Each `Reason` as a row of the page: the comment above its group, its value, its docstring."""
     source = inspect.getsource(Reason)
-    statements = ast.parse(source).body[0].body[1:]
+    (enumeration,) = ast.parse(source).body
+    statements = enumeration.body[1:]  # type: ignore[attr-defined]
     for assigned, meaning in zip(statements[::2], statements[1::2], strict=True):
         before = source.splitlines()[assigned.lineno - 2].strip()
         status = SlotStatus(before.removeprefix("# ")) if before.startswith("# ") else ""

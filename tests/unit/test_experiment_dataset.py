@@ -194,7 +194,7 @@ def test_plainly_valid_rows_are_valid(folder: Folder) -> None:
         row = dict(pair for pair in combination if pair)
         if task_row.is_plainly_valid(row):
             plain += 1
-            json_schemas.check(row, "task_v1")
+            json_schemas.require_valid(row, "task_v1")
     assert plain > 10
 
 
@@ -372,7 +372,7 @@ def test_resolving_writes_nothing_and_freezing_keeps_the_tars(folder: Folder) ->
     (_, row), _ = resolved.frozen_tasks()
     assert store.path(row["workspace"]["tar"]).stat().st_size == row["workspace"]["size"]
     for phase in resolved.files.values():
-        assert all(store.has(file.sha256) for file in phase)
+        assert all(store.contains(file.sha256) for file in phase)
 
 
 @pytest.mark.parametrize("name", ["w/a-b", "agent.py", "lib/grade.py"])

@@ -164,7 +164,7 @@ def test_agent_eval_comes_out_as_promised(
     """Each trial of agent-eval, run by real processes, has the outcome that its comments tell."""
     trial = agent_eval.trial(tmp_path / "trial", variant_id, task_id)
 
-    json_schemas.check(trial.read("result.json"), "agent_result_v1")
+    json_schemas.require_valid(trial.read("result.json"), "agent_result_v1")
     lines = (trial.folder / "events.jsonl").read_text("utf-8").splitlines()
     events = [json.loads(line) for line in lines]
     assert events
@@ -180,7 +180,7 @@ def test_agent_eval_comes_out_as_promised(
         if name == "score":
             row["evaluator"] = agent_eval.experiment["benchmark"]["evaluator"]
         version = f"benchmark_{name}_record_v1"
-        json_schemas.check(stamped(row, version), version)
+        json_schemas.require_valid(stamped(row, version), version)
 
 
 def test_the_broken_task_can_be_mended(agent_eval: Scaffolded, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_denominators_are_honest(writer: LedgerWriter, reader: LedgerReader) -> 
     writer.commit_unexecuted(lease, 5, SlotStatus.SKIPPED_PRUNED, "pruned")
     writer.commit_result(lease, kit.result(6, scores=(kit.score(6, "error", 0),)))
     summary = build_summary(reader, kit.RUN)
-    json_schemas.check(summary, SCHEMA)
+    json_schemas.require_valid(summary, SCHEMA)
     assert summary["benchmark"] == kit.BENCHMARK
     assert summary["evaluator"] == {"name": "check", "mode": "custom"}
     assert summary["totals"] == {"trials": 4, "pass": 1, "fail": 1, "missing": 1, "error": 1}

@@ -49,7 +49,7 @@ for _name, _record in VALID.items():
 @pytest.mark.parametrize("path", sorted(resources.schemas().iterdir()), ids=lambda path: path.stem)
 def test_schemas_are_closed(path: Any) -> None:
     """Every schema is of 2020-12, named as its file, and refuses fields that it does not know."""
-    loaded = json_schemas.load(path.stem)
+    loaded = json_schemas.load_schema(path.stem)
     assert loaded["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert loaded["$id"] == f"urn:labledger:{path.stem}"
     assert loaded["type"] == "object"
@@ -60,11 +60,11 @@ def test_schemas_are_closed(path: Any) -> None:
 def test_valid_records(name: str) -> None:
     """A record as the contract has it fits, and each of its required fields is needed."""
     record = VALID[name]
-    json_schemas.check(record, name)
-    for key in json_schemas.load(name)["required"]:
+    json_schemas.require_valid(record, name)
+    for key in json_schemas.load_schema(name)["required"]:
         rest = {k: v for k, v in record.items() if k != key}
         with pytest.raises(SchemaInvalid, match=f"'{key}' is missing"):
-            json_schemas.check(rest, name)
+            json_schemas.require_valid(rest, name)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,9 @@ def test_valid_records(name: str) -> None:
 def test_what_is_said_of_a_score(change: dict[str, Any], pointer: str, words: str) -> None:
     """The message names the field, what was found and what was expected."""
     with pytest.raises(SchemaInvalid) as caught:
-        json_schemas.check(VALID["benchmark_score_record_v1"] | change, "benchmark_score_record_v1")
+        json_schemas.require_valid(
+            VALID["benchmark_score_record_v1"] | change, "benchmark_score_record_v1"
+        )
     assert words in caught.value.message
     assert caught.value.pointer == pointer
 
@@ -99,13 +101,13 @@ def test_names_of_artifacts() -> None:
     for wrong in (REFERENCE[:-1], f"{REFERENCE}0", f"{REFERENCE}\n", REFERENCE.upper(), 1):
         record["evidence"]["trial_input"] = wrong
         with pytest.raises(SchemaInvalid, match="trial_input"):
-            json_schemas.check(record, "evidence_record_v1")
+            json_schemas.require_valid(record, "evidence_record_v1")
 
 
 def explained(record: object, name: str) -> str | None:
     """What is said of a record; the empty text of a valid one."""
     try:
-        json_schemas.check(record, name)
+        json_schemas.require_valid(record, name)
     except SchemaInvalid as error:
         return error.message or None
     return ""
@@ -152,5 +154,5 @@ def test_a_million_problems() -> None:
 def test_a_key_as_long_as_a_file() -> None:
     """A message about an unknown key quotes its beginning."""
     with pytest.raises(SchemaInvalid, match="unknown key 'kkk") as caught:
-        json_schemas.check({"outcome": "success", "k" * (1 << 20): 1}, "agent_result_v1")
+        json_schemas.require_valid({"outcome": "success", "k" * (1 << 20): 1}, "agent_result_v1")
     assert len(str(caught.value)) < 500

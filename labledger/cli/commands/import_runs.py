@@ -9,7 +9,7 @@ import typer
 
 from labledger.cli.options import arguments
 from labledger.cli.output.console import out, out_json
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
     from labledger.maintenance.import_runs import ImportedRun

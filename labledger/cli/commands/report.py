@@ -9,7 +9,7 @@ import typer
 
 from labledger.cli.options import arguments
 from labledger.errors import InvalidInput, Problem
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted
 
 _PAGE = Path("report.html")
 

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from labledger.cli.output.console import out, out_json, out_lines, say
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
     from labledger.experiment.resolve import ResolvedExperiment

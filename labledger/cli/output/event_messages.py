@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from labledger.cli.output.console import duration
 from labledger.ledger.read.spending import UNITS
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
     from labledger.records import JsonObject

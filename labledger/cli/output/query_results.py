@@ -17,7 +17,7 @@ from labledger.cli.output.console import out, out_exact, out_json_text, say, tab
 from labledger.errors import InvalidInput, Problem, QueryFailed
 from labledger.ledger.query import require_names
 from labledger.storage.line_files import replacing
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
     from labledger.api.ledger import Ledger

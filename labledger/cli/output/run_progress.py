@@ -11,7 +11,7 @@ from labledger.cli.output.event_messages import owner_line, stopping_note
 from labledger.ledger.database.model import Spent
 from labledger.ledger.read.spending import UNITS
 from labledger.records.pass_rate import PassCounts
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from labledger.cli.output.console import out, out_lines, table
-from labledger.text.plurals import counted
+from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
     from labledger.api.ledger import Ledger

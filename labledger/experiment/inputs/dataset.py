@@ -24,7 +24,7 @@ from labledger.experiment.inputs.task_row import frozen_row, is_plainly_valid, w
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar, check_inline
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.text.near_names import near_names
+from labledger.text.phrases import near_names
 
 MAX_LINE_BYTES = 32 << 20
 """The longest line, that is the largest task, in bytes."""
@@ -105,7 +105,7 @@ class Dataset:
         Raises `ExperimentChanged` if one differs from when it was first read.
         """
         for source, packed in self.workspaces.items():
-            if store.has(packed.sha256):
+            if store.contains(packed.sha256):
                 continue
             try:
                 stored = store.put_stream(source.chunks())

@@ -27,10 +27,10 @@ from labledger.ledger.ownership import leases
 from labledger.ledger.ownership.lease_writer import OwnerWriter
 from labledger.ledger.read import mirror_reader
 from labledger.ledger.read.lookup import run_number
+from labledger.records.artifacts import REFERENCE
 from labledger.records.outcomes import RunStatus
 from labledger.storage.artifact_store import ArtifactStore
 
-_REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
 _FROZEN = re.compile(r'"(?:sha256|tar)":"([0-9a-f]{64})"')
 """A staged file, or a workspace's tar, in a resolved experiment or a task."""
 
@@ -139,7 +139,7 @@ class ImportWriter(OwnerWriter):
         bodies = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no,))
         for text in (*texts, *(body for _, body in bodies)):
             for sha256 in _FROZEN.findall(text):
-                if source.store.has(sha256):
+                if source.store.contains(sha256):
                     self._bring_file(source, sha256)
 
     def _bring(self, source: Source, digests: Sequence[str], run_id: str) -> int:
@@ -150,7 +150,7 @@ class ImportWriter(OwnerWriter):
             row = source.connection.exec_driver_sql(_ARTIFACT_SQL, (key,)).first()
             if row is not None and row.content is not None:
                 artifacts.append(tuple(row))
-            elif source.store.has(sha256):
+            elif source.store.contains(sha256):
                 artifacts.append((key, self._bring_file(source, sha256), None))
             else:
                 missing += 1
@@ -170,7 +170,7 @@ class ImportWriter(OwnerWriter):
 
     def _bring_file(self, source: Source, sha256: str) -> int:
         """Copy a file of the source's artifact store into this one; return its size."""
-        if self._store.has(sha256):
+        if self._store.contains(sha256):
             return self._store.path(sha256).stat().st_size
         try:
             copied_digest, size = self._store.put_file(source.store.path(sha256))
@@ -196,7 +196,7 @@ def references(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
         )
         records = source.connection.exec_driver_sql(sql, (run_no, start)).scalars()
         for batch in _batches(records, _SLOTS_AT_ONCE):
-            yield sorted({sha256 for record in batch for sha256 in _REFERENCE.findall(record)})
+            yield sorted({sha256 for record in batch for sha256 in REFERENCE.findall(record)})
 
 
 def refuse_busy(

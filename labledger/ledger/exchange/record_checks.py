@@ -94,7 +94,7 @@ def _not_canonical(text: str) -> str | None:
 
 def _unfit(record: JsonObject, name: str, run_id: str, commit: Commit) -> str | None:
     try:
-        json_schemas.check(record, name)
+        json_schemas.require_valid(record, name)
     except SchemaInvalid as error:
         return f"does not fit {name}: {error}"
     record_slot: tuple[Any, ...] = (

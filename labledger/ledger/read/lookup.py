@@ -10,7 +10,7 @@ import re
 
 from labledger.errors import RunNotFound
 from labledger.ledger.database.connection import Connection
-from labledger.text.near_names import near_names
+from labledger.text.phrases import near_names
 
 _GENERATION = re.compile(r"(.+)\.g([1-9][0-9]{0,8})")
 

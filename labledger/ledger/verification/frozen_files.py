@@ -30,7 +30,7 @@ def problems(connection: Connection, store: ArtifactStore, run_no: int) -> Itera
         yield "the files that it was started with cannot be told from its resolved experiment"
         return
     for what, sha256, size in frozen:
-        problem = store.problem(sha256, size)
+        problem = store.find_damage(sha256, size)
         if problem is not None:
             yield f"{what}: artifact {sha256} {problem}"
 

@@ -178,7 +178,7 @@ def _event_file(result: AttemptResult, is_owned: bool) -> Iterator[str]:
     The owner of the run may have committed the result since, and deleted the file.
     """
     events = result.events
-    problem = events.problem() if isinstance(events, EventFile) else None
+    problem = events.find_damage() if isinstance(events, EventFile) else None
     if isinstance(events, EventFile) and problem and (events.path.exists() or not is_owned):
         yield f"the file of events of a staged result {problem}: {events.path}"
 

@@ -10,7 +10,6 @@ The rows come straight from the driver, without what SQLAlchemy adds to each of 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +22,7 @@ from labledger.ledger.read import commit_stream, mirror_reader
 from labledger.ledger.read.commit_stream import Commit
 from labledger.ledger.verification import derived_copies
 from labledger.records import canonical_json
+from labledger.records.artifacts import REFERENCE
 from labledger.records.identity import slot_commit_id
 from labledger.records.slot_records import SlotRecords
 from labledger.storage.artifact_store import ArtifactStore
@@ -45,7 +45,6 @@ Check = Callable[[str, Commit], Iterable[str]]
 Message = tuple[int | None, str]
 """The slot, where it is about one, and what was found."""
 
-_REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
 _ARTIFACT_SQL = "SELECT content, size FROM artifact WHERE sha256 = ?"
 _BEFORE_SQL = """
 SELECT schedule_idx, chain_digest FROM slot_commit WHERE run_no = ? AND schedule_idx < ?
@@ -144,7 +143,7 @@ class SlotChecks:
         """The artifacts that a slot's evidence refers to."""
         if self._store is None:
             return
-        referred = {sha for line in records.evidence for sha in _REFERENCE.findall(line)}
+        referred = {sha for line in records.evidence for sha in REFERENCE.findall(line)}
         checked.artifacts += len(referred)
         for sha256 in sorted(referred - self._whole):
             problem = self._artifact(self._store, sha256)
@@ -161,7 +160,7 @@ class SlotChecks:
             return "is missing from the ledger"
         content, size = row
         if content is None:
-            return store.problem(sha256, size)
+            return store.find_damage(sha256, size)
         whole = canonical_json.sha256_hex(content) == sha256 and len(content) == size
         return None if whole else "was changed"
 

@@ -133,7 +133,7 @@ class EvidenceCollector:
                 ids = merged_ids(result.get("ids"), self.spec)
                 result = self.redactor.json(result) | {"ids": ids}
                 result.setdefault("schema_version", RESULT_SCHEMA)
-            json_schemas.check(result, RESULT_SCHEMA)
+            json_schemas.require_valid(result, RESULT_SCHEMA)
         except (MalformedJson, SchemaInvalid, IdentityMismatch) as error:
             self.add_problem("trial_output", f"{contract.RESULT}: {error}")
             return None
@@ -273,7 +273,7 @@ class EvidenceCollector:
             self.ext["notes"] = notes
         if self.ext:
             record["ext"] = self.ext
-        json_schemas.check(record, EVIDENCE_SCHEMA)
+        json_schemas.require_valid(record, EVIDENCE_SCHEMA)
         return record
 
     def _collect_head(self, name: str, file_name: str, cap: int) -> None:

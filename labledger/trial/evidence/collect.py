@@ -185,7 +185,7 @@ def redactor_for(spec: AttemptSpec) -> Redactor:
 @cache
 def _record_words() -> str:
     names = (PREDICTION_SCHEMA, SCORE_SCHEMA, EVIDENCE_SCHEMA, RESULT_SCHEMA)
-    return canonical_json.dumps([json_schemas.load(name) for name in names])
+    return canonical_json.dumps([json_schemas.load_schema(name) for name in names])
 
 
 def infra_error_result(spec: AttemptSpec, begun: str, reason: str, message: str) -> AttemptResult:

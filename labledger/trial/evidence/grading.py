@@ -180,7 +180,7 @@ class _RowReader:
                 row["benchmark"].setdefault(key, given[key])
         if kind.schema == SCORE_SCHEMA:
             row.setdefault("evaluator", given["evaluator"])
-        schema.check(row, kind.schema)
+        schema.require_valid(row, kind.schema)
         return row
 
     def _redacted(self, value: object) -> object:

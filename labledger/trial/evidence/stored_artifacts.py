@@ -16,13 +16,12 @@ from typing import BinaryIO
 
 from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
-from labledger.records.artifacts import Artifact
+from labledger.records.artifacts import REFERENCE, Artifact
 from labledger.records.canonical_json import sha256_hex
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.workspace.untrusted_files import MIB
 
-_REFERENCE = re.compile(r"artifact://sha256/([0-9a-f]{64})")
 _MARK = re.compile(rb"\[redacted:\w+\]")
 _CAP = 64 * MIB
 """No artifact of a trial that is read as a whole is larger."""
@@ -85,7 +84,7 @@ class StoredArtifacts:
 
     def artifact(self, reference: str) -> Artifact | None:
         """Return the artifact of a reference; None if it is missing."""
-        match = _REFERENCE.fullmatch(reference)
+        match = REFERENCE.fullmatch(reference)
         if match is None:
             return None
         digest = match[1]
@@ -114,7 +113,7 @@ def redacted_in(earlier: StoredTrial) -> int:
 
 
 def _digest(reference: str) -> str:
-    match = _REFERENCE.fullmatch(reference)
+    match = REFERENCE.fullmatch(reference)
     if match is None:
         raise EvidenceIncomplete(f"{reference!r} refers to no artifact")
     return match[1]

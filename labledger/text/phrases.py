@@ -1,4 +1,4 @@
-"""Find the name that was probably meant by one that is not known."""
+"""Parts of messages: a number with its noun, and the names that an unknown name may stand for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterable
 
 _NEAR, _NEAR_SHORT = 0.7, 0.6
 """How alike two names are (0 to 1) where one may be a slip of the other. Of three letters, two."""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return such as ``1 slot`` or ``1,200 slots``; the plural of `noun` ends in s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def near_names(name: str, known: Iterable[str], count: int = 1) -> list[str]:
