@@ -56,7 +56,7 @@ class SourceStore(ArtifactStore):
             raise PermissionError(1, "it is no regular file of the source")
         return path
 
-    def has(self, sha256: str) -> bool:
+    def contains(self, sha256: str) -> bool:
         try:
             return self.path(sha256).is_file()
         except OSError:
