@@ -259,4 +259,4 @@ def _dispatches(specs: Sequence[AttemptSpec]) -> list[Dispatch]:
         if not spec.container_may_exist:
             attempt_notes.mark_not_started(spec.folder)
     now, host = clock.utc_now(), platform.node()
-    return [Dispatch(s.slot.schedule_idx, s.attempt, s.container, host, now) for s in specs]
+    return [Dispatch(s.slot.schedule_idx, s.attempt, s.container_name, host, now) for s in specs]

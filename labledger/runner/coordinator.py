@@ -391,7 +391,7 @@ class Coordinator:
         idx, attempt = _key(spec)
         message = (
             f"slot {idx}, attempt {attempt}: its container is paused and holds its place until "
-            f"its deadline; `docker unpause {spec.container}` lets it go on"
+            f"its deadline; `docker unpause {spec.container_name}` lets it go on"
         )
         self._warn(message, schedule_idx=idx, attempt=attempt)
 

@@ -261,7 +261,7 @@ class AttemptSpec:
         return slot_commit_id(self.run_id, self.slot.schedule_idx)
 
     @property
-    def container(self) -> str:
+    def container_name(self) -> str:
         return container_name(
             self.plan.ledger_id, self.run_id, self.slot.schedule_idx, self.attempt
         )

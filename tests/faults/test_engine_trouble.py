@@ -150,7 +150,7 @@ def test_a_container_that_cannot_be_killed(
     monkeypatch.setattr(contract, "OUTER_MARGIN_S", 1.0 - 120)
     result = trial_by(proxy, spec)
     assert brief(result) == ("infra_error", "deadline", None)
-    state = thread_engine().inspect(spec.container)
+    state = thread_engine().inspect(spec.container_name)
     assert state is not None
     assert state.status == "running", "it was to be left behind, for `labledger clean`"
 

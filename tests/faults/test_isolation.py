@@ -196,7 +196,7 @@ def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) 
     facts = isolation(result)
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
     assert facts["workspace_hooks"] == []
-    assert suspicious(thread_engine().changed_paths(spec.container)) == ((), 0)
+    assert suspicious(thread_engine().changed_paths(spec.container_name)) == ((), 0)
 
 
 def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
         facts["tampering_suspected"]
     )
     monkeypatch.setattr("labledger.docker.engine.os.access", lambda *_: False)
-    state = thread_engine().inspect(spec.container)
+    state = thread_engine().inspect(spec.container_name)
     assert state is not None
     asked = inspect_changes(thread_engine(), spec, state.container_id, "after_grading")
     assert list(asked.suspected) == facts["tampering_suspected"]

@@ -108,7 +108,7 @@ def test_hosts_trouble_between_the_parts(trials: Trials, monkeypatch: pytest.Mon
         broken.setattr("labledger.trial.life.sealed_grader.shutil.copytree", full_disk)
         with pytest.raises(DiskFull, match="could not be collected"):
             run_attempt(spec)
-    state = thread_engine().inspect(spec.container)
+    state = thread_engine().inspect(spec.container_name)
     assert state is not None
     assert (state.status, state.exit_status) == ("exited", 50)
     result = run_attempt(replace(spec, container_may_exist=True))

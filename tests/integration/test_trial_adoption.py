@@ -87,7 +87,7 @@ def test_ended_container_is_collected(trials: Trials, tmp_path: Path) -> None:
     spec = trials.spec(f"{ONE_START}; exit 3")
     (begin_and_kill(spec, tmp_path) / "go").touch()
     engine = thread_engine()
-    until(lambda: (state := engine.inspect(spec.container)) and state.has_ended)
+    until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("agent_error", "agent_exit_nonzero", 10)
     assert starts(trials, result) == 1
@@ -100,7 +100,7 @@ def test_times_of_an_engine_whose_clock_was_set(trials: Trials, shift_s: int) ->
     """Where the machine's clock was set while a trial ran, it lasts as long as its phases did."""
     spec = trials.spec("sleep 0.2")
     watched = run_attempt(spec)
-    state = thread_engine().inspect(spec.container)
+    state = thread_engine().inspect(spec.container_name)
     assert state is not None
     finished_at = clock.iso(clock.parse(state.finished_at) + timedelta(seconds=shift_s))
     told = ContainerExit.of(replace(state, finished_at=finished_at), 0, ExitStatus.SINGLE_START)
@@ -115,7 +115,7 @@ def test_time_limit_holds_with_nobody_watching(trials: Trials, tmp_path: Path) -
     spec = trials.spec(phase("echo started >>starts; sleep 300", timeout_s=2.0))
     begin_and_kill(spec, tmp_path)
     engine = thread_engine()
-    until(lambda: (state := engine.inspect(spec.container)) and state.has_ended)
+    until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("agent_timeout", "agent_timeout", 11)
     assert result.verdict == "pass"
@@ -125,12 +125,12 @@ def test_container_that_never_started_is_replaced(trials: Trials) -> None:
     """A container that was created and not started has run nothing; a new one runs the slot."""
     spec = trials.spec(ONE_START.replace("while", "touch go; while"))
     inputs.prepare_trial_folder(spec)
-    thread_engine().create(spec.container, container_config(spec))
-    old = thread_engine().inspect(spec.container)
+    thread_engine().create(spec.container_name, container_config(spec))
+    old = thread_engine().inspect(spec.container_name)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("completed", None, 0)
     assert starts(trials, result) == 1
-    state = thread_engine().inspect(spec.container)
+    state = thread_engine().inspect(spec.container_name)
     assert state is not None
     assert old is not None
     assert state.container_id != old.container_id
@@ -157,13 +157,13 @@ def test_paused_container_is_no_result(trials: Trials, tmp_path: Path) -> None:
     """A container that somebody paused has not ended; it is waited for until it goes on."""
     spec = trials.spec(ONE_START)
     workspace = begin_and_kill(spec, tmp_path)
-    pause_container(spec.container)
+    pause_container(spec.container_name)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_attempt, replace(spec, container_may_exist=True))
         (workspace / "go").touch()
         time.sleep(0.3)
         assert not waiting.done()
-        unpause_container(spec.container)
+        unpause_container(spec.container_name)
         result = waiting.result()
     assert brief(result) == ("completed", None, 0)
 
@@ -174,12 +174,12 @@ def test_a_pause_is_never_the_agent_s_fault(trials: Trials, tmp_path: Path, agen
     where nobody watched and only the engine knows of it."""
     spec = trials.spec(phase(f"echo started >>starts; {agent}", timeout_s=2.0))
     workspace = begin_and_kill(spec, tmp_path)
-    pause_container(spec.container)
+    pause_container(spec.container_name)
     (workspace / "go").touch()
     time.sleep(2.5 if agent == "sleep 300" else 0)
-    unpause_container(spec.container)
+    unpause_container(spec.container_name)
     engine = thread_engine()
-    until(lambda: (state := engine.inspect(spec.container)) and state.has_ended)
+    until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert (result.status, result.reason) == ("infra_error", "container_paused")
     assert (result.message or "").endswith(
@@ -197,10 +197,10 @@ def test_a_trial_that_completes_in_spite_of_a_pause(trials: Trials) -> None:
     with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:
         running = pool.submit(run_attempt, spec)
         until((spec.folder / "workspace" / "starts").exists)
-        pause_container(spec.container)
+        pause_container(spec.container_name)
         until(lambda: not gate.paused.empty())
         (spec.folder / "workspace" / "go").touch()
-        unpause_container(spec.container)
+        unpause_container(spec.container_name)
         result = running.result()
     assert brief(result) == ("completed", None, 0)
     assert "paused from outside" in problems(result)["container"]
@@ -226,7 +226,7 @@ def test_a_first_process_that_ends_in_another_way(
     spec = trials.spec("true")
     inputs.prepare_trial_folder(spec)
     config = container_config(spec) | {"Entrypoint": ["sh", "-c", script], "Cmd": []}
-    container = thread_engine().create(spec.container, config)
+    container = thread_engine().create(spec.container_name, config)
     thread_engine().start(container)
     assert brief(run_attempt(replace(spec, container_may_exist=True))) == outcome
 
@@ -237,7 +237,7 @@ def meddle(trials: Trials, action: Callable[[Engine, str], None]) -> AttemptResu
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
         until((spec.folder / "workspace" / "starts").exists)
-        action(thread_engine(), spec.container)
+        action(thread_engine(), spec.container_name)
         return running.result()
 
 
@@ -277,7 +277,7 @@ def test_phases_are_believed_of_trial_sh_alone(trials: Trials) -> None:
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
         until((spec.folder / "state" / "phases").exists)
-        thread_engine().kill(spec.container)
+        thread_engine().kill(spec.container_name)
         assert running.result().phases == {}
 
 
@@ -285,7 +285,7 @@ def test_discarding(trials: Trials) -> None:
     """Discarding removes the container and the folder, and may be asked for twice."""
     spec = trials.spec("true")
     run_attempt(spec)
-    assert trials.containers() == [spec.container]
+    assert trials.containers() == [spec.container_name]
     for _ in range(2):
         remove_attempt(spec)
         assert trials.containers() == []
@@ -300,7 +300,7 @@ def test_gate_lets_so_many_run(trials: Trials) -> None:
         results = list(pool.map(run_attempt, specs))
     assert {brief(result) for result in results} == {("completed", None, 0)}
     engine = thread_engine()
-    states = [state for spec in specs if (state := engine.inspect(spec.container))]
+    states = [state for spec in specs if (state := engine.inspect(spec.container_name))]
     begins = [(clock.parse(state.started_at), 1) for state in states]
     ends = [(clock.parse(state.finished_at), -1) for state in states]
     running = list(accumulate(step for _, step in sorted(begins + ends)))
@@ -322,7 +322,7 @@ def test_closed_gate(trials: Trials) -> None:
         for other in others:
             with pytest.raises(StartRefused):
                 other.result()
-        assert trials.containers() == [inside.container]
+        assert trials.containers() == [inside.container_name]
         assert not any(spec.folder.exists() for spec in waiting)
         (inside.folder / "workspace" / "go").touch()
         assert brief(first.result()) == ("completed", None, 0)
@@ -339,7 +339,7 @@ def test_abandoned_gate(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None
         gate.abandon()
         with pytest.raises(WaitAbandoned):
             running.result()
-    state = thread_engine().inspect(spec.container)
+    state = thread_engine().inspect(spec.container_name)
     assert state is not None
     assert state.status == "running"
     (spec.folder / "workspace" / "go").touch()
@@ -353,6 +353,6 @@ def test_graded_by_nobody_else(trials: Trials) -> None:
     first = trials.spec("true", GRADES)
     second = replace(first, attempt=2)
     assert brief(run_attempt(first)) == brief(run_attempt(second)) == ("completed", None, 0)
-    assert trials.containers() == sorted([first.container, second.container])
+    assert trials.containers() == sorted([first.container_name, second.container_name])
     assert first.folder != second.folder
     remove_attempt(second)

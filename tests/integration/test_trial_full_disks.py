@@ -69,7 +69,7 @@ def abandoned(
 
 def is_running(spec: AttemptSpec) -> bool:
     """True when the engine has noted that it started the container."""
-    return thread_engine().inspect_existing(spec.container).status == "running"
+    return thread_engine().inspect_existing(spec.container_name).status == "running"
 
 
 @pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])

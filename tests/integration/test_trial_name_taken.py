@@ -23,7 +23,7 @@ def test_a_container_that_appears_late_is_no_error(trials: Trials) -> None:
     """A name that is taken by a container that never ran is given to the trial after all."""
     spec = trials.spec("echo once >>starts")
     inputs.prepare_trial_folder(spec)
-    thread_engine().create(spec.container, container_config(spec))
+    thread_engine().create(spec.container_name, container_config(spec))
     result = run_attempt(spec)
     assert brief(result) == ("completed", None, 0)
     assert b"+once\n" in trials.content(result, "workspace_patch")
@@ -44,12 +44,12 @@ def test_a_trial_of_a_lost_run_touches_nothing(trials: Trials, lost: None) -> No
     """The container and the folder that another coordinator has just made stay as they are."""
     spec = trials.spec("echo once")
     inputs.prepare_trial_folder(spec)
-    container = thread_engine().create(spec.container, container_config(spec))
+    container = thread_engine().create(spec.container_name, container_config(spec))
     (spec.folder / "out" / "mark").touch()
     for known in (spec, replace(spec, container_may_exist=True)):
         with pytest.raises(WaitAbandoned):
             run_attempt(known)
-        state = thread_engine().inspect(spec.container)
+        state = thread_engine().inspect(spec.container_name)
         assert state is not None
         assert state.container_id == container
         assert (spec.folder / "out" / "mark").exists()
@@ -94,14 +94,14 @@ def test_containers_that_changed_names(trials: Trials) -> None:
     fails = trials.spec("exit 3")
     for spec in (passes, fails):
         run_attempt(spec)
-    rename(passes.container, f"{passes.container}-away")
-    rename(fails.container, passes.container)
-    rename(f"{passes.container}-away", fails.container)
+    rename(passes.container_name, f"{passes.container_name}-away")
+    rename(fails.container_name, passes.container_name)
+    rename(f"{passes.container_name}-away", fails.container_name)
     assert brief(run_attempt(replace(passes, container_may_exist=True))) == ("completed", None, 0)
     collected = run_attempt(replace(fails, container_may_exist=True))
     assert brief(collected) == ("agent_error", "agent_exit_nonzero", 10)
     remove_attempt(passes)
-    assert trials.containers() == [passes.container], "the container of another attempt went"
+    assert trials.containers() == [passes.container_name], "the container of another attempt went"
     remove_attempt(fails)
     assert trials.containers() == []
 
@@ -110,9 +110,9 @@ def test_a_running_container_that_is_renamed(trials: Trials) -> None:
     """A container that got another name is waited for, and no second one is begun."""
     spec = trials.spec("echo once >>starts; until [ -e go ]; do sleep 0.02; done")
     inputs.prepare_trial_folder(spec)
-    container = thread_engine().create(spec.container, container_config(spec))
+    container = thread_engine().create(spec.container_name, container_config(spec))
     thread_engine().start(container)
-    rename(container, f"{spec.container}-renamed")
+    rename(container, f"{spec.container_name}-renamed")
     (spec.folder / "workspace" / "go").touch()
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("completed", None, 0)
@@ -127,10 +127,10 @@ def test_a_foreign_container_of_that_name_is_left_alone(
 ) -> None:
     """Who has a trial's name without its labels is not touched; the trial says what to do."""
     spec = replace(trials.spec("true"), container_may_exist=may_exist)
-    rename(foreign, spec.container)
+    rename(foreign, spec.container_name)
     result = run_attempt(spec)
     assert brief(result) == ("infra_error", "name_taken", None)
-    assert f"`docker rename {spec.container} OTHER`" in (result.message or "")
+    assert f"`docker rename {spec.container_name} OTHER`" in (result.message or "")
     remove_attempt(spec)
     state = thread_engine().inspect(foreign)
     assert state is not None
@@ -142,7 +142,7 @@ def test_containers_that_cannot_be_told_apart(trials: Trials) -> None:
     spec = trials.spec("true")
     inputs.prepare_trial_folder(spec)
     for name in ("one", "other"):
-        thread_engine().create(f"{spec.container}-{name}", container_config(spec))
+        thread_engine().create(f"{spec.container_name}-{name}", container_config(spec))
     with pytest.raises(OutputUnreadable, match="cannot be told which is its own"):
         run_attempt(replace(spec, container_may_exist=True))
     assert len(trials.containers()) == 2

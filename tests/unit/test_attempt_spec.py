@@ -52,7 +52,7 @@ def test_names_of_a_trial(made: Trials) -> None:
     run = spec.run_id
     assert spec.ids == TrialIds(run, f"{run}-s000007", "base", "t/1", 2)
     assert spec.slot_commit_id == slot_commit_id(run, 7) != slot_commit_id(run, 8)
-    assert spec.container == f"labledger-{made.ledger_id[:8]}-{run}-7-3"
+    assert spec.container_name == f"labledger-{made.ledger_id[:8]}-{run}-7-3"
     assert spec.folder == spec.plan.run_dir / "trials" / "000007-3"
     assert spec.labels() == {
         "org.labledger.ledger": made.ledger_id,

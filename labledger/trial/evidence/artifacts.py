@@ -263,7 +263,7 @@ class EvidenceCollector:
                 "duration_ms": duration_ms,
                 "image_ref": spec.image_ref,
                 "image_id": spec.image_id,
-                "container": spec.container,
+                "container": spec.container_name,
             },
             "evidence": dict(self.references),
         }

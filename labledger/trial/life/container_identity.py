@@ -19,7 +19,7 @@ def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
 
     Raises `OutputUnreadable` where several containers that have other names carry its labels.
     """
-    state = engine.inspect(spec.container)
+    state = engine.inspect(spec.container_name)
     if state is not None and _is_of_attempt(state.labels, spec):
         return state
     candidates = [
@@ -29,9 +29,9 @@ def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
         names = ", ".join(sorted(container.name for container in candidates))
         raise OutputUnreadable(
             f"slot {spec.slot.schedule_idx}, attempt {spec.attempt}: none of the containers with "
-            f"its labels is called {spec.container}, so it cannot be told which is its own: "
+            f"its labels is called {spec.container_name}, so it cannot be told which is its own: "
             f"{names}",
-            hint=f"rename the one that ran it: `docker rename NAME {spec.container}`, and resume",
+            hint=f"rename the one that ran it: `docker rename NAME {spec.container_name}`, and resume",
         )
     return engine.inspect(candidates[0].container_id) if candidates else None
 
@@ -45,9 +45,9 @@ def kill_container(engine: Engine, spec: AttemptSpec) -> None:
 def foreign_name(spec: AttemptSpec) -> ContainerNameTaken:
     """Return the error to raise if a container without an attempt's labels has its name."""
     return ContainerNameTaken(
-        f"a container that is not of this trial is called {spec.container}: it lacks the labels of "
+        f"a container that is not of this trial is called {spec.container_name}: it lacks the labels of "
         "the trial's ledger, run, slot and attempt, and is left alone. Rename it "
-        f"(`docker rename {spec.container} OTHER`) or remove it"
+        f"(`docker rename {spec.container_name} OTHER`) or remove it"
     )
 
 

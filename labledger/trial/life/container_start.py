@@ -34,7 +34,7 @@ def create_container(engine: Engine, gate: StartLimiter, spec: AttemptSpec) -> t
 
     def create() -> str:
         with gate.engine_call():
-            return engine.create(spec.container, config)
+            return engine.create(spec.container_name, config)
 
     return retry_engine_errors(create), created
 

@@ -200,7 +200,7 @@ def _run_container(engine: Engine, spec: AttemptSpec) -> ContainerExit:
             return _run_new_container(engine, spec)
         except ContainerNameTaken:
             state = find_container(engine, spec)
-            if state is None and engine.inspect(spec.container) is not None:
+            if state is None and engine.inspect(spec.container_name) is not None:
                 raise foreign_name(spec) from None
             if state is not None and state.has_started:
                 raise
@@ -298,7 +298,7 @@ def _was_paused(engine: Engine, ended: ContainerExit) -> bool:
 
 def _fix_permissions(engine: Engine, spec: AttemptSpec) -> None:
     """Give the host's user all permissions on a trial's outputs, by running a helper container."""
-    name = f"{spec.container}-sweep-{secrets.token_hex(4)}"
+    name = f"{spec.container_name}-sweep-{secrets.token_hex(4)}"
     container = engine.create(name, permission_container_config(spec))
     try:
         engine.start(container)

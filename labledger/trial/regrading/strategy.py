@@ -130,7 +130,7 @@ def _result(
         started_at=record["started_at"],
         ended_at=ended_at,
         duration_ms=duration_ms,
-        container=spec.container,
+        container=spec.container_name,
         image_ref=record["image"]["ref"],
         image_id=record["image"]["id"],
         exit_status=outcome.exit_status,
