@@ -31,7 +31,8 @@ def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
             f"slot {spec.slot.schedule_idx}, attempt {spec.attempt}: none of the containers with "
             f"its labels is called {spec.container_name}, so it cannot be told which is its own: "
             f"{names}",
-            hint=f"rename the one that ran it: `docker rename NAME {spec.container_name}`, and resume",
+            hint=f"rename the one that ran it: `docker rename NAME {spec.container_name}`, "
+            "and resume",
         )
     return engine.inspect(candidates[0].container_id) if candidates else None
 
@@ -45,8 +46,8 @@ def kill_container(engine: Engine, spec: AttemptSpec) -> None:
 def foreign_name(spec: AttemptSpec) -> ContainerNameTaken:
     """Return the error to raise if a container without an attempt's labels has its name."""
     return ContainerNameTaken(
-        f"a container that is not of this trial is called {spec.container_name}: it lacks the labels of "
-        "the trial's ledger, run, slot and attempt, and is left alone. Rename it "
+        f"a container that is not of this trial is called {spec.container_name}: it lacks the "
+        "labels of the trial's ledger, run, slot and attempt, and is left alone. Rename it "
         f"(`docker rename {spec.container_name} OTHER`) or remove it"
     )
 
