@@ -22,7 +22,7 @@ from sample_trials import BUSYBOX
 from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
 from labledger.docker.engine import thread_engine
 from labledger.errors import LedgerError
-from labledger.export import chain_file, mirrors, summary
+from labledger.export import mirrors, run_folder, summary
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.storage.lab_folder import LabFolder
@@ -244,7 +244,7 @@ class Project:
         assert verify_lab(LabFolder(self.lab), run_id).findings == ()
         folder = self.lab / "runs" / run_id
         with open_ledger(lab_dir=self.lab) as ledger:
-            files = {**mirrors.PATHS, "summary": summary.PATH, "chain": chain_file.PATH}
+            files = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
             for what, path in files.items():
                 again = folder / "again"
                 ledger.export(run_id, what, again)

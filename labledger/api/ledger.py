@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from labledger.errors import InvalidInput, Problem
-from labledger.export import chain_file, data_frames, mirrors, summary, tables
+from labledger.export import data_frames, mirrors, run_folder, summary, tables
 from labledger.ledger.database.model import Grading, RunInfo, Spent, VariantCounts
 from labledger.ledger.query import Params, ViewInfo, require_names, statement
 from labledger.ledger.query import query as ask
@@ -19,8 +19,8 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.artifacts import digest_of
 from labledger.records.slot_records import RECORD_KINDS
+from labledger.storage.durable_files import replace_output
 from labledger.storage.lab_folder import LabFolder
-from labledger.storage.line_files import replacing
 
 if TYPE_CHECKING:
     from labledger.compare.comparison_document import Comparison
@@ -158,7 +158,7 @@ class Ledger:
         """
         data_frames.require_parquet()
         columns, rows = ask(self._path, statement(view_or_sql), params, generation, views_only=True)
-        with closing(rows), replacing(out) as handle:
+        with closing(rows), replace_output(out) as handle:
             return data_frames.write_parquet(columns, rows, handle, out.parent)
 
     def views(self) -> list[ViewInfo]:
@@ -218,12 +218,12 @@ class Ledger:
         if what == "all":
             folder = out or self._lab.run_folder(run_id)
             files = mirrors.rebuild_all(self._reader, run_id, folder)
-            chain_file.write_chain(self._reader, run_id, folder / chain_file.PATH)
-            files.append(folder / chain_file.PATH)
+            run_folder.write_chain(self._reader, run_id, folder / run_folder.CHAIN_PATH)
+            files.append(folder / run_folder.CHAIN_PATH)
             return [*files, summary.write_summary(folder, self.summary(run_id))]
         relative = _mirror_path(what, "all")
         path = out or self._lab.run_folder(run_id) / relative
-        with replacing(path) as handle:
+        with replace_output(path) as handle:
             self.export_to(run_id, what, handle)
         return [path]
 
@@ -255,14 +255,14 @@ class Ledger:
         if what == "summary":
             stream.write(summary.summary_bytes(self.summary(run_id)))
         elif what == "chain":
-            chain_file.write_chain(self._reader, run_id, stream)
+            run_folder.write_chain(self._reader, run_id, stream)
         else:
             mirrors.rebuild(self._reader, run_id, what, stream)
 
 
 def _mirror_path(what: str, *also: str) -> Path:
     """The mirror of a kind of record. `also` is what else could have been asked for."""
-    known = {**mirrors.PATHS, "summary": summary.PATH, "chain": chain_file.PATH}
+    known = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
     if what not in known:
         raise InvalidInput("the export", [_not_one_of("--what", what, [*known, *also])])
     return known[what]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO
 from labledger.compare import optional_libraries
 from labledger.errors import InvalidInput, Problem
 from labledger.ledger.query import require_names
+from labledger.storage.batches import batched
 
 BATCH_ROWS = 50_000
 
@@ -48,10 +48,10 @@ def write_parquet(columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch:
     """
     require_parquet()
     require_names(columns)
-    stream, count = iter(rows), 0
+    count = 0
     with TemporaryDirectory(dir=scratch, prefix=".parquet-") as folder:
         spool = _Spool(columns, Path(folder))
-        while batch := list(islice(stream, BATCH_ROWS)):
+        for batch in batched(rows, BATCH_ROWS):
             spool.add(batch)
             count += len(batch)
         with spool.finished().open("rb") as whole:

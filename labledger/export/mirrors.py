@@ -19,8 +19,8 @@ from labledger import faults
 from labledger.errors import LedgerError
 from labledger.ledger.reader import LedgerReader
 from labledger.records.slot_records import SlotRecords
-from labledger.storage.artifact_store import Fence
-from labledger.storage.line_files import Difference, first_difference, replacing, set_aside
+from labledger.storage.durable_files import Fence, replace_output, set_aside
+from labledger.storage.file_comparison import Difference, first_difference
 
 PATHS = {
     "predictions": Path("benchmark/predictions.jsonl"),
@@ -121,7 +121,7 @@ def rebuild(
 ) -> None:
     """Regenerate a mirror from the ledger, into a stream or, atomically, into a file."""
     if isinstance(out, Path):
-        with replacing(out, fence) as handle:
+        with replace_output(out, fence) as handle:
             rebuild(reader, run_id, kind, handle)
         return
     for _, line in reader.record_lines(run_id, kind):

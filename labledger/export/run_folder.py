@@ -1,16 +1,24 @@
-"""Creation of a run folder, with the experiment as it was written and as it was resolved.
+"""Files of a run folder beside mirrors and summary: the experiment, and `chain.jsonl`.
 
-Both files are copies: the ledger holds the originals. Used by the session.
+All are copies: the ledger holds the originals. Used by the session, import and verification.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import BinaryIO
 
 from labledger.ledger.database.model import RunInfo
-from labledger.records import JsonObject
-from labledger.storage.artifact_store import write_atomically
+from labledger.ledger.reader import LedgerReader
+from labledger.records import JsonObject, canonical_json
+from labledger.storage.durable_files import Fence, replace_output, write_file
+from labledger.storage.file_comparison import Difference, first_difference
+
+CHAIN_PATH = Path("chain.jsonl")
+"""What mirrors need in addition to be imported and verified elsewhere: its file."""
 
 
 def create_run_folder(folder: Path, run: RunInfo) -> None:
@@ -20,8 +28,31 @@ def create_run_folder(folder: Path, run: RunInfo) -> None:
     copies = {"experiment.yaml": run.authored.encode(), "resolved.json": _pretty(run.resolved)}
     for name, content in copies.items():
         if not (folder / name).exists():
-            write_atomically(folder / name, content)
+            write_file(folder / name, content)
 
 
 def _pretty(document: JsonObject) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def write_chain(
+    reader: LedgerReader, run_id: str, out: Path | BinaryIO, fence: Fence = nullcontext
+) -> None:
+    """Regenerate `chain.jsonl` from the ledger, into a stream or, atomically, into a file."""
+    if isinstance(out, Path):
+        with replace_output(out, fence) as handle:
+            write_chain(reader, run_id, handle)
+        return
+    out.writelines(line for _, line in _chain_lines(reader, run_id))
+
+
+def compare_chain(reader: LedgerReader, run_id: str, run_dir: Path) -> Difference | None:
+    """Return where the file first differs from the ledger, or None. Older runs may have none."""
+    path = run_dir / CHAIN_PATH
+    return first_difference(path, _chain_lines(reader, run_id)) if path.exists() else None
+
+
+def _chain_lines(reader: LedgerReader, run_id: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the lines of the file, each with its origin for messages."""
+    for record in reader.chain_records(run_id):
+        yield f"its {record['type']} record", canonical_json.dump_bytes(record) + b"\n"

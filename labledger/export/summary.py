@@ -14,8 +14,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, json_schemas
 from labledger.records.outcomes import SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
-from labledger.storage.artifact_store import Fence
-from labledger.storage.line_files import replacing
+from labledger.storage.durable_files import Fence, replace_output
 
 PATH = Path("benchmark/summary.json")
 """The summary's file in the run folder."""
@@ -104,7 +103,7 @@ def write_summary(run_dir: Path, summary: JsonObject, fence: Fence = nullcontext
     """Write the summary into a run folder, whole and within `fence`; return the file."""
     path = run_dir / PATH
     faults.fault_point("writing_summary")
-    with replacing(path, fence) as handle:
+    with replace_output(path, fence) as handle:
         handle.write(summary_bytes(summary))
     return path
 

@@ -7,14 +7,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from labledger.errors import ExtraMissing, InvalidInput, Problem
 from labledger.ledger.read import export_tables
 from labledger.ledger.reader import LedgerReader
-from labledger.storage.line_files import replacing
+from labledger.storage.batches import batched
+from labledger.storage.durable_files import replace_output
 
 if TYPE_CHECKING:
     import pyarrow
@@ -45,7 +45,7 @@ def write_table(
     if form == "parquet":
         require_parquet()
     rows = reader.flat_rows(run_id, kind)
-    with replacing(out) if isinstance(out, Path) else nullcontext(out) as handle:
+    with replace_output(out) if isinstance(out, Path) else nullcontext(out) as handle:
         if form == "csv":
             _write_csv(export_tables.TABLES[kind].columns, rows, handle)
         elif isinstance(out, Path):
@@ -94,7 +94,7 @@ def _write_csv(columns: Sequence[export_tables.Column], rows: Iterator[Row], out
     booleans = _booleans(columns)
     out.writelines(
         "".join(_csv_line(_with_booleans(row, booleans)) for row in batch).encode()
-        for batch in _batches(rows)
+        for batch in batched(rows, _BATCH)
     )
 
 
@@ -156,7 +156,7 @@ def parquet_schema(run_id: str, kind: str) -> pyarrow.Schema:
 def _record_batches(
     arrow: Any, schema: pyarrow.Schema, rows: Iterator[Row], booleans: Sequence[int]
 ) -> Iterator[pyarrow.RecordBatch]:
-    for batch in _batches(rows):
+    for batch in batched(rows, _BATCH):
         columns = zip(*(_with_booleans(row, booleans) for row in batch), strict=True)
         arrays = [arrow.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
         yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
@@ -174,8 +174,3 @@ def _with_booleans(row: Row, places: Sequence[int]) -> Row:
     for n in places:
         values[n] = None if values[n] is None else bool(values[n])
     return tuple(values)
-
-
-def _batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    while batch := list(islice(rows, _BATCH)):
-        yield batch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +34,7 @@ from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import SlotRecords
 from labledger.storage import network_filesystems
 from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.batches import batched
 
 UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
 """Statuses of slots that are committed without a trial."""
@@ -361,10 +361,7 @@ def _insert_dispatches(
     )
 
 
-def _insert_many(
-    connection: Connection, statement: str, found: Collection[tuple[Any, ...]]
-) -> None:
-    """Insert rows, of which so many are held in memory at once."""
-    rows = iter(found)
-    while some := list(islice(rows, _ROWS_AT_ONCE)):
-        connection.exec_driver_sql(statement, some)
+def _insert_many(connection: Connection, statement: str, rows: Collection[tuple[Any, ...]]) -> None:
+    """Insert rows in batches, so that memory does not grow with them."""
+    for batch in batched(rows, _ROWS_AT_ONCE):
+        connection.exec_driver_sql(statement, batch)

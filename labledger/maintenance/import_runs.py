@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labledger import clock
 from labledger.errors import LedgerError, LedgerMissing, RunNotFound
-from labledger.export import chain_file, mirrors, summary
+from labledger.export import mirrors, run_folder, summary
 from labledger.export.run_folder import create_run_folder
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
@@ -253,6 +253,6 @@ def _write_run_folder(lab: LabFolder, reader: LedgerReader, run_id: str) -> None
         return
     create_run_folder(folder, run)
     mirrors.rebuild_all(reader, run_id, folder)
-    chain_file.write_chain(reader, run_id, folder / chain_file.PATH)
+    run_folder.write_chain(reader, run_id, folder / run_folder.CHAIN_PATH)
     # Last, because its presence means that the other files are complete.
     summary.write_summary(folder, expected)

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from labledger.errors import InvalidInput, Problem
-from labledger.export import chain_file, mirrors
+from labledger.export import mirrors, run_folder
 from labledger.ledger.database import migrations
 from labledger.ledger.exchange import source
 from labledger.ledger.exchange.source import Source
@@ -51,10 +51,10 @@ def locate_source(given: Path) -> SourceLocation:
         return SourceLocation(
             lab / "ledger.sqlite", lab / "artifacts", given, (given.absolute().name,)
         )
-    if (given / chain_file.PATH).exists():
+    if (given / run_folder.CHAIN_PATH).exists():
         return SourceLocation(None, _artifacts_beside(given), given)
     if any((given / path).exists() for path in mirrors.PATHS.values()):
-        message = f"there are mirrors in it, but no {chain_file.PATH} to verify them by"
+        message = f"there are mirrors in it, but no {run_folder.CHAIN_PATH} to verify them by"
         hint = "`labledger export RUN_ID --out DIR` writes all that an import needs"
         raise InvalidInput("the import", [Problem(str(given), message, hint=hint)])
     expected = "a ledger file, a lab folder, or a run's folder"
@@ -98,4 +98,4 @@ def _rebuild(folder: Path, ledger: Path) -> None:
     files = {kind: folder / path for kind, path in mirrors.PATHS.items()}
     migrations.upgrade(ledger)
     with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
-        writer.rebuild_run(folder / chain_file.PATH, files)
+        writer.rebuild_run(folder / run_folder.CHAIN_PATH, files)

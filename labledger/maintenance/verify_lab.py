@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labledger.errors import LabLedgerError
-from labledger.export import chain_file, mirrors, summary
+from labledger.export import mirrors, run_folder, summary
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.slot_checks import UNREADABLE
 from labledger.ledger.verification.verify import verify
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
+from labledger.storage.file_comparison import Difference, NotRegularError, read_regular
 from labledger.storage.lab_folder import LabFolder
-from labledger.storage.line_files import Difference, NotRegularError, read_regular
 from labledger.text.phrases import counted
 
 
@@ -94,7 +94,7 @@ def _mirror_findings(lab: LabFolder, reader: LedgerReader, run_id: str) -> list[
 
 
 def _chain_differences(reader: LedgerReader, run_id: str, folder: Path) -> list[Difference]:
-    difference = chain_file.compare_chain(reader, run_id, folder)
+    difference = run_folder.compare_chain(reader, run_id, folder)
     return [difference] if difference else []
 
 

@@ -16,10 +16,9 @@ from pathlib import Path
 from labledger.compare.grading_changes import flips
 from labledger.docker.engine import thread_engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
-from labledger.export import chain_file
-from labledger.export.chain_file import write_chain
+from labledger.export import run_folder
 from labledger.export.mirrors import MirrorWriter
-from labledger.export.run_folder import create_run_folder
+from labledger.export.run_folder import create_run_folder, write_chain
 from labledger.export.summary import build_summary, write_summary
 from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
@@ -90,7 +89,7 @@ class Session:
             complete = run.next_schedule_idx == run.total_slots
             status = RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED
             with self._tolerating_errors(stop_cause):
-                write_chain(reader, self.run_id, folder / chain_file.PATH, fence)
+                write_chain(reader, self.run_id, folder / run_folder.CHAIN_PATH, fence)
             with self._tolerating_errors(stop_cause):
                 write_summary(folder, summary, fence)
             with self._tolerating_errors(stop_cause):

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.storage.artifact_store import make_folder
+from labledger.storage.durable_files import make_folder
 
 FOLDER = ".lab"
 VARIABLE = "LABLEDGER_DIR"

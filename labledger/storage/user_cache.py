@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from labledger.records.canonical_json import sha256_hex
-from labledger.storage.artifact_store import write_atomically
+from labledger.storage.durable_files import write_file
 
 
 def read(name: str) -> bytes | None:
@@ -34,7 +34,7 @@ def keep(name: str, content: bytes) -> None:
     if folder is None:
         return
     try:
-        write_atomically(folder / name, sha256_hex(content).encode() + b"\n" + content)
+        write_file(folder / name, sha256_hex(content).encode() + b"\n" + content)
     except OSError:
         return  # It is learned again the next time.
 

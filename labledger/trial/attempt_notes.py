@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from labledger.storage.artifact_store import write_atomically
+from labledger.storage.durable_files import write_file
 from labledger.trial.contract import AttemptSpec
 
 FOLDER = "traces"
@@ -87,7 +87,7 @@ def attempts(run_dir: Path) -> list[Path]:
 
 
 def _add(trial: Path, text: str) -> None:
-    write_atomically(_notes(trial), json.dumps([*restart_reasons(trial), text]).encode())
+    write_file(_notes(trial), json.dumps([*restart_reasons(trial), text]).encode())
 
 
 def _unstarted(trial: Path) -> Path:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from experiments import BY_MODE, FAILS, PASSING, UNGRADABLE, Project
 
-from labledger.export import chain_file, mirrors, summary
+from labledger.export import mirrors, run_folder, summary
 
 pytestmark = pytest.mark.docker
 
 RUN = "finished"
-MIRRORS = {**mirrors.PATHS, "summary": summary.PATH, "chain": chain_file.PATH}
+MIRRORS = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labledger.records.canonical_json import sha256_hex
-from labledger.storage.artifact_store import ArtifactStore, write_atomically
+from labledger.storage.artifact_store import ArtifactStore
 
 
 @pytest.fixture
@@ -65,17 +65,3 @@ def test_many_writers(store: ArtifactStore) -> None:
         thread.join()
     assert found == [sha256_hex(content)] * 8
     assert files(store) == [store.path(found[0])]
-
-
-def test_replacing_a_file_as_a_whole(tmp_path: Path) -> None:
-    """A file is replaced at once; when that fails the old one stays and nothing else is left."""
-    path = tmp_path / "new" / "file.json"
-    write_atomically(path, b"one")
-    write_atomically(path, b"two")
-    assert path.read_bytes() == b"two"
-    assert list(path.parent.iterdir()) == [path]
-    folder = tmp_path / "folder"
-    (folder / "full").mkdir(parents=True)
-    with pytest.raises(OSError, match="irectory"):
-        write_atomically(folder, b"x")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "new"]

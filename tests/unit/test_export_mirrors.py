@@ -222,7 +222,7 @@ def test_what_is_no_file_in_a_mirrors_place(
         put(run_dir / relative)
     differences = compare(reader, kit.RUN, run_dir)
     assert [(found.path, found.message) for found in differences] == [
-        (run_dir / relative, "is no regular file") for relative in PATHS.values()
+        (run_dir / relative, "is not a regular file") for relative in PATHS.values()
     ]
     with MirrorWriter(run_dir) as mirrors:
         mirrors.repair(reader, kit.RUN)

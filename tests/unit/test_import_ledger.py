@@ -23,7 +23,7 @@ from labledger.errors import (
     LedgerTooNew,
     RunNotFound,
 )
-from labledger.export import chain_file, mirrors
+from labledger.export import mirrors, run_folder
 from labledger.faults import VARIABLE
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
@@ -174,7 +174,7 @@ def test_an_imported_run_goes_on_here(here: LabFolder, tmp_path: Path) -> None:
     mirrors_of = here.run_folder(kit.RUN)
     with LedgerReader.open(here.ledger) as reader:
         mirrors.rebuild_all(reader, kit.RUN, mirrors_of)
-        chain_file.write_chain(reader, kit.RUN, mirrors_of / chain_file.PATH)
+        run_folder.write_chain(reader, kit.RUN, mirrors_of / run_folder.CHAIN_PATH)
     (mirrors_of / "benchmark" / "summary.json").unlink()
     assert verify_lab(here, None).findings == ()
 

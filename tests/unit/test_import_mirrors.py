@@ -15,7 +15,7 @@ from source_labs import begin, rows
 from labledger.api import open_ledger
 from labledger.errors import InvalidInput, LabLedgerError, LedgerError, LedgerMissing
 from labledger.export import mirrors
-from labledger.export.chain_file import PATH as CHAIN
+from labledger.export.run_folder import CHAIN_PATH as CHAIN
 from labledger.ledger.database import migrations
 from labledger.ledger.exchange.histories import RunRelation
 from labledger.maintenance.import_runs import import_runs
@@ -192,7 +192,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "huge number": (edit(METRICS, '"value":10}', '"value":1e999}', 1), "metrics_long.jsonl:1"),
     "name": (edit(CHAIN, '"run_id":"run-1"', '"run_id":"../evil"'), "no run's name"),
     "type": (edit(CHAIN, '"type":"variant"', '"type":"secret"'), "'secret' is no type"),
-    "pipe": (fifo, "is no regular file"),
+    "pipe": (fifo, "is not a regular file"),
     "link": (link, "could not read .*scores.jsonl"),
 }
 

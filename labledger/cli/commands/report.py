@@ -104,7 +104,7 @@ def report(
 
 
 def _write(path: Path, content: bytes) -> None:
-    from labledger.storage.line_files import replacing
+    from labledger.storage.durable_files import replace_output
 
-    with replacing(path) as handle:
+    with replace_output(path) as handle:
         handle.write(content)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from labledger.cli.output.console import out, out_exact, out_json_text, say, table
 from labledger.errors import InvalidInput, Problem, QueryFailed
 from labledger.ledger.query import require_names
-from labledger.storage.line_files import replacing
+from labledger.storage.durable_files import replace_output
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def answer(ledger: Ledger, asked: Question, form: str, path: Path | None) -> Non
         if path is None:
             print_rows(columns, rows, form)
             return
-        with replacing(path) as handle:
+        with replace_output(path) as handle:
             text = TextIOWrapper(handle, "utf-8", newline="", write_through=True)
             with redirect_stdout(text):
                 print_rows(columns, rows, form)

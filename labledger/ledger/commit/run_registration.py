@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Iterable
 
 from labledger.errors import LedgerError, RunExists
 from labledger.ledger.commit import budgets, statements
@@ -14,12 +12,12 @@ from labledger.ledger.database.model import NewRun
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus
+from labledger.storage.batches import batched
 
 TaskRow = tuple[str, str, JsonObject]
 """Task id, digest, and the frozen task row."""
 
 _BATCH = 5_000
-_T = TypeVar("_T")
 
 
 def register(
@@ -72,7 +70,7 @@ def _insert_tasks(
     connection: Connection, run_no: int, tasks: Iterable[TaskRow], genesis: Genesis
 ) -> dict[str, int]:
     numbers: dict[str, int] = {}
-    for batch in _batches(tasks, 500):
+    for batch in batched(tasks, 500):
         payloads: list[tuple[str, str]] = []
         rows: list[tuple[int, int, str, str, str]] = []
         for task_id, digest, row in batch:
@@ -96,7 +94,7 @@ def _insert_slots(
     genesis: Genesis,
 ) -> int:
     total = 0
-    for batch in _batches(slots, _BATCH):
+    for batch in batched(slots, _BATCH):
         rows: list[tuple[int, int, int, int, int]] = []
         for slot in batch:
             variant_idx = variants.get(slot.variant_id)
@@ -108,9 +106,3 @@ def _insert_slots(
             total += 1
         connection.exec_driver_sql(statements.INSERT_SLOT, rows)
     return total
-
-
-def _batches(items: Iterable[_T], size: int) -> Iterator[list[_T]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch

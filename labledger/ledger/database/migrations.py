@@ -26,7 +26,7 @@ from labledger.ledger.database.sqlite import (
     writable_engine,
 )
 from labledger.storage import network_filesystems
-from labledger.storage.artifact_store import sync_directory
+from labledger.storage.durable_files import sync_folder
 
 REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Every revision in order; the last is the one this labledger reads and writes."""
@@ -280,7 +280,7 @@ def _copy(connection: Connection, target: Path) -> None:
             raise LedgerError(f"the backup {target} is not whole: {verdict}")
         with target.open("rb") as handle:
             os.fsync(handle.fileno())
-        sync_directory(target.parent)
+        sync_folder(target.parent)
     except BaseException as error:
         target.unlink(missing_ok=True)
         if isinstance(error, DRIVER.Error):

@@ -8,10 +8,8 @@ All rows of a run follow in one transaction, so that an interrupted import never
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from labledger import faults
 from labledger.errors import LedgerError
@@ -30,6 +28,7 @@ from labledger.ledger.read.lookup import run_number
 from labledger.records.artifacts import REFERENCE
 from labledger.records.outcomes import RunStatus
 from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.batches import batched
 
 _FROZEN = re.compile(r'"(?:sha256|tar)":"([0-9a-f]{64})"')
 """A staged file, or a workspace's tar, in a resolved experiment or a task."""
@@ -195,7 +194,7 @@ def references(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
             "ORDER BY run_no, schedule_idx"
         )
         records = source.connection.exec_driver_sql(sql, (run_no, start)).scalars()
-        for batch in _batches(records, _SLOTS_AT_ONCE):
+        for batch in batched(records, _SLOTS_AT_ONCE):
             yield sorted({sha256 for record in batch for sha256 in REFERENCE.findall(record)})
 
 
@@ -223,7 +222,7 @@ def _create(source: Source, connection: Connection, run_id: str) -> int:
     row = source.connection.exec_driver_sql(row_sql.select("run", start=1), (source_no,)).one()
     connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row))
     payloads = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no,))
-    for batch in _batches(payloads, _SLOTS_AT_ONCE):
+    for batch in batched(payloads, _SLOTS_AT_ONCE):
         connection.exec_driver_sql(statements.INSERT_PAYLOAD, [tuple(row) for row in batch])
     for table in _PER_RUN:
         _copy(source.connection, source_no, connection, run_no, table)
@@ -275,11 +274,5 @@ def _copy(
         sql, params = f"{sql} AND schedule_idx >= ?", [source_no, start]
     rows = source.exec_driver_sql(f"{sql} ORDER BY {', '.join(KEYS[table])}", tuple(params))
     insert = row_sql.insert(table)
-    for batch in _batches(rows, _ROWS_AT_ONCE):
+    for batch in batched(rows, _ROWS_AT_ONCE):
         target.exec_driver_sql(insert, [(run_no, *row) for row in batch])
-
-
-def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch

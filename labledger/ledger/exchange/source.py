@@ -53,7 +53,7 @@ class SourceStore(ArtifactStore):
         path = super().path(sha256)
         kind = os.lstat(path).st_mode
         if not stat.S_ISREG(kind) or not path.resolve().is_relative_to(self.root.resolve()):
-            raise PermissionError(1, "it is no regular file of the source")
+            raise PermissionError(1, "it is not a regular file of the source")
         return path
 
     def contains(self, sha256: str) -> bool:
@@ -150,7 +150,7 @@ def _refuse_irregular(path: Path) -> None:
             continue
         if not stat.S_ISREG(kind):
             raise LedgerError(
-                f"{file} is a link or no regular file; a source is read only where it lies",
+                f"{file} is a link or not a regular file; a source is read only where it lies",
                 hint="name the file itself",
             )
 

@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +26,7 @@ from labledger.ledger.read.chain_records import (
     SLOT_COLUMNS,
 )
 from labledger.records import JsonObject, canonical_json
+from labledger.storage.batches import batched
 
 _RUN_NO = 1
 _LONGEST_LINE = 256 << 20
@@ -70,7 +71,7 @@ def _chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject]]) ->
     for kind, group in groupby(records, key=lambda record: str(record["type"])):
         if kind not in _WRITERS:
             raise InvalidMirrorLine(f"{kind[:40]!r} is no type of a {SCHEMA}")
-        while batch := list(islice(group, _BATCH)):
+        for batch in batched(group, _BATCH):
             _WRITERS[kind](connection, batch, counts[kind])
             counts[kind] += len(batch)
     connection.exec_driver_sql(_INSERT_PROGRESS, (_RUN_NO, run["created_at"], schedule[0]))
@@ -237,7 +238,7 @@ def _lines(path: Path) -> Iterator[Iterator[tuple[bytes, JsonObject]]]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as handle:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise LedgerError(f"{path} is no regular file; nothing was imported")
+                raise LedgerError(f"{path} is not a regular file; nothing was imported")
             yield read(handle)
     except OSError as error:
         raise LedgerError(

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from labledger.errors import MalformedJson
 from labledger.records import JsonObject, canonical_json
 from labledger.records.events import Event, EventFile
-from labledger.storage.artifact_store import written_atomically
+from labledger.storage.durable_files import replace_file
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence.redaction import Redactor
 from labledger.workspace.untrusted_files import head_chunks
@@ -54,7 +54,7 @@ def read_events(
             if not line.isspace():
                 reader.take(line)
             if reader.file is None and reader.held > HELD_BYTES:
-                reader.move_to(stack.enter_context(written_atomically(target.path)))
+                reader.move_to(stack.enter_context(replace_file(target.path)))
         if reader.file is None:
             return tuple(reader.events), reader.dropped
     return replace(target, count=reader.count, sha256=reader.sha256), reader.dropped

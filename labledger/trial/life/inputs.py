@@ -18,7 +18,8 @@ from labledger import resources
 from labledger.errors import LedgerError
 from labledger.experiment import name_references
 from labledger.records import JsonObject, canonical_json
-from labledger.storage.artifact_store import ArtifactStore, sync_directory, sync_tree
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.durable_files import new_file, publish, sync_folder, sync_tree
 from labledger.trial import contract, full_disks
 from labledger.trial.contract import AttemptSpec, PhasePlan, Sealing
 from labledger.trial.regrading import restored_inputs
@@ -89,14 +90,10 @@ def _share_trial_script(deps: Path, incoming: Path) -> None:
     script = deps / trial_script_name()
     if script.exists():
         return
-    descriptor, name = tempfile.mkstemp(dir=incoming, prefix=f"{script.name}.")
-    with os.fdopen(descriptor, "wb") as file:
+    with new_file(incoming, f"{script.name}.") as file:
         file.write(resources.trial_script().read_bytes())
-        file.flush()
-        os.fchmod(descriptor, 0o644)
-        os.fsync(descriptor)
-    Path(name).replace(script)
-    sync_directory(deps)
+        os.fchmod(file.fileno(), 0o644)
+        publish(file, script)
 
 
 def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
@@ -127,7 +124,7 @@ def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -
     # An existing folder of this name counts as complete, also after a power cut.
     sync_tree(incoming)
     incoming.rename(deps)
-    sync_directory(deps.parent)
+    sync_folder(deps.parent)
 
 
 def _new_folder(folder: Path) -> Path:

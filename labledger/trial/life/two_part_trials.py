@@ -17,7 +17,7 @@ from typing import Self
 from labledger import faults
 from labledger.docker.engine import ContainerFailed, ContainerState, Engine
 from labledger.records import canonical_json
-from labledger.storage.artifact_store import write_atomically
+from labledger.storage.durable_files import write_file
 from labledger.trial import full_disks
 from labledger.trial.contract import AttemptSpec, ExitStatus, Sealing
 from labledger.trial.evidence.container_exit import ContainerExit
@@ -59,7 +59,7 @@ class _AgentPart:
         return cls(**fields | {"seen": FilesystemChanges(**fields["seen"], suspected=suspected)})
 
     def write(self, spec: AttemptSpec) -> None:
-        write_atomically(_agent_part_path(spec), canonical_json.dump_bytes(asdict(self)))
+        write_file(_agent_part_path(spec), canonical_json.dump_bytes(asdict(self)))
 
 
 def _agent_part_path(spec: AttemptSpec) -> Path:

@@ -1,0 +1,137 @@
+"""Files that appear under their name as a whole, and are durable once they do.
+
+A reader sees the old content or the new one, never a part; a file that could not be finished is
+deleted. Every file of a lab but the ledger itself and the mirrors, which are appended to, is
+written here: artifacts, notes of trials, summaries, reports, exports, the user's cache.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from labledger.errors import LabLedgerError
+
+Fence = Callable[[], AbstractContextManager[object]]
+"""Returns a context in which this process still owns what it writes; entering it raises if not."""
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write or replace `path` as a whole. Raises `OSError`; `path` is then unchanged."""
+    with replace_file(path) as handle:
+        handle.write(content)
+
+
+@contextmanager
+def replace_file(
+    path: Path, fence: Fence = nullcontext, *, mode: int = 0o600
+) -> Iterator[BinaryIO]:
+    """Yield a file that gets the name `path`, within `fence`, when the block ends without error.
+
+    Folders above it are created. `mode` is reduced by the umask. Raises `OSError`; `path` is then
+    unchanged.
+    """
+    with new_file(path.parent, f".{path.name}.", mode=mode) as handle:
+        yield handle
+        publish(handle, path, fence)
+
+
+@contextmanager
+def replace_output(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]:
+    """Yield a file as `replace_file` does, for a file that a person named or may have replaced.
+
+    In a lab folder it is closed to other users, and a folder, FIFO or device of its name is
+    renamed. Elsewhere it has the mode of the file that it replaces, or that of any new file.
+    Raises `LabLedgerError`; `path` is then unchanged.
+    """
+    in_lab = _is_in_lab(path)
+
+    @contextmanager
+    def fenced() -> Iterator[None]:
+        with fence():
+            if in_lab:
+                set_aside(path)
+            yield
+
+    try:
+        replaced_mode = path.stat().st_mode & 0o777 if path.is_file() and not in_lab else None
+        # The kernel takes the umask off: reading it would mean setting it, for every thread.
+        mode = 0o600 if in_lab or replaced_mode is not None else 0o666
+        with replace_file(path, fenced, mode=mode) as handle:
+            if replaced_mode is not None:
+                os.fchmod(handle.fileno(), replaced_mode)
+            yield handle
+    except OSError as error:
+        raise LabLedgerError(f"could not write {path}: {error.strerror}") from error
+
+
+@contextmanager
+def new_file(folder: Path, prefix: str = "", *, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """Yield a new file in `folder`, which is created if missing. See `publish`.
+
+    If the block ends with an error, the file is deleted.
+    """
+    make_folder(folder)
+    path = folder / f"{prefix}{secrets.token_hex(8)}"
+    try:
+        with open(path, "xb", opener=partial(os.open, mode=mode)) as handle:
+            yield handle
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def publish(handle: BinaryIO, path: Path, fence: Fence = nullcontext) -> None:
+    """Sync a `new_file` and give it, within `fence`, the name `path`, durably."""
+    handle.flush()
+    os.fsync(handle.fileno())
+    with fence():
+        Path(handle.name).replace(path)
+    sync_folder(path.parent)
+
+
+def set_aside(path: Path) -> None:
+    """Rename a folder, FIFO or device that has the name of a regular file."""
+    if path.exists() and not path.is_file():
+        path.rename(path.with_name(f"{path.name}.set-aside-{secrets.token_hex(4)}"))
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and those above it if they are missing, with durable names."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_tree(folder: Path) -> None:
+    """Make all files in a folder, and in those below it, durable with their names."""
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            continue
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            with path.open("rb") as handle:
+                os.fsync(handle.fileno())
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names of the entries of `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_in_lab(path: Path) -> bool:
+    """Return whether a folder above `path` holds a ledger."""
+    folder = path.parent.resolve()
+    return any(os.access(above / "ledger.sqlite", os.F_OK) for above in (folder, *folder.parents))

@@ -1,0 +1,68 @@
+"""Read regular files only, and compare a file line by line with what the ledger says it holds.
+
+A folder, FIFO or device in the place of a file is reported, not waited for. Used by `export` and
+by verification.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first line of a file that differs from the ledger."""
+
+    path: Path
+    line: int
+    """The first line that differs, counted from 1; 0 if there is no file."""
+    message: str
+
+
+class NotRegularError(ValueError):
+    """A folder, FIFO or device has the name of a file that is to be read."""
+
+
+def _open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read, without waiting for a writer if it is a FIFO."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotRegularError("is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path) -> bytes | None:
+    """Return a file's content, or None if there is no such file.
+
+    Raises `OSError`, and `NotRegularError` if it is not a regular file.
+    """
+    try:
+        with _open_regular(path) as handle:
+            return handle.read()
+    except FileNotFoundError:
+        return None
+
+
+def first_difference(path: Path, expected: Iterable[tuple[str, bytes]]) -> Difference | None:
+    """Return where a file first differs from `expected`, which is lines with their origins."""
+    number = 0
+    try:
+        with _open_regular(path) as handle:
+            for number, (origin, line) in enumerate(expected, 1):
+                if handle.readline() != line:
+                    return Difference(path, number, f"differs from the ledger at {origin}")
+            if handle.read(1):
+                return Difference(path, number + 1, "has more than the ledger")
+    except FileNotFoundError:
+        return Difference(path, 0, "is missing")
+    except NotRegularError as error:
+        return Difference(path, 0, str(error))
+    except OSError as error:
+        return Difference(path, number, f"cannot be read: {error.strerror}")
+    return None
