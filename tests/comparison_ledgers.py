@@ -79,7 +79,7 @@ def make_run(
     ]
     with kit.open_writer(path) as writer:
         writer.create_run(run, iter(tasks), iter(slots))
-        lease = writer.acquire_lease(run_id, kit.OWNER, 30.0)
+        lease = writer.leases.acquire(run_id, kit.OWNER, 30.0)
         for slot, (name, task, repl, letter) in zip(slots, ordered, strict=True):
             number = None if numbers is None else numbers[name][task][repl]
             if letter == "-":
@@ -89,7 +89,7 @@ def make_run(
             else:
                 writer.commit_result(lease, _result(run_id, slot, letter, number))
         complete = all(letter != "-" for *_, letter in ordered)
-        writer.release_lease(lease, RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED)
 
 
 def _result(run_id: str, slot: Slot, letter: str, number: float | None) -> Any:

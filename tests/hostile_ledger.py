@@ -35,7 +35,7 @@ def make(folder: Path) -> Path:
         lease = _begin(writer, RUN)
         for slot in _slots():
             writer.commit_result(lease, _result(RUN, slot))
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
         lease = _begin(writer, UNFINISHED)
         writer.journal_dispatch(lease, [Dispatch(0, 1, f"c{HOSTILE}", HOSTILE, kit.TIMES[0])])
         writer.stage(lease, _result(UNFINISHED, next(_slots())), final=True)
@@ -119,7 +119,7 @@ def _begin(writer: LedgerWriter, run_id: str) -> Lease:
     )
     tasks = ((f"t{n}{HOSTILE}", HOSTILE, {"id": f"t{n}", "task": HOSTILE}) for n in range(TASKS))
     writer.create_run(run, tasks, _slots())
-    return writer.acquire_lease(run_id, Owner(f"host{HOSTILE}", 1, HOSTILE), 30.0)
+    return writer.leases.acquire(run_id, Owner(f"host{HOSTILE}", 1, HOSTILE), 30.0)
 
 
 def _slots() -> Iterator[Slot]:

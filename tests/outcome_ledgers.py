@@ -70,7 +70,7 @@ def make_ledger(folder: Path) -> Path:
             for slot in slots():
                 clock.seconds += 1
                 commit(writer, lease, slot, number * 3)
-            writer.release_lease(lease, RunStatus.COMPLETED)
+            writer.leases.release(lease, RunStatus.COMPLETED)
         unfinished(writer)
     return path
 
@@ -99,7 +99,7 @@ def regrade(path: Path, root: str, generation: int, shift: int, stop: int = SLOT
         for slot in list(slots())[:stop]:
             commit(writer, lease, slot, shift)
         ended = RunStatus.COMPLETED if stop == SLOTS else RunStatus.INTERRUPTED
-        writer.release_lease(lease, ended)
+        writer.leases.release(lease, ended)
 
 
 def unfinished(writer: LedgerWriter) -> None:
@@ -110,10 +110,10 @@ def unfinished(writer: LedgerWriter) -> None:
         commit(writer, lease, slot, 0)
     writer.journal_dispatch(lease, [_dispatch(7, 1), _dispatch(8, 1)])
     writer.stage(lease, result("run-4", list(slots())[8], 0), final=True)
-    writer.release_lease(lease, RunStatus.INTERRUPTED)
-    lease = writer.acquire_lease("run-4", kit.OWNER, 30.0)
+    writer.leases.release(lease, RunStatus.INTERRUPTED)
+    lease = writer.leases.acquire("run-4", kit.OWNER, 30.0)
     writer.journal_dispatch(lease, [_dispatch(7, 1), _dispatch(7, 2)])
-    writer.release_lease(lease, RunStatus.INTERRUPTED)
+    writer.leases.release(lease, RunStatus.INTERRUPTED)
 
 
 def begin(writer: LedgerWriter, run_id: str, **changes: Any) -> Lease:
@@ -123,7 +123,7 @@ def begin(writer: LedgerWriter, run_id: str, **changes: Any) -> Lease:
     )
     run = kit.new_run(run_id, variants=variants, resolved=SUITE, **changes)
     writer.create_run(run, kit.tasks(TASKS), slots())
-    return writer.acquire_lease(run_id, kit.OWNER, 30.0)
+    return writer.leases.acquire(run_id, kit.OWNER, 30.0)
 
 
 def commit(writer: LedgerWriter, lease: Lease, slot: Slot, shift: int) -> None:

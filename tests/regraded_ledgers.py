@@ -59,7 +59,7 @@ def create(
         slots = list(reader.slots(root))
     with _writer(path, at) as writer:
         writer.create_run(new, iter(tasks), iter(slots))
-        return writer.acquire_lease(new.run_id, kit.OWNER, 30.0)
+        return writer.leases.acquire(new.run_id, kit.OWNER, 30.0)
 
 
 def regrade(
@@ -88,7 +88,7 @@ def regrade(
             else:
                 writer.commit_result(lease, result(lease.run_id, slot, letter, generation, status))
         complete = done == len(slots)
-        writer.release_lease(lease, RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED)
     return lease.run_id
 
 
@@ -139,7 +139,7 @@ def complete_run(path: Path, verdicts: str, run_id: str = kit.RUN) -> None:
         for idx, letter in enumerate(verdicts):
             made = result(run_id, kit.slot(idx), letter, 1, SlotStatus.COMPLETED)
             writer.commit_result(lease, made)
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
 
 
 def _writer(path: Path, at: str | None) -> LedgerWriter:

@@ -204,7 +204,7 @@ def open_writer(path: Path, clock: FakeClock | None = None) -> LedgerWriter:
 def begin_run(writer: LedgerWriter, total: int = 4, run_id: str = RUN) -> Lease:
     """A new run of `total` slots, owned."""
     writer.create_run(new_run(run_id), tasks((total + 1) // 2), slots(total))
-    return writer.acquire_lease(run_id, OWNER, 30.0)
+    return writer.leases.acquire(run_id, OWNER, 30.0)
 
 
 def event_file(writer: LedgerWriter, name: str) -> EventFile:

@@ -1,12 +1,18 @@
-"""The one way into the ledger: every change of a run, each in a transaction of its own."""
+"""Write to the ledger: `LedgerWriter` is the only way in.
+
+Runs, staged results and commits are written here; `LedgerWriter.leases` changes who owns a run and
+`LedgerWriter.imports` brings runs of other ledgers. Each method is one transaction. The
+coordinator and imports use a writer; `ledger.reader` is the counterpart.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from labledger import clock, faults
 from labledger.errors import LedgerError
@@ -22,8 +28,9 @@ from labledger.ledger.database import migrations, row_digests
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Lease, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
-from labledger.ledger.exchange.import_writer import ImportWriter
 from labledger.ledger.ownership import leases
+from labledger.ledger.ownership.lease_writer import LeaseWriter
+from labledger.ledger.ownership.unit_of_work import UnitOfWork
 from labledger.ledger.read.lookup import ledger_id
 from labledger.records import canonical_json
 from labledger.records.artifacts import Artifact
@@ -36,13 +43,16 @@ from labledger.storage import network_filesystems
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.batches import batched
 
+if TYPE_CHECKING:
+    from labledger.ledger.exchange.import_writer import ImportWriter
+
 UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
 """Statuses of slots that are committed without a trial."""
 
 _ROWS_AT_ONCE = 1000
 
 
-class LedgerWriter(ImportWriter):
+class LedgerWriter:
     """A connection that may write, for one thread.
 
     Every method is one transaction: it happens as a whole or not at all. A failure of SQLite is a
@@ -53,32 +63,32 @@ class LedgerWriter(ImportWriter):
         self, path: Path, engine: Engine, store: ArtifactStore, now: Callable[[], str]
     ) -> None:
         self.path = path
-        self.ledger_id = ""
         self._engine = engine
         self._store = store
-        self._now = now
         self._connection = engine.connect()
+        self._work = UnitOfWork(path, self._connection, now)
+        with self._work.transaction("open the ledger") as connection:
+            self.ledger_id = ledger_id(connection)
+        self.leases = LeaseWriter(self._work)
+        """Acquires, renews and releases leases."""
 
     @classmethod
     def open(
         cls, path: Path, store: ArtifactStore, *, now: Callable[[], str] = clock.utc_now
     ) -> Self:
-        """Open an existing, current ledger (`migrate.upgrade` makes one).
+        """Open an existing, current ledger (`migrations.upgrade` makes one).
 
-        `now` gives the time as text in the form of `labledger.clock`. Raises `LedgerMissing`,
+        `now` returns the time as text in the form of `labledger.clock`. Raises `LedgerMissing`,
         `LedgerOutdated`, `LedgerTooNew`, or `LedgerError`.
         """
         network_filesystems.refuse_network(path)
         migrations.check_current(path)
         with translated("open the ledger", path):
-            writer = cls(path, writable_engine(path), store, now)
-            with writer._connection.begin():
-                writer.ledger_id = ledger_id(writer._connection)
-        return writer
+            return cls(path, writable_engine(path), store, now)
 
     def close(self) -> None:
+        """Close the connection. The log is emptied: the last reader to close would not do so."""
         if not self._connection.closed:
-            # The last connection to close removes the log, but no reader does.
             empty_log(self._connection)
         self._connection.close()
         self._engine.dispose()
@@ -89,10 +99,18 @@ class LedgerWriter(ImportWriter):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def shrink_log(self) -> bool:
-        """Empty the write-ahead log where readers have let it outgrow its limit.
+    @cached_property
+    def imports(self) -> ImportWriter:
+        """Imports runs of other ledgers."""
+        # It needs all of verification, which few commands use.
+        from labledger.ledger.exchange.import_writer import ImportWriter
 
-        False where one still needs it. Waits for readers a tenth of a second at most.
+        return ImportWriter(self._work, self._store)
+
+    def shrink_log(self) -> bool:
+        """Empty the write-ahead log if it has outgrown its limit; return False if a reader uses it.
+
+        Waits for readers a tenth of a second at most.
         """
         return shrink_log(self._connection, self.path)
 
@@ -101,29 +119,24 @@ class LedgerWriter(ImportWriter):
     def create_run(
         self, run: NewRun, tasks: Iterable[run_registration.TaskRow], slots: Iterable[Slot]
     ) -> None:
-        """Keep a new run, `interrupted` until a lease is taken. Raises `RunExists`."""
-        with self._transaction(f"create run {run.run_id}") as connection:
-            run_registration.register(connection, run, tasks, slots, self._now())
+        """Store a new run, `interrupted` until its lease is acquired. Raises `RunExists`."""
+        with self._work.transaction(f"create run {run.run_id}") as connection:
+            run_registration.register(connection, run, tasks, slots, self._work.now())
 
     def set_budget(self, lease: Lease, limits: Mapping[str, float]) -> None:
-        """Replace what the run may spend of these kinds; `math.inf` lifts a limit.
-
-        Raises `LeaseLost`.
-        """
-        with self._transaction(f"keep the budget of run {lease.run_id}") as connection:
-            leases.check(connection, lease)
+        """Replace the run's limits of these kinds; `math.inf` removes one. Raises `LeaseLost`."""
+        with self._work.owned(lease, f"keep the budget of run {lease.run_id}") as connection:
             budgets.keep(connection, lease.run_no, limits)
 
-    # -- trials that go on
+    # -- trials that are not committed yet
 
     def journal_dispatch(self, lease: Lease, dispatches: Sequence[Dispatch]) -> None:
-        """Note that these containers are about to be created. Raises `LeaseLost`.
+        """Store that these containers are about to be created. Raises `LeaseLost`.
 
-        One attempt is dispatched once in an epoch. `stage` and the commits take dispatches too:
-        they are journaled in the same transaction, or not at all.
+        One attempt is dispatched once in an epoch. `stage` and the commits take dispatches too,
+        which they store in the same transaction.
         """
-        with self._transaction(f"journal a dispatch of run {lease.run_id}") as connection:
-            leases.check(connection, lease)
+        with self._work.owned(lease, f"journal a dispatch of run {lease.run_id}") as connection:
             _insert_dispatches(connection, lease, dispatches)
 
     def stage(
@@ -134,19 +147,19 @@ class LedgerWriter(ImportWriter):
         final: bool,
         dispatches: Sequence[Dispatch] = (),
     ) -> None:
-        """Keep a result, with its artifacts, until its slot's turn to be committed.
+        """Store a result, with its artifacts, until its slot's turn to be committed.
 
-        `final` is False where another attempt follows. Raises `LeaseLost`.
+        `final` is False if another attempt follows. Raises `LeaseLost`.
         """
         idx = result.schedule_idx
-        with self._transaction(f"stage slot {idx} of run {lease.run_id}") as connection:
-            if leases.check(connection, lease) > idx:
+        with self._work.owned(lease, f"stage slot {idx} of run {lease.run_id}") as connection:
+            if leases.next_slot(connection, lease) > idx:
                 raise LedgerError(f"slot {idx} of run {lease.run_id} is committed already")
             self._insert_artifacts(connection, result.artifacts)
             payload = canonical_json.dumps(result.as_json())
             connection.exec_driver_sql(
                 statements.INSERT_STAGED,
-                (lease.run_no, idx, result.attempt, int(final), payload, self._now()),
+                (lease.run_no, idx, result.attempt, int(final), payload, self._work.now()),
             )
             _insert_dispatches(connection, lease, dispatches)
             faults.fault_point("inside_stage", idx)
@@ -164,7 +177,7 @@ class LedgerWriter(ImportWriter):
         idx = result.schedule_idx
         with self._commit(lease, idx, dispatches) as (connection, ids, previous):
             staged = self._staged(connection, lease, idx)
-            if any(found.attempt >= result.attempt for found in staged):
+            if any(row.attempt >= result.attempt for row in staged):
                 raise LedgerError(
                     f"slot {idx} of run {lease.run_id} has attempt {result.attempt} or a later one "
                     "staged already"
@@ -221,24 +234,15 @@ class LedgerWriter(ImportWriter):
     def _commit(
         self, lease: Lease, idx: int, dispatches: Sequence[Dispatch]
     ) -> Iterator[tuple[Connection, TrialIds, str]]:
-        """A transaction that moves the run past slot `idx`, or fails before anything is written.
+        """Begin the transaction that moves the run past slot `idx`.
 
-        Gives the connection, who the slot is, and the chain's digest before it.
+        Yields the connection, the slot's ids, and the chain's digest before the commit.
         """
-        with self._transaction(f"commit slot {idx} of run {lease.run_id}") as connection:
-            moved = connection.exec_driver_sql(
-                statements.ADVANCE, (idx + 1, self._now(), lease.run_no, idx, lease.epoch)
-            )
-            if moved.rowcount != 1:
-                next_idx = leases.check(connection, lease)
-                raise LedgerError(
-                    f"slot {idx} of run {lease.run_id} cannot be committed: "
-                    f"the next one is slot {next_idx}"
-                )
-            found = connection.exec_driver_sql(statements.SELECT_SLOT, (lease.run_no, idx)).first()
-            if found is None:
+        with self._work.advance(lease, idx) as connection:
+            row = connection.exec_driver_sql(statements.SELECT_SLOT, (lease.run_no, idx)).first()
+            if row is None:
                 raise LedgerError(f"run {lease.run_id} has no slot {idx}")
-            variant_id, task_id, repl_idx, previous = found
+            variant_id, task_id, repl_idx, previous = row
             slot = Slot(idx, variant_id, task_id, repl_idx)
             yield connection, TrialIds.of(lease.run_id, slot), previous
             _insert_dispatches(connection, lease, dispatches)
@@ -259,23 +263,23 @@ class LedgerWriter(ImportWriter):
             raise LedgerError(
                 f"a result for {final.ids} cannot be committed as slot {idx}, which is {ids}"
             )
-        found = rows.slot_rows(lease.run_no, results)
+        slot_rows = rows.slot_rows(lease.run_no, results)
         stamp = record_lines.Stamp(ids, idx, commit_id, final.attempt, final.ended_at)
-        records = record_lines.slot_records(final.status, stamp, found)
+        records = record_lines.slot_records(final.status, stamp, slot_rows)
         self._insert_commit(connection, lease, previous, records)
-        connection.exec_driver_sql(statements.INSERT_TRIAL, found.trial)
-        _insert_many(connection, statements.INSERT_ATTEMPT, found.attempts)
-        _insert_many(connection, statements.INSERT_METRIC, found.metrics)
-        _insert_many(connection, statements.INSERT_EVENT, found.events)
-        _insert_many(connection, statements.INSERT_PREDICTION, found.predictions)
-        _insert_many(connection, statements.INSERT_SCORE, found.scores)
-        _insert_many(connection, statements.INSERT_EVIDENCE, found.evidence)
+        connection.exec_driver_sql(statements.INSERT_TRIAL, slot_rows.trial)
+        _insert_many(connection, statements.INSERT_ATTEMPT, slot_rows.attempts)
+        _insert_many(connection, statements.INSERT_METRIC, slot_rows.metrics)
+        _insert_many(connection, statements.INSERT_EVENT, slot_rows.events)
+        _insert_many(connection, statements.INSERT_PREDICTION, slot_rows.predictions)
+        _insert_many(connection, statements.INSERT_SCORE, slot_rows.scores)
+        _insert_many(connection, statements.INSERT_EVIDENCE, slot_rows.evidence)
         return records
 
     def _insert_commit(
         self, connection: Connection, lease: Lease, previous: str, records: SlotRecords
     ) -> None:
-        now = self._now()
+        now = self._work.now()
         commit_id = slot_commit_id(lease.run_id, records.schedule_idx)
         payload = digest_chain.payload_digest(records)
         link = digest_chain.chain_digest(previous, commit_id, lease.epoch, now, payload)
@@ -324,11 +328,6 @@ class LedgerWriter(ImportWriter):
     @staticmethod
     def _staged(connection: Connection, lease: Lease, idx: int) -> Sequence[Any]:
         return connection.exec_driver_sql(statements.SELECT_STAGED, (lease.run_no, idx)).all()
-
-    @contextmanager
-    def _transaction(self, what: str) -> Iterator[Connection]:
-        with translated(what, self.path), self._connection.begin():
-            yield self._connection
 
 
 def _changed(lease: Lease, row: Any, what: str) -> LedgerError:

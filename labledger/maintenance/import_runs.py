@@ -225,8 +225,8 @@ def _import_run(writer: LedgerWriter, opened: Source, run_id: str) -> ImportedRu
         before = histories.compare(opened.connection, target, run_id)
     missing = 0
     if before.standing in (RunRelation.NEW, RunRelation.GROWN):
-        missing = writer.bring_artifacts(opened, run_id, before.here)
-    return _imported(writer.bring_run(opened, run_id, process_is_dead), missing)
+        missing = writer.imports.copy_artifacts(opened, run_id, before.here)
+    return _imported(writer.imports.import_run(opened, run_id, process_is_dead), missing)
 
 
 def _imported(history: History, missing: int = 0) -> ImportedRun:

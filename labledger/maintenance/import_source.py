@@ -98,4 +98,4 @@ def _rebuild(folder: Path, ledger: Path) -> None:
     files = {kind: folder / path for kind, path in mirrors.PATHS.items()}
     migrations.upgrade(ledger)
     with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
-        writer.rebuild_run(folder / run_folder.CHAIN_PATH, files)
+        writer.imports.rebuild_run(folder / run_folder.CHAIN_PATH, files)

@@ -52,7 +52,7 @@ def owning_run(writer: LedgerWriter, run_id: str, options: RunOptions) -> Iterat
     except BaseException as error:
         # If that fails too, the lease expires, or is free once this process is dead.
         with suppress(LedgerError):
-            writer.release_lease(lease, RunStatus.INTERRUPTED, _failure(error))
+            writer.leases.release(lease, RunStatus.INTERRUPTED, _failure(error))
         raise
 
 
@@ -68,13 +68,13 @@ def _failure(error: BaseException) -> Stop:
 def _acquire(writer: LedgerWriter, run_id: str, options: RunOptions) -> Lease:
     owner = this_process()
     if not options.take_over:
-        return writer.acquire_lease(run_id, owner, options.lease_ttl_s, is_dead=process_is_dead)
+        return writer.leases.acquire(run_id, owner, options.lease_ttl_s, is_dead=process_is_dead)
     try:
         with on_signals(options.stop_request):
             return _wait_for_takeover(writer, run_id, owner, options)
     except BaseException:
         with suppress(LedgerError):
-            writer.withdraw_claim(run_id, owner)
+            writer.leases.withdraw_request(run_id, owner)
         raise
 
 
@@ -86,7 +86,9 @@ def _wait_for_takeover(
     announced = None
     while True:
         request_ttl_s = ttl_s / _REQUEST_LIFETIMES_PER_LEASE
-        lease = writer.claim_lease(run_id, owner, ttl_s, request_ttl_s, is_dead=process_is_dead)
+        lease = writer.leases.acquire_or_request(
+            run_id, owner, ttl_s, request_ttl_s, is_dead=process_is_dead
+        )
         if isinstance(lease, Lease):
             return lease
         if announced != (lease.epoch, lease.expires_at):
@@ -137,7 +139,7 @@ class Heartbeat:
             and now - self._last_renewal <= self.lease.ttl_s / HEARTBEATS
         ):
             return
-        renewal = self.writer.renew_lease(self.lease, is_dead=process_is_dead)
+        renewal = self.writer.leases.renew(self.lease, is_dead=process_is_dead)
         self._last_renewal = now
         expires = clock.parse(renewal.expires_at).timestamp()
         self.executor.allow_starts_until(expires - _MARGIN * self.lease.ttl_s)
@@ -145,16 +147,16 @@ class Heartbeat:
         self._report_takeover_request(renewal)
 
     def _report_takeover_request(self, renewal: Renewal) -> None:
-        request = renewal.claim
-        if request is not None and request.claimed_at not in self._announced:
-            self._announced.add(request.claimed_at)
+        request = renewal.takeover_request
+        if request is not None and request.requested_at not in self._announced:
+            self._announced.add(request.requested_at)
             self.emit(
                 run_event(
                     "run_wanted",
                     run_id=self.lease.run_id,
                     host=request.owner.machine,
                     pid=request.owner.pid,
-                    since=request.claimed_at,
+                    since=request.requested_at,
                     expires_at=renewal.expires_at,
                 )
             )

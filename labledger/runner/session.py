@@ -77,7 +77,7 @@ class Session:
             run = self._apply_budget(reader, lease)
             budget = Budget.of(run, reader, self.options.on_event)
             self._prepare_folder(run)
-            fence = partial(self.writer.while_owned, lease)
+            fence = partial(self.writer.leases.while_owned, lease)
             mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.repair(reader, self.run_id)
             stop_cause = self._run_slots(run, reader, mirrors, lease, budget)
@@ -93,7 +93,7 @@ class Session:
             with self._tolerating_errors(stop_cause):
                 write_summary(folder, summary, fence)
             with self._tolerating_errors(stop_cause):
-                self.writer.release_lease(lease, status, None if complete else stop)
+                self.writer.leases.release(lease, status, None if complete else stop)
             regrading = self._regrading(run, reader, complete)
         outcome = RunOutcome(
             run_id=self.run_id,

@@ -221,7 +221,7 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
     with kit.open_writer(path) as writer:
         tasks = [(name, f"digest {n}", {"id": name}) for n, name in enumerate(ids)]
         writer.create_run(kit.new_run("evil", name=EVIL), iter(tasks), iter(slots))
-        lease = writer.acquire_lease("evil", kit.OWNER, 30.0)
+        lease = writer.leases.acquire("evil", kit.OWNER, 30.0)
         for slot in slots:
             idx, trial = slot.schedule_idx, TrialIds.of("evil", slot)
             kept = {"agent_stdout": Artifact.inline(log), "agent_stderr": Artifact.inline(large)}
@@ -243,7 +243,7 @@ def make_hostile(path: Path, log: bytes, large: bytes) -> None:
                 artifacts=tuple(kept.values()),
             )
             writer.commit_result(lease, made)
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
 
 
 def test_the_file_keeps_to_its_size(path: Path, chromium: Browser) -> None:

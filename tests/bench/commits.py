@@ -164,7 +164,7 @@ def _prepare(ledger: Path, size: int, total: int) -> Lease:
 def _begin(writer: LedgerWriter, run_id: str, total: int) -> Lease:
     slots = map(synthetic.slot, range(total))
     writer.create_run(synthetic.new_run(run_id), synthetic.task_rows(total), slots)
-    return writer.acquire_lease(run_id, Owner("bench", 0, "bench"), 3600.0)
+    return writer.leases.acquire(run_id, Owner("bench", 0, "bench"), 3600.0)
 
 
 def _open(ledger: Path) -> LedgerWriter:

@@ -69,14 +69,14 @@ _IMPORT = """
 from labledger.ledger.exchange.import_writer import ImportWriter
 from labledger.maintenance.import_runs import import_runs
 from labledger.storage.lab_folder import LabFolder
-bring, held, log = ImportWriter.bring_run, [], []
+bring, held, log = ImportWriter.import_run, [], []
 def timed(*given):
     begun = time.perf_counter()
     found = bring(*given)
     held.append(time.perf_counter() - begun)
     log.append((out / "ledger.sqlite-wal").stat().st_size)
     return found
-ImportWriter.bring_run = timed
+ImportWriter.import_run = timed
 begun = time.perf_counter()
 import_runs(LabFolder(out), ledger)
 report(begun, locked_s=held[0], log_mb=log[0] / 2**20)
@@ -163,7 +163,7 @@ def _filled(folder: Path, slots: int) -> Path:
     with LedgerWriter.open(ledger, ArtifactStore(ledger.parent / "artifacts")) as writer:
         found = map(synthetic.slot, range(slots))
         writer.create_run(synthetic.new_run(_RUN), synthetic.task_rows(slots), found)
-        lease = writer.acquire_lease(_RUN, Owner("bench", 0, "bench"), 0.0)
+        lease = writer.leases.acquire(_RUN, Owner("bench", 0, "bench"), 0.0)
     with BareWriter(ledger) as bare:
         head = bare.value("SELECT genesis_digest FROM schedule")
         for first in range(0, slots, _FILL_BATCH):

@@ -46,7 +46,7 @@ def _lab(lab: Path) -> Path:
     migrations.upgrade(lab / "ledger.sqlite")
     with LedgerWriter.open(lab / "ledger.sqlite", store) as writer:
         writer.create_run(new_run("bench"), task_rows(_SLOTS), map(slot, range(_SLOTS)))
-        lease = writer.acquire_lease("bench", Owner("bench", 0, "bench"), 30.0)
+        lease = writer.leases.acquire("bench", Owner("bench", 0, "bench"), 30.0)
         for idx in range(_SLOTS):
             writer.commit_result(lease, result("bench", slot(idx)))
     return lab

@@ -74,10 +74,10 @@ def _make_run(ledger: Path, slots: int) -> Path:
         writer._connection.driver.execute("PRAGMA synchronous = OFF")
         every = [synthetic.slot(idx) for idx in range(slots)]
         writer.create_run(synthetic.new_run(_RUN), synthetic.task_rows(slots), iter(every))
-        lease = writer.acquire_lease(_RUN, Owner("bench", 1, "bench"), 86_400)
+        lease = writer.leases.acquire(_RUN, Owner("bench", 1, "bench"), 86_400)
         for slot in every:
             writer.commit_result(lease, synthetic.result(_RUN, slot))
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
     return ledger
 
 

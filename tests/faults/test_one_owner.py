@@ -155,18 +155,18 @@ def test_who_stops_waiting_wants_the_run_no_longer(
         first.until("slot_dispatched", times=2)
         with closing(project.resume("one", *PASSING, "--take-over")) as asker:
             asker.until("waiting_for_lease")
-            assert stand(project).claim is not None
+            assert stand(project).takeover_request is not None
             told = project.output("status", "one")
             assert f"wanted by process {asker.pid} on" in told
             asker.signal(signal.SIGINT)
             assert asker.finish() == 130
             assert f"it stays with process {first.pid}" in asker.stderr
-        assert stand(project).claim is None
+        assert stand(project).takeover_request is None
 
         with closing(project.resume("one", *PASSING, "--take-over")) as asker:
             ends = asker.until("waiting_for_lease")["expires_at"]
             asker.kill()
-        assert stand(project).claim is not None
+        assert stand(project).takeover_request is not None
         until(lambda: expires_at(project) > ends, "the lease to be made longer")
 
         project.await_agents("one", 2)

@@ -36,7 +36,7 @@ def old(tmp_path: Path) -> Path:
             writer.commit_result(lease, kit.result(idx))
         writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
         writer.stage(lease, kit.result(3), final=True)
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
     kit.make_older(path, "0001")
     return path
 
@@ -83,10 +83,10 @@ def test_its_run_goes_on(old: Path) -> None:
         kit.open_writer(old)
     migrations.upgrade(old)
     with kit.open_writer(old) as writer:
-        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
-        assert isinstance(writer.claim_lease(kit.RUN, ASKER, 30, 10), LeaseInfo)
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+        assert isinstance(writer.leases.acquire_or_request(kit.RUN, ASKER, 30, 10), LeaseInfo)
         writer.commit_staged(lease, 3)
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
 
 
 @pytest.mark.parametrize("revision", migrations.REVISIONS[:-1])
@@ -118,5 +118,5 @@ def test_its_run_has_no_budget_and_can_get_one(tmp_path: Path, revision: str) ->
     assert migrations.upgrade(path).before == revision
     with kit.open_writer(path) as writer, LedgerReader.open(path) as reader:
         assert reader.run(kit.RUN).budget == {}
-        writer.set_budget(writer.acquire_lease(kit.RUN, kit.OWNER, 30), {"tokens": 7})
+        writer.set_budget(writer.leases.acquire(kit.RUN, kit.OWNER, 30), {"tokens": 7})
         assert reader.run(kit.RUN).budget == {"tokens": 7}

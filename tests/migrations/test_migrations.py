@@ -315,7 +315,7 @@ def older(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with LedgerWriter.open(path, ArtifactStore(path.parent / "artifacts")) as writer:
         lease = kit.begin_run(writer)
         writer.commit_result(lease, kit.result(0))
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
     monkeypatch.setattr(resources, "migrations", lambda: scripts)
     monkeypatch.setattr(migrations, "REVISIONS", (*migrations.REVISIONS, "9001"))
     monkeypatch.setattr(migrations, "HEAD", "9001")

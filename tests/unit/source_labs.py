@@ -48,14 +48,16 @@ def begin(lab: Path, run_id: str, committed: int, total: int = 4) -> None:
         lease = kit.begin_run(writer, total, run_id)
         for idx in range(committed):
             writer.commit_result(lease, kit.result(idx, run_id))
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
 
 
 def go_on(lab: Path, run_id: str, stop: int, total: int = 4) -> None:
     with kit.open_writer(lab / "ledger.sqlite") as writer:
-        lease = writer.acquire_lease(run_id, kit.OWNER, 30)
+        lease = writer.leases.acquire(run_id, kit.OWNER, 30)
         with LedgerReader.open(writer.path) as reader:
             start = reader.run(run_id).next_schedule_idx
         for idx in range(start, stop):
             writer.commit_result(lease, kit.result(idx, run_id))
-        writer.release_lease(lease, RunStatus.COMPLETED if stop == total else RunStatus.INTERRUPTED)
+        writer.leases.release(
+            lease, RunStatus.COMPLETED if stop == total else RunStatus.INTERRUPTED
+        )

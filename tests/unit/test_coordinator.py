@@ -253,7 +253,7 @@ def test_who_lost_the_run_dispatches_nothing(run: Run, path: Path, reader: Ledge
 
     def lose() -> None:
         with kit.open_writer(path) as other:
-            other.acquire_lease(kit.RUN, this_process(), 30, is_dead=lambda _: True)
+            other.leases.acquire(kit.RUN, this_process(), 30, is_dead=lambda _: True)
         run.end_all()
 
     run.when_idle = lose

@@ -58,7 +58,7 @@ def test_that_the_run_is_wanted_is_told_once(
     assert told == []
     asker = this_process()
     with kit.open_writer(path) as other:
-        held = other.claim_lease(kit.RUN, asker, 30, 10)
+        held = other.leases.acquire_or_request(kit.RUN, asker, 30, 10)
         assert isinstance(held, LeaseInfo)
         for _ in range(3):
             heartbeat.renew_if_due()
@@ -68,7 +68,7 @@ def test_that_the_run_is_wanted_is_told_once(
             asker.pid,
             asker.machine,
         )
-        other.withdraw_claim(kit.RUN, asker)
+        other.leases.withdraw_request(kit.RUN, asker)
 
 
 def test_a_heart_that_lost_its_run_stops(
@@ -77,6 +77,6 @@ def test_a_heart_that_lost_its_run_stops(
     """The next beat after a takeover raises, and does not make anything longer."""
     heartbeat = Heartbeat(writer, kit.begin_run(writer), trials, told.append)
     with kit.open_writer(path) as other:
-        other.acquire_lease(kit.RUN, this_process(), 30, is_dead=lambda owner: owner == kit.OWNER)
+        other.leases.acquire(kit.RUN, this_process(), 30, is_dead=lambda owner: owner == kit.OWNER)
     with pytest.raises(LeaseLost):
         heartbeat.renew_if_due()

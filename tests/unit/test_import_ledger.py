@@ -48,7 +48,7 @@ def there(tmp_path: Path) -> Path:
         file = {"name": "run.sh", "sha256": frozen, "size": len(FROZEN), "executable": False}
         resolved = {**kit.new_run().resolved, "files": {"agent": [file]}}
         writer.create_run(kit.new_run(resolved=resolved), kit.tasks(3), kit.slots(6))
-        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         writer.commit_result(lease, kit.result(0))
         writer.stage(lease, kit.result(1, status=SlotStatus.INFRA_ERROR), final=False)
         writer.commit_result(lease, kit.result(1, attempt=2))
@@ -60,7 +60,7 @@ def there(tmp_path: Path) -> Path:
         writer.commit_result(lease, kit.result(3, metrics=metrics, **changes))
         for idx in (4, 5):
             writer.commit_result(lease, kit.result(idx))
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
     return path.parent
 
 
@@ -160,10 +160,10 @@ def test_an_imported_run_goes_on_here(here: LabFolder, tmp_path: Path) -> None:
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     with kit.open_writer(there / "ledger.sqlite") as writer:
-        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         writer.stage(lease, kit.result(3), final=True)
         writer.set_budget(lease, {"cost_usd": 2})
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
     [found] = import_runs(here, there)
     assert found.left_staged == 1
     with LedgerReader.open(here.ledger) as reader:
@@ -235,17 +235,17 @@ def test_a_run_that_is_being_written_is_refused(here: LabFolder, tmp_path: Path)
     begin(there, "idle", 1)
     import_runs(here, there)
     with kit.open_writer(there / "ledger.sqlite") as writer:
-        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         with pytest.raises(LeaseHeld, match="being written by process 4711 on here"):
             import_runs(here, there)
         assert standings(import_runs(here, there, ["idle"])) == [("idle", RunRelation.SAME)]
         writer.commit_result(lease, kit.result(2))
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
     with kit.open_writer(here.ledger) as writer:
-        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         with pytest.raises(LeaseHeld, match="belongs to process 4711"):
             import_runs(here, there)
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
     assert standings(import_runs(here, there))[0] == (kit.RUN, RunRelation.GROWN)
 
 
@@ -256,9 +256,9 @@ def test_finished_results_here_are_not_lost(here: LabFolder, tmp_path: Path) -> 
     import_runs(here, there)
     go_on(there, kit.RUN, 3)
     with kit.open_writer(here.ledger) as writer:
-        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         writer.stage(lease, kit.result(3), final=True)
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
     before = rows(here.root)
     with pytest.raises(LedgerError, match="1 finished results that are not committed"):
         import_runs(here, there)
@@ -272,7 +272,7 @@ def test_an_owner_from_before_is_fenced_off(here: LabFolder, tmp_path: Path) -> 
     import_runs(here, there)
     go_on(there, kit.RUN, 3)
     with kit.open_writer(here.ledger) as writer:
-        late = writer.acquire_lease(kit.RUN, kit.OWNER, -1)
+        late = writer.leases.acquire(kit.RUN, kit.OWNER, -1)
         import_runs(here, there)
         with pytest.raises(LedgerError, match="nothing more was written"):
             writer.commit_result(late, kit.result(3))
@@ -300,9 +300,9 @@ def test_histories_that_part_are_refused(here: LabFolder, tmp_path: Path) -> Non
     import_runs(here, there)
     go_on(there, kit.RUN, 4)
     with kit.open_writer(here.ledger) as writer:
-        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         writer.commit_result(lease, kit.result(2, outcome="failure"))
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
     before = rows(here.root)
     with pytest.raises(LedgerError, match="run-1: slot 2 has other records: committed at") as found:
         import_runs(here, there)
@@ -367,7 +367,7 @@ def test_digests_that_fit_are_not_enough(
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2, run_id)
         writer.commit_result(lease, kit.result(0, run_id, **changes))
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
     with pytest.raises(LedgerError, match=words):
         import_runs(here, path)
     assert not here.root.exists()

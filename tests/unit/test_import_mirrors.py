@@ -42,7 +42,7 @@ def there(tmp_path: Path) -> Path:
         stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
         evidence = (kit.evidence(4, stored),)
         writer.commit_result(lease, kit.result(4, artifacts=(stored,), evidence=evidence))
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
     return path.parent
 
 
@@ -126,7 +126,7 @@ def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: LabFolder, tmp_pat
     begin(there, kit.RUN, 2)
     import_runs(here, there)
     with kit.open_writer(there / "ledger.sqlite") as writer:
-        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
         writer.commit_result(lease, kit.result(2))
         with open_ledger(writer.path) as ledger:
             ledger.export(kit.RUN, "all", tmp_path / "mirrors")

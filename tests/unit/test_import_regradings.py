@@ -175,10 +175,10 @@ def test_a_regrading_that_has_grown_counts_when_it_is_whole(there: Path, here: L
     """Not before its last slot came, and then from the import on."""
     import_runs(here, there)
     with kit.open_writer(there / "ledger.sqlite") as writer:
-        lease = writer.acquire_lease("run-1.g3", kit.OWNER, 30)
+        lease = writer.leases.acquire("run-1.g3", kit.OWNER, 30)
         for idx in (2, 3):
             writer.commit_result(lease, kit.result(idx, "run-1.g3"))
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
     assert standings(import_runs(here, there))["run-1.g3"] is RunRelation.GROWN
     assert graded.counted(here.ledger) == {"run-1": "run-1.g3"}
     assert verify(here.ledger).is_clean

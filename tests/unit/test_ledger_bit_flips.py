@@ -45,7 +45,7 @@ def path(tmp_path: Path) -> Path:
         writer.commit_result(lease, replace(failed, phases={"setup": Phase(0, 10)}))
         for idx in (3, 4, 5):
             writer.commit_result(lease, kit.result(idx))
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
         lease = kit.begin_run(writer, 4, "run-2")
         writer.commit_result(lease, kit.result(0, "run-2"))
         names = [f"labledger-{writer.ledger_id[:8]}-run-2-{idx}-1" for idx in (1, 2)]
@@ -55,10 +55,10 @@ def path(tmp_path: Path) -> Path:
         )
         writer.stage(lease, kit.result(2, "run-2"), final=True)
         stop = Stop("budget", "2.21 of 1.50 USD are spent")
-        writer.release_lease(lease, RunStatus.INTERRUPTED, stop)
+        writer.leases.release(lease, RunStatus.INTERRUPTED, stop)
         lease = kit.begin_run(writer, 2, "run-3")
         writer.set_budget(lease, {"tokens": 1000})
-        writer.claim_lease("run-3", Owner("there", 99, "boot-2"), 30, 10)
+        writer.leases.acquire_or_request("run-3", Owner("there", 99, "boot-2"), 30, 10)
     return path
 
 

@@ -34,7 +34,7 @@ def test_a_run_is_created_with_its_budget(writer: LedgerWriter, reader: LedgerRe
 def test_its_owner_replaces_it(writer: LedgerWriter, reader: LedgerReader) -> None:
     """A limit may become larger or smaller, be added or lifted; a kind not named stays."""
     create(writer, cost_usd=2)
-    lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+    lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
     for given, holds in (
         ({"cost_usd": 3.0}, {"cost_usd": 3}),
         ({"cost_usd": 1.0, "tokens": 0.0}, {"cost_usd": 1, "tokens": 0}),
@@ -48,9 +48,9 @@ def test_its_owner_replaces_it(writer: LedgerWriter, reader: LedgerReader) -> No
 def test_nobody_else_replaces_it(writer: LedgerWriter, reader: LedgerReader) -> None:
     """A coordinator that lost the run changes nothing of its budget."""
     create(writer, cost_usd=2)
-    lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
-    writer.release_lease(lease, RunStatus.INTERRUPTED)
-    writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+    lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+    writer.leases.release(lease, RunStatus.INTERRUPTED)
+    writer.leases.acquire(kit.RUN, kit.OWNER, 30)
     with pytest.raises(LeaseLost):
         writer.set_budget(lease, {"cost_usd": 100})
     assert reader.run(kit.RUN).budget == {"cost_usd": 2}
@@ -62,7 +62,7 @@ def test_what_is_no_budget_is_refused(
 ) -> None:
     """Less than nothing, and a kind that nobody counts, leave all as it was."""
     create(writer, tokens=1)
-    lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+    lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
     with pytest.raises(LedgerError):
         writer.set_budget(lease, {"tokens": 2, **limits})
     assert reader.run(kit.RUN).budget == {"tokens": 1}
@@ -74,7 +74,7 @@ def test_it_is_no_part_of_the_runs_history(
     """With another budget, or none, the run has the same digests, goes on and verifies."""
     create(writer, tokens=0)
     before = list(reader.chain_records(kit.RUN))
-    lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30)
+    lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
     writer.set_budget(lease, {"tokens": 1})
     writer.commit_result(lease, kit.result(0))
     raw = DRIVER.connect(str(path), isolation_level=None)

@@ -52,7 +52,7 @@ def test_a_killed_commit_is_as_if_it_had_not_begun(tmp_path: Path, statement: st
         assert reader.staged(kit.RUN)[1].final
         assert verify(path).is_clean
         with kit.open_writer(path) as writer:
-            lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30, is_dead=lambda _: True)
+            lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30, is_dead=lambda _: True)
             records = writer.commit_staged(lease, 1)
         assert records.objects("scores") == list(kit.result(1).scores)
         assert list(reader.slot_records(kit.RUN, 1)) == [records]

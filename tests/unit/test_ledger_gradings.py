@@ -54,7 +54,7 @@ def test_a_regrading_counts_from_its_last_commit_on(path: Path) -> None:
             assert graded.counted(path) == {"run-1": "run-1"}
             writer.commit_result(lease, made[idx])
         assert graded.counted(path) == {"run-1": "run-1.g2"}
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
     assert [(g.run_id, g.grading_id, g.generation, g.counts) for g in gradings(path)] == [
         ("run-1", "run-1.g1", 1, False),
         ("run-1.g2", "run-1.g2", 2, True),
@@ -69,7 +69,7 @@ def test_the_newest_complete_generation_counts(path: Path) -> None:
     graded.regrade(path, "run-1", 4, "PPPP", stop=3)
     assert graded.counted(path) == {"run-1": "run-1.g3"}
     with kit.open_writer(path) as writer:
-        lease = writer.acquire_lease("run-1.g2", kit.OWNER, 30)
+        lease = writer.leases.acquire("run-1.g2", kit.OWNER, 30)
         for idx in (2, 3):
             made = graded.result("run-1.g2", kit.slot(idx), "P", 2, SlotStatus.COMPLETED)
             writer.commit_result(lease, made)

@@ -20,7 +20,7 @@ def test_a_held_run_is_refused_with_who_holds_it(first: LedgerWriter, second: Le
     """A second coordinator learns host, process, since when and until when."""
     kit.begin_run(first)
     with pytest.raises(LeaseHeld) as caught:
-        second.acquire_lease(kit.RUN, OTHER, 30)
+        second.leases.acquire(kit.RUN, OTHER, 30)
     for fact in ("4711", "here", "00:00:00.000Z", "00:00:30.000Z"):
         assert fact in caught.value.message
 
@@ -31,12 +31,12 @@ def test_a_lease_that_is_renewed_does_not_expire(
     """A heartbeat moves the expiry; without one the run can be taken over."""
     lease = kit.begin_run(first)
     clock.seconds = 29
-    first.renew_lease(lease)
+    first.leases.renew(lease)
     clock.seconds = 58
     with pytest.raises(LeaseHeld):
-        second.acquire_lease(kit.RUN, OTHER, 30)
+        second.leases.acquire(kit.RUN, OTHER, 30)
     clock.seconds = 59
-    assert second.acquire_lease(kit.RUN, OTHER, 30).epoch == lease.epoch + 1
+    assert second.leases.acquire(kit.RUN, OTHER, 30).epoch == lease.epoch + 1
     held = reader.run(kit.RUN).lease
     assert held is not None
     assert held.owner == OTHER
@@ -48,7 +48,7 @@ def test_the_lease_of_a_dead_process_is_taken_over_at_once(
     """Where the holder is known to be dead, nobody waits for the expiry."""
     kit.begin_run(first)
     seen = []
-    second.acquire_lease(kit.RUN, OTHER, 30, is_dead=lambda owner: not seen.append(owner))
+    second.leases.acquire(kit.RUN, OTHER, 30, is_dead=lambda owner: not seen.append(owner))
     assert seen == [kit.OWNER]
 
 
@@ -62,8 +62,8 @@ WRITES: dict[str, Callable[[LedgerWriter, Lease], object]] = {
     "dispatch": lambda writer, lease: writer.journal_dispatch(
         lease, [Dispatch(0, 1, "c", "here", kit.TIMES[0])]
     ),
-    "renew": lambda writer, lease: writer.renew_lease(lease),
-    "release": lambda writer, lease: writer.release_lease(lease, RunStatus.INTERRUPTED),
+    "renew": lambda writer, lease: writer.leases.renew(lease),
+    "release": lambda writer, lease: writer.leases.release(lease, RunStatus.INTERRUPTED),
 }
 
 
@@ -78,7 +78,7 @@ def test_a_fenced_owner_writes_nothing(
     """After a takeover every write of the former owner fails and leaves no row."""
     lease = kit.begin_run(first)
     clock.seconds = 31
-    new = second.acquire_lease(kit.RUN, OTHER, 30)
+    new = second.leases.acquire(kit.RUN, OTHER, 30)
     before = reader.run(kit.RUN)
     with pytest.raises(LeaseLost, match="process 99 on there"):
         write(first, lease)
@@ -96,33 +96,33 @@ def test_releasing_says_how_the_run_stands(
     """A run is running while owned, then interrupted, and completed only with every slot."""
     first.create_run(kit.new_run(), kit.tasks(1), kit.slots(2))
     assert reader.run(kit.RUN).status is RunStatus.INTERRUPTED
-    lease = first.acquire_lease(kit.RUN, kit.OWNER, 30)
+    lease = first.leases.acquire(kit.RUN, kit.OWNER, 30)
     assert reader.run(kit.RUN).status is RunStatus.RUNNING
     first.commit_result(lease, kit.result(0))
     with pytest.raises(LedgerError, match="1 of 2 slots"):
-        first.release_lease(lease, RunStatus.COMPLETED)
+        first.leases.release(lease, RunStatus.COMPLETED)
     clock.seconds = 5
-    first.release_lease(lease, RunStatus.INTERRUPTED)
+    first.leases.release(lease, RunStatus.INTERRUPTED)
     run = reader.run(kit.RUN)
     assert (run.status, run.lease, run.ended_at) == (RunStatus.INTERRUPTED, None, clock())
-    lease = first.acquire_lease(kit.RUN, kit.OWNER, 30)
+    lease = first.leases.acquire(kit.RUN, kit.OWNER, 30)
     assert reader.run(kit.RUN).ended_at is None
     first.commit_result(lease, kit.result(1))
-    first.release_lease(lease, RunStatus.COMPLETED)
+    first.leases.release(lease, RunStatus.COMPLETED)
     assert reader.run(kit.RUN).status is RunStatus.COMPLETED
 
 
 def test_a_run_says_why_it_stopped(first: LedgerWriter, reader: LedgerReader) -> None:
     """Until it goes on: then that is past, and a run that is complete was not stopped."""
     first.create_run(kit.new_run(), kit.tasks(1), kit.slots(2))
-    lease = first.acquire_lease(kit.RUN, kit.OWNER, 30)
+    lease = first.leases.acquire(kit.RUN, kit.OWNER, 30)
     stop = Stop("budget", "1.5 of 1 USD are spent")
-    first.release_lease(lease, RunStatus.INTERRUPTED, stop)
+    first.leases.release(lease, RunStatus.INTERRUPTED, stop)
     assert reader.run(kit.RUN).stop == stop
     assert reader.run(kit.RUN).as_json()["stop"] == {"cause": "budget", "message": stop.message}
-    lease = first.acquire_lease(kit.RUN, kit.OWNER, 30)
+    lease = first.leases.acquire(kit.RUN, kit.OWNER, 30)
     assert reader.run(kit.RUN).stop is None
-    first.release_lease(lease, RunStatus.INTERRUPTED)
+    first.leases.release(lease, RunStatus.INTERRUPTED)
     assert reader.run(kit.RUN).stop is None
 
 
@@ -130,7 +130,7 @@ def test_an_unknown_run_names_the_nearest(first: LedgerWriter, reader: LedgerRea
     """A misspelt run id is answered with the close ones."""
     kit.begin_run(first)
     with pytest.raises(RunNotFound) as caught:
-        first.acquire_lease("run-2", kit.OWNER, 30)
+        first.leases.acquire("run-2", kit.OWNER, 30)
     assert caught.value.hint == "did you mean run-1?"
     with pytest.raises(RunNotFound):
         reader.run("elsewhere")
@@ -156,10 +156,10 @@ def test_a_complete_run_ended_when_it_became_complete(
     lease = kit.begin_run(first, total=1)
     clock.seconds = 7
     first.commit_result(lease, kit.result(0))
-    first.release_lease(lease, RunStatus.COMPLETED)
+    first.leases.release(lease, RunStatus.COMPLETED)
     ended_at = reader.run(kit.RUN).ended_at
     clock.seconds = 100
-    again = first.acquire_lease(kit.RUN, OTHER, 30)
-    first.release_lease(again, RunStatus.COMPLETED)
+    again = first.leases.acquire(kit.RUN, OTHER, 30)
+    first.leases.release(again, RunStatus.COMPLETED)
     assert ended_at is not None
     assert reader.run(kit.RUN).ended_at == ended_at

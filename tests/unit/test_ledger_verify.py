@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
         writer.commit_result(lease, kit.result(3, artifacts=(stored,), evidence=evidence))
         for idx in (4, 5):
             writer.commit_result(lease, kit.result(idx))
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
     return path
 
 
@@ -207,7 +207,7 @@ def staged_run(path: Path) -> None:
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer, 2, "run-2")
         writer.stage(lease, kit.result(1, "run-2"), final=True)
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
 
 
 @pytest.mark.parametrize(
@@ -245,12 +245,12 @@ def rewritten(path: Path) -> Path:
             lease, [Dispatch(idx, 1, name, "here", kit.TIMES[0]) for idx, name in enumerate(names)]
         )
         writer.stage(lease, kit.result(1, "run-2"), final=True)
-        writer.renew_lease(lease)
-        assert not isinstance(writer.claim_lease("run-2", ASKER, 30, 10), Lease)
+        writer.leases.renew(lease)
+        assert not isinstance(writer.leases.acquire_or_request("run-2", ASKER, 30, 10), Lease)
         lease = kit.begin_run(writer, 4, "run-3")
         writer.commit_result(lease, kit.result(0, "run-3"))
         stop = Stop("budget", "2.21 of 1.50 USD are spent")
-        writer.release_lease(lease, RunStatus.INTERRUPTED, stop)
+        writer.leases.release(lease, RunStatus.INTERRUPTED, stop)
     return path
 
 
@@ -308,7 +308,7 @@ def test_rows_that_earlier_versions_wrote_are_no_finding(rewritten: Path) -> Non
     kit.tamper(rewritten, *(f"UPDATE {table} SET row_digest = NULL" for table in tables))
     assert verify(rewritten).is_clean
     with kit.open_writer(rewritten) as writer:
-        writer.commit_result(writer.acquire_lease("run-3", kit.OWNER, 30), kit.result(1, "run-3"))
+        writer.commit_result(writer.leases.acquire("run-3", kit.OWNER, 30), kit.result(1, "run-3"))
     assert verify(rewritten).is_clean
     kit.tamper(rewritten, f"UPDATE schedule_progress SET updated_at = {_LATER} WHERE run_no = 3")
     kit.tamper(rewritten, "UPDATE lease SET pid = pid + 1 WHERE run_no = 3")
@@ -325,7 +325,7 @@ def test_a_changed_file_of_staged_events_is_found(path: Path, damage: str) -> No
         lease = kit.begin_run(writer, 2, "run-2")
         events = kit.event_file(writer, "run-2/000000-1.jsonl")
         writer.stage(lease, kit.result(0, "run-2", events=events), final=True)
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
     assert verify(path).is_clean
     if damage == "gone":
         events.path.unlink()

@@ -79,7 +79,7 @@ def test_the_unknown_is_not_zero(path: Path) -> None:
         }
         for idx in range(3):
             writer.commit_result(lease, kit.result(idx, metrics=costs.get(idx, ())))
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
     found = facts(path)
     (cost,) = found["metrics"]
     base, treat = cost["variants"]
@@ -245,7 +245,7 @@ def test_isolation_is_told_where_scores_say_it(path: Path) -> None:
         for idx, says in enumerate((None, quiet, quiet, loud)):
             score = kit.score(idx, "pass", 1.0) | ({"ext": {"isolation": says}} if says else {})
             writer.commit_result(lease, kit.result(idx, scores=(score,)))
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
     found = facts(path)
     assert found["provenance"]["isolation"] == [
         {"says": loud, "scores": 1},

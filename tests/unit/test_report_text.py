@@ -148,7 +148,7 @@ def test_markdown_keeps_hostile_names_text(path: Path) -> None:
     with kit.open_writer(path) as writer:
         run = kit.new_run(name=EVIL, variants=variants)
         writer.create_run(run, iter([(EVIL, "digest", {"id": EVIL})]), iter(slots))
-        lease = writer.acquire_lease(kit.RUN, kit.OWNER, 30.0)
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30.0)
         for slot in slots:
             ids = TrialIds.of(kit.RUN, slot)
             score = kit.score(slot.schedule_idx, "fail", 0.0) | {"ids": ids.as_json()}
@@ -156,7 +156,7 @@ def test_markdown_keeps_hostile_names_text(path: Path) -> None:
                 slot.schedule_idx, ids=ids, scores=(score,), predictions=(), evidence=()
             )
             writer.commit_result(lease, made)
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
     with open_ledger(path) as ledger:
         text = ledger.rendered_report(kit.RUN, "markdown").decode()
     html = MarkdownIt("commonmark").enable("table").render(text)
@@ -222,7 +222,7 @@ def test_logs_of_failed_trials_come_first(path: Path) -> None:
             writer.commit_result(
                 lease, kit.result(idx, evidence=(evidence,), artifacts=(artifact,))
             )
-        writer.release_lease(lease, RunStatus.COMPLETED)
+        writer.leases.release(lease, RunStatus.COMPLETED)
     failed = packed(path, Logs.FAILED, 1_000_000)
     assert list(failed) == [1, 3]
     assert list(packed(path, Logs.ALL, 1_000_000)) == [1, 3, 0, 2]
@@ -255,7 +255,7 @@ def test_a_log_that_is_lost_is_told(path: Path) -> None:
         lost = kit.evidence(1, Artifact.inline(b"never kept"))
         writer.commit_result(lease, kit.result(0))
         writer.commit_result(lease, kit.result(1, evidence=(lost,), artifacts=()))
-        writer.release_lease(lease, RunStatus.INTERRUPTED)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
     ((*_, text),) = packed(path, Logs.FAILED, 1_000_000).values()
     assert "has no artifact" in text["problem"]
 

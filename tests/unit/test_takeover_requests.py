@@ -18,7 +18,7 @@ CLAIM_S = 10
 
 
 def ask(writer: LedgerWriter, owner: Owner = ASKER) -> Lease | LeaseInfo:
-    return writer.claim_lease(kit.RUN, owner, TTL_S, CLAIM_S)
+    return writer.leases.acquire_or_request(kit.RUN, owner, TTL_S, CLAIM_S)
 
 
 def test_the_holder_of_a_wanted_run_works_until_its_lease_ends(
@@ -27,16 +27,16 @@ def test_the_holder_of_a_wanted_run_works_until_its_lease_ends(
     """Its heartbeats move the end no more and say who waits; what it commits counts, until the
     asker takes the run and every write of the old owner fails."""
     lease = kit.begin_run(first)
-    promised = first.renew_lease(lease)
-    assert promised.claim is None
+    promised = first.leases.renew(lease)
+    assert promised.takeover_request is None
     for clock.seconds in range(0, 30, 4):
         held = ask(second)
         assert isinstance(held, LeaseInfo)
         assert (held.owner, held.expires_at) == (kit.OWNER, promised.expires_at)
-        renewal = first.renew_lease(lease)
+        renewal = first.leases.renew(lease)
         assert renewal.expires_at == promised.expires_at
-        assert renewal.claim is not None
-        assert renewal.claim.owner == ASKER
+        assert renewal.takeover_request is not None
+        assert renewal.takeover_request.owner == ASKER
     first.commit_result(lease, kit.result(0))
     clock.seconds = 30
     taken = ask(second)
@@ -44,7 +44,7 @@ def test_the_holder_of_a_wanted_run_works_until_its_lease_ends(
     assert taken.epoch == lease.epoch + 1
     with pytest.raises(LeaseLost, match="process 99 on there"):
         first.commit_result(lease, kit.result(1))
-    assert second.renew_lease(taken).claim is None, "the claim outlived its purpose"
+    assert second.leases.renew(taken).takeover_request is None, "the claim outlived its purpose"
     second.commit_result(taken, kit.result(1))
 
 
@@ -54,9 +54,9 @@ def test_a_run_that_is_given_back_is_taken_by_who_waits(
     """The asker need not wait for an expiry, and nobody comes before it."""
     lease = kit.begin_run(first)
     ask(second)
-    first.release_lease(lease, RunStatus.INTERRUPTED)
+    first.leases.release(lease, RunStatus.INTERRUPTED)
     with pytest.raises(LeaseHeld, match="wanted by process 99 on there"):
-        first.acquire_lease(kit.RUN, RIVAL, TTL_S)
+        first.leases.acquire(kit.RUN, RIVAL, TTL_S)
     assert isinstance(ask(second), Lease)
 
 
@@ -79,8 +79,8 @@ def test_a_claim_that_nobody_renews_is_void(
     lease = kit.begin_run(first)
     ask(second)
     clock.seconds = CLAIM_S
-    renewal = first.renew_lease(lease)
-    assert (renewal.expires_at, renewal.claim) == ("2026-02-01T00:00:40.000Z", None)
+    renewal = first.leases.renew(lease)
+    assert (renewal.expires_at, renewal.takeover_request) == ("2026-02-01T00:00:40.000Z", None)
     assert isinstance(ask(first, RIVAL), LeaseInfo)
     with pytest.raises(LeaseHeld, match="process 100"):
         ask(second)
@@ -92,8 +92,10 @@ def test_the_claim_of_a_dead_process_is_void_at_once(
     """Who is known to be dead keeps neither the holder nor another asker from the run."""
     lease = kit.begin_run(first)
     ask(second)
-    assert first.renew_lease(lease, is_dead=lambda owner: owner == ASKER).claim is None
-    held = first.claim_lease(kit.RUN, RIVAL, TTL_S, CLAIM_S, is_dead=lambda o: o == ASKER)
+    assert first.leases.renew(lease, is_dead=lambda owner: owner == ASKER).takeover_request is None
+    held = first.leases.acquire_or_request(
+        kit.RUN, RIVAL, TTL_S, CLAIM_S, is_dead=lambda o: o == ASKER
+    )
     assert isinstance(held, LeaseInfo)
 
 
@@ -103,13 +105,13 @@ def test_only_the_asker_withdraws_its_claim(
     """A withdrawn claim leaves no row; that of another process stays."""
     kit.begin_run(first)
     ask(second)
-    first.withdraw_claim(kit.RUN, RIVAL)
-    claim = reader.run(kit.RUN).claim
+    first.leases.withdraw_request(kit.RUN, RIVAL)
+    claim = reader.run(kit.RUN).takeover_request
     assert claim is not None
     assert claim.owner == ASKER
     assert reader.run(kit.RUN).as_json()["wanted_by"]["pid"] == ASKER.pid
-    second.withdraw_claim(kit.RUN, ASKER)
-    assert reader.run(kit.RUN).claim is None
+    second.leases.withdraw_request(kit.RUN, ASKER)
+    assert reader.run(kit.RUN).takeover_request is None
 
 
 def test_what_is_fenced_happens_for_the_owner_only(
@@ -118,14 +120,14 @@ def test_what_is_fenced_happens_for_the_owner_only(
     """Outside the ledger, too, a former owner does nothing; and an error leaves the writer well."""
     lease = kit.begin_run(first)
     done = []
-    with first.while_owned(lease):
+    with first.leases.while_owned(lease):
         done.append("owner")
-    with pytest.raises(OSError, match="full"), first.while_owned(lease):
+    with pytest.raises(OSError, match="full"), first.leases.while_owned(lease):
         raise OSError("full")
     first.commit_result(lease, kit.result(0))
     clock.seconds = TTL_S
     assert isinstance(ask(second), Lease)
-    with pytest.raises(LeaseLost), first.while_owned(lease):
+    with pytest.raises(LeaseLost), first.leases.while_owned(lease):
         done.append("former owner")
     assert done == ["owner"]
 
@@ -134,4 +136,4 @@ def test_an_unknown_run_cannot_be_claimed(first: LedgerWriter) -> None:
     """A misspelt run id is an error, not a wait."""
     kit.begin_run(first)
     with pytest.raises(RunNotFound, match="no run 'run-2'"):
-        first.claim_lease("run-2", ASKER, TTL_S, CLAIM_S)
+        first.leases.acquire_or_request("run-2", ASKER, TTL_S, CLAIM_S)

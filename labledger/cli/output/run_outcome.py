@@ -105,9 +105,10 @@ def print_status(
         owner = run.lease.owner
         out(f"owned by process {owner.pid} on {owner.machine} since {run.lease.acquired_at}, ")
         out(f"  last heard of at {run.lease.renewed_at}; the lease ends {run.lease.expires_at}")
-    if run.claim is not None and run.claim.expires_at > clock.utc_now():
-        asker = run.claim.owner
-        out(f"wanted by process {asker.pid} on {asker.machine} since {run.claim.claimed_at}")
+    request = run.takeover_request
+    if request is not None and request.expires_at > clock.utc_now():
+        asker = request.owner
+        out(f"wanted by process {asker.pid} on {asker.machine} since {request.requested_at}")
     rows = []
     for count in counts:
         verdicts = [count.verdicts.get(v, 0) for v in VERDICTS]

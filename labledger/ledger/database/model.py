@@ -71,12 +71,12 @@ class LeaseInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class TakeoverRequest:
     """Who wants a run that another coordinator owns. It is void once `expires_at` is past."""
 
     owner: Owner
-    """The process that asks; it owns nothing yet."""
-    claimed_at: str
+    """The process that waits for the run."""
+    requested_at: str
     expires_at: str
 
 
@@ -86,8 +86,8 @@ class Renewal:
 
     expires_at: str
     """Until when the run cannot be taken from its owner."""
-    claim: Claim | None
-    """Who waits for that; then no heartbeat moves it any further."""
+    takeover_request: TakeoverRequest | None
+    """Who waits for the run. While the request stands, heartbeats do not extend the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ class RunInfo:
     """Why its last coordinator stopped early; None where it did not, or could not say so."""
     lease: LeaseInfo | None
     """None when nobody owns the run."""
-    claim: Claim | None
-    """Who wants to take the run over, or last wanted to: see `Claim.expires_at`."""
+    takeover_request: TakeoverRequest | None
+    """Who wants the run, or last wanted it: see `TakeoverRequest.expires_at`."""
     budget: Mapping[str, float]
     """What it may spend, by kind: `cost_usd`, `tokens`; no limit of a kind that is not here."""
     run_no: int
@@ -171,7 +171,8 @@ class RunInfo:
     def as_json(self) -> JsonObject:
         """The run as a whole, without the experiment's text."""
         owner = self.lease and {**asdict(self.lease.owner), "expires_at": self.lease.expires_at}
-        asker = self.claim and {**asdict(self.claim.owner), "expires_at": self.claim.expires_at}
+        request = self.takeover_request
+        wanted_by = request and {**asdict(request.owner), "expires_at": request.expires_at}
         return {
             "run_id": self.run_id,
             "experiment_id": self.experiment_id,
@@ -186,7 +187,7 @@ class RunInfo:
             "digest": self.digest,
             "source_path": self.source_path,
             "owner": owner,
-            "wanted_by": asker,
+            "wanted_by": wanted_by,
             "budget": dict(self.budget),
         }
 

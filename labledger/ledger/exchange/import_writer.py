@@ -1,4 +1,4 @@
-"""The writer's methods that import runs of other ledgers unchanged, including their digests.
+"""Import runs of other ledgers unchanged, including their digests: `LedgerWriter.imports`.
 
 Artifacts come first, in batches; they belong to no run, and existing ones are not copied again.
 All rows of a run follow in one transaction, so that an interrupted import never looks like a run.
@@ -22,7 +22,7 @@ from labledger.ledger.exchange import histories
 from labledger.ledger.exchange.histories import History, RunRelation
 from labledger.ledger.exchange.source import Source
 from labledger.ledger.ownership import leases
-from labledger.ledger.ownership.lease_writer import OwnerWriter
+from labledger.ledger.ownership.unit_of_work import UnitOfWork
 from labledger.ledger.read import mirror_reader
 from labledger.ledger.read.lookup import run_number
 from labledger.records.artifacts import REFERENCE
@@ -81,44 +81,45 @@ _HEAD_SQL = (
 )
 
 
-class ImportWriter(OwnerWriter):
+class ImportWriter:
     """Imports runs of a `Source`; a reader never sees the result of an interrupted method."""
 
-    path: Path
-    _store: ArtifactStore
+    def __init__(self, work: UnitOfWork, store: ArtifactStore) -> None:
+        self._work = work
+        self._store = store
 
-    def bring_artifacts(self, source: Source, run_id: str, start: int) -> int:
+    def copy_artifacts(self, source: Source, run_id: str, start: int) -> int:
         """Copy the missing artifacts that the run, and its records from slot `start` on, refer to.
 
         Large artifacts are durable files before the ledger refers to them. Returns the number of
         references whose artifact the source does not have. Raises `LedgerError` if the content of
         one does not match its digest.
         """
-        self._bring_frozen(source, run_number(source.connection, run_id))
+        self._copy_frozen_files(source, run_number(source.connection, run_id))
         batches = references(source, run_id, start)
-        return sum(self._bring(source, digests, run_id) for digests in batches)
+        return sum(self._copy_artifacts(source, digests, run_id) for digests in batches)
 
     def rebuild_run(self, chain: Path, mirrors: dict[str, Path]) -> str:
         """Create the run of a folder of mirrors in this ledger, which must be empty; return its id.
 
         The caller must verify it; this method does not. Raises `LedgerError` with file and line.
         """
-        with self._transaction(f"read {chain.parent}") as connection:
+        with self._work.transaction(f"read {chain.parent}") as connection:
             return mirror_reader.rebuild(connection, chain, mirrors)
 
-    def bring_run(self, source: Source, run_id: str, is_dead: Callable[[Owner], bool]) -> History:
+    def import_run(self, source: Source, run_id: str, is_dead: Callable[[Owner], bool]) -> History:
         """Import the run, or its new commits, in one transaction; return how it compared before.
 
         Nothing is written for a conflict, which the caller handles, or if nothing is new. Raises
         `LeaseHeld` if a coordinator owns the run in this ledger.
         """
-        with self._transaction(f"import run {run_id}") as connection:
+        with self._work.transaction(f"import run {run_id}") as connection:
             history = histories.compare(source.connection, connection, run_id)
             if history.standing is RunRelation.NEW:
                 run_no = _create(source, connection, run_id)
             elif history.standing is RunRelation.GROWN:
                 run_no = run_number(connection, run_id)
-                refuse_busy(connection, history, self._now(), is_dead)
+                refuse_busy(connection, history, self._work.now(), is_dead)
             else:
                 return history
             source_no = run_number(source.connection, run_id)
@@ -128,7 +129,7 @@ class ImportWriter(OwnerWriter):
             faults.fault_point("inside_import")
             return history
 
-    def _bring_frozen(self, source: Source, source_no: int) -> None:
+    def _copy_frozen_files(self, source: Source, source_no: int) -> None:
         """Copy the frozen files and workspaces of the run, so that it can be resumed here."""
         texts = [
             source.connection.exec_driver_sql(
@@ -139,9 +140,9 @@ class ImportWriter(OwnerWriter):
         for text in (*texts, *(body for _, body in bodies)):
             for sha256 in _FROZEN.findall(text):
                 if source.store.contains(sha256):
-                    self._bring_file(source, sha256)
+                    self._copy_file(source, sha256)
 
-    def _bring(self, source: Source, digests: Sequence[str], run_id: str) -> int:
+    def _copy_artifacts(self, source: Source, digests: Sequence[str], run_id: str) -> int:
         """Import artifacts in one transaction; return how many the source does not have."""
         artifacts, missing = [], 0
         for sha256 in self._absent(digests):
@@ -150,16 +151,16 @@ class ImportWriter(OwnerWriter):
             if row is not None and row.content is not None:
                 artifacts.append(tuple(row))
             elif source.store.contains(sha256):
-                artifacts.append((key, self._bring_file(source, sha256), None))
+                artifacts.append((key, self._copy_file(source, sha256), None))
             else:
                 missing += 1
         if artifacts:
-            with self._transaction(f"import artifacts of run {run_id}") as connection:
+            with self._work.transaction(f"import artifacts of run {run_id}") as connection:
                 connection.exec_driver_sql(statements.INSERT_ARTIFACT, artifacts)
         return missing
 
     def _absent(self, digests: Sequence[str]) -> list[str]:
-        with self._transaction("look for artifacts") as connection:
+        with self._work.transaction("look for artifacts") as connection:
             return [
                 sha256
                 for sha256 in digests
@@ -167,7 +168,7 @@ class ImportWriter(OwnerWriter):
                 is None
             ]
 
-    def _bring_file(self, source: Source, sha256: str) -> int:
+    def _copy_file(self, source: Source, sha256: str) -> int:
         """Copy a file of the source's artifact store into this one; return its size."""
         if self._store.contains(sha256):
             return self._store.path(sha256).stat().st_size

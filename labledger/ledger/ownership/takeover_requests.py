@@ -1,62 +1,58 @@
-"""Who wants a run that another coordinator owns: a durable mark, inside the writer's transactions.
+"""Takeover requests: durable notes that another coordinator wants a run (table `claim`).
 
-A claim lasts a few seconds and its asker renews it, so that one whose asker is gone is soon void.
+A request lasts a few seconds and its sender renews it, so that the request of a coordinator that
+died delays nobody for long. `lease_writer` calls these functions inside its transactions.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from labledger import clock
 from labledger.errors import LeaseHeld
 from labledger.ledger.commit import statements
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.model import Claim, Owner
+from labledger.ledger.database.model import Owner, TakeoverRequest
+from labledger.ledger.ownership.leases import IsDead
 
 
-def live(
-    connection: Connection, run_no: int, now: str, is_dead: Callable[[Owner], bool]
-) -> Claim | None:
-    """The claim on a run; None where there is none, or its asker is certainly or probably gone."""
+def live(connection: Connection, run_no: int, now: str, is_dead: IsDead) -> TakeoverRequest | None:
+    """Return the request for a run, unless it has expired or its sender is dead."""
     row = connection.exec_driver_sql(statements.SELECT_CLAIM, (run_no,)).first()
     if row is None:
         return None
     host, pid, token, *times = row
-    claim = Claim(Owner(host, pid, token), *times)
-    return claim if claim.expires_at > now and not is_dead(claim.owner) else None
+    request = TakeoverRequest(Owner(host, pid, token), *times)
+    return request if request.expires_at > now and not is_dead(request.owner) else None
 
 
-def refuse_other(claim: Claim | None, owner: Owner, run_id: str) -> None:
-    """Raise `LeaseHeld` where somebody else was there first."""
-    if claim is not None and claim.owner != owner:
+def refuse_other(request: TakeoverRequest | None, owner: Owner, run_id: str) -> None:
+    """Raise `LeaseHeld` if another process than `owner` has requested the run."""
+    if request is not None and request.owner != owner:
         raise LeaseHeld(
-            f"run {run_id} is wanted by process {claim.owner.pid} on {claim.owner.machine} since "
-            f"{claim.claimed_at}, which takes it over next",
+            f"run {run_id} is wanted by process {request.owner.pid} on {request.owner.machine} "
+            f"since {request.requested_at}, which takes it over next",
             hint=f"stop that process, or leave the run to it: `labledger status {run_id}`",
         )
 
 
-def keep(
-    connection: Connection, run_no: int, claim: Claim | None, owner: Owner, now: str, lasts_s: float
+def store(
+    connection: Connection,
+    run_no: int,
+    request: TakeoverRequest | None,
+    owner: Owner,
+    now: str,
+    ttl_s: float,
 ) -> None:
-    """Make the claim of `owner`, or have it last again where half of its time is over."""
-    if claim is not None and claim.expires_at > clock.later(now, lasts_s / 2):
+    """Store the owner's request, or extend `request`, its earlier one, after half of `ttl_s`."""
+    if request is not None and request.expires_at > clock.later(now, ttl_s / 2):
         return
-    since = now if claim is None else claim.claimed_at
-    until = clock.later(now, lasts_s)
+    since = now if request is None else request.requested_at
+    expires_at = clock.later(now, ttl_s)
     connection.exec_driver_sql(
         statements.UPSERT_CLAIM,
-        (run_no, owner.host, owner.pid, owner.process_token, since, until),
+        (run_no, owner.host, owner.pid, owner.process_token, since, expires_at),
     )
 
 
-def withdraw(connection: Connection, run_no: int, owner: Owner) -> None:
-    """End the claim of `owner`, where it has one."""
-    connection.exec_driver_sql(
-        statements.DELETE_CLAIM, (run_no, owner.host, owner.pid, owner.process_token)
-    )
-
-
-def end(connection: Connection, run_no: int) -> None:
-    """End whatever claim there is: the run has a new owner."""
+def delete(connection: Connection, run_no: int) -> None:
+    """Delete any request for a run, which has a new owner."""
     connection.exec_driver_sql("DELETE FROM claim WHERE run_no = ?", (run_no,))

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.model import Claim, LeaseInfo, Owner, RunInfo, Stop, Variant
+from labledger.ledger.database.model import (
+    LeaseInfo,
+    Owner,
+    RunInfo,
+    Stop,
+    TakeoverRequest,
+    Variant,
+)
 from labledger.records.outcomes import RunStatus
 
 _RUN_SQL = """
@@ -57,8 +64,8 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
     lease = None
     if lease_epoch is not None:
         lease = LeaseInfo(run_id, lease_epoch, Owner(host, pid, token), *times)
-    claim_host, claim_pid, claim_token, *claim_times = row[25:30]
-    claim = Claim(Owner(claim_host, claim_pid, claim_token), *claim_times) if claim_host else None
+    host, pid, token, *times = row[25:30]
+    request = None if host is None else TakeoverRequest(Owner(host, pid, token), *times)
     return RunInfo(
         run_id=run_id,
         experiment_id=experiment_id,
@@ -80,7 +87,7 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
         ended_at=ended_at,
         stop=Stop(row[31], row[32] or "") if row[31] is not None else None,
         lease=lease,
-        claim=claim,
+        takeover_request=request,
         budget=json.loads(row[30]),
         run_no=run_no,
     )

@@ -1,0 +1,62 @@
+"""The ledger's write transactions, and the fence that keeps former owners out of a run.
+
+All parts of the writer open their transactions here. A transaction is committed as a whole when
+its block ends, and rolled back if the block raises. Only creating a run, importing one and taking
+a lease write to a run that the writer does not own; every other write checks the lease's epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from labledger.errors import LedgerError
+from labledger.ledger.commit import statements
+from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.model import Lease
+from labledger.ledger.database.sqlite import translated
+from labledger.ledger.ownership import leases
+
+
+class UnitOfWork:
+    """Opens one transaction after the other on a connection that may write."""
+
+    def __init__(self, path: Path, connection: Connection, now: Callable[[], str]) -> None:
+        self.path = path
+        self.now = now
+        """Returns the time as text in the form of `labledger.clock`."""
+        self._connection = connection
+
+    @contextmanager
+    def transaction(self, action: str) -> Iterator[Connection]:
+        """Begin a transaction. Raise `LedgerError` ("could not `action`") if SQLite fails."""
+        with translated(action, self.path), self._connection.begin():
+            yield self._connection
+
+    @contextmanager
+    def owned(self, lease: Lease, action: str) -> Iterator[Connection]:
+        """Begin a transaction that writes to a run. Raise `LeaseLost` unless `lease` is current."""
+        with self.transaction(action) as connection:
+            leases.next_slot(connection, lease)
+            yield connection
+
+    @contextmanager
+    def advance(self, lease: Lease, schedule_idx: int) -> Iterator[Connection]:
+        """Begin the transaction that commits a slot, and move the run's progress past it.
+
+        The epoch is checked by the same statement. Raise `LeaseLost` unless `lease` is current,
+        and `LedgerError` unless it is the slot's turn; then nothing is written.
+        """
+        with self.transaction(f"commit slot {schedule_idx} of run {lease.run_id}") as connection:
+            result = connection.exec_driver_sql(
+                statements.ADVANCE,
+                (schedule_idx + 1, self.now(), lease.run_no, schedule_idx, lease.epoch),
+            )
+            if result.rowcount != 1:
+                next_idx = leases.next_slot(connection, lease)
+                raise LedgerError(
+                    f"slot {schedule_idx} of run {lease.run_id} cannot be committed: "
+                    f"the next one is slot {next_idx}"
+                )
+            yield connection
