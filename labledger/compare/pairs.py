@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from labledger.compare.options import CompareOptions, Errors
 from labledger.errors import InvalidInput, Problem
-from labledger.experiment.inputs.clusters import cluster_of
+from labledger.experiment.inputs.task_row import cluster_of
 from labledger.ledger.query import query
 from labledger.records.outcomes import SlotStatus, Verdict
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from labledger.experiment.plan import result_part
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.resolved_document import result_part
 from labledger.records import JsonObject, canonical_json
 
 _MAX_NAMED_TASKS = 3

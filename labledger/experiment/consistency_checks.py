@@ -2,7 +2,7 @@
 
 Examples are unique variant ids, files that must exist, and which keys a metric's source allows.
 A field that the schema has already rejected is skipped, so that one mistake is reported once.
-`authoring.load_experiment` runs these checks.
+`authored.load_experiment` runs these checks.
 """
 
 from __future__ import annotations
@@ -114,14 +114,6 @@ def memory_bytes(memory: str | float) -> int:
     text = str(memory).lower()
     number = text.rstrip("bkmg")
     return int(float(number) * _UNITS[text[len(number) :]])
-
-
-def phase_texts(phase: JsonObject) -> Iterator[tuple[FieldPath, str]]:
-    """Yield each text of a phase that may contain a `$NAME`, with its path in the phase."""
-    for index, word in enumerate(phase["command"]):
-        yield ("command", index), str(word)
-    for name, value in (phase.get("env") or {}).items():
-        yield ("env", name), str(value)
 
 
 def _variant_problems(valid: _ValidParts) -> Iterator[FieldProblem]:

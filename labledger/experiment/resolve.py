@@ -6,23 +6,29 @@ if one has changed since. Preflight, `labledger run --dry-run` and the runner st
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from labledger.errors import ExperimentChanged, InvalidInput, Problem
-from labledger.experiment import resolved_document as documents
+from labledger.errors import InvalidInput, Problem
 from labledger.experiment import schedule
 from labledger.experiment.authored import Authored
-from labledger.experiment.consistency_checks import PHASES, authored_variants, lookup, phase_texts
+from labledger.experiment.consistency_checks import PHASES, authored_variants, lookup
 from labledger.experiment.inputs import staged_files
 from labledger.experiment.inputs.dataset import Dataset, Selection, TaskRef, read_tasks
 from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.name_references import is_contract_name, names
+from labledger.experiment.phase_commands import (
+    authored_path,
+    grader_plan,
+    literal_name,
+    require_executable,
+    variant_plans,
+)
+from labledger.experiment.plan import ExperimentPlan, Filters, result_part
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
@@ -44,11 +50,10 @@ class Overrides:
     max_concurrency: int | None = None
 
     @classmethod
-    def from_document(cls, document: JsonObject, *, max_concurrency: int | None = None) -> Self:
-        """Return the overrides that a resolved document was made with, to resolve it again."""
-        filters = document["dataset"]["filters"]
-        tasks, variants = tuple(filters["tasks"]), tuple(filters["variants"])
-        return cls(filters["limit"], tasks, variants, max_concurrency)
+    def of_plan(cls, plan: ExperimentPlan, *, max_concurrency: int | None = None) -> Self:
+        """Return the overrides that a plan was made with, to resolve its experiment again."""
+        filters = plan.dataset.filters
+        return cls(filters.limit, filters.tasks, filters.variants, max_concurrency)
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,13 @@ class ResolvedExperiment:
     """An experiment with every default filled in and every file and task digested."""
 
     authored: Authored
-    document: JsonObject
-    """The `resolved_experiment_v1`, as JSON values."""
+    plan: ExperimentPlan
     dataset: Dataset
-    files: Mapping[str, tuple[StagedFile, ...]]
-    """Staged files by phase name."""
+
+    @cached_property
+    def document(self) -> JsonObject:
+        """The plan as it is stored: a `resolved_experiment_v1`."""
+        return self.plan.as_json()
 
     @property
     def source(self) -> Path:
@@ -78,33 +85,27 @@ class ResolvedExperiment:
     @cached_property
     def variants(self) -> tuple[str, ...]:
         """The selected variants' ids, the baseline first if it is selected."""
-        return tuple(variant["variant_id"] for variant in self.document["variants"])
+        return tuple(variant.variant_id for variant in self.plan.variants)
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) over what can change a result; see `document.result_part`."""
-        return canonical_json.digest(documents.result_part(self.document))
+        """SHA-256 (hex) over what can change a result; see `plan.result_part`."""
+        return canonical_json.digest(result_part(self.document))
 
     @property
     def total_slots(self) -> int:
-        replications: int = self.document["design"]["replications"]
-        return len(self.variants) * len(self.tasks) * replications
-
-    @property
-    def required_names(self) -> tuple[str, ...]:
-        """The `$NAME`s that --env, --env-file or the environment must set, sorted."""
-        return tuple(self.document["environment"])
+        return len(self.variants) * len(self.tasks) * self.plan.design.replications
 
     @cached_property
     def images(self) -> tuple[str, ...]:
         """Every image that a trial runs in, sorted."""
-        default = self.document["runtime"]["image"]
-        return tuple(sorted({task.image or default for task in self.tasks}))
+        default = self.plan.runtime.image
+        return tuple(sorted({image for task in self.tasks if (image := task.image or default)}))
 
     def slots(self) -> Iterator[Slot]:
         """Yield the slots in schedule order; see `schedule.slots` for the orders."""
         task_ids = [task.task_id for task in self.tasks]
-        return schedule.slots(self.document["design"], self.variants, task_ids)
+        return schedule.slots(self.plan.design, self.variants, task_ids)
 
     def frozen_tasks(self) -> Iterator[tuple[TaskRef, JsonObject]]:
         """Yield each task with its frozen row, read from the file again one at a time.
@@ -118,15 +119,15 @@ class ResolvedExperiment:
 
         Raises `ExperimentChanged` if one differs from what was resolved.
         """
-        for file in {file.sha256: file for phase in self.files.values() for file in phase}.values():
-            if not store.contains(file.sha256):
-                freeze_file(file, store)
+        for files in self.plan.files.values():
+            for file in files:
+                file.freeze(store)
         self.dataset.freeze(store)
 
     def missing_names(self, known: Collection[str]) -> list[Problem]:
-        """Return a problem for each of `required_names` not in `known`, where it is first used."""
+        """Return a problem for each needed `$NAME` not in `known`, where it is first used."""
         problems: dict[str, Problem] = {}
-        for phase, variant, path, name in _outside_names(self.document):
+        for phase, variant, path, name in self.plan.outside_names():
             if name not in known and name not in problems:
                 problems[name] = self._missing_name(phase, variant, path, name, known)
         return list(problems.values())
@@ -137,20 +138,20 @@ class ResolvedExperiment:
         by_variant = f"bound by variant {variant!r} nor " if variant else ""
         neither = "neither " if variant else "not "
         message = f"${name} is {neither}{by_variant}set by --env, --env-file or the environment"
-        bound = {key for v in self.document["variants"] for key in v["bindings"]}
+        bound = {key for v in self.plan.variants for key in v.bindings}
         close = near_names(name, sorted(bound | set(known)))
         hint = f"pass --env {name}=… or export {name}"
         if close:
             hint = f"did you mean ${close[0]}? otherwise {hint}"
-        return self.authored.problem(documents.authored_path(phase, path), message, hint)
+        return self.authored.problem(authored_path(phase, path), message, hint)
 
     def warnings(self) -> list[Problem]:
         """Return a warning for each word of a command that names a file missing from `files`."""
         problems: dict[FieldPath, Problem] = {}
-        for phase, _, section in documents.phases(self.document):
-            for index, word in enumerate(section["command"]):
-                name = documents.literal_name(word)
-                path = documents.authored_path(phase, ("command", index))
+        for phase, _, plan in self.plan.phases():
+            for index, word in enumerate(plan.command):
+                name = literal_name(word)
+                path = authored_path(phase, ("command", index))
                 if name and "." in name and (self.authored.folder / name).is_file():
                     message = f"{name!r} is a file beside the experiment, but it is not staged"
                     hint = f"add it to {'.'.join(map(str, PHASES[phase]))}.files"
@@ -166,36 +167,27 @@ def resolve(authored: Authored, overrides: Overrides | None = None) -> ResolvedE
     """
     overrides = overrides or Overrides()
     _check_overrides(overrides)
-    data = authored.data
-    chosen = _chosen_variants(data, overrides.variants)
+    chosen = _chosen_variants(authored.data, overrides.variants)
     files = _staged(authored)
-    document = documents.base_sections(data)
-    document["variants"] = documents.variant_sections(data, chosen, files)
-    document["grader"] = documents.grader_section(data, files)
-    commands = [(phase, section) for phase, _, section in documents.phases(document)]
-    require_executable(authored, commands, files)
-    selection = Selection(document["dataset"]["limit"], overrides.tasks, overrides.limit)
-    path = authored.folder / document["dataset"]["path"]
-    dataset = read_tasks(
-        path,
-        selection,
-        default_image=document["runtime"]["image"],
-        cluster=document["dataset"].get("cluster"),
+    variants = variant_plans(authored.data, chosen, files)
+    plan = ExperimentPlan.of_authored(
+        authored.data, variants, grader_plan(authored.data, files), files
     )
-    document["dataset"] |= {
-        "tasks": len(dataset.tasks),
-        "digest": dataset.digest,
-        "filters": {
-            "tasks": list(overrides.tasks),
-            "variants": list(overrides.variants),
-            "limit": overrides.limit,
-        },
-    }
-    if overrides.max_concurrency is not None:
-        document["design"]["max_concurrency"] = overrides.max_concurrency
-    document["environment"] = sorted({name for *_, name in _outside_names(document)})
-    document["files"] = {phase: [f.as_json() for f in staged] for phase, staged in files.items()}
-    return ResolvedExperiment(authored, document, dataset, files)
+    require_executable(authored, plan.phases(), files)
+    selection = Selection(plan.dataset.limit, overrides.tasks, overrides.limit)
+    dataset = read_tasks(
+        authored.folder / plan.dataset.path,
+        selection,
+        default_image=plan.runtime.image,
+        cluster=plan.dataset.cluster,
+    )
+    filters = Filters(overrides.tasks, overrides.variants, overrides.limit)
+    selected = replace(
+        plan.dataset, tasks=len(dataset.tasks), digest=dataset.digest, filters=filters
+    )
+    width = overrides.max_concurrency or plan.design.max_concurrency
+    design = replace(plan.design, max_concurrency=width)
+    return ResolvedExperiment(authored, replace(plan, dataset=selected, design=design), dataset)
 
 
 def _check_overrides(overrides: Overrides) -> None:
@@ -235,43 +227,3 @@ def _staged(authored: Authored) -> dict[str, tuple[StagedFile, ...]]:
     if problems:
         raise InvalidInput(f"the files of {authored.path} cannot be staged", problems)
     return files
-
-
-def require_executable(
-    authored: Authored,
-    commands: Iterable[tuple[str, JsonObject]],
-    files: Mapping[str, tuple[StagedFile, ...]],
-) -> None:
-    """Raise `InvalidInput` if a command starts a staged file that is not executable."""
-    problems: dict[FieldPath, Problem] = {}
-    for phase, section in commands:
-        path = documents.authored_path(phase, ("command", 0))
-        for file in files[phase]:
-            started = section["command"][0] == f"{documents.DEPS}/{phase}/{file.name}"
-            if started and not file.executable:
-                hint = f"chmod +x {file.source}, or start it with its interpreter"
-                problems[path] = authored.problem(path, f"{file.name} is not executable", hint)
-    if problems:
-        raise InvalidInput(f"the commands of {authored.path} cannot start", list(problems.values()))
-
-
-def _outside_names(document: JsonObject) -> Iterator[tuple[str, str | None, FieldPath, str]]:
-    """Yield phase, variant, path and name of each `$NAME` that the environment must set."""
-    for phase, variant, section in documents.phases(document):
-        for path, text in phase_texts(section):
-            for name in names(text):
-                if not is_contract_name(name):
-                    yield phase, variant, path, name
-
-
-def freeze_file(file: StagedFile, store: ArtifactStore) -> None:
-    """Put a staged file into `store`. Raises `ExperimentChanged` if it has changed since."""
-    try:
-        stored_digest, _ = store.put_file(file.source)
-    except FileNotFoundError:
-        stored_digest = "gone"
-    if stored_digest != file.sha256:
-        raise ExperimentChanged(
-            f"{file.source} changed while it was being read",
-            hint="do not change the experiment's files until the run has started; start it again",
-        )

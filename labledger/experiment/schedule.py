@@ -9,21 +9,19 @@ from __future__ import annotations
 import hashlib
 import random
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from labledger.experiment.plan import Design
 from labledger.records.identity import Slot
 
 SlotIndices = tuple[int, int, int]
 """Indices of a variant, a task and a replication."""
 
 
-def slots(
-    design: Mapping[str, Any], variant_ids: Sequence[str], task_ids: Sequence[str]
-) -> Iterator[Slot]:
+def slots(design: Design, variant_ids: Sequence[str], task_ids: Sequence[str]) -> Iterator[Slot]:
     """Yield every combination of variant, task and replication once, numbered from 0.
 
-    `design` is that of a resolved experiment. Its `schedule` is one of
+    `design.schedule` is one of
 
     - ``paired_interleaved``: by replication, then task, then variant, so that the variants of a
       task run side by side, in authored order, and an interrupted run compares like with like;
@@ -31,20 +29,19 @@ def slots(
     - ``randomized``: a permutation of all slots drawn from `random_seed`.
 
     `shuffle_tasks` first permutes the tasks, once for all variants and replications, from
-    `random_seed`. It takes 4 bytes of memory per task, or per slot
-    when randomized.
+    `random_seed`. It takes 4 bytes of memory per task, or per slot when randomized.
     """
     tasks = len(task_ids)
-    order = permutation(tasks, design["random_seed"], "tasks") if design["shuffle_tasks"] else None
+    order = permutation(tasks, design.random_seed, "tasks") if design.shuffle_tasks else None
     cells = _cells(design, len(variant_ids), tasks)
     for index, (variant, task, repl_idx) in enumerate(cells):
         task_id = task_ids[task if order is None else order[task]]
         yield Slot(index, variant_ids[variant], task_id, repl_idx)
 
 
-def _cells(design: Mapping[str, Any], variants: int, tasks: int) -> Iterator[SlotIndices]:
-    replications: int = design["replications"]
-    match design["schedule"]:
+def _cells(design: Design, variants: int, tasks: int) -> Iterator[SlotIndices]:
+    replications = design.replications
+    match design.schedule:
         case "variant_sequential":
             for variant in range(variants):
                 for repl in range(replications):
@@ -52,7 +49,7 @@ def _cells(design: Mapping[str, Any], variants: int, tasks: int) -> Iterator[Slo
                         yield variant, task, repl
         case "randomized":
             total = variants * tasks * replications
-            for cell in permutation(total, design["random_seed"], "slots"):
+            for cell in permutation(total, design.random_seed, "slots"):
                 rest, variant = divmod(cell, variants)
                 repl, task = divmod(rest, tasks)
                 yield variant, task, repl

@@ -7,7 +7,6 @@ next preflight need not repeat it. A failed one is always repeated. Used by pref
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 from labledger.docker.engine import Engine
 from labledger.records import JsonObject, canonical_json
@@ -33,14 +32,7 @@ class ImageProbes:
     use_memory: bool = True
     """False to run every probe, whether or not it succeeded before."""
     oci_runtime: str | None = None
-    """The OCI runtime of the containers; None for the engine's default."""
-
-    @classmethod
-    def of(
-        cls, engine: Engine, info: JsonObject, document: JsonObject, *, use_memory: bool = True
-    ) -> Self:
-        """Return probes that run as the trials of a resolved experiment do."""
-        return cls(engine, info, use_memory, document["runtime"].get("oci"))
+    """The OCI runtime of the trials' containers; None for the engine's default."""
 
     def run_probe(self, image: str, script: str, user: str | None = None) -> tuple[int, str]:
         """Return the exit status and the output of a script: 0 and "" if it succeeded.

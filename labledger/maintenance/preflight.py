@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from labledger import resources
@@ -20,6 +20,7 @@ from labledger.errors import (
     Problem,
 )
 from labledger.experiment import name_references
+from labledger.experiment.plan import ExperimentPlan, PhasePlan
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.ledger.database import migrations
 from labledger.maintenance.check_results import CheckResult, check_disk_space
@@ -85,13 +86,14 @@ def preflight(
         checks.append(CheckResult("docker", f"engine {info['ServerVersion']} answers"))
         checks.append(check_disk_space(DiskSpace.of(lab.existing, info, min_free_bytes)))
         checks += [_check_image(engine, ref, images, pull=pull) for ref in experiment.images]
-        oci_runtime = check_oci_runtime(info, experiment.document)
+        oci = experiment.plan.runtime.oci
+        oci_runtime = check_oci_runtime(info, oci)
         checks += oci_runtime
         if all(check.ok for check in oci_runtime):
-            probes = ImageProbes.of(engine, info, experiment.document, use_memory=use_memory)
+            probes = ImageProbes(engine, info, use_memory, oci)
             for ref, image in images.items():
-                checks.extend(_look_into(probes, ref, image, experiment.document))
-                checks.extend(_check_agent_user(probes, ref, image, experiment.document))
+                checks.extend(check_commands(probes, ref, image, experiment.plan.phases()))
+                checks.extend(_check_agent_user(probes, ref, image, experiment.plan))
     except EngineUnavailable as error:
         checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
     finally:
@@ -100,16 +102,16 @@ def preflight(
 
 
 def _check_experiment(experiment: ResolvedExperiment) -> Iterator[CheckResult]:
-    files = sum(len(entries) for entries in experiment.document["files"].values())
+    files = sum(map(len, experiment.plan.files.values()))
     variants, tasks = len(experiment.variants), len(experiment.tasks)
     yield CheckResult(
         "experiment",
         f"{counted(variants, 'variant')} × {counted(tasks, 'task')} × "
-        f"{counted(experiment.document['design']['replications'], 'replication')} = "
+        f"{counted(experiment.plan.design.replications, 'replication')} = "
         f"{counted(experiment.total_slots, 'slot')}; {counted(files, 'file')} to stage",
     )
-    if experiment.document["grader"]["sealed"]:
-        yield CheckResult("grader", contract.Sealing.of(experiment.document).meaning)
+    if experiment.plan.is_sealed:
+        yield CheckResult("grader", experiment.plan.sealing.meaning)
     for problem in experiment.warnings():
         detail = f"{problem.where}:{problem.line}: {problem.field}: {problem.message}"
         yield CheckResult("files", detail, ok=False, hint=problem.hint, warning=True)
@@ -124,7 +126,7 @@ def _check_environment(
         yield CheckResult(
             "environment", detail, ok=False, hint=problem.hint, exit_code=Exit.INVALID
         )
-    for name in experiment.required_names:
+    for name in experiment.plan.environment:
         if 0 < len(environment.get(name, "")) < MIN_LENGTH:
             yield CheckResult(
                 "environment",
@@ -134,8 +136,8 @@ def _check_environment(
                 hint="bind it in the experiment if it is no secret",
                 warning=True,
             )
-    if experiment.required_names and not experiment.missing_names(environment):
-        yield CheckResult("environment", f"set: {', '.join(experiment.required_names)}")
+    if experiment.plan.environment and not experiment.missing_names(environment):
+        yield CheckResult("environment", f"set: {', '.join(experiment.plan.environment)}")
 
 
 def _check_ledger(lab: LabFolder) -> Iterator[CheckResult]:
@@ -178,9 +180,8 @@ def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool
     return CheckResult("image", f"{ref} is not here and no registry offers it", ok=False, hint=hint)
 
 
-def check_oci_runtime(info: JsonObject, document: JsonObject) -> list[CheckResult]:
-    """Check that the engine knows the OCI runtime that a resolved document names, if any."""
-    name = document["runtime"].get("oci")
+def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:
+    """Check that the engine knows the OCI runtime that an experiment names, if any."""
     if name is None:
         return []
     known = sorted(info.get("Runtimes") or {})
@@ -198,18 +199,17 @@ def check_oci_runtime(info: JsonObject, document: JsonObject) -> list[CheckResul
     ]
 
 
-def check_grader(
-    probes: ImageProbes, ref: str, image: str, grader: JsonObject
-) -> list[CheckResult]:
-    """Ask a container of an image for what a grader needs (a resolved document's section)."""
-    return list(_look_into(probes, ref, image, {"variants": [], "grader": grader}))
-
-
-def _look_into(
-    probes: ImageProbes, ref: str, image: str, document: JsonObject
+def check_commands(
+    probes: ImageProbes,
+    ref: str,
+    image: str,
+    phases: Iterable[tuple[str, str | None, PhasePlan]],
 ) -> Iterator[CheckResult]:
-    """Ask a container of the image for the shell and for every phase's command."""
-    commands = _commands(document)
+    """Check that a container of the image has the shell and every phase's command.
+
+    `phases` are names, variant ids and plans, as `ExperimentPlan.phases` yields them.
+    """
+    commands = _commands(phases)
     wanted = sorted({*_NEEDED_TOOLS, *commands})
     script = "; ".join(
         f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in wanted
@@ -248,16 +248,15 @@ def _look_into(
 
 
 def _check_agent_user(
-    probes: ImageProbes, ref: str, image: str, document: JsonObject
+    probes: ImageProbes, ref: str, image: str, plan: ExperimentPlan
 ) -> Iterator[CheckResult]:
-    """Ask a container of the image to become the agent's user, as `trial.sh` will."""
-    user = document["runtime"].get("agent_user")
+    """Check that a container of the image can become the agent's user, as `trial.sh` will."""
+    user = plan.runtime.agent_user
     if user is None:
         return
     script = f"set -- become {shlex.quote(user)}\n{resources.trial_script().read_text('utf-8')}"
-    as_whom = document["runtime"]["user"]
     try:
-        status, output = probes.run_probe(image, script, as_whom)
+        status, output = probes.run_probe(image, script, plan.runtime.user)
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
@@ -265,7 +264,7 @@ def _check_agent_user(
     if status == 0 and not output:
         yield CheckResult("agent user", f"{ref} can run the agent as {user}")
         return
-    sets_up = any(variant["setup"] for variant in document["variants"])
+    sets_up = any(variant.setup for variant in plan.variants)
     hint = "install util-linux and add the user in the image, and leave `runtime.user` out"
     yield CheckResult(
         "agent user",
@@ -278,18 +277,16 @@ def _check_agent_user(
     )
 
 
-def _commands(document: JsonObject) -> dict[str, str]:
-    """The first word of every phase's command, by what needs it; staged files are our own."""
-    found: dict[str, str] = {}
-    phases = [("the grader", document["grader"])]
-    for variant in document["variants"]:
-        phases += [
-            (f"the {p} of variant {variant['variant_id']}", variant[p]) for p in ("setup", "agent")
-        ]
-    for who, phase in phases:
-        if phase is None:
-            continue
-        word = phase["command"][0]
+def _commands(phases: Iterable[tuple[str, str | None, PhasePlan]]) -> dict[str, str]:
+    """Return the first word of each phase's command with the phase that needs it.
+
+    Staged files are left out: they do not come from the image. If several phases need a command,
+    the grader is named first.
+    """
+    commands: dict[str, str] = {}
+    for phase, variant_id, plan in sorted(phases, key=lambda named: named[1] is not None):
+        needed_by = f"the {phase}" if variant_id is None else f"the {phase} of variant {variant_id}"
+        word = plan.command[0]
         if not any(name_references.names(word)) and not word.startswith(f"{contract.DEPS}/"):
-            found.setdefault(name_references.expand(word, {}), who)
-    return found
+            commands.setdefault(name_references.expand(word, {}), needed_by)
+    return commands

@@ -8,15 +8,15 @@ every later coordinator applies them. Used by the commit queue and the session.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
 from labledger.errors import InvalidInput, Problem
+from labledger.experiment.plan import MetricDefinition
 from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
 from labledger.ledger.read.spending import OPTIONS, UNITS, amounts, used_up
 from labledger.ledger.reader import LedgerReader
-from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.run_control.events import Listener, run_event
 
@@ -115,12 +115,12 @@ def _trials(count: int) -> str:
     return "1 trial" if count == 1 else f"{count} trials"
 
 
-def check_limits(document: JsonObject, limits: Mapping[str, float]) -> None:
+def check_limits(metrics: Iterable[MetricDefinition], limits: Mapping[str, float]) -> None:
     """Raise `InvalidInput` for a negative limit, or one on something that is not measured.
 
-    An infinite limit means no limit.
+    `metrics` are those of the experiment. An infinite limit means no limit.
     """
-    measured = {metric["id"] for metric in document["metrics"]}
+    measured = {metric.metric_id for metric in metrics}
     problems = []
     for kind, limit in limits.items():
         if not limit >= 0:

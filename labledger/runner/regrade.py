@@ -13,7 +13,7 @@ from labledger import __version__
 from labledger.docker.engine import thread_engine
 from labledger.errors import AlreadyGraded, LedgerError, PreflightFailed, Problem, RunNotComplete
 from labledger.experiment import environment_values
-from labledger.experiment import resolved_document as documents
+from labledger.experiment.plan import ExperimentPlan, result_part
 from labledger.experiment.replacement_grader import NewGrader
 from labledger.ledger.commit.run_registration import TaskRow
 from labledger.ledger.database.model import Grading, NewRun, RunInfo
@@ -21,7 +21,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.check_results import check_disk_space
 from labledger.maintenance.image_probes import ImageProbes
-from labledger.maintenance.preflight import check_grader
+from labledger.maintenance.preflight import check_commands
 from labledger.records import canonical_json
 from labledger.records.identity import RUN_ID
 from labledger.run_control.disk_space import DiskSpace
@@ -30,7 +30,6 @@ from labledger.runner.session import Session
 from labledger.runner.start_and_resume import require_environment_and_images
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
-from labledger.trial.contract import grader_digest
 
 
 def regrade_run(
@@ -53,11 +52,12 @@ def regrade_run(
                 f"{root.total_slots} slots are committed",
                 hint=f"`labledger resume {root.run_id}` continues it",
             )
-        new = NewGrader.load(grader, root.resolved)
+        plan = ExperimentPlan.of_document(root.resolved)
+        new = NewGrader.load(grader, plan)
         regrading = _regrading(root, gradings, new, reader.chain_head(root.run_id))
         if not again:
-            _refuse_repetition(root, gradings, regrading.resolved["regrades"]["grader_digest"])
-        _check(lab, root, new, values, options)
+            _refuse_repetition(plan, gradings, regrading)
+        _check(lab, root, plan.runtime.oci, new, values, options)
         new.freeze(store)
         with LedgerWriter.open(lab.ledger, store) as writer:
             writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
@@ -66,14 +66,8 @@ def regrade_run(
 
 def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str) -> NewRun:
     """Return the run that grades `root`'s evidence: the same slots, in the same order."""
-    document = new.apply_to(root.resolved)
     generation = gradings[-1].generation + 1
-    document["regrades"] = {
-        "run_id": root.run_id,
-        "generation": generation,
-        "grader_digest": grader_digest(document),
-        "head": head,
-    }
+    document = new.regrading_document(root.resolved, root.run_id, generation, head)
     run_id = f"{root.run_id}.g{generation}"
     if not RUN_ID.fullmatch(run_id):
         raise LedgerError(f"{run_id} would be longer than a run id may be")
@@ -83,7 +77,7 @@ def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str
         name=root.name,
         resolved=document,
         authored=new.text or root.authored,
-        digest=canonical_json.digest(documents.result_part(document)),
+        digest=canonical_json.digest(result_part(document)),
         source_path=str(new.source),
         images=root.images,
         variants=root.variants,
@@ -91,9 +85,10 @@ def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str
     )
 
 
-def _refuse_repetition(root: RunInfo, gradings: list[Grading], digest: str) -> None:
+def _refuse_repetition(root: ExperimentPlan, gradings: list[Grading], regrading: NewRun) -> None:
     """Raise `AlreadyGraded` if this grader has graded the run, or has begun to."""
-    own = grader_digest(root.resolved)
+    own = root.grader_identity.digest
+    digest = ExperimentPlan.of_document(regrading.resolved).grader_identity.digest
     for grading in gradings:
         if digest != (own if grading.generation == 1 else grading.grader_digest):
             continue
@@ -110,16 +105,21 @@ def _refuse_repetition(root: RunInfo, gradings: list[Grading], digest: str) -> N
 
 
 def _check(
-    lab: LabFolder, root: RunInfo, new: NewGrader, values: Mapping[str, str], options: RunOptions
+    lab: LabFolder,
+    root: RunInfo,
+    oci: str | None,
+    new: NewGrader,
+    values: Mapping[str, str],
+    options: RunOptions,
 ) -> None:
     """Raise if something that a regrading needs is missing. Changes nothing."""
-    require_environment_and_images(root.run_id, root.resolved, new.environment, root.images, values)
+    require_environment_and_images(root, oci, new.environment, values)
     engine = thread_engine()
     info = engine.info()
     checks = [check_disk_space(DiskSpace.of(lab.root, info, options.min_free_bytes))]
-    probes = ImageProbes.of(engine, info, root.resolved)
+    probes = ImageProbes(engine, info, oci_runtime=oci)
     for ref, image in root.images.items():
-        checks += check_grader(probes, ref, image, new.section)
+        checks += check_commands(probes, ref, image, [("grader", None, new.plan)])
     problems = [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
     if problems:
         raise PreflightFailed(problems)

@@ -25,13 +25,13 @@ from labledger.errors import (
 from labledger.experiment import environment_values
 from labledger.experiment.authored import load_experiment
 from labledger.experiment.changes import differences
+from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.preflight import Preflight, check_oci_runtime, preflight
-from labledger.records import JsonObject
 from labledger.records.identity import RUN_ID
 from labledger.records.outcomes import RunStatus
 from labledger.run_control.budget import check_limits
@@ -59,10 +59,10 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     """Run an experiment to its end. If it cannot begin, raises before anything is created."""
     lab = LabFolder.find(options.lab_dir)
     experiment = resolve_experiment(path, options)
-    run_id = options.run_id or new_run_id(experiment.document["experiment"]["id"])
+    run_id = options.run_id or new_run_id(experiment.plan.experiment.experiment_id)
     _require_run_id(run_id)
     values = environment_values.gather(options.env, options.env_files)
-    check_limits(experiment.document, options.budget)
+    check_limits(experiment.plan.metrics, options.budget)
     checked = preflight(
         experiment,
         lab,
@@ -96,17 +96,16 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
     values = environment_values.gather(options.env, options.env_files)
     with LedgerReader.open(lab.ledger) as reader:
         run = reader.run(run_id)
+        plan = ExperimentPlan.of_document(run.resolved)
         if run.status is RunStatus.COMPLETED:
             _warn_of_changes(run, reader.task_digests(run_id), options)
         else:
             if not options.frozen and run.regrades is None:
                 refuse_changed(run, reader.task_digests(run_id), options)
-            require_environment_and_images(
-                run_id, run.resolved, run.resolved["environment"], run.images, values
-            )
+            require_environment_and_images(run, plan.runtime.oci, plan.environment, values)
         # A regrading has no budget: it runs no agent.
         limits = options.budget if run.regrades is None else {}
-        check_limits(run.resolved, limits)
+        check_limits(plan.metrics, limits)
     with LedgerWriter.open(lab.ledger, store) as writer:
         session = Session(lab, writer, store, run_id, values, options, limits)
         return session.run_session()
@@ -119,7 +118,8 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
         message = f"{source} is gone; the run continues with its stored copy"
         options.on_event(run_event("warning", message=message))
         return
-    overrides = Overrides.from_document(run.resolved, max_concurrency=options.max_concurrency)
+    plan = ExperimentPlan.of_document(run.resolved)
+    overrides = Overrides.of_plan(plan, max_concurrency=options.max_concurrency)
     hint = "restore it, start a new run, or resume with --frozen to use the run's own copy"
     try:
         current = resolve(load_experiment(source), overrides)
@@ -149,31 +149,28 @@ def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions
 
 
 def require_environment_and_images(
-    run_id: str,
-    document: JsonObject,
-    names: Iterable[str],
-    images: Mapping[str, str],
-    values: Mapping[str, str],
+    run: RunInfo, oci: str | None, names: Iterable[str], values: Mapping[str, str]
 ) -> None:
     """Raise `InvalidInput` for a missing environment value, `PreflightFailed` for a missing image.
 
-    `PreflightFailed` also if the engine lacks the OCI runtime of the resolved experiment.
+    `names` are those that the environment must set. `PreflightFailed` also if the engine lacks the
+    OCI runtime `oci`.
     """
     problems = [
         Problem("environment", f"${name} is not set", hint=f"give it with --env {name}=…")
         for name in environment_values.missing(names, values)
     ]
     if problems:
-        raise InvalidInput(f"run {run_id} cannot continue", problems)
+        raise InvalidInput(f"run {run.run_id} cannot continue", problems)
     engine = thread_engine()
-    for ref, image in images.items():
+    for ref, image in run.images.items():
         if engine.image_id(image) is None:
             hint = "the run cannot continue with another image: pull or build this one again"
             problems.append(
                 Problem("image", f"{ref} ({image}) is not available any more", hint=hint)
             )
-    if "oci" in document["runtime"]:
-        checks = check_oci_runtime(engine.info(), document)
+    if oci is not None:
+        checks = check_oci_runtime(engine.info(), oci)
         problems += [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
     if problems:
         raise PreflightFailed(problems)
@@ -211,20 +208,17 @@ def _new_run(
     images: Mapping[str, str],
     budget: Mapping[str, float],
 ) -> NewRun:
-    identity = experiment.document["experiment"]
+    identity = experiment.plan.experiment
     return NewRun(
         run_id=run_id,
-        experiment_id=identity["id"],
-        name=identity["name"],
+        experiment_id=identity.experiment_id,
+        name=identity.name,
         resolved=experiment.document,
         authored=experiment.authored_text,
         digest=experiment.digest,
         source_path=str(experiment.source),
         images=dict(images),
-        variants=tuple(
-            Variant(v["variant_id"], v["role"], v["bindings"])
-            for v in experiment.document["variants"]
-        ),
+        variants=tuple(Variant(v.variant_id, v.role, v.bindings) for v in experiment.plan.variants),
         labledger_version=__version__,
         budget=budget,
     )

@@ -12,7 +12,7 @@ from experiment_files import EXPERIMENT, Folder
 from labledger.errors import InvalidInput
 from labledger.experiment import yaml_lines
 from labledger.experiment.authored import load_experiment
-from labledger.trial.contract import Sealing
+from labledger.experiment.plan import Sealing
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ def test_agents_user_and_sealing_are_resolved(folder: Folder) -> None:
     assert as_user.document["runtime"]["agent_user"] == "1000"
     assert sealed.document["grader"]["sealed"] is True
     assert len({plain.digest, as_user.digest, sealed.digest}) == 3
-    assert Sealing.of(as_user.document) is Sealing.NONE
-    assert Sealing.of(sealed.document) is Sealing.UNREADABLE
+    assert as_user.plan.sealing is Sealing.NONE
+    assert sealed.plan.sealing is Sealing.UNREADABLE
     del folder.data["runtime"]["agent"]["user"]
-    assert Sealing.of(folder.resolve().document) is Sealing.AFTER_AGENT
+    assert folder.resolve().plan.sealing is Sealing.AFTER_AGENT

@@ -17,9 +17,9 @@ from experiment_files import TASKS, Folder
 
 from labledger.errors import ExperimentChanged, InvalidInput
 from labledger.experiment.inputs import dataset, task_row
-from labledger.experiment.inputs.clusters import cluster_of
 from labledger.experiment.inputs.dataset import Selection, read_tasks
 from labledger.experiment.inputs.field_problems import UnusablePath
+from labledger.experiment.inputs.task_row import cluster_of
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource
 from labledger.records import canonical_json, json_schemas
 from labledger.storage.artifact_store import ArtifactStore
@@ -59,7 +59,6 @@ def test_rows_are_read_twice_the_same(folder: Folder) -> None:
         "workspace": {"files": {"a": ""}},
     }
     assert found.tasks[-1].image == "x"
-    assert found.tasks[-1].timeout_s == 5
 
 
 def test_gzip_blank_lines_and_byte_order_mark(folder: Folder) -> None:
@@ -371,7 +370,7 @@ def test_resolving_writes_nothing_and_freezing_keeps_the_tars(folder: Folder) ->
     resolved.freeze(store)
     (_, row), _ = resolved.frozen_tasks()
     assert store.path(row["workspace"]["tar"]).stat().st_size == row["workspace"]["size"]
-    for phase in resolved.files.values():
+    for phase in resolved.plan.files.values():
         assert all(store.contains(file.sha256) for file in phase)
 
 

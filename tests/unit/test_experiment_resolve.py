@@ -147,7 +147,7 @@ def test_slots_are_those_of_the_selection(folder: Folder) -> None:
     ]
     assert resolved.total_slots == 4
     assert resolved.document["design"]["max_concurrency"] == 7
-    again = folder.resolve(**dataclasses.asdict(Overrides.from_document(resolved.document)))
+    again = folder.resolve(**dataclasses.asdict(Overrides.of_plan(resolved.plan)))
     assert again.digest == resolved.digest
 
 
@@ -166,7 +166,7 @@ def test_unknown_names_are_told_with_their_place(folder: Folder) -> None:
     """A `$NAME` that nobody sets is told once, where it is used, with the nearest known name."""
     folder.data["runtime"]["agent"]["command"][3] = "$moed"
     resolved = folder.resolve()
-    assert resolved.required_names == ("KEY", "TOKEN", "moed")
+    assert resolved.plan.environment == ("KEY", "TOKEN", "moed")
     problems = resolved.missing_names({"KEY": "k", "TOKEN": "t"})
     assert [problem.field for problem in problems] == ["runtime.agent.command[3]"]
     rows = resolved.authored_text.splitlines()
@@ -183,9 +183,9 @@ def test_a_name_bound_by_one_variant_only_is_the_others_to_give(folder: Folder) 
     """Where a variant does not bind a name, the environment must give it for that variant."""
     del folder.data["variant_plan"][0]["bindings"]["mode"]
     resolved = folder.resolve()
-    assert "mode" in resolved.required_names
+    assert "mode" in resolved.plan.environment
     assert "bound by variant 'empty'" in str(resolved.missing_names({"KEY", "TOKEN"})[0])
-    assert "mode" not in folder.resolve(variants=("reference",)).required_names
+    assert "mode" not in folder.resolve(variants=("reference",)).plan.environment
 
 
 def test_a_started_file_must_be_executable(folder: Folder) -> None:
@@ -360,7 +360,7 @@ def test_the_containers_own_names_are_asked_of_nobody(folder: Folder) -> None:
     command = ["python3", "agent.py", "--task", "$AGENTLAB_TASK_PATH", "--in", "$WORKSPACE"]
     folder.data["runtime"]["agent"]["command"] = command
     experiment = folder.resolve()
-    assert experiment.required_names == ("TOKEN",)
+    assert experiment.plan.environment == ("TOKEN",)
     resolved = experiment.document["variants"][0]["agent"]["command"]
     assert resolved[3:] == ["${AGENTLAB_TASK_PATH}", "--in", "${WORKSPACE}"]
 

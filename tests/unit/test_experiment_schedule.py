@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from labledger.experiment.plan import Design
 from labledger.experiment.schedule import permutation, slots
 from labledger.records.identity import Slot
 
@@ -15,13 +16,7 @@ PINNED = [6, 4, 7, 1, 3, 2, 0, 8, 5, 9]
 
 
 def schedule(order: str, variants: int, tasks: int, replications: int, **more: Any) -> list[Slot]:
-    design = {
-        "schedule": order,
-        "replications": replications,
-        "random_seed": 0,
-        "shuffle_tasks": False,
-        **more,
-    }
+    design = Design(schedule=order, replications=replications, **more)
     return list(slots(design, [f"v{i}" for i in range(variants)], [f"t{i}" for i in range(tasks)]))
 
 
@@ -93,10 +88,5 @@ def test_permutations_are_fair() -> None:
 
 def test_schedules_are_lazy() -> None:
     """The first slot of an immense schedule is there at once."""
-    design = {
-        "schedule": "paired_interleaved",
-        "replications": 10**9,
-        "random_seed": 0,
-        "shuffle_tasks": False,
-    }
+    design = Design(replications=10**9)
     assert next(slots(design, ["a", "b"], ["t"])) == Slot(0, "a", "t", 0)

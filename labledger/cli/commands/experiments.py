@@ -90,8 +90,7 @@ def run(
         return
 
     def variants() -> list[str]:
-        document = resolve_experiment(path, options).document
-        return [variant["variant_id"] for variant in document["variants"]]
+        return list(resolve_experiment(path, options).variants)
 
     running.watch(options, lambda o: start_run(path, o), variants)
 

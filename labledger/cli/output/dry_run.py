@@ -24,11 +24,9 @@ def print_plan(experiment: ResolvedExperiment, *, as_json: bool) -> None:
         return
     import yaml
 
-    from labledger.trial.contract import Sealing
-
     out_lines(yaml.safe_dump(experiment.document, sort_keys=False, allow_unicode=True))
     out(f"# digest {experiment.digest}")
-    out(f"# grader: {Sealing.of(experiment.document).meaning}")
+    out(f"# grader: {experiment.plan.sealing.meaning}")
     out(f"# schedule: {counted(experiment.total_slots, 'slot')}")
     for slot in islice(experiment.slots(), _SHOWN):
         out(f"# {slot.schedule_idx:6}  {slot.variant_id}  {slot.task_id}  {slot.repl_idx}")

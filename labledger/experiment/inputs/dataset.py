@@ -18,9 +18,13 @@ from pathlib import Path
 from typing import IO, cast
 
 from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Problem
-from labledger.experiment.inputs.clusters import cluster_of
 from labledger.experiment.inputs.field_problems import UnusablePath
-from labledger.experiment.inputs.task_row import frozen_row, is_plainly_valid, workspace_source
+from labledger.experiment.inputs.task_row import (
+    Task,
+    cluster_of,
+    is_plainly_valid,
+    workspace_source,
+)
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar, check_inline
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.storage.artifact_store import ArtifactStore
@@ -45,8 +49,6 @@ class TaskRef:
     line: int
     image: str | None
     """The task's own image, if it names one."""
-    timeout_s: float | None
-    """The task's own time limit for the agent, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class Dataset:
 
     def _row(self, task: TaskRef, line: bytes) -> JsonObject:
         try:
-            row = frozen_row(canonical_json.loads(line), self.path.parent, self.workspaces)
+            authored = canonical_json.loads(line)
+            row = Task.of_authored(authored, self.path.parent, self.workspaces).as_json()
         except (MalformedJson, LookupError, TypeError, AttributeError, UnusablePath):
             row = {}
         if canonical_json.digest(row) != task.digest:
@@ -211,21 +214,15 @@ class _Reader:
         except UnusablePath as refused:
             self._add_problem(number, refused.message, "workspace", refused.hint)
             return
-        frozen = frozen_row(row, self.path.parent, self.workspaces)
+        task = Task.of_authored(row, self.path.parent, self.workspaces)
+        frozen = task.as_json()
         if self.cluster is not None and cluster_of(frozen, self.cluster) is None:
             message = f"the task has no text or number at {self.cluster}, the dataset's cluster"
             hint = "name a field that every task has, such as task.repo or /task/repo"
             self._add_problem(number, message, hint=hint)
-        image = row.get("image")
-        self.tasks.append(
-            TaskRef(
-                task_id=row["id"],
-                digest=canonical_json.digest(frozen),
-                line=number,
-                image=image and sys.intern(image),
-                timeout_s=frozen.get("timeout_s"),
-            )
-        )
+        image = task.image and sys.intern(task.image)
+        digest = canonical_json.digest(frozen)
+        self.tasks.append(TaskRef(task.task_id, digest, number, image))
 
     def _pack(self, workspace: JsonObject | None) -> None:
         if workspace is None:

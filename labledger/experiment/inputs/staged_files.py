@@ -1,7 +1,7 @@
 """Find and digest the files beside the experiment that are staged into its containers.
 
-Only regular files inside the experiment's folder are accepted, links followed. `resolve` lists
-them in the resolved document, and freezing puts their contents into the artifact store.
+Only regular files inside the experiment's folder are accepted, links followed. The plan of a run
+lists them, and freezing puts their contents into the artifact store.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from labledger.errors import ExperimentChanged
 from labledger.experiment.inputs.field_problems import UnusablePath, relative_name
-from labledger.records import JsonObject
+from labledger.experiment.stored_sections import Section
+from labledger.storage.artifact_store import ArtifactStore
 
 MAX_FILES = 5_000
 """The largest number of files that one entry may expand to."""
@@ -24,22 +26,30 @@ SKIPPED_FOLDERS = frozenset({"__pycache__", ".git", ".lab"})
 
 
 @dataclass(frozen=True, slots=True)
-class StagedFile:
+class StagedFile(Section):
     """A file to be staged for a phase, under `name` relative to the phase's folder."""
 
     name: str
-    source: Path
     sha256: str
     size: int
     executable: bool
+    source: Path | None = field(default=None, compare=False)
+    """The authored file; None if the artifact store has it. Not part of the document."""
 
-    def as_json(self) -> JsonObject:
-        return {
-            "name": self.name,
-            "sha256": self.sha256,
-            "size": self.size,
-            "executable": self.executable,
-        }
+    def freeze(self, store: ArtifactStore) -> None:
+        """Put an authored file into `store`. Raises `ExperimentChanged` if it has changed."""
+        if self.source is None or store.contains(self.sha256):
+            return
+        try:
+            stored_digest, _ = store.put_file(self.source)
+        except FileNotFoundError:
+            stored_digest = "gone"
+        if stored_digest != self.sha256:
+            raise ExperimentChanged(
+                f"{self.source} changed while it was being read",
+                hint="do not change the experiment's files until the run has started; start it "
+                "again",
+            )
 
 
 def find_files(folder: Path, authored: str) -> dict[str, Path]:
@@ -95,7 +105,7 @@ def _digested(name: str, path: Path) -> StagedFile:
                 size += len(chunk)
     except OSError as error:
         raise UnusablePath(f"{name!r} cannot be read: {error.strerror}") from None
-    return StagedFile(name, path, hasher.hexdigest(), size, executable)
+    return StagedFile(name, hasher.hexdigest(), size, executable, path)
 
 
 def _walk(root: Path) -> Iterator[Path]:

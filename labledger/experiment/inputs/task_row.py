@@ -1,22 +1,81 @@
-"""Validate one row of a dataset and turn it into the frozen row that a run stores.
+"""A task as a run stores it, and the checks of its authored row.
 
-The digest of a task is taken over its frozen row, so the form of frozen rows must not change.
-`dataset` is the caller.
+The digest of a task is taken over the JSON form of `Task`, its *frozen row*, so that form must not
+change. `dataset` makes tasks of authored rows; trials and comparisons read stored ones.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from labledger.experiment.inputs.field_problems import relative_name
+from labledger.experiment.consistency_checks import lookup
+from labledger.experiment.inputs.field_problems import FieldPath, relative_name
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar
-from labledger.records import JsonObject
+from labledger.experiment.stored_sections import Section
+from labledger.records import JsonObject, canonical_json
 
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
 _IMAGE = re.compile(r"[^\s$]+")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWorkspace(Section):
+    """The files that a task's workspace begins with: texts by name, or a tar."""
+
+    files: Mapping[str, str] | None = None
+    tar: str | None = None
+    """SHA-256 (hex) of the tar in the artifact store."""
+    size: int | None = None
+    """Of the tar, in bytes."""
+
+    _OPTIONAL = frozenset({"files", "tar", "size"})
+
+    @classmethod
+    def of_authored(
+        cls, authored: JsonObject, folder: Path, packed: Mapping[WorkspaceSource, WorkspaceTar]
+    ) -> Self:
+        source = workspace_source(authored, folder)
+        if source is None:
+            return cls(files=authored["files"])
+        return cls(tar=packed[source].sha256, size=packed[source].size)
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Section):
+    """One row of the dataset. Can be pickled."""
+
+    task_id: str
+    payload: Any
+    """What the agent gets, as authored."""
+    image: str | None = None
+    """The task's own image."""
+    timeout_s: float | None = None
+    """The task's own time limit for the agent, in seconds."""
+    workspace: TaskWorkspace | None = None
+
+    _KEYS: ClassVar = {"task_id": "id", "payload": "task"}
+    _OPTIONAL = frozenset({"image", "timeout_s", "workspace"})
+
+    @classmethod
+    def of_authored(
+        cls, row: JsonObject, folder: Path, packed: Mapping[WorkspaceSource, WorkspaceTar]
+    ) -> Self:
+        """Return the task of a valid authored row, whose paths start from `folder`.
+
+        Raises `KeyError` for a workspace that is not among `packed`.
+        """
+        timeout_s, workspace = row.get("timeout_s"), row.get("workspace")
+        return cls(
+            row["id"],
+            row.get("task"),
+            row.get("image"),
+            timeout_s and plain_number(timeout_s),
+            workspace and TaskWorkspace.of_authored(workspace, folder, packed),
+        )
 
 
 def is_plainly_valid(row: Any) -> bool:
@@ -38,37 +97,35 @@ def is_plainly_valid(row: Any) -> bool:
     return type(files) is dict and all(type(text) is str for text in files.values())
 
 
-def frozen_row(
-    row: JsonObject, folder: Path, packed: Mapping[WorkspaceSource, WorkspaceTar]
-) -> JsonObject:
-    """Return the row as it is frozen: `id`, `task`, and if given `image`, `timeout_s`, `workspace`.
-
-    A workspace is ``{"files": {name: text}}`` or ``{"tar": <sha256>, "size": <bytes>}``. Raises
-    `KeyError` for a workspace that is not among `packed`.
-    """
-    frozen: JsonObject = {"id": row["id"], "task": row.get("task")}
-    if "image" in row:
-        frozen["image"] = row["image"]
-    if "timeout_s" in row:
-        frozen["timeout_s"] = plain_number(row["timeout_s"])
-    workspace = row.get("workspace")
-    if workspace is not None:
-        source = workspace_source(workspace, folder)
-        if source is None:
-            frozen["workspace"] = {"files": workspace["files"]}
-        else:
-            frozen["workspace"] = {"tar": packed[source].sha256, "size": packed[source].size}
-    return frozen
-
-
 def plain_number(value: float) -> float:
     """Return a whole number as an int, so that 60 and 60.0 have the same frozen form."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def workspace_source(workspace: JsonObject, folder: Path) -> WorkspaceSource | None:
-    """Return the folder or tar of a workspace, or None if its files are inline."""
+    """Return the folder or tar of an authored workspace, or None if its files are inline."""
     for key in ("directory", "tar"):
         if key in workspace:
             return WorkspaceSource(folder / relative_name(workspace[key]), key == "tar")
     return None
+
+
+def cluster_of(row: Any, field: str) -> str | None:
+    """Return the cluster of a task's frozen row: the value at the experiment's `dataset.cluster`.
+
+    Tasks of one cluster, such as those of one repository, resemble each other, and a comparison
+    must not treat them as independent. `field` is a JSON pointer (``/task/repo``) or a dotted field
+    (``task.repo``). None if the row has no such field, or if its value is neither text nor a
+    number.
+    """
+    value = lookup(row, _field_path(field))
+    if isinstance(value, str):
+        return value or None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return canonical_json.dumps(value) if is_number else None
+
+
+def _field_path(field: str) -> FieldPath:
+    if not field.startswith("/"):
+        return tuple(field.split("."))
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in field.split("/")[1:])

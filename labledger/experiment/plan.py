@@ -1,0 +1,431 @@
+"""The resolved experiment as typed, frozen values, and its stored form.
+
+Each class is a section of the document `resolved_experiment_v1`, which is stored with a run and
+decides what runs. `of_authored` makes a section of what a person wrote, `from_json` reads a stored
+one, `as_json` writes it; no other module knows the keys. Stored documents must stay readable and a
+run's digest is taken over `result_part`, so neither keys nor defaults may change: a new key needs a
+default that means what held before, and is listed in `_OPTIONAL` if documents without it must keep
+their digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+from labledger.errors import LedgerError
+from labledger.experiment.consistency_checks import memory_bytes
+from labledger.experiment.inputs.field_problems import FieldPath
+from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.experiment.inputs.task_row import plain_number
+from labledger.experiment.name_references import is_contract_name, names
+from labledger.experiment.stored_sections import Section
+from labledger.records import JsonObject, canonical_json
+from labledger.records.outcomes import SlotStatus
+
+SCHEMA_VERSION = "resolved_experiment_v1"
+
+
+def _given(authored: JsonObject, **conversions: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return the converted values of those keys that a person wrote."""
+    return {name: to(authored[name]) for name, to in conversions.items() if name in authored}
+
+
+class Sealing(StrEnum):
+    """How a grader's files are hidden from the agent."""
+
+    NONE = "none"
+    UNREADABLE = "unreadable"
+    """They are mounted, and the agent's user cannot read them."""
+    AFTER_AGENT = "after_agent"
+    """They are added when the agent and all its processes have ended."""
+
+    @property
+    def meaning(self) -> str:
+        match self:
+            case Sealing.NONE:
+                return "not sealed: the agent can read the grader's files"
+            case Sealing.UNREADABLE:
+                return "sealed, unreadable: the agent's user cannot read the grader's files"
+            case Sealing.AFTER_AGENT:
+                return "sealed, after_agent: the grader's files come when the agent has ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(Section):
+    """The experiment's names, which have no influence on results."""
+
+    experiment_id: str
+    name: str
+    description: str = ""
+    tags: tuple[str, ...] = ()
+
+    _KEYS: ClassVar = {"experiment_id": "id"}
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        name = str(authored.get("name", authored["id"]))
+        return cls(authored["id"], name, **_given(authored, description=str, tags=tuple))
+
+
+@dataclass(frozen=True, slots=True)
+class Filters(Section):
+    """What the command line selected of an experiment: globs, and the first so many tasks."""
+
+    tasks: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetPlan(Section):
+    """Where the tasks come from, and which of them are selected."""
+
+    path: str
+    suite_id: str
+    split_id: str
+    limit: int | None = None
+    """Only the first so many tasks of the file are considered."""
+    cluster: str | None = None
+    """The field of a task's row that groups related tasks; see `task_row.cluster_of`."""
+    tasks: int = 0
+    """How many tasks are selected; 0 until they have been read."""
+    digest: str = ""
+    """SHA-256 (hex) over the digests of the selected tasks."""
+    filters: Filters = Filters()
+
+    _OPTIONAL = frozenset({"cluster"})
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject, suite_id: str, split_id: str) -> Self:
+        suite_id = authored.get("suite_id", suite_id)
+        return cls(authored["path"], suite_id, split_id, **_given(authored, limit=int, cluster=str))
+
+
+@dataclass(frozen=True, slots=True)
+class Resources(Section):
+    """The limits of a trial's container."""
+
+    cpus: float = 1
+    memory_bytes: int = 1 << 30
+    pids: int = 512
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        memory = {"memory_bytes": memory_bytes(authored["memory"])} if "memory" in authored else {}
+        return cls(**_given(authored, cpus=plain_number, pids=int), **memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime(Section):
+    """The container that a trial runs in."""
+
+    image: str | None = None
+    """The image of the tasks that name none."""
+    user: str | None = None
+    """The container's user; None for the image's."""
+    network: str = "none"
+    """`none` or `full`."""
+    root_read_only: bool = False
+    max_log_bytes: int = 1 << 20
+    """How much of each output of a phase is stored."""
+    oci: str | None = None
+    """The OCI runtime; None for the engine's default."""
+    agent_user: str | None = None
+    """The user that the agent runs as; None for the container's."""
+    resources: Resources = Resources()
+
+    _OPTIONAL = frozenset({"oci"})
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        return cls(
+            **_given(authored, image=str, user=_user, network=str, root_read_only=bool),
+            **_given(authored, max_log_bytes=int, oci=str, resources=Resources.of_authored),
+            agent_user=_user(authored["agent"].get("user")),
+        )
+
+
+def _user(authored: Any) -> str | None:
+    return None if authored is None else str(plain_number(authored))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy(Section):
+    """Settings of the benchmark that the grader can read."""
+
+    grade_failed_agents: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark(Section):
+    """What predictions and scores say of the benchmark, and its policy."""
+
+    adapter_id: str
+    name: str
+    split: str
+    policy: Policy
+    evaluator: JsonObject
+    """The grader's name and version as authored, recorded in each score."""
+    version: str | None = None
+
+    _OPTIONAL = frozenset({"version"})
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject, split_id: str) -> Self:
+        name: str = authored["name"]
+        return cls(
+            adapter_id=authored.get("adapter_id", name),
+            name=name,
+            split=authored.get("split", split_id),
+            policy=Policy(**authored.get("policy", {})),
+            evaluator=authored.get("evaluator", {"name": f"{name}-grader", "mode": "custom"}),
+            version=authored.get("version"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDefinition(Section):
+    """How a metric's value is found: by `pointer` or `field`, among events of type `event`."""
+
+    metric_id: str
+    source: str
+    """`result`, `events`, `score` or `runner`."""
+    pointer: str | None = None
+    event: str | None = None
+    field: str | None = None
+    aggregate: str | None = None
+
+    _KEYS: ClassVar = {"metric_id": "id", "source": "from"}
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        aggregate = {"aggregate": "count"} if authored["from"] == "events" else {}
+        return cls.from_json(aggregate | authored)
+
+
+@dataclass(frozen=True, slots=True)
+class Prune(Section):
+    """When to give up on a variant."""
+
+    max_consecutive_failures: int
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        return cls(**_given(authored, max_consecutive_failures=int))
+
+
+@dataclass(frozen=True, slots=True)
+class Retry(Section):
+    """After which statuses a slot gets another attempt, and how many it may have."""
+
+    max_attempts: int = 2
+    retry_on: tuple[SlotStatus, ...] = (SlotStatus.INFRA_ERROR,)
+    """Sorted."""
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        statuses = _given(authored, retry_on=lambda names: tuple(map(SlotStatus, sorted({*names}))))
+        return cls(**_given(authored, max_attempts=int), **statuses)
+
+    def applies_to(self, status: SlotStatus, attempt: int) -> bool:
+        """Return True if a slot whose attempt ended with `status` gets another one."""
+        return status in self.retry_on and attempt < self.max_attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Design(Section):
+    """How often and in which order the slots run; see `schedule` for the orders."""
+
+    replications: int = 1
+    max_concurrency: int = 1
+    schedule: str = "paired_interleaved"
+    random_seed: int = 0
+    shuffle_tasks: bool = False
+    prune: Prune | None = None
+    retry: Retry = Retry()
+
+    @classmethod
+    def of_authored(cls, authored: JsonObject) -> Self:
+        return cls(
+            **_given(authored, replications=int, max_concurrency=int, random_seed=int),
+            **_given(authored, schedule=str, shuffle_tasks=bool),
+            **_given(authored, prune=Prune.of_authored, retry=Retry.of_authored),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan(Section):
+    """A command of a trial. Words and values may still refer to the environment by `$NAME`."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    timeout_s: float
+
+    def outside_names(self) -> Iterator[tuple[FieldPath, str]]:
+        """Yield each `$NAME` that the environment must set, with its path in the phase."""
+        texts: list[tuple[FieldPath, str]] = [
+            *((("command", index), word) for index, word in enumerate(self.command)),
+            *((("env", key), value) for key, value in self.env.items()),
+        ]
+        for path, text in texts:
+            yield from ((path, name) for name in names(text) if not is_contract_name(name))
+
+
+@dataclass(frozen=True, slots=True)
+class GraderPlan(PhasePlan):
+    """The grader, which is the same for all variants."""
+
+    sealed: bool = False
+    """Whether the agent must not be able to read the grader's files."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariantPlan(Section):
+    """A variant with its phases, in which its bindings are substituted."""
+
+    variant_id: str
+    role: str
+    """`baseline` or `treatment`."""
+    bindings: JsonObject
+    setup: PhasePlan | None
+    agent: PhasePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Regrades(Section):
+    """The run that a regrading grades again."""
+
+    run_id: str
+    generation: int
+    grader_digest: str
+    head: str
+    """The digest of that run's last commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraderIdentity(Section):
+    """What each score says of its grader."""
+
+    digest: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentPlan(Section):
+    """A resolved experiment: what will run, with every default filled in and every file digested.
+
+    `suite_id` of the dataset is by default the benchmark's name; `split_id` and the benchmark's
+    `split` are each other's default, then ``test``.
+    """
+
+    schema_version: str = SCHEMA_VERSION
+    experiment: Identity
+    dataset: DatasetPlan
+    runtime: Runtime
+    benchmark: Benchmark
+    metrics: tuple[MetricDefinition, ...]
+    design: Design
+    variants: tuple[VariantPlan, ...]
+    """The baseline first if it is selected."""
+    grader: GraderPlan
+    environment: tuple[str, ...]
+    """The `$NAME`s that the environment must set, sorted."""
+    files: Mapping[str, tuple[StagedFile, ...]]
+    """Staged files by phase name."""
+    regrades: Regrades | None = None
+    """In a regrading, what it regrades."""
+
+    _OPTIONAL = frozenset({"regrades"})
+
+    @classmethod
+    def of_authored(
+        cls,
+        authored: JsonObject,
+        variants: tuple[VariantPlan, ...],
+        grader: GraderPlan,
+        files: Mapping[str, tuple[StagedFile, ...]],
+    ) -> Self:
+        """Return the plan of an authored experiment, before its tasks are read."""
+        benchmark = authored["benchmark"]
+        split_id = authored["dataset"].get("split_id") or benchmark.get("split") or "test"
+        phases = [grader, *(p for v in variants for p in (v.setup, v.agent) if p is not None)]
+        return cls(
+            experiment=Identity.of_authored(authored["experiment"]),
+            dataset=DatasetPlan.of_authored(authored["dataset"], benchmark["name"], split_id),
+            runtime=Runtime.of_authored(authored["runtime"]),
+            benchmark=Benchmark.of_authored(benchmark, split_id),
+            metrics=tuple(map(MetricDefinition.of_authored, authored.get("metrics", []))),
+            design=Design.of_authored(authored.get("design", {})),
+            variants=variants,
+            grader=grader,
+            environment=tuple(sorted({n for plan in phases for _, n in plan.outside_names()})),
+            files=files,
+        )
+
+    @classmethod
+    def of_document(cls, document: JsonObject) -> Self:
+        """Return the plan that a run's stored document describes. Raises `LedgerError`."""
+        try:
+            return cls.from_json(document)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise LedgerError(
+                f"a stored resolved experiment cannot be read: {error}",
+                hint="`labledger verify` checks whether it is what was stored",
+            ) from error
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the grader's files are sealed. In a regrading they are not: no agent runs."""
+        return self.grader.sealed and self.regrades is None
+
+    @property
+    def sealing(self) -> Sealing:
+        """How the grader's files are hidden from the agent."""
+        if not self.is_sealed:
+            return Sealing.NONE
+        return Sealing.AFTER_AGENT if self.runtime.agent_user is None else Sealing.UNREADABLE
+
+    @property
+    def grader_identity(self) -> GraderIdentity:
+        """Digest of the grader's command, environment, time limit and files; its generation."""
+        grader = self.grader.as_json()
+        staged = [file.as_json() for file in self.files.get("grader", ())]
+        digest = canonical_json.digest(
+            {key: grader[key] for key in ("command", "env", "timeout_s")}
+            | {"files": [{key: f[key] for key in ("name", "sha256", "executable")} for f in staged]}
+        )
+        return GraderIdentity(digest, self.regrades.generation if self.regrades else 1)
+
+    def outside_names(self) -> Iterator[tuple[str, str | None, FieldPath, str]]:
+        """Yield phase, variant id, path and name of each `$NAME` that the environment must set."""
+        for phase, variant_id, plan in self.phases():
+            yield from ((phase, variant_id, *use) for use in plan.outside_names())
+
+    def phases(self) -> Iterator[tuple[str, str | None, PhasePlan]]:
+        """Yield name, variant id (None for the grader) and plan of each phase."""
+        for variant in self.variants:
+            if variant.setup is not None:
+                yield "setup", variant.variant_id, variant.setup
+            yield "agent", variant.variant_id, variant.agent
+        yield "grader", None, self.grader
+
+
+def result_part(document: JsonObject) -> JsonObject:
+    """Return the part of a resolved document that can change a result.
+
+    It leaves out the number of trials that run at once; the experiment's name, description and
+    tags; where its tasks were read from and how they were selected (the dataset's digest
+    identifies them); `cluster`, which only comparisons use; the names of the environment, which
+    the phases contain; and which run a regrading regrades, since its grader is included like any
+    other.
+    """
+    left_out = {"environment", "experiment", "dataset", "design", "regrades"}
+    part = {key: value for key, value in document.items() if key not in left_out}
+    part["experiment"] = {"id": document["experiment"]["id"]}
+    part["dataset"] = {key: document["dataset"][key] for key in ("suite_id", "split_id", "digest")}
+    design = document["design"]
+    part["design"] = {key: design[key] for key in design if key != "max_concurrency"}
+    return part

@@ -1,0 +1,77 @@
+"""The codec of stored documents whose sections are frozen dataclasses.
+
+A `Section` is read and written by the types of its fields: texts and numbers as they are, other
+sections, tuples and mappings of them, and enumerations by value. An unknown key is an error: to
+ignore it could change what a run means. `plan` declares the sections of a resolved experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, Self, cast, get_args, get_origin, get_type_hints
+
+from labledger.records import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the document: a dataclass whose fields are the keys, in the document's order.
+
+    Fields with `compare=False` are not part of the document.
+    """
+
+    _KEYS: ClassVar[Mapping[str, str]] = {}
+    """The keys that are not the names of their fields, by field."""
+    _OPTIONAL: ClassVar[frozenset[str]] = frozenset()
+    """Fields whose keys the document has only if they are not None."""
+
+    @classmethod
+    def from_json(cls, data: JsonObject) -> Self:
+        """Return a stored section. Raises `TypeError` for a missing or an unknown key."""
+        names = {key: name for name, key in cls._KEYS.items()}
+        types = _field_types(cast("Any", cls))
+        given = {names.get(key, key): value for key, value in data.items()}
+        return cls(**{name: _decoded(types.get(name), value) for name, value in given.items()})
+
+    def as_json(self) -> JsonObject:
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
+        return {
+            self._KEYS.get(name, name): _encoded(value)
+            for name, value in values.items()
+            if value is not None or name not in self._OPTIONAL
+        }
+
+
+@cache
+def _field_types(section: type[Section]) -> Mapping[str, Any]:
+    return get_type_hints(section)
+
+
+def _decoded(kind: Any, value: Any) -> Any:
+    """Return a JSON value as the type that a field declares."""
+    arguments = get_args(kind)
+    if value is None:
+        return None
+    if isinstance(kind, UnionType):
+        return _decoded(arguments[0], value)
+    if get_origin(kind) is tuple:
+        return tuple(_decoded(arguments[0], item) for item in value)
+    if get_origin(kind) is Mapping:
+        return {key: _decoded(arguments[1], item) for key, item in value.items()}
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return kind.from_json(value)
+    return kind(value) if isinstance(kind, type) and issubclass(kind, StrEnum) else value
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, Section):
+        return value.as_json()
+    if isinstance(value, tuple):
+        return [_encoded(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _encoded(item) for key, item in value.items()}
+    return value.value if isinstance(value, StrEnum) else value

@@ -1,0 +1,175 @@
+"""The stored form of a resolved experiment: what every version wrote can be read."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_files import Folder
+
+from labledger.errors import LedgerError
+from labledger.experiment.inputs.task_row import Task
+from labledger.experiment.plan import ExperimentPlan, Sealing
+from labledger.experiment.replacement_grader import NewGrader
+from labledger.records import JsonObject, canonical_json
+from labledger.records.outcomes import SlotStatus
+
+OLDEST: JsonObject = {
+    "schema_version": "resolved_experiment_v1",
+    "experiment": {"id": "x", "name": "x", "description": "", "tags": []},
+    "dataset": {
+        "path": "tasks.jsonl",
+        "suite_id": "b",
+        "split_id": "test",
+        "limit": None,
+        "tasks": 5,
+        "digest": "d" * 64,
+        "filters": {"tasks": ["t/*"], "variants": [], "limit": 3},
+    },
+    "runtime": {
+        "image": "i",
+        "user": None,
+        "network": "none",
+        "root_read_only": False,
+        "max_log_bytes": 1 << 20,
+        "resources": {"cpus": 1, "memory_bytes": 1 << 30, "pids": 512},
+    },
+    "benchmark": {
+        "adapter_id": "b",
+        "name": "b",
+        "split": "test",
+        "policy": {"grade_failed_agents": True},
+        "evaluator": {"name": "b-grader", "mode": "custom"},
+    },
+    "metrics": [
+        {
+            "id": "tokens",
+            "from": "events",
+            "pointer": None,
+            "event": "call",
+            "field": "n",
+            "aggregate": "sum",
+        }
+    ],
+    "design": {
+        "replications": 1,
+        "max_concurrency": 1,
+        "schedule": "paired_interleaved",
+        "random_seed": 0,
+        "shuffle_tasks": False,
+        "prune": {"max_consecutive_failures": 3},
+        "retry": {"max_attempts": 2, "retry_on": ["infra_error"]},
+    },
+    "variants": [
+        {
+            "variant_id": "a",
+            "role": "baseline",
+            "bindings": {"mode": ["x", {"y": None}]},
+            "setup": None,
+            "agent": {"command": ["run", "$KEY"], "env": {}, "timeout_s": 600},
+        }
+    ],
+    "grader": {"command": ["grade"], "env": {"B": "$TOKEN"}, "timeout_s": 120},
+    "environment": ["KEY", "TOKEN"],
+    "files": {
+        "agent": [],
+        "grader": [{"name": "g.py", "sha256": "f" * 64, "size": 3, "executable": False}],
+    },
+}
+"""A document of the first version: without agent's user, sealing, OCI runtime and cluster."""
+
+NEWEST: JsonObject = copy.deepcopy(OLDEST)
+NEWEST["dataset"]["cluster"] = "task.repo"
+NEWEST["runtime"] |= {"oci": "crun", "agent_user": "agent"}
+NEWEST["benchmark"]["version"] = "2"
+NEWEST["grader"]["sealed"] = True
+NEWEST["regrades"] = {"run_id": "r", "generation": 2, "grader_digest": "e" * 64, "head": "c" * 64}
+
+
+def test_every_key_survives() -> None:
+    """A document with every key is written as it was read, byte for byte, also after pickling."""
+    plan = ExperimentPlan.of_document(json.loads(canonical_json.dumps(NEWEST)))
+    assert canonical_json.dumps(plan.as_json()) == canonical_json.dumps(NEWEST)
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert plan.design.retry.retry_on == (SlotStatus.INFRA_ERROR,)
+
+
+def test_a_new_document_is_written_as_it_is_read(folder: Folder) -> None:
+    """What resolving makes and what is read of its stored form are equal."""
+    resolved = folder.resolve()
+    stored = json.loads(canonical_json.dumps(resolved.document))
+    assert ExperimentPlan.of_document(stored) == resolved.plan
+
+
+def test_the_oldest_document_means_what_it_meant() -> None:
+    """Keys that came later have the meaning that held before they existed."""
+    plan = ExperimentPlan.of_document(OLDEST)
+    assert (plan.runtime.agent_user, plan.runtime.oci, plan.dataset.cluster) == (None, None, None)
+    assert (plan.sealing, plan.regrades) == (Sealing.NONE, None)
+    assert plan.grader_identity.as_json() == {
+        "digest": canonical_json.digest(
+            {
+                **OLDEST["grader"],
+                "files": [{"name": "g.py", "sha256": "f" * 64, "executable": False}],
+            }
+        ),
+        "generation": 1,
+    }
+    assert ExperimentPlan.of_document(NEWEST).sealing is Sealing.NONE
+    assert ExperimentPlan.of_document(NEWEST).grader_identity.generation == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.update(unknown=1),
+        lambda d: d["runtime"].update(gpus=1),
+        lambda d: d["benchmark"].pop("name"),
+        lambda d: d.update(grader=[]),
+        lambda d: d["design"]["retry"].update(retry_on=["sometimes"]),
+    ],
+)
+def test_what_is_not_understood_is_refused(change: Any) -> None:
+    """A document of another version is not run with a part of it ignored."""
+    document = copy.deepcopy(NEWEST)
+    change(document)
+    with pytest.raises(LedgerError, match="cannot be read"):
+        ExperimentPlan.of_document(document)
+
+
+def test_a_regrading_changes_nothing_but_the_grader(folder: Folder) -> None:
+    """All the rest of a stored document stays as it is, whichever version wrote it."""
+    folder.write("g.py", "new")
+    new = NewGrader.load(folder.path / "g.py", ExperimentPlan.of_document(OLDEST))
+    document = new.regrading_document(OLDEST, "r", 2, "c" * 64)
+    (file,) = document["files"].pop("grader")
+    assert (file["name"], file["size"]) == ("g.py", 3)
+    regrades = document.pop("regrades")
+    assert (regrades["run_id"], regrades["generation"]) == ("r", 2)
+    rest = {key: value for key, value in OLDEST.items() if key not in {"files", "environment"}}
+    assert document == rest | {"files": {"agent": []}, "environment": ["TOKEN"]}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"id": "a", "task": None},
+        {"id": "a", "task": {"b": [{"c": None}, 1.5]}, "image": "i", "timeout_s": 1.5},
+        {"id": "a", "task": 1, "workspace": {"files": {}}},
+        {"id": "a", "task": "x", "workspace": {"tar": "f" * 64, "size": 10240}},
+    ],
+)
+def test_a_task_survives(row: JsonObject) -> None:
+    """A frozen row is handed to the container as it is stored, also after pickling."""
+    task = Task.from_json(row)
+    assert pickle.loads(pickle.dumps(task)) == task
+    assert task.as_json() == row
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
