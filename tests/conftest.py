@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import commands
 import pytest
 from experiments import EngineLog, Project, engine_log_in
 from sample_trials import SHELLS, Trials, trials_in
 
 from labledger.docker.engine import Engine
 from labledger.errors import EngineUnavailable
+
+# Where compiled modules are not kept, each command that a test starts compiles them again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _command_server() -> Iterator[None]:
+    """Ends the process that commands are forked from."""
+    yield
+    commands.stop_server()
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
+from commands import CHECKOUT, command_env, command_line
 from sample_trials import BUSYBOX
 
 from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
@@ -30,8 +29,6 @@ from labledger.trial.contract import Labels
 
 PATIENCE_S = 60
 """How long a test waits for what must happen before it fails."""
-
-CHECKOUT = Path(__file__).parent.parent
 
 MEDDLING = {"PYTHONPATH": f"{CHECKOUT / 'tests' / 'faults' / 'meddling'}:{CHECKOUT}"}
 """An environment in which `sitecustomize.py` meddles with a command."""
@@ -407,17 +404,6 @@ def engine_log_in(folder: Path) -> Iterator[EngineLog]:
             yield EngineLog(path)
         finally:
             process.terminate()
-
-
-def command_line(*words: object) -> list[str]:
-    return [sys.executable, "-m", "labledger", *map(str, words)]
-
-
-def command_env(**changes: str) -> dict[str, str]:
-    """The environment of a command: of labledger's own variables only those given."""
-    kept = {name: value for name, value in os.environ.items() if name != "LABLEDGER_DIR"}
-    kept |= {"PYTHONPATH": str(CHECKOUT), "PACE": "passing", "COLUMNS": "120"}
-    return kept | changes
 
 
 def until(happened: Callable[[], object], what: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import sample_ledgers as kit
-from pseudo_terminals import HOSTILE
+from commands import HOSTILE
 
 from labledger.cli.output.run_display import LiveWatcher, PlainWatcher
 from labledger.ledger.database.model import Dispatch, Lease, Owner, Variant

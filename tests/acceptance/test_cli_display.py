@@ -18,18 +18,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from experiments import (
-    FAILS,
-    HOLDS,
-    HOLDS_CAREFUL,
-    PATIENCE_S,
-    RIGHT,
-    EngineLog,
-    Project,
-    command_env,
-    command_line,
-    until,
-)
+from commands import command_env, command_line
+from experiments import FAILS, HOLDS, HOLDS_CAREFUL, PATIENCE_S, RIGHT, EngineLog, Project, until
 
 from labledger.errors import LedgerError
 

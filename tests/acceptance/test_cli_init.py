@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from experiments import PATIENCE_S, command_env, command_line
+from commands import command_env, command_line
+from experiments import PATIENCE_S
 
 from labledger.experiment.templates import PROFILES
 

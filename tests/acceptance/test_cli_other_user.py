@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from experiments import BY_MODE, CHECKOUT, PATIENCE_S, Project, command_env, command_line
+from commands import CHECKOUT, command_env, command_line
+from experiments import BY_MODE, PATIENCE_S, Project
 
 pytestmark = [
     pytest.mark.docker,

@@ -8,11 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from experiments import (
-    Project,
-    command_env,
-    command_line,
-)
+from commands import command_env, command_line
+from experiments import Project
 from hostile_acts import CLOSED
 from hostile_files import (
     CONTENTS,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from bench.event_trials import EVENT_BYTES, write_project
-from experiments import CHECKOUT, PASSING, command_env
+from commands import CHECKOUT, command_env
+from experiments import PASSING
 
 from labledger.api import open_ledger
 

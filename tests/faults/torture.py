@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from commands import CHECKOUT
 from experiments import (
     BY_MODE,
-    CHECKOUT,
     FAILS,
     PASSING,
     RIGHT,

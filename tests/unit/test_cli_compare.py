@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import comparison_ledgers as runs
 import pytest
-from experiments import command_env, command_line
+from commands import command_env
 
 from labledger.cli import app
 from labledger.records import json_schemas
@@ -168,16 +168,14 @@ def test_what_is_mistyped_is_exit_code_2(
     assert said.out == ""
 
 
-def test_without_the_extra_the_command_says_what_to_install(path: Path) -> None:
+def test_without_the_extra_the_command_says_what_to_install(path: Path, say: Typed) -> None:
     """A real process of a Python without scipy: exit code 2 and the command to type."""
     runs.make_run(path, LOST)
-    words = command_line("compare", "run-1", "--lab-dir", path.parent)
-    assert (
-        subprocess.run(words, env=command_env(), capture_output=True, check=False).returncode == 0
-    )
+    words = ["labledger", "compare", "run-1", "--lab-dir", str(path.parent)]
+    assert say(words[2]).code == 0
     code = (
         "import sys; sys.modules['scipy'] = None\n"
-        f"sys.argv = {['labledger', *map(str, words[words.index('compare') :])]!r}\n"
+        f"sys.argv = {words!r}\n"
         "from labledger.cli.app import main; main()"
     )
     done = subprocess.run(

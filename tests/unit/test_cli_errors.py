@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 from pathlib import Path
 
 import pytest
-from experiments import command_env, command_line
+from commands import run_forked
 from source_labs import begin
 
 from labledger.cli.system_errors import in_words
@@ -15,9 +14,7 @@ from labledger.cli.system_errors import in_words
 
 def labledger(folder: Path, *words: object) -> tuple[int, str]:
     """A command's exit code and what it said on stderr."""
-    done = subprocess.run(
-        command_line(*words), cwd=folder, env=command_env(), capture_output=True, text=True
-    )
+    done = run_forked(*words, folder=folder)
     return done.returncode, done.stderr
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 import typer.main
-from experiments import CHECKOUT, command_env
+from commands import CHECKOUT, command_env
 
 from labledger import __version__
 from labledger.cli.app import app

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
-from experiments import command_env, command_line
-from pseudo_terminals import Case, show
+from commands import Case, command_env, command_line, run_forked, show
 
 import labledger
 from labledger import RunOptions, errors
@@ -38,15 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(folder: Path, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command_line(*words),
-        cwd=folder,
-        env=command_env(**env),
-        capture_output=True,
-        text=True,
-        errors="surrogateescape",
-        check=False,
-    )
+    return run_forked(*words, folder=folder, **env)
 
 
 # -- hints
@@ -248,14 +239,8 @@ def test_another_encoding_is_written(folder: Path, words: str, encoding: str) ->
     """What it does not have is replaced; JSON is UTF-8 all the same."""
     done = command(folder, *words.split(), PYTHONIOENCODING=encoding)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False)
-    raw = subprocess.run(
-        command_line("query", "SELECT 'é→' AS a", "--format", "json"),
-        cwd=folder,
-        env=command_env(PYTHONIOENCODING=encoding),
-        capture_output=True,
-        check=True,
-    ).stdout
-    assert json.loads(raw.decode("utf-8")) == [{"a": "é→"}]
+    words = "query", "SELECT 'é→' AS a", "--format", "json"
+    assert json.loads(command(folder, *words, PYTHONIOENCODING=encoding).stdout) == [{"a": "é→"}]
 
 
 UNNAMEABLE = os.fsdecode(b"caf\xe9")

@@ -12,7 +12,7 @@ import outcome_ledgers as made
 import pandas
 import polars
 import pytest
-from experiments import command_env, command_line
+from commands import command_env, run_forked
 from pyarrow import parquet
 
 from labledger import open_ledger
@@ -153,11 +153,11 @@ def test_the_command_writes_every_form_to_a_file(lab: Path, tmp_path: Path) -> N
 
 def test_without_the_extra_the_command_says_what_to_install(lab: Path, tmp_path: Path) -> None:
     """A Python without pyarrow: exit code 2, the command to type, and no file."""
-    words = command_line("query", "runs", "--format", "parquet", "--out", tmp_path / "out",
-                         "--lab-dir", lab)  # fmt: skip
+    words = ["labledger", "query", "runs", "--format", "parquet", "--lab-dir", str(lab)]
+    words += ["--out", str(tmp_path / "out")]
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
-        f"sys.argv = {['labledger', *map(str, words[words.index('query') :])]!r}\n"
+        f"sys.argv = {words!r}\n"
         "from labledger.cli.app import main; main()"
     )
     done = subprocess.run(
@@ -202,36 +202,23 @@ def test_a_lone_word_that_is_no_view_is_answered_with_the_nearest(lab: Path) -> 
 )
 def test_the_shell_completes_runs_and_views(lab: Path, typed: str, expected: set[str]) -> None:
     """What bash asks for while a run's id or a view's name is typed."""
-    words = ["labledger", *typed.split()]
-    asked = {
-        "_LABLEDGER_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(words),
-        "COMP_CWORD": str(len(words) - 1),
-        "LABLEDGER_DIR": str(lab),
-    }
-    code = "import sys; sys.argv = ['labledger']; from labledger.cli.app import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**command_env(), **asked}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    done = complete(f"labledger {typed}", lab)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == expected
 
 
 def test_completing_where_there_is_no_ledger_is_silent(tmp_path: Path) -> None:
     """Nothing disturbs the line that is typed."""
-    asked = {"_LABLEDGER_COMPLETE": "complete_bash", "COMP_WORDS": "labledger status r",
-             "COMP_CWORD": "2", "LABLEDGER_DIR": str(tmp_path)}  # fmt: skip
-    code = "import sys; sys.argv = ['labledger']; from labledger.cli.app import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**command_env(), **asked}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    done = complete("labledger status r", tmp_path)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")
 
 
+def complete(typed: str, lab: Path) -> subprocess.CompletedProcess[str]:
+    """Ask for the completion of the last word of a line, as bash does."""
+    asked = {"_LABLEDGER_COMPLETE": "complete_bash", "COMP_WORDS": typed}
+    asked |= {"COMP_CWORD": str(len(typed.split()) - 1), "LABLEDGER_DIR": str(lab)}
+    return run_forked(folder=lab, **asked)
+
+
 def run(lab: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command_line(*words, "--lab-dir", lab), env=command_env(), capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    return run_forked(*words, "--lab-dir", lab, folder=lab)

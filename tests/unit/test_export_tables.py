@@ -16,7 +16,7 @@ import duckdb
 import pandas
 import pytest
 import sample_ledgers as kit
-from experiments import CHECKOUT
+from commands import CHECKOUT
 from pyarrow import parquet
 
 from labledger.api import Ledger, open_ledger

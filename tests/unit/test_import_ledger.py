@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import sample_ledgers as kit
-from experiments import command_env, command_line
+from commands import command_env, command_line, run_forked
 from source_labs import begin, go_on, rows
 
 from labledger.errors import (
@@ -494,20 +494,16 @@ def test_a_newer_source_is_refused(there: Path, here: LabFolder) -> None:
 # -- the command
 
 
-def command(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command_line("import", *words),
-        env=command_env(**environment),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    return run_forked("import", *words, folder=Path.cwd())
 
 
 def test_killed_in_the_middle_there_is_no_run(there: Path, here: LabFolder) -> None:
     """After `kill -9` in the transaction the ledger holds no part of it; again brings it all."""
     words = (there, "--lab-dir", here.root)
-    assert command(*words, **{VARIABLE: "inside_import"}).returncode == -9
+    killed = command_line("import", *words)
+    done = subprocess.run(killed, env=command_env(**{VARIABLE: "inside_import"}), check=False)
+    assert done.returncode == -9
     with LedgerReader.open(here.ledger) as reader:
         assert reader.runs() == []
     assert verify_lab(here, None).findings == ()

@@ -13,7 +13,7 @@ from pathlib import Path
 import comparison_ledgers
 import pytest
 import sample_ledgers as kit
-from experiments import command_env
+from commands import command_env, run_forked
 from markdown_it import MarkdownIt
 
 from labledger.api import ReportOptions, open_ledger
@@ -263,12 +263,15 @@ def test_a_log_that_is_lost_is_told(path: Path) -> None:
 # -- what is not installed
 
 
+def report_words(path: Path, *words: str) -> list[str]:
+    return ["report", "run-1", "--lab-dir", str(path.parent), *words]
+
+
 def without(path: Path, modules: tuple[str, ...], *words: str) -> subprocess.CompletedProcess[str]:
-    """Type `labledger report run-1 WORDS` in a real Python that lacks some modules."""
-    typed = ["labledger", "report", "run-1", "--lab-dir", str(path.parent), *words]
+    """Run `labledger report run-1 WORDS` in a real Python that lacks some modules."""
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({modules!r}))\n"
-        f"sys.argv = {typed!r}\n"
+        f"sys.argv = ['labledger', *{report_words(path, *words)!r}]\n"
         "from labledger.cli.app import main; main()"
     )
     return subprocess.run(
@@ -314,11 +317,12 @@ def test_a_report_takes_the_place_of_the_old_one_whole(path: Path) -> None:
     comparison_ledgers.make_run(path, {"base": ["P"], "treat": ["F"]})
     page = path.parent / "report.md"
     page.write_text("old")
-    refused = without(path, (), "--markdown", "--json", "-o", str(page))
+    words = report_words(path, "--markdown", "-o", str(page))
+    refused = run_forked(*words, "--json", folder=path.parent)
     assert refused.returncode == 2
     assert "ask for one of them" in refused.stderr
     assert page.read_text() == "old"
-    assert without(path, (), "--markdown", "-o", str(page)).returncode == 0
+    assert run_forked(*words, folder=path.parent).returncode == 0
     assert page.read_text().startswith("## A demo")
     with open_ledger(path) as ledger, pytest.raises(Exception, match="html, markdown, json"):
         ledger.rendered_report("run-1", "pdf", ReportOptions())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from experiments import CHECKOUT, command_env
+from commands import CHECKOUT, command_env
 
 from labledger.ledger.database import row_sql, tables
 from labledger.ledger.database.table_rows import COLUMNS, DIGESTED
