@@ -1,5 +1,6 @@
-"""Comparisons: sides, pairs, estimates, tests, decisions and gates.
+"""Comparisons: sides, pairs, estimates, decisions and gates; in `statistics`, the numbers alone.
 
-In: a ledger reader and a question. Out: the document `comparison_v1`.
-Words for people are made in `compare.decision` and in the report; nothing is printed here.
+In: a ledger reader and the words of `labledger compare`. Out: a `Comparison`, whose JSON form is
+the document `comparison_v1`. Sentences about it are written in `compare.decision`; nothing is
+printed here. Imports no Docker and nothing that runs trials.
 """

@@ -1,4 +1,9 @@
-"""Sides compared: brought together by task, estimated, tested, decided, with what was left out."""
+"""Compare sides: read and pair their trials, estimate, test, and decide.
+
+All comparisons of one call are a family: their intervals, p values and gates are corrected together
+for how many they are. The public entry points are `compare` (for `labledger compare`) and
+`compare_family` (for the report).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from labledger.compare import estimates, optional_libraries, paired_means, rates, sides
+from labledger import optional_libraries
+from labledger.compare import estimates, sides
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
@@ -17,35 +23,32 @@ from labledger.compare.comparison_document import (
     TaskRow,
 )
 from labledger.compare.decision import decide, judge_gates
-from labledger.compare.estimates import Figures
+from labledger.compare.estimates import Sample
 from labledger.compare.options import CompareOptions, Errors, Estimand
-from labledger.compare.pairs import (
-    Paired,
-    Side,
-    Trials,
-    counts_alike,
-    pair,
-    read_clusters,
-    read_trials,
-    require_metric,
-)
-from labledger.compare.rates import Estimate
+from labledger.compare.pairs import Paired, counts_alike, pair
 from labledger.compare.run_differences import warnings
+from labledger.compare.side_trials import Side, Trials, read_clusters, read_trials, require_metric
+from labledger.compare.statistics import paired_means, samples
+from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, Problem
 from labledger.ledger.database.model import Graded
 from labledger.ledger.reader import LedgerReader
 
 _NAMED = 3
-"""How many tasks without a cluster a message names."""
+"""How many of the tasks without a cluster an error message names."""
 
 _SKEWED = (
     "the tasks' differences are skewed, and so few tasks do not make up for it: the interval may "
     "miss the mean of tasks like these more often than its confidence says"
 )
+_CLUSTERS_DIFFER = (
+    "the runs' experiments name different clusters of tasks, so that each task was taken "
+    "as independent of the others; --cluster names one for both"
+)
 
 
 def compare(reader: LedgerReader, words: Sequence[str], options: CompareOptions) -> Comparison:
-    """Answer `labledger compare WORDS`; see `sides.resolve` for the words.
+    """Return the comparison that `labledger compare WORDS` asks for; see `sides.resolve`.
 
     Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`.
     """
@@ -55,20 +58,20 @@ def compare(reader: LedgerReader, words: Sequence[str], options: CompareOptions)
 def compare_family(
     reader: LedgerReader, asked: Sequence[Sequence[str]], options: CompareOptions
 ) -> list[Comparison]:
-    """Answer several questions as one family: they share the correction for how many they are.
+    """Return several comparisons as one family, corrected together for how many they are.
 
-    Each is the words of a `labledger compare`. Raises as `compare` does.
+    Each of `asked` is the words of a `labledger compare`. Raises as `compare` does.
     """
     options.check()
-    optional_libraries.require()
-    found = [_read(reader, sides.resolve(reader, words), options) for words in asked]
-    family = sum(bool(one.paired.task_ids) for question in found for one in question.pairs)
-    return [_answer(question, options, family) for question in found]
+    optional_libraries.require_analysis()
+    questions = [_read(reader, sides.resolve(reader, words), options) for words in asked]
+    family = sum(bool(two.paired.task_ids) for question in questions for two in question.pairs)
+    return [_answer(question, options, family) for question in questions]
 
 
 @dataclass(frozen=True, slots=True)
-class _Two:
-    """Two sides and what each has of which task."""
+class _TwoSides:
+    """Two sides with their trials, read and paired."""
 
     a: Side
     b: Side
@@ -78,34 +81,36 @@ class _Two:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What one `labledger compare` asks, with all that the ledger has about it."""
+    """What one `labledger compare` asks, with everything that the ledger holds about it."""
 
     runs: Mapping[str, Graded]
-    pairs: tuple[_Two, ...]
+    """By the name that sides have for the run."""
+    pairs: tuple[_TwoSides, ...]
     cluster: str | None
-    """The field whose values are the sample; None for tasks."""
+    """The field whose values are the sample; None where tasks are."""
     clusters: Mapping[str, str | None]
     """The cluster of each task."""
 
-    def figures(self, paired: Paired, options: CompareOptions, family: int) -> Figures:
+    def sample(self, paired: Paired, options: CompareOptions, family: int) -> Sample:
         clusters = None
         if self.cluster is not None:
             clusters = [str(self.clusters[task_id]) for task_id in paired.task_ids]
-        return Figures.of(paired, clusters, options, family)
+        return Sample.of(paired, clusters, options, family)
 
 
 def _read(
     reader: LedgerReader, asked: Sequence[tuple[Side, Side]], options: CompareOptions
 ) -> _Question:
-    wanted = {side for two in asked for side in two}
-    runs = {side.run_id: reader.graded(side.run_id) for side in sorted(wanted)}
+    all_sides = {side for two in asked for side in two}
+    runs = {side.run_id: reader.graded(side.run_id) for side in sorted(all_sides)}
     holders = {name: graded.run.run_id for name, graded in runs.items()}
     metric = None if options.is_rate else options.metric
-    found = read_trials(reader.path, wanted, holders, metric)
+    trials = read_trials(reader.path, all_sides, holders, metric)
     if metric is not None:
-        require_metric(reader.path, found, holders, metric)
+        require_metric(reader.path, trials, holders, metric)
     pairs = tuple(
-        _Two(a, b, (found[a], found[b]), pair(found[a], found[b], options)) for a, b in asked
+        _TwoSides(a, b, (trials[a], trials[b]), pair(trials[a], trials[b], options))
+        for a, b in asked
     )
     field = _cluster_field(runs, options)
     clusters = {} if field is None else read_clusters(reader.path, holders, field)
@@ -115,25 +120,25 @@ def _read(
 
 
 def _cluster_field(runs: Mapping[str, Graded], options: CompareOptions) -> str | None:
-    """The field that the options name, or all runs alike; None for tasks as given."""
+    """Return the field of the options, or else that of all runs; None for a fixed suite."""
     if options.estimand is Estimand.SUITE:
         return None
-    named = _named_clusters(runs)
-    return options.cluster or (next(iter(named)) if len(named) == 1 else None)
+    fields = _cluster_fields(runs)
+    return options.cluster or (next(iter(fields)) if len(fields) == 1 else None)
 
 
-def _named_clusters(runs: Mapping[str, Graded]) -> set[str | None]:
+def _cluster_fields(runs: Mapping[str, Graded]) -> set[str | None]:
     return {(graded.run.resolved.get("dataset") or {}).get("cluster") for graded in runs.values()}
 
 
 def _require_clusters(
-    pairs: Sequence[_Two], clusters: Mapping[str, str | None], field: str
+    pairs: Sequence[_TwoSides], clusters: Mapping[str, str | None], field: str
 ) -> None:
     compared = {task_id for two in pairs for trials in two.trials for task_id in trials}
-    lacking = sorted(task_id for task_id in compared if clusters[task_id] is None)
-    if lacking:
-        more = f" and {len(lacking) - _NAMED:,} more" if len(lacking) > _NAMED else ""
-        message = f"no text or number at {field} in task {', '.join(lacking[:_NAMED])}{more}"
+    without = sorted(task_id for task_id in compared if clusters[task_id] is None)
+    if without:
+        more = f" and {len(without) - _NAMED:,} more" if len(without) > _NAMED else ""
+        message = f"no text or number at {field} in task {', '.join(without[:_NAMED])}{more}"
         hint = "name a field that every task has, such as task.repo or /task/repo"
         raise InvalidInput("the clusters of tasks", [Problem("--cluster", message, hint=hint)])
 
@@ -141,13 +146,9 @@ def _require_clusters(
 def _answer(question: _Question, options: CompareOptions, family: int) -> Comparison:
     decided = []
     for two in question.pairs:
-        found = _compared(two, question.figures(two.paired, options, family), family)
-        runs = question.runs[two.a.run_id], question.runs[two.b.run_id]
-        others = tuple(_sensitivities(question, two, found.difference, options, family))
-        told = _told(found, runs, others)
-        if question.cluster is None and options.estimand is Estimand.TASKS:
-            told = replace(told, warnings=(*told.warnings, *_cluster_warnings(question.runs)))
-        decided.append(replace(told, decision=decide(told, options, family)))
+        estimated = _estimated(two, question.sample(two.paired, options, family), family)
+        compared = _with_context(question, two, estimated, options, family)
+        decided.append(replace(compared, decision=decide(compared, options, family)))
     return Comparison(
         metric=options.metric,
         lower_is_better=False if options.is_rate else options.lower_is_better,
@@ -162,64 +163,70 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
     )
 
 
-def _cluster_warnings(runs: Mapping[str, Graded]) -> Iterator[str]:
-    if len(_named_clusters(runs)) > 1:
-        yield (
-            "the runs' experiments name different clusters of tasks, so that each task was taken "
-            "as independent of the others; --cluster names one for both"
-        )
-
-
-def _compared(two: _Two, figures: Figures, family: int) -> Compared:
-    """One of `family` comparisons, from its tasks' trials alone."""
-    paired, options = two.paired, figures.options
-    found = estimates.inference(figures)
+def _estimated(two: _TwoSides, sample: Sample, family: int) -> Compared:
+    """Return one of `family` comparisons, as far as it follows from the trials alone."""
+    paired, options = two.paired, sample.options
+    tested = estimates.inference(sample)
     test = None
-    if found is not None:
-        adjusted = min(1.0, found.p * family) if family > 1 else None
-        test = Significance(found.test, found.p, adjusted)
+    if tested is not None:
+        adjusted = min(1.0, tested.p * family) if family > 1 else None
+        test = Significance(tested.test, tested.p, adjusted)
     skewed = (
         not options.is_rate
         and options.estimand is Estimand.TASKS
-        and paired_means.is_skewed(figures.differences)
+        and paired_means.is_skewed(sample.differences)
     )
     return Compared(
-        a=estimates.side_report(two.a, paired.a, figures),
-        b=estimates.side_report(two.b, paired.b, figures),
+        a=estimates.side_report(two.a, paired.a, sample),
+        b=estimates.side_report(two.b, paired.b, sample),
         tasks=len(paired.task_ids),
         pairs=paired.pairs,
         replications=max(
             (min(len(a), len(b)) for a, b in zip(paired.a, paired.b, strict=True)), default=0
         ),
-        counts=estimates.counts(figures),
-        difference=found.estimate if found else estimates.difference(figures),
+        counts=estimates.counts(sample),
+        difference=tested.estimate if tested else estimates.difference(sample),
         test=test,
-        effect=estimates.effect(figures) if paired.task_ids else None,
-        detectable=estimates.detectable(figures) if paired.task_ids else None,
+        effect=estimates.effect(sample) if paired.task_ids else None,
+        detectable=estimates.detectable(sample) if paired.task_ids else None,
         left_out=_left_out(paired),
         by_task=tuple(_task_rows(paired)),
-        clusters=None if figures.clusters is None else len(set(figures.clusters)),
+        clusters=None if sample.clusters is None else len(set(sample.clusters)),
         warnings=(_SKEWED,) if skewed else (),
     )
 
 
-def _told(
-    compared: Compared, runs: tuple[Graded, Graded], sensitivity: tuple[Sensitivity, ...]
+def _with_context(
+    question: _Question,
+    two: _TwoSides,
+    compared: Compared,
+    options: CompareOptions,
+    family: int,
 ) -> Compared:
-    """With what else is to be known: other ways to count, the graders, and what differs."""
+    """Return a comparison with its gradings, other ways to count errors, and warnings."""
+    runs = question.runs[two.a.run_id], question.runs[two.b.run_id]
     a, b = (SideGrading.of(graded) for graded in runs)
+    clusters_differ = (
+        question.cluster is None
+        and options.estimand is Estimand.TASKS
+        and len(_cluster_fields(question.runs)) > 1
+    )
     return replace(
         compared,
         a=replace(compared.a, grading=a),
         b=replace(compared.b, grading=b),
-        same_trials=compared.a.variant_id == compared.b.variant_id and a.run_id == b.run_id,
-        sensitivity=sensitivity,
-        warnings=(*warnings(*runs), *compared.warnings),
+        same_trials=two.a.variant_id == two.b.variant_id and a.run_id == b.run_id,
+        sensitivity=tuple(_sensitivities(question, two, compared.difference, options, family)),
+        warnings=(
+            *warnings(*runs),
+            *compared.warnings,
+            *((_CLUSTERS_DIFFER,) if clusters_differ else ()),
+        ),
     )
 
 
 def _left_out(paired: Paired) -> tuple[LeftOutCount, ...]:
-    """The reasons, the most frequent first."""
+    """Return the reasons why slots are left out, the most frequent first."""
     tally = Counter((left.side, left.reason) for left in paired.left_out)
     ranked = sorted(tally.items(), key=lambda item: (-item[1], item[0]))
     return tuple(LeftOutCount(side, reason, count) for (side, reason), count in ranked)
@@ -227,12 +234,15 @@ def _left_out(paired: Paired) -> tuple[LeftOutCount, ...]:
 
 def _sensitivities(
     question: _Question,
-    two: _Two,
+    two: _TwoSides,
     difference: Estimate | None,
     options: CompareOptions,
     family: int,
 ) -> Iterator[Sensitivity]:
-    """The same pass rates with errors counted in the other ways; `difference` is as asked."""
+    """Yield the difference of the pass rates with errors counted in each other way.
+
+    `difference` is that with errors counted as the options say.
+    """
     if not options.is_rate:
         return
     for errors in Errors:
@@ -242,15 +252,16 @@ def _sensitivities(
                 yield Sensitivity(errors.value, two.paired.pairs, difference)
                 continue
             paired = pair(*two.trials, other)
-            found = estimates.difference(question.figures(paired, other, family))
-            yield Sensitivity(errors.value, paired.pairs, found)
+            counted_so = estimates.difference(question.sample(paired, other, family))
+            yield Sensitivity(errors.value, paired.pairs, counted_so)
 
 
 def _task_rows(paired: Paired) -> Iterator[TaskRow]:
+    """Yield a row for each task of either side, by task id."""
     reasons: dict[str, dict[str, None]] = {}
     for left in paired.left_out:
         reasons.setdefault(left.task_id, {})[f"{left.side}: {left.reason}"] = None
-    means = zip(rates.task_means(paired.a), rates.task_means(paired.b), strict=True)
+    means = zip(samples.task_means(paired.a), samples.task_means(paired.b), strict=True)
     sizes = (min(len(a), len(b)) for a, b in zip(paired.a, paired.b, strict=True))
     rows = {
         task_id: TaskRow(task_id, pairs, a, b, tuple(reasons.pop(task_id, ())))
@@ -260,7 +271,7 @@ def _task_rows(paired: Paired) -> Iterator[TaskRow]:
         yield from rows.values()
         return
     rows |= {
-        task_id: TaskRow(task_id, 0, None, None, tuple(told)) for task_id, told in reasons.items()
+        task_id: TaskRow(task_id, 0, None, None, tuple(why)) for task_id, why in reasons.items()
     }
     for task_id in sorted(rows):
         yield rows[task_id]

@@ -1,21 +1,25 @@
-"""What a comparison found: a plain document, `comparison_v1`."""
+"""The results of a comparison as frozen dataclasses, and their JSON form, `comparison_v1`.
+
+Fields have the names of the document's keys. Only `Comparison.as_json` makes JSON, and checks it
+against the schema. Everything that presents a comparison reads these types.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Self
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Self
 
 from labledger.compare.options import PASS_RATE
-from labledger.compare.pairs import Side
-from labledger.compare.rates import Estimate, PassAt
+from labledger.compare.side_trials import Side
+from labledger.compare.statistics.rates import PassAt
+from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.database.model import Graded
 from labledger.records import JsonObject, json_schemas
 
 SCHEMA = "comparison_v1"
 
 SAME_TRIALS = "the same on both sides; only how they were graded differs"
-"""What to say of two gradings of one run."""
-
+"""What the sides have in common where both are gradings of one run."""
 
 EFFECTS = {
     "odds_ratio": "odds ratio of the pairs that differ",
@@ -26,7 +30,7 @@ EFFECTS = {
 
 @dataclass(frozen=True, slots=True)
 class SideGrading:
-    """Who judged the trials of a side."""
+    """The grading that a side's scores come from."""
 
     run_id: str
     """The run whose agents ran."""
@@ -44,18 +48,18 @@ class SideGrading:
 
 @dataclass(frozen=True, slots=True)
 class SideReport:
-    """One side, over the pairs alone."""
+    """One side, over the tasks compared."""
 
     run_id: str
-    """As it was asked for: a run, of which counts what counts, or one of its gradings."""
+    """The run as it was named: a run stands for its current grading, RUN.gN for another one."""
     variant_id: str
     mean: Estimate | None
     """The pass rate, or the metric's mean: over tasks, of each task's mean."""
     pass_at: tuple[PassAt, ...] = ()
     grading: SideGrading | None = None
-    """Always there once the comparison is made."""
+    """Always set in a finished comparison."""
     trials: int = 0
-    """The trials that count, of the tasks compared."""
+    """How many trials of the tasks compared count."""
 
     @property
     def side(self) -> Side:
@@ -64,7 +68,7 @@ class SideReport:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Tasks by who passed, where each was tried once on each side."""
+    """The tasks by which side passed, where each has one trial on each side."""
 
     both: int
     only_a: int
@@ -91,24 +95,24 @@ class Significance:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """`odds_ratio`: pairs that only B passed over those that only A passed. `d_z`: Cohen's."""
+    """`odds_ratio`: pairs that only B passed over those that only A passed. `d_z`: Cohen's d_z."""
 
     name: str
     value: float | None
-    """None where it is not a number: all pairs that differ go one way, or nothing varies."""
+    """None where it is undefined: all pairs that differ go one way, or nothing varies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detectable:
-    """The smallest difference that so many tasks would have shown, as likely as `power` says."""
+    """The smallest difference that so many tasks would have shown with probability `power`."""
 
     difference: float | None
-    """None: none, however large, or it cannot be said."""
+    """None where no difference is large enough, or where it cannot be computed."""
     power: float
     discordant: float | None
-    """The share of pairs supposed to differ; for pass rates."""
+    """The share of pairs that is taken to differ; None for metrics and fixed suites."""
     assumed: bool
-    """Whether that share is more than was seen, as so large a difference needs."""
+    """Whether that share is larger than the observed one, as so large a difference requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class LeftOutCount:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """What another way to count errors would have shown."""
+    """The difference with errors counted in another way."""
 
     errors: str
     pairs: int
@@ -150,35 +154,35 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A against B. Differences are B less A."""
+    """One comparison of two sides. Differences are B minus A."""
 
     a: SideReport
     b: SideReport
     tasks: int
     """Tasks with at least one pair."""
     pairs: int
-    """Of each task as many as the side with fewer trials has."""
+    """In each task as many as the side with fewer trials has."""
     replications: int
-    """Pairs of the task that has most."""
+    """The pairs of the task that has most."""
     counts: Counts | None
     """None for metrics."""
     difference: Estimate | None
-    """None where nothing is paired; so are `test` and `effect` and `detectable`. Its interval is
-    that of all comparisons of the family together."""
+    """None where nothing is paired, as are `test`, `effect` and `detectable`. The intervals of all
+    comparisons of the family hold together."""
     test: Significance | None
-    """None also for a suite that was tried once, which tells nothing of luck."""
+    """None also for a fixed suite without replications."""
     effect: Effect | None
     detectable: Detectable | None
     left_out: tuple[LeftOutCount, ...]
     by_task: tuple[TaskRow, ...]
     same_trials: bool = False
-    """Whether both sides are gradings of one run's trials: then the graders alone differ."""
+    """Whether both sides are gradings of the same trials, so that only the graders differ."""
     sensitivity: tuple[Sensitivity, ...] = ()
     warnings: tuple[str, ...] = ()
     clusters: int | None = None
-    """How many clusters the tasks are in, where clusters are the sample."""
+    """The number of clusters of the tasks, where clusters are the sample."""
     decision: Decision = Decision("nothing_paired", "")
-    """Made once every comparison of the family is there, for the correction."""
+    """Set last, because it needs everything above."""
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -221,21 +225,19 @@ class Comparison:
         return self.metric == PASS_RATE
 
     def as_json(self) -> JsonObject:
-        """The document as `comparison_v1` has it."""
-        document = {"schema_version": SCHEMA, **_plain(asdict(self))}
+        """Return the document `comparison_v1`, checked against its schema."""
+        document: JsonObject = {"schema_version": SCHEMA, **to_json(self)}
         json_schemas.require_valid(document, SCHEMA)
         return document
 
 
-def _plain(value: JsonObject) -> JsonObject:
-    """With lists for tuples, as JSON has them."""
-
-    def lists(inner: object) -> object:
-        if isinstance(inner, dict):
-            return {key: lists(item) for key, item in inner.items()}
-        return [lists(item) for item in inner] if isinstance(inner, tuple | list) else inner
-
-    return {key: lists(item) for key, item in value.items()}
+def to_json(value: Any) -> Any:
+    """Return dataclasses as objects and tuples as lists, as JSON has them."""
+    if is_dataclass(value):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {key: to_json(item) for key, item in value.items()}
+    return [to_json(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def effect_value(effect: Effect) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from labledger.compare.comparison_document import Compared, Decision, GateResult, Significance
 from labledger.compare.options import CompareOptions, Estimand
-from labledger.compare.rates import Estimate
+from labledger.compare.statistics.samples import Estimate
 
 
 def decide(compared: Compared, options: CompareOptions, family: int = 1) -> Decision:

@@ -1,4 +1,7 @@
-"""What a comparison is asked: by which number, how sure, and what counts as a failure."""
+"""The options of a comparison: metric, confidence, estimand, what counts as a failure, gates.
+
+`CompareOptions` is part of the public API; `check` reports every invalid option at once.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +13,36 @@ from typing import Self
 from labledger.errors import InvalidInput, Problem
 
 PASS_RATE = "pass_rate"  # noqa: S105
-"""The metric that is made of verdicts."""
+"""The metric that is computed from verdicts."""
 
 
 class Errors(StrEnum):
-    """How slots without a judgement count in pass rates."""
+    """How slots without a counted verdict count in pass rates."""
 
     AS_FAILURES = "as-failures"
-    """What the agent brought about is not passed: the verdict `error`, and an agent that failed and
-    has no verdict, whatever its grader did then. Or a worse agent would look better by crashing.
-    What the laboratory brought about (`infra_error`, `setup_error`, the `grade_error` of an agent
-    that succeeded) is left out."""
+    """What the agent caused counts as not passed: the verdict `error`, and an agent that failed and
+    has no verdict, whatever its grader did then. Otherwise an agent could improve by crashing.
+    What the lab caused (`infra_error`, `setup_error`, the `grade_error` of an agent that succeeded)
+    is left out."""
     LEFT_OUT = "left-out"
     """Only `pass`, `fail` and `missing` count."""
     ALL_AS_FAILURES = "all-as-failures"
-    """Whatever was run and not passed is a failure, whosever fault it was."""
+    """Whatever ran and did not pass is a failure, whatever the cause."""
 
 
 class Estimand(StrEnum):
-    """What a comparison is about: whose difference it estimates, and what its sample is."""
+    """What a comparison estimates a difference of, and what its sample is."""
 
     TASKS = "tasks"
-    """Tasks like these, of which those compared are a sample: would B do better on the next ones?
-    Replications of a task add what they tell about it, and do not count as tasks."""
+    """Tasks like these, of which those compared are a sample: would B do better on other ones?
+    Replications make a task's result more precise, but do not count as tasks."""
     SUITE = "suite"
-    """This very suite of tasks; their replications are the sample: is B better on these, or was it
-    luck? The usual question of a regression test. It needs replications."""
+    """This fixed suite of tasks; their replications are the sample: is B better on these, or is the
+    difference chance? The usual question of a regression test. It needs replications."""
 
     @classmethod
     def named(cls, word: str) -> Self:
-        """The one of that name. Raises `InvalidInput`."""
+        """Return the estimand of that name. Raises `InvalidInput`."""
         try:
             return cls(word)
         except ValueError:
@@ -49,7 +52,7 @@ class Estimand(StrEnum):
 
     @property
     def words(self) -> str:
-        """How a sentence names it."""
+        """Its name in a sentence."""
         return "tasks like these" if self is Estimand.TASKS else "this suite"
 
 
@@ -60,23 +63,24 @@ class CompareOptions:
     metric: str = PASS_RATE
     """`pass_rate`, the name of the primary metric, or the id of a metric that is a number."""
     lower_is_better: bool | None = None
-    """None: a pass rate is better when higher, and of a metric nobody knows."""
+    """None: a pass rate is better when higher, and of a metric it is not known."""
     confidence: float = 0.95
-    """Of all intervals of differences together; a difference is shown when its p value, corrected
-    for the number of comparisons, is below 1 less this, that is, its interval leaves out 0."""
+    """Of all intervals of differences together, 0.5 or more and less than 1. A difference is shown
+    when its p value, corrected for the number of comparisons, is below 1 less this, that is, when
+    its interval does not contain 0."""
     estimand: Estimand = Estimand.TASKS
     cluster: str | None = None
-    """The field of a task's row by which tasks belong together, such as ``task.repo``; None for
-    that of the experiment (`dataset.cluster`), if it has one."""
+    """The field of a task's row whose values are the clusters, such as ``task.repo``; None for that
+    of the experiment (`dataset.cluster`), if it has one."""
     errors: Errors = Errors.AS_FAILURES
     pass_at: tuple[int, ...] = ()
     """The k of pass@k and pass^k; by default the number of replications, where there are more."""
     fail_if_worse: float | None = None
-    """A gate that closes where B is shown to be worse by more than this."""
+    """The gate is missed where B is shown to be worse by more than this."""
     require_not_worse: float | None = None
-    """A gate that opens only where B is shown to be worse by less than this, or not at all."""
+    """The gate is missed unless B is shown to be worse by less than this, or not at all."""
     seed: int = 0
-    """Without effect, as nothing is drawn at random; earlier versions drew."""
+    """Without effect: nothing is drawn at random, as it was in earlier versions."""
 
     @property
     def is_rate(self) -> bool:
@@ -89,11 +93,11 @@ class CompareOptions:
     @property
     def gates(self) -> dict[str, float]:
         """The limit of each gate that is set, by its option."""
-        given = {
+        limits = {
             "--fail-if-worse": self.fail_if_worse,
             "--require-not-worse": self.require_not_worse,
         }
-        return {option: limit for option, limit in given.items() if limit is not None}
+        return {option: limit for option, limit in limits.items() if limit is not None}
 
     def check(self) -> None:
         """Raise `InvalidInput` with every option that is not valid."""

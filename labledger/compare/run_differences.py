@@ -1,23 +1,62 @@
-"""What, beside the variants, could be why two sides differ."""
+"""What differs between two runs or two gradings, beside the variants that are compared.
+
+`warnings` names what else could explain a difference of two sides: incomplete runs, other
+benchmarks, graders or images. `flips` counts the slots whose outcome a regrading changed; the
+runner reports them at the end of a regrading.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from labledger.ledger.database.model import Graded
+from labledger.ledger.query import query
 from labledger.records.outcomes import RunStatus
 
 _BENCHMARK = ("adapter_id", "name", "version", "split")
 
+_FLIPS_SQL = """
+SELECT
+    coalesce(old.verdict, old.status) AS before, coalesce(new.verdict, new.status) AS after,
+    count(*) AS slots
+FROM run AS earlier
+JOIN run AS later ON later.run_id = :after
+JOIN slot_outcome AS old ON old.run_no = earlier.run_no
+JOIN slot_outcome AS new
+  ON new.run_no = later.run_no AND new.variant_idx = old.variant_idx
+  AND new.task_idx = old.task_idx AND new.repl_idx = old.repl_idx
+WHERE earlier.run_id = :before
+GROUP BY 1, 2
+ORDER BY before = after, slots DESC, before, after"""
+
+
+class Flip(NamedTuple):
+    """How many slots had one outcome before a regrading and another, or the same, after it."""
+
+    before: str
+    """The verdict, or the status of a slot without one."""
+    after: str
+    slots: int
+
+
+def flips(path: Path, before: str, after: str) -> tuple[Flip, ...]:
+    """Return the outcomes of all slots in two gradings of one run, changed ones first.
+
+    `before` and `after` are the ids of the runs that hold the gradings.
+    """
+    _, rows = query(path, _FLIPS_SQL, {"before": before, "after": after})
+    return tuple(Flip(*row) for row in rows)
+
 
 def warnings(a: Graded, b: Graded) -> tuple[str, ...]:
-    """A sentence for each thing that a reader of the comparison should know of its runs."""
+    """Return a clause for each thing beside the variants that could explain a difference."""
     return tuple(_warnings(a, b))
 
 
 def grader_name(digest: str | None) -> str:
-    """A grader for a person: the beginning of its digest."""
+    """Return what to call a grader: the beginning of its digest."""
     return "a grader that no score names" if digest is None else f"grader {digest[:12]}"
 
 
@@ -26,28 +65,28 @@ def _warnings(a: Graded, b: Graded) -> Iterator[str]:
     for graded in (a,) if same else (a, b):
         run = graded.run
         if run.status is not RunStatus.COMPLETED:
-            done = f"{run.next_schedule_idx} of {run.total_slots} slots are committed"
-            yield f"run {graded.name} is not complete: {done}"
+            committed = f"{run.next_schedule_idx} of {run.total_slots} slots are committed"
+            yield f"run {graded.name} is not complete: {committed}"
     if same:
         return
-    one, other = a.run.resolved, b.run.resolved
-    if _benchmark(one) != _benchmark(other):
-        yield f"the benchmarks differ: {_named(_benchmark(one))} and {_named(_benchmark(other))}"
-    if _differ(a, b):
+    benchmark_a, benchmark_b = _benchmark(a.run.resolved), _benchmark(b.run.resolved)
+    if benchmark_a != benchmark_b:
+        yield f"the benchmarks differ: {_named(benchmark_a)} and {_named(benchmark_b)}"
+    if _graders_differ(a, b):
         yield (
-            f"the graders differ, in command or files: {_command(one)} ({_whose(a)}) and "
-            f"{_command(other)} ({_whose(b)}); verdicts may not mean the same"
+            f"the graders differ, in command or files: {_grader_of(a)} and {_grader_of(b)}; "
+            "verdicts may not mean the same"
         )
     elif a.root_id == b.root_id:
         yield "both gradings are by the same grader: what it judges differently is its own doing"
-    here, there = a.run.images, b.run.images
-    images = [ref for ref in here if ref in there and here[ref] != there[ref]]
+    images_a, images_b = a.run.images, b.run.images
+    images = [ref for ref in images_a if ref in images_b and images_a[ref] != images_b[ref]]
     if images:
         yield f"the image {', '.join(sorted(images))} was not the same one in both runs"
 
 
-def _differ(a: Graded, b: Graded) -> bool:
-    """Whether the graders differ: by their digests, or where one is not known, as written."""
+def _graders_differ(a: Graded, b: Graded) -> bool:
+    """Return whether the digests differ or, where one is not known, the graders as written."""
     digests = a.grading.grader_digest, b.grading.grader_digest
     if None in digests:
         return _grader(a.run.resolved) != _grader(b.run.resolved)
@@ -55,8 +94,8 @@ def _differ(a: Graded, b: Graded) -> bool:
 
 
 def _benchmark(resolved: dict[str, Any]) -> dict[str, Any]:
-    found = resolved.get("benchmark") or {}
-    return {key: found[key] for key in _BENCHMARK if found.get(key)}
+    benchmark = resolved.get("benchmark") or {}
+    return {key: benchmark[key] for key in _BENCHMARK if benchmark.get(key)}
 
 
 def _named(benchmark: dict[str, Any]) -> str:
@@ -68,11 +107,9 @@ def _grader(resolved: dict[str, Any]) -> list[Any]:
     return [resolved.get("grader"), sorted((f["name"], f["sha256"]) for f in files)]
 
 
-def _command(resolved: dict[str, Any]) -> str:
-    command = (resolved.get("grader") or {}).get("command") or []
-    return " ".join(map(str, command)) or "none"
-
-
-def _whose(graded: Graded) -> str:
+def _grader_of(graded: Graded) -> str:
+    """Return a grading's grader as its command, run and digest."""
+    command = (graded.run.resolved.get("grader") or {}).get("command") or []
     digest = graded.grading.grader_digest
-    return graded.name if digest is None else f"{graded.name}, {grader_name(digest)}"
+    name = graded.name if digest is None else f"{graded.name}, {grader_name(digest)}"
+    return f"{' '.join(map(str, command)) or 'none'} ({name})"

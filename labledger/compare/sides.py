@@ -1,11 +1,15 @@
-"""Which sides are compared: the words of `labledger compare`."""
+"""Turn the words of `labledger compare` into pairs of sides (A, B).
+
+Each form is refused with a hint where it names no run, no variant, or the same side twice.
+`compare.compare` calls `resolve`.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 
-from labledger.compare.pairs import Side
+from labledger.compare.side_trials import Side
 from labledger.errors import InvalidInput, Problem, RunNotFound
 from labledger.ledger.database.model import Graded
 from labledger.ledger.reader import LedgerReader
@@ -14,15 +18,15 @@ _USAGE = "RUN, RUN VARIANT, RUN A B, or two sides, each RUN or RUN:VARIANT"
 
 
 def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side]]:
-    """The pairs of sides (A, B) that the words name.
+    """Return the pairs of sides (A, B) that the words name.
 
     - ``RUN``: every treatment (B) against the baseline (A)
     - ``RUN B``: one of its variants (B) against its baseline (A)
     - ``RUN A B``: two variants of a run
-    - two sides, each ``RUN`` or ``RUN:VARIANT``: a variant named once is meant in both; where none
-      is, the variants of the same name, or the only ones
+    - two sides, each ``RUN`` or ``RUN:VARIANT``: a variant named once is that of both runs; where
+      none is named, the variants of the same name, or the only ones
 
-    A run is what counts of it, and ``RUN.g1``, ``RUN.g2``, … are its gradings. Raises
+    A run stands for its current grading, and ``RUN.g1``, ``RUN.g2``, … are its gradings. Raises
     `RunNotFound`, or `InvalidInput`.
     """
     match list(words):
@@ -34,8 +38,7 @@ def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side
         case [a, b]:
             return _of_one_run(reader, a, b) or _two_sides(reader, a, b)
         case _:
-            found = " ".join(words) or "nothing"
-            raise _refused(f"found {found}; expected {_USAGE}")
+            raise _refused(f"found {' '.join(words) or 'nothing'}; expected {_USAGE}")
 
 
 def _treatments(graded: Graded) -> list[tuple[Side, Side]]:
@@ -52,9 +55,9 @@ def _treatments(graded: Graded) -> list[tuple[Side, Side]]:
 
 
 def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Side, Side]]:
-    """The baseline of a run against one of its variants; nothing where two runs are meant.
+    """Return the baseline of a run and one of its variants, or nothing where two runs are named.
 
-    Raises `InvalidInput` where no run and no variant, but nearly a variant, is named.
+    Raises `InvalidInput` where the second word is neither, but resembles a variant.
     """
     if ":" in name or ":" in variant:
         return []
@@ -64,15 +67,15 @@ def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Sid
         graded = reader.graded(name)
     else:
         return []
-    known = [one.variant_id for one in graded.run.variants]
+    known = [v.variant_id for v in graded.run.variants]
     if variant not in known:
         if difflib.get_close_matches(variant, known, n=1):
             _side(graded, variant)
         return []
-    baselines = [one.variant_id for one in graded.run.variants if one.role == "baseline"]
+    baselines = [v.variant_id for v in graded.run.variants if v.role == "baseline"]
     if len(baselines) == 1 and baselines != [variant]:
         return [(Side(name, baselines[0]), Side(name, variant))]
-    others = ", ".join(one for one in known if one != variant)
+    others = ", ".join(name for name in known if name != variant)
     raise _refused(
         f"{variant!r} is a variant of run {name}, and what to compare it with is not said",
         f"name two variants, such as {name} {variant} OTHER; its others: {others}",
@@ -81,12 +84,13 @@ def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Sid
 
 def _two_sides(reader: LedgerReader, a: str, b: str) -> list[tuple[Side, Side]]:
     (run_a, _, name_a), (run_b, _, name_b) = a.partition(":"), b.partition(":")
-    one, other = reader.graded(run_a), reader.graded(run_b)
+    a_graded, b_graded = reader.graded(run_a), reader.graded(run_b)
     if name_a or name_b:
-        return [_different(one, name_a or name_b, other, name_b or name_a)]
-    if one.run.run_no == other.run.run_no:
-        raise _refused(_twice(one, other), f"`labledger compare {run_a}` compares its variants")
-    names, others = ([v.variant_id for v in graded.run.variants] for graded in (one, other))
+        return [_different(a_graded, name_a or name_b, b_graded, name_b or name_a)]
+    if a_graded.run.run_no == b_graded.run.run_no:
+        hint = f"`labledger compare {run_a}` compares its variants"
+        raise _refused(_named_twice(a_graded, b_graded), hint)
+    names, others = ([v.variant_id for v in g.run.variants] for g in (a_graded, b_graded))
     shared = [name for name in names if name in others]
     if not shared and len(names) == len(others) == 1:
         return [(Side(run_a, names[0]), Side(run_b, others[0]))]
@@ -99,10 +103,10 @@ def _two_sides(reader: LedgerReader, a: str, b: str) -> list[tuple[Side, Side]]:
     return [(Side(run_a, name), Side(run_b, name)) for name in shared]
 
 
-def _twice(one: Graded, other: Graded) -> str:
-    if one.name == other.name:
-        return f"run {one.name} is named twice"
-    return f"{one.name} and {other.name} are the same grading, which counts"
+def _named_twice(a: Graded, b: Graded) -> str:
+    if a.name == b.name:
+        return f"run {a.name} is named twice"
+    return f"{a.name} and {b.name} are the same grading, which counts"
 
 
 def _side(graded: Graded, name: str) -> Side:
@@ -114,9 +118,9 @@ def _side(graded: Graded, name: str) -> Side:
     return Side(graded.name, name)
 
 
-def _different(one: Graded, a: str, other: Graded, b: str) -> tuple[Side, Side]:
-    sides = _side(one, a), _side(other, b)
-    if (one.run.run_no, a) == (other.run.run_no, b):
+def _different(a_graded: Graded, a_name: str, b_graded: Graded, b_name: str) -> tuple[Side, Side]:
+    sides = _side(a_graded, a_name), _side(b_graded, b_name)
+    if (a_graded.run.run_no, a_name) == (b_graded.run.run_no, b_name):
         raise _refused(f"{sides[0]} is compared with itself", f"expected {_USAGE}")
     return sides
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
-from labledger.compare import optional_libraries
+from labledger import optional_libraries
 from labledger.errors import InvalidInput, Problem
 from labledger.ledger.query import require_names
 from labledger.storage.batches import batched

@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from labledger.compare import optional_libraries, rates
+from labledger import optional_libraries
+from labledger.compare.statistics import rates
 from labledger.errors import ExtraMissing
 from labledger.ledger.database.model import RunInfo, Variant
 from labledger.records import JsonObject
@@ -60,7 +61,7 @@ def _pass_rate(found: VariantTally, confidence: float) -> JsonObject | None:
         return None
     rate = found.passed / (found.passed + found.not_passed)
     try:
-        optional_libraries.require()
+        optional_libraries.require_analysis()
     except ExtraMissing:
         return {"value": rate, "low": None, "high": None}
     estimate = rates.pooled_rate(groups, confidence)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
+from labledger import optional_libraries
 from labledger.errors import InvalidInput, Problem
 from labledger.ledger.reader import LedgerReader
 from labledger.report import markdown
 from labledger.report.facts import collect
 from labledger.report.options import ReportOptions
-from labledger.report.page import optional_libraries, page
+from labledger.report.page import page
 
 FORMS = ("html", "markdown", "json")
 
@@ -20,7 +21,7 @@ def render(reader: LedgerReader, run_id: str, form: str, options: ReportOptions)
         problem = Problem("form", f"found {form!r}; expected one of {', '.join(FORMS)}")
         raise InvalidInput("the report", [problem])
     if form == "html":
-        optional_libraries.require()  # Before the work, not after it.
+        optional_libraries.require_page()  # Before the work, not after it.
     listed = {"html": page.MOST_TRIALS, "markdown": 0, "json": None}[form]
     if form == "html":  # The page lets go of the report once it has taken what it shows.
         return page.render(reader, collect(reader, run_id, options, listed), options)

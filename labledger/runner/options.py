@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from labledger.compare.grading_changes import Flip
+from labledger.compare.run_differences import Flip
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.ledger.database.model import Stop

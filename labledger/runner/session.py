@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from labledger.compare.grading_changes import flips
+from labledger.compare.run_differences import flips
 from labledger.docker.engine import thread_engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
 from labledger.export import run_folder

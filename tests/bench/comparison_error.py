@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from scipy import special, stats
 
-from labledger.compare import paired_rates
+from labledger.compare.statistics import paired_rates
 
 SIZES = (10, 15, 20, 30, 50, 100, 200)
 LEVELS = (0.05, 0.0125, 0.0025)

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from labledger.api import open_ledger
-from labledger.compare import estimates, paired_means, paired_rates
+from labledger.compare import estimates
 from labledger.compare.comparison_document import Compared, Comparison, SideReport, Significance
 from labledger.compare.decision import amount, decide, judge_gates
-from labledger.compare.estimates import Figures
+from labledger.compare.estimates import Sample
 from labledger.compare.options import CompareOptions, Errors, Estimand
 from labledger.compare.pairs import Paired
-from labledger.compare.rates import Estimate
+from labledger.compare.statistics import paired_means, paired_rates
+from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, RunNotFound
 from labledger.records import json_schemas
 
@@ -555,7 +556,7 @@ def of_values(a: Any, b: Any, family: int) -> Compared:
     """One of `family` comparisons of tasks that were tried once."""
     groups = [tuple((float(value),) for value in values) for values in (a, b)]
     paired = Paired(tuple(map(str, range(len(a)))), groups[0], groups[1], ())
-    figures = Figures.of(paired, None, CompareOptions(), family)
+    figures = Sample.of(paired, None, CompareOptions(), family)
     found = estimates.inference(figures)
     assert found is not None
     return Compared(

@@ -9,7 +9,7 @@ import random
 import pytest
 from statsmodels.stats.proportion import proportion_confint
 
-from labledger.compare import rates
+from labledger.compare.statistics import rates, samples
 
 ALL = 0.95
 
@@ -55,7 +55,7 @@ def test_replications_count_for_what_they_are_worth() -> None:
     assert _width(many) < _width(found) < _width(copied)
 
 
-def _width(found: rates.Estimate) -> float:
+def _width(found: samples.Estimate) -> float:
     assert found.low is not None
     assert found.high is not None
     return found.high - found.low
@@ -72,10 +72,10 @@ def test_effective_sizes_stay_between_tasks_and_trials() -> None:
     for _ in range(200):
         sizes = [chance.randint(1, 6) for _ in range(chance.randint(1, 12))]
         groups = [[float(chance.random() < 0.6) for _ in range(size)] for size in sizes]
-        means = rates.task_means(groups)
-        p = rates.mean(means)
-        independent = rates.independent_size(sizes)
-        found = rates.effective_size(means, p * (1 - p), independent, ALL)
+        means = samples.task_means(groups)
+        p = samples.mean(means)
+        independent = samples.independent_size(sizes)
+        found = samples.effective_size(means, p * (1 - p), independent, ALL)
         assert len(sizes) <= found <= max(independent, len(sizes)) + 1e-9
         assert independent <= sum(sizes) + 1e-9
 

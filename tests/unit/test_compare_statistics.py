@@ -14,7 +14,13 @@ from scipy import optimize, stats
 from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.power import TTestPower
 
-from labledger.compare import paired_means, paired_rates, power, rates
+from labledger.compare.statistics import (
+    exchange_test,
+    paired_means,
+    paired_rates,
+    power,
+    samples,
+)
 
 ALL = 0.95
 
@@ -44,14 +50,14 @@ def test_paired_proportions_as_published(
     assert of_pairs(first, second, pairs).p == pytest.approx(2 * stats.norm.sf(z))
 
 
-def of_pairs(gained: int, lost: int, size: int, confidence: float = ALL) -> rates.Inference:
+def of_pairs(gained: int, lost: int, size: int, confidence: float = ALL) -> samples.Inference:
     """The comparison of `size` tasks, each tried once."""
     a = [(0.0,)] * gained + [(1.0,)] * (size - gained)
     b = [(1.0,)] * gained + [(0.0,)] * lost + [(1.0,)] * (size - gained - lost)
     return paired_rates.of_tasks(a, b, confidence)
 
 
-def leaves_out_zero(found: rates.Inference) -> bool:
+def leaves_out_zero(found: samples.Inference) -> bool:
     low, high = found.estimate.low, found.estimate.high
     return low is not None and high is not None and not low <= 0 <= high
 
@@ -321,12 +327,12 @@ DARWIN = [49.0, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
 
 
 def exchange_p(values: Sequence[float]) -> float:
-    return paired_means.exchange_p(np.array(values, dtype=float))[0]
+    return exchange_test.exchange_p(np.array(values, dtype=float))[0]
 
 
 def of_differences(
     values: Sequence[float], confidence: float = ALL, clusters: Sequence[str] | None = None
-) -> rates.Inference:
+) -> samples.Inference:
     groups = [(float(value),) for value in values]
     return paired_means.of_tasks([(0.0,)] * len(values), groups, confidence, clusters)
 
@@ -372,12 +378,12 @@ def test_two_ways_of_counting_agree() -> None:
         sizes = np.abs(values[values != 0]).astype(float)
         total = abs(float(values.sum()))
         limit = (sizes.sum() - total) / 2
-        halves = paired_means._share_up_to(sizes, limit)
-        lattice = paired_means._lattice_share(sizes, int(limit))
+        halves = exchange_test._share_up_to(sizes, limit)
+        lattice = exchange_test._lattice_share(sizes, int(limit))
         assert halves == pytest.approx(lattice)
         if total:
             # The sums are one of every second whole number: half a step of continuity.
-            approximate = paired_means._saddlepoint_tail(sizes, total - 1)
+            approximate = exchange_test._saddlepoint_tail(sizes, total - 1)
             assert approximate == pytest.approx(lattice, rel=0.03)
 
 
@@ -387,8 +393,8 @@ def test_the_saddlepoint_is_good_to_a_hundredth() -> None:
     for shift in (0.2, 0.5, 1.0):
         values = chance.exponential(1, 30) * chance.choice([-1, 1], 30) + shift
         sizes, total = np.abs(values), abs(float(values.sum()))
-        exact = paired_means._share_up_to(sizes, (sizes.sum() - total) / 2)
-        assert paired_means._saddlepoint_tail(sizes, total) == pytest.approx(exact, rel=0.02)
+        exact = exchange_test._share_up_to(sizes, (sizes.sum() - total) / 2)
+        assert exchange_test._saddlepoint_tail(sizes, total) == pytest.approx(exact, rel=0.02)
 
 
 def test_the_interval_of_a_mean_is_the_test_turned_round() -> None:
@@ -453,12 +459,12 @@ def test_skewed_differences_are_called_so() -> None:
 def test_a_mean_that_cannot_have_an_interval_has_none() -> None:
     """Five tasks cannot support 95 %; a constant shift of enough tasks is shown, as a point."""
     few = of_differences([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert few.estimate == rates.Estimate(3.0, None, None)
+    assert few.estimate == samples.Estimate(3.0, None, None)
     assert few.p == 2.0**-4
     assert of_differences([1.0, 2.0, 3.0, 4.0, 5.0], 0.9).estimate.low == 1.0
     for count in (8, 50, 2000):
         constant = of_differences([2.0] * count)
-        assert constant.estimate == rates.Estimate(2.0, 2.0, 2.0)
+        assert constant.estimate == samples.Estimate(2.0, 2.0, 2.0)
         assert constant.p == 2.0 ** (1 - count)
     same = of_differences([0.0] * 50)
     assert same.p == 1

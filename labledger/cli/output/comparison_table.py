@@ -13,7 +13,7 @@ from labledger.compare.run_differences import grader_name
 if TYPE_CHECKING:
     from labledger.compare.comparison_document import Compared, Comparison, Sensitivity
     from labledger.compare.options import CompareOptions
-    from labledger.compare.rates import Estimate
+    from labledger.compare.statistics.samples import Estimate
 
 _NAMED = 10
 """How many tasks are named."""

@@ -10,13 +10,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from labledger import optional_libraries
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.report import errors_and_flaky_tasks, figures, sentences, spending
 from labledger.report.ledger_queries import Asked
 from labledger.report.logs import Packed, badness_of, pack
 from labledger.report.options import ReportOptions
-from labledger.report.page import charts, optional_libraries
+from labledger.report.page import charts
 from labledger.report.page.chart_drawing import Chart
 from labledger.report.safe_text import plain_all
 
@@ -41,7 +42,7 @@ _CSS = {
 
 def render(reader: LedgerReader, report: JsonObject, options: ReportOptions) -> bytes:
     """The page of a `report_v1`, in UTF-8. Raises `ExtraMissing`."""
-    optional_libraries.require()
+    optional_libraries.require_page()
     grading = report["provenance"]["grading"]
     committed = report["run"]["committed"]
     asked = Asked(reader.path, grading["root_id"], grading["run_id"], committed)

@@ -3,7 +3,7 @@
 An agent is any program. labledger starts it in the task's workspace and tells it where things
 are by environment variables; this one reads the task, edits `solution.py` and says how it went.
 
-It is a real search and no model: it swaps one operator or number after another, runs each
+It is a real search, not a model: it swaps one operator or number after another, runs each
 candidate on the examples that the task gives, and keeps the first one that passes. So it needs no
 network and no key, and does the same every time. To use a model, replace `propose` and report the
 usage that the model's answer carries.
@@ -56,22 +56,22 @@ def main() -> None:
     # Replications of one task differ by this number alone, so a run can be repeated exactly.
     seed = "{}/{}".format(row["id"], os.environ.get("AGENTLAB_REPL_IDX", "0"))
     programs = propose(source, options.edits, options.order, random.Random(seed))
-    tried, found = search(programs, task, examples, source, options.budget)
-    if found is not None:
-        solution.write_text(found, "utf-8")
+    tried, repaired = search(programs, task, examples, source, options.budget)
+    if repaired is not None:
+        solution.write_text(repaired, "utf-8")
 
     result = {
         "schema_version": "agent_result_v1",
-        # The agent's own word. Whether it is right is for the grader to say.
-        "outcome": "failure" if found is None else "success",
-        "answer": found,
+        # What the agent says of its own work. The grader decides whether it is right.
+        "outcome": "failure" if repaired is None else "success",
+        "answer": repaired,
         "metrics": {"candidates_tried": tried},
     }
     Path(os.environ["AGENTLAB_RESULT_PATH"]).write_text(json.dumps(result), "utf-8")
 
 
 def parse_options() -> argparse.Namespace:
-    """What the variants vary: experiment.yaml fills these in from a variant's bindings."""
+    """Parse what the variants vary: experiment.yaml fills these in from a variant's bindings."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--examples", choices=["all", "first"], default="all")
     parser.add_argument("--order", choices=["simplest", "shuffled"], default="simplest")
@@ -81,7 +81,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def propose(source, max_edits, order, rng):
-    """Every program at most `max_edits` swaps away from `source`: fewest first, or shuffled."""
+    """Return programs at most `max_edits` swaps away from `source`, fewest first or shuffled."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     swaps = [(token, other) for token in tokens for other in SWAPS.get(token.string, [])]
     programs = (
@@ -97,7 +97,7 @@ def propose(source, max_edits, order, rng):
 
 
 def swapped(source, swaps):
-    """`source` with the chosen swaps made, from the end backwards so that columns stay right."""
+    """Return `source` with the swaps made, from the end backwards so that columns stay right."""
     lines = source.splitlines(keepends=True)
     for token, other in reversed(swaps):
         row, start = token.start
@@ -107,7 +107,7 @@ def swapped(source, swaps):
 
 
 def search(programs, task, examples, source, budget):
-    """Try candidates until one passes: how many were tried, and the one found or None."""
+    """Try candidates until one passes. Return how many were tried, and that program or None."""
     programs = itertools.islice(programs, budget)
     tried = 0
     while batch := list(itertools.islice(programs, CANDIDATES_PER_CALL)):

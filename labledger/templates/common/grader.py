@@ -1,8 +1,8 @@
 """The grader: runs what the agent left in the workspace on tests that the task does not show.
 
 labledger starts it in the same container, in the workspace, after every process of the agent was
-killed. It writes two JSON files: the prediction (what the agent answered) and the score (what it
-is worth). It needs to know nothing about runs and trials: labledger fills that in.
+killed. It writes two JSON files: the prediction (what the agent answered) and the score (the
+verdict on it). It needs to know nothing about runs and trials: labledger fills that in.
 
 A wrong answer is a `fail`. If the grader itself cannot do its work, it exits with an error and
 invents no score; labledger then keeps the trial as a `grade_error`, which counts against nobody.
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def run_cases(function, cases):
-    """How many cases the solution gets right, and what was wrong with the first other one."""
+    """Return how many cases the solution gets right, and what is wrong with the first other one."""
     request = {"function": function, "arguments": [args for args, _ in cases]}
     try:
         output = subprocess.run(
@@ -93,20 +93,20 @@ def run_cases(function, cases):
     answers = [parse(line) for line in output.splitlines()]
     passed, problem = 0, None
     for index, (args, wanted) in enumerate(cases):
-        found = answers[index] if index < len(answers) else ending
-        if "answer" in found and found["answer"] == wanted:
+        answer = answers[index] if index < len(answers) else ending
+        if "answer" in answer and answer["answer"] == wanted:
             passed += 1
         elif problem is None:
-            problem = "{}{}: {}".format(function, tuple(args), found)[:300]
+            problem = "{}{}: {}".format(function, tuple(args), answer)[:300]
     return passed, problem
 
 
 def parse(line):
     try:
-        found = json.loads(line)
+        answer = json.loads(line)
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"error": "the answer is not JSON"}
+        answer = None
+    return answer if isinstance(answer, dict) else {"error": "the answer is not JSON"}
 
 
 def write(variable, row):

@@ -1,10 +1,8 @@
-"""Two pass rates compared: an interval and the test that it is the inversion of.
+"""Two pass rates compared: the score test of their difference and the interval that it inverts.
 
-Both come from one score statistic, so that they cannot disagree: the p value is below 1 less the
-confidence exactly where the interval leaves out 0.
-
-`of_tasks` takes the tasks (or clusters of them) as a sample, `of_suite` takes the tasks as given
-and their replications as the sample.
+Both come from one statistic, so they cannot disagree: the p value is below 1 less the confidence
+exactly where the interval does not contain 0. In `of_tasks` the tasks (or clusters of them) are the
+sample; in `of_suite` the tasks are given and their replications are the sample.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from labledger.compare.rates import (
+from labledger.compare.statistics.samples import (
     Estimate,
     Groups,
     Inference,
@@ -25,16 +23,14 @@ from labledger.compare.rates import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[np.float64]]
+    from labledger.compare.statistics.samples import Array
 
 SCORE = "score test"
 SUITE_SCORE = "stratified score test"
 
 _EDGE = 1e-12
 _STEPS = 60
-"""Bisections of a bound: it is then exact to 2⁻⁶⁰."""
+"""Bisections of a bound, which is then exact to 2⁻⁶⁰."""
 
 
 # -- tasks as a sample
@@ -42,10 +38,10 @@ _STEPS = 60
 
 @dataclass(frozen=True, slots=True)
 class Discordance:
-    """How often a trial of A and one of B, of the same task, differ, and what that is worth."""
+    """How often a trial of A and one of B of the same task differ, and the effective sample."""
 
     gained: float
-    """The share of pairs that B alone passed, each task weighing alike."""
+    """The share of pairs that B alone passed; each task weighs the same."""
     lost: float
     """The share that A alone passed."""
     least_size: float
@@ -56,7 +52,7 @@ class Discordance:
     """Degrees of freedom of that spread."""
 
     def size(self, confidence: float) -> float:
-        """The effective number of pairs that an interval takes."""
+        """Return the effective number of pairs for an interval."""
         if self.degrees < 1:
             return 0.0
         ratio = quantile(confidence) / quantile(confidence, self.degrees)
@@ -64,7 +60,7 @@ class Discordance:
 
     @property
     def p(self) -> float:
-        """The two-sided p value that the rates do not differ; its inversion is the interval."""
+        """The two-sided p value of no difference; the interval of `of_tasks` inverts this test."""
         from scipy import special
 
         differing = self.gained + self.lost
@@ -77,7 +73,7 @@ class Discordance:
 
 
 def discordance(a: Groups, b: Groups, clusters: Sequence[str] | None = None) -> Discordance:
-    """How the pairs of some tasks differ, of the 0s and 1s of each task's trials.
+    """Return how the pairs of some tasks differ, from the 0s and 1s of each task's trials.
 
     The pairs of a task are all those of a trial of A with one of B. Their effective number is the
     variance of one pair divided by that of the mean, as the spread of the tasks' (or clusters')
@@ -93,7 +89,7 @@ def discordance(a: Groups, b: Groups, clusters: Sequence[str] | None = None) -> 
     variance = gained + lost - (gained - lost) ** 2
     spread, least, degrees = units_deviation(passed_b - passed_a, clusters)
     independent = independent_size(
-        2 / (1 / len(one) + 1 / len(other)) for one, other in zip(a, b, strict=True)
+        2 / (1 / len(trials_a) + 1 / len(trials_b)) for trials_a, trials_b in zip(a, b, strict=True)
     )
     seen = least
     if variance > _EDGE and degrees:
@@ -104,43 +100,46 @@ def discordance(a: Groups, b: Groups, clusters: Sequence[str] | None = None) -> 
 def of_tasks(
     a: Groups, b: Groups, confidence: float, clusters: Sequence[str] | None = None
 ) -> Inference:
-    """B less A for tasks like these, each task weighing alike.
+    """Estimate the difference of pass rates, B minus A, for tasks like these.
 
-    The statistic is Tango's (1998, Statistics in Medicine 17:891–908) for the effective number of
-    pairs (`discordance`). With one replication that is the number of tasks less 1, which
-    multiplies the variance by n/(n − 1), as Miettinen and Nurminen (1985, Statistics in Medicine
-    4:213–226) do: enumerated over all outcomes of 10 to 200 tasks with up to 60 % of pairs that
-    differ, the test then rejects a true null at most .0499 of the time at the level .05 (Tango's
-    own up to .0537), and at most .0024 at .0025, the level of one of twenty comparisons. Its power
-    is that of McNemar's mid-p test, which Fagerland, Lydersen and Laake (2013, BMC Medical
-    Research Methodology 13:91) recommend, and that has no interval of the difference; the exact
-    test, rejecting .014 to .04 of the time, loses 1 to 11 points of power. `python -m
-    bench.comparison_error` enumerates this again.
+    Each task weighs the same. The tasks, or the `clusters` that are named for each of them, are
+    assumed to be an independent sample. The statistic is Tango's (1998, Statistics in Medicine
+    17:891–908) for the effective number of pairs (`discordance`). With one replication that is the
+    number of tasks less 1, which multiplies the variance by n/(n − 1), as Miettinen and Nurminen
+    (1985, Statistics in Medicine 4:213–226) do: enumerated over all outcomes of 10 to 200 tasks
+    with up to 60 % of pairs that differ, the test then rejects a true null at most .0499 of the
+    time at the level .05 (Tango's own up to .0537), and at most .0024 at .0025, the level of one of
+    twenty comparisons. Its power is that of McNemar's mid-p test, which Fagerland, Lydersen and
+    Laake (2013, BMC Medical Research Methodology 13:91) recommend, and that has no interval of the
+    difference; the exact test, rejecting .014 to .04 of the time, loses 1 to 11 points of power.
+    `python -m bench.comparison_error` enumerates this again.
 
     With replications the exchange test over tasks, the other candidate, is less powerful (it
     rejects a true null .033 of the time where this does .045: 20 tasks, 3 replications), and its
     inversion has no width where no task differs. `python -m bench.comparison_error replications`
     draws how often this test rejects a true null with replications and clusters.
     """
-    found = discordance(a, b, clusters)
-    size = found.size(confidence)
-    low, high = tango_interval(found.gained * size, found.lost * size, size, confidence)
-    return Inference(Estimate(found.gained - found.lost, low, high), found.p, SCORE)
+    pairs = discordance(a, b, clusters)
+    size = pairs.size(confidence)
+    low, high = tango_interval(pairs.gained * size, pairs.lost * size, size, confidence)
+    return Inference(Estimate(pairs.gained - pairs.lost, low, high), pairs.p, SCORE)
 
 
 def tango_interval(
     gained: float, lost: float, size: float, confidence: float
 ) -> tuple[float, float]:
-    """The score interval for the difference of two paired proportions, (gained − lost) / size.
+    """Return the score interval of the difference of two paired proportions.
 
-    Tango 1998, Statistics in Medicine 17:891–908; recommended for small samples by Fagerland,
-    Lydersen and Laake 2014, Statistics in Medicine 33:2850–2875. It has a width whatever was seen.
+    The difference is (gained − lost) / size: of `size` pairs, B alone passed `gained` and A alone
+    `lost`, which need not be whole numbers. Tango 1998, Statistics in Medicine 17:891–908;
+    recommended for small samples by Fagerland, Lydersen and Laake 2014, Statistics in Medicine
+    33:2850–2875. It has a width even where all pairs agree.
     """
     if size <= 0:
         return -1.0, 1.0
 
     def score(difference: float) -> float:
-        """The score statistic for a supposed difference, which falls as that grows."""
+        """Return the score statistic of a hypothetical difference; it falls as that grows."""
         a = 2 * size
         b = -gained - lost + (2 * size - gained + lost) * difference
         c = -lost * difference * (1 - difference)
@@ -154,7 +153,10 @@ def tango_interval(
 def score_bounds(
     score: Callable[[float], float], value: float, confidence: float
 ) -> tuple[float, float]:
-    """Where a score statistic that falls with the supposed difference is ± the quantile."""
+    """Return where a score statistic, which falls with the difference, is ± the quantile.
+
+    `value` is the observed difference, at which the statistic is 0.
+    """
     z = quantile(confidence)
     low, high = -1 + _EDGE, 1 - _EDGE
     lower = -1.0 if score(low) < z else _crossing(lambda d: score(d) - z, low, value)
@@ -163,7 +165,7 @@ def score_bounds(
 
 
 def _crossing(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Where a falling function is 0, by bisection."""
+    """Return where a falling function is 0 between `low` and `high`, by bisection."""
     for _ in range(_STEPS):
         middle = (low + high) / 2
         if falling(middle) > 0:
@@ -189,12 +191,12 @@ class Strata:
 
     @property
     def difference(self) -> float:
-        """The mean over the tasks of B less A."""
+        """The mean over the tasks of B minus A."""
         rates = self.passed_b / self.trials_b - self.passed_a / self.trials_a
         return float(self.tasks @ rates / self.tasks.sum())
 
     def variance(self, difference: float) -> float:
-        """The variance of that mean if each task's rates differed by `difference`."""
+        """Return the variance of that mean if each task's rates differed by `difference`."""
         import numpy as np
 
         rate_a = likeliest_rates(self, difference)
@@ -205,48 +207,50 @@ class Strata:
 
 
 def strata(a: Groups, b: Groups) -> Strata:
-    """The strata of some tasks, of the 0s and 1s of each task's trials."""
+    """Return the strata of some tasks, from the 0s and 1s of each task's trials."""
     import numpy as np
 
     counts = [
-        (math.fsum(one), len(one), math.fsum(other), len(other))
-        for one, other in zip(a, b, strict=True)
+        (math.fsum(trials_a), len(trials_a), math.fsum(trials_b), len(trials_b))
+        for trials_a, trials_b in zip(a, b, strict=True)
     ]
     rows, tasks = np.unique(np.array(counts), axis=0, return_counts=True)
     return Strata(tasks.astype(np.float64), *rows.T)
 
 
 def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
-    """B less A for these very tasks, each weighing alike; their replications are the sample.
+    """Estimate the difference of pass rates, B minus A, for these fixed tasks.
 
-    The score statistic of Miettinen and Nurminen (1985, Statistics in Medicine 4:213–226), summed
-    over the tasks as strata of equal weight: the variance of each is that of the likeliest rates
-    that differ by the supposed difference, so that it has a width also where every trial passed.
-    Where tasks differ by different amounts that is more than their variance, since rates that are
-    nearer to each other vary more together: the answer errs on the safe side. It needs
-    replications, though not of every task.
+    Each task weighs the same; its replications are the sample, assumed to be independent. At least
+    one task needs two trials on a side. The score statistic is that of Miettinen and Nurminen
+    (1985, Statistics in Medicine 4:213–226), summed over the tasks as strata of equal weight: the
+    variance of each is that of the likeliest rates that differ by the hypothetical difference, so
+    that the interval has a width even where every trial passed. Where tasks differ by different
+    amounts that is more than their variance, since rates that are nearer to each other vary more
+    together: the answer errs on the safe side.
     """
     from scipy import special
 
-    found = strata(a, b)
-    value = found.difference
+    tasks = strata(a, b)
+    value = tasks.difference
 
     def score(difference: float) -> float:
-        return (value - difference) / math.sqrt(max(found.variance(difference), _EDGE**2))
+        return (value - difference) / math.sqrt(max(tasks.variance(difference), _EDGE**2))
 
     low, high = score_bounds(score, value, confidence)
     p = 2 * float(special.ndtr(-abs(score(0.0)))) if abs(value) > _EDGE else 1.0
     return Inference(Estimate(value, low, high), min(1.0, p), SUITE_SCORE)
 
 
-def likeliest_rates(found: Strata, difference: float) -> Array:
-    """A's rates in each stratum that are likeliest if B's are larger by `difference`.
+def likeliest_rates(observed: Strata, difference: float) -> Array:
+    """Return A's maximum-likelihood rate in each stratum if B's is larger by `difference`.
 
-    The root of a cubic (Miettinen and Nurminen 1985, appendix 1).
+    It is the root of a cubic (Miettinen and Nurminen 1985, appendix 1).
     """
     import numpy as np
 
-    x_a, n_a, x_b, n_b = found.passed_a, found.trials_a, found.passed_b, found.trials_b
+    x_a, n_a = observed.passed_a, observed.trials_a
+    x_b, n_b = observed.passed_b, observed.trials_b
     total, passed = n_a + n_b, x_a + x_b
     cubic = total
     square = (n_b + 2 * n_a) * difference - total - passed

@@ -1,39 +1,43 @@
-"""The smallest difference that a comparison of this size could have shown."""
+"""The smallest difference that a comparison of this size could have shown with 80 % power.
+
+It is found by bisection of the power function of the test that the comparison uses: the score test
+of `paired_rates`, or a t test in place of the exchange test of `paired_means`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from labledger.compare.rates import quantile
+from labledger.compare.statistics.samples import quantile
 
 POWER = 0.8
-"""How likely a difference is to be shown that counts as one that could be."""
+"""The probability with which a difference must be shown to count as detectable."""
 
 _STEPS = 40
 _MANY = 100_000
-"""Degrees of freedom from which on t is taken for normal."""
+"""From so many degrees of freedom on, the t distribution is taken as normal."""
 
 
 def rate_can_be_shown(pairs: int, confidence: float) -> bool:
-    """Whether the score test could reject at all: if all of so many pairs went one way."""
+    """Return whether the score test could reject at all: if all `pairs` went one way."""
     return math.sqrt(max(0, pairs - 1)) > quantile(confidence)
 
 
 def mean_can_be_shown(units: int, confidence: float) -> bool:
-    """Whether any differences between so many tasks (clusters) would be enough.
+    """Return whether the exchange test of `units` tasks (or clusters) could reject at all.
 
-    Of 2ⁿ ways to exchange A and B in n of them, two are as extreme as B ahead in every one.
+    Of the 2ⁿ exchanges of A and B in n units, two are as extreme as B ahead in every unit.
     """
     return 2.0 ** (1 - units) < 1 - confidence
 
 
 def detectable_rate(size: float, discordant: float, confidence: float) -> float | None:
-    """The smallest difference of pass rates that the score test shows with `POWER`.
+    """Return the smallest difference of pass rates (0 to 1) that the score test shows with `POWER`.
 
-    `size` pairs, of which a share `discordant` differs. A difference cannot be larger than that
-    share: where it must be, as many pairs more are taken to differ, all in one direction. None
-    where no difference is large enough.
+    `size` is the effective number of pairs, `discordant` the share of them that differs. A
+    difference cannot exceed that share: for a larger difference the share is taken to be as large,
+    with all pairs that differ going one way. None where no difference is large enough.
     """
     pairs = math.floor(size + 1e-9)
 
@@ -46,11 +50,12 @@ def detectable_rate(size: float, discordant: float, confidence: float) -> float 
 
 
 def rate_power(pairs: int, discordant: float, difference: float, confidence: float) -> float:
-    """How likely the score test of `paired_rates.of_tasks` is to find a difference of pass rates.
+    """Return the power of the score test of `paired_rates.of_tasks` at a difference of pass rates.
 
-    The number of discordant pairs is binomial, and given it, so is how many of them go one way
-    (Duffy 1984, Biometrics 40:1005–1015, of the exact test; for many pairs it comes to the formula
-    of Connor 1987, Biometrics 43:207–211).
+    `pairs` are assumed to be independent, with a share `discordant` that differs. The number of
+    discordant pairs is binomial, and given it, so is how many of them go one way (Duffy 1984,
+    Biometrics 40:1005–1015, of the exact test; for many pairs it comes to the formula of Connor
+    1987, Biometrics 43:207–211).
     """
     import numpy as np
     from scipy import special
@@ -74,10 +79,10 @@ def rate_power(pairs: int, discordant: float, difference: float, confidence: flo
 
 
 def detectable_shift(deviation: float, degrees: float, confidence: float) -> float | None:
-    """The smallest difference that a t test shows with `POWER`, by its standard error.
+    """Return the smallest difference that a t test shows with `POWER`, in the values' unit.
 
-    None where nothing varies. The t test stands for the exchange test, whose power is much the
-    same.
+    `deviation` is the standard error of the difference and `degrees` its degrees of freedom; None
+    where nothing varies. The t test stands in for the exchange test, whose power is much the same.
     """
     from scipy import special
 
@@ -94,7 +99,7 @@ def detectable_shift(deviation: float, degrees: float, confidence: float) -> flo
 
 
 def _smallest(power: Callable[[float], float], high: float) -> float:
-    """Where a power that grows with the difference passes `POWER`."""
+    """Return where a power that grows with the difference passes `POWER`, up to `high`."""
     low = 0.0
     for _ in range(_STEPS):
         middle = (low + high) / 2

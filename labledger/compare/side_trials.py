@@ -1,0 +1,151 @@
+"""Read the trials of a comparison's sides from the ledger, task by task.
+
+Every slot of a side is read, committed or not, so that `compare.pairs` can say why a slot is left
+out. `compare.compare` calls this module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from labledger.errors import InvalidInput, Problem
+from labledger.experiment.inputs.task_row import cluster_of
+from labledger.ledger.query import query
+
+_TASKS_SQL = """
+SELECT asked.key, run_task.task_idx, run_task.task_id, run_task.digest
+FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN run_task ON run_task.run_no = run.run_no"""
+_CLUSTERS_SQL = """
+SELECT DISTINCT run_task.task_id, run_task.digest, task_payload.body
+FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN run_task ON run_task.run_no = run.run_no
+JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest"""
+_TRIALS_SQL = """
+SELECT asked.key, run_variant.variant_id, slot.task_idx, slot.repl_idx,
+    slot_outcome.status, slot_outcome.verdict,
+    coalesce(slot_outcome.status = 'grade_error' AND slot_outcome.passed = 0, 0), {number}
+FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN slot ON slot.run_no = run.run_no
+JOIN run_variant
+  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+LEFT JOIN slot_outcome
+  ON slot_outcome.run_no = slot.run_no AND slot_outcome.variant_idx = slot.variant_idx
+  AND slot_outcome.task_idx = slot.task_idx AND slot_outcome.repl_idx = slot.repl_idx"""
+_NUMBER = """
+    CASE WHEN slot_outcome.metric_name = :metric THEN slot_outcome.metric_value ELSE (
+        SELECT metric.value FROM metric
+        WHERE metric.run_no = slot.run_no AND metric.schedule_idx = slot.schedule_idx
+          AND metric.metric_id = :metric AND typeof(metric.value) IN ('integer', 'real')
+          AND NOT (metric.source = 'score' AND slot_outcome.status = 'grade_error')
+        ORDER BY metric.row_seq LIMIT 1
+    ) END"""
+_NAMES_SQL = """
+SELECT DISTINCT metric.metric_id FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN metric ON metric.run_no = run.run_no AND typeof(metric.value) IN ('integer', 'real')
+UNION
+SELECT DISTINCT score.primary_metric_name FROM json_each(:runs) AS asked
+CROSS JOIN run ON run.run_id = asked.value
+JOIN score ON score.run_no = run.run_no
+ORDER BY 1"""
+
+
+class Side(NamedTuple):
+    """One side of a comparison: a variant of a run."""
+
+    run_id: str
+    """The run as it was named: a run stands for its current grading, RUN.gN for another one."""
+    variant_id: str
+
+    def __str__(self) -> str:
+        return f"{self.run_id}:{self.variant_id}"
+
+
+class Trial(NamedTuple):
+    """What a comparison needs to know of a slot."""
+
+    repl_idx: int
+    status: str | None
+    """None where the slot is not committed."""
+    verdict: str | None
+    """None also where the grader failed: such a score is stored, but does not count."""
+    agent_failed: int
+    """Whether the agent of a `grade_error` had failed itself: 1 or 0."""
+    number: float | None
+    """The metric's value; None for pass rates."""
+
+
+class TaskTrials(NamedTuple):
+    """The slots of one task on one side, by replication."""
+
+    digest: str
+    """The task's digest."""
+    trials: list[Trial]
+
+
+Trials = Mapping[str, TaskTrials]
+"""The trials of one side, by task id."""
+
+Holders = Mapping[str, str]
+"""The id of the run that holds the rows, by the name that sides have for it."""
+
+
+def read_trials(
+    path: Path, sides: Collection[Side], holders: Holders, metric: str | None
+) -> dict[Side, Trials]:
+    """Return every slot of some sides; `metric` is None for pass rates."""
+    runs = json.dumps(dict(holders))
+    tasks: dict[str, dict[int, tuple[str, str]]] = {name: {} for name in holders}
+    _, rows = query(path, _TASKS_SQL, {"runs": runs})
+    for name, task_idx, task_id, digest in rows:
+        tasks[name][task_idx] = task_id, digest
+    by_side: dict[tuple[str, str], dict[str, TaskTrials]] = {
+        (side.run_id, side.variant_id): {} for side in sides
+    }
+    sql = _TRIALS_SQL.format(number="NULL" if metric is None else _NUMBER)
+    _, rows = query(path, sql, {"runs": runs} | ({} if metric is None else {"metric": metric}))
+    # Most trials of a pass rate equal many others: one object stands for all of them.
+    known: dict[tuple[object, ...], Trial] = {}
+    for name, variant_id, task_idx, *values in rows:
+        of_side = by_side.get((name, variant_id))
+        if of_side is None:
+            continue
+        key = tuple(values)
+        trial = known.get(key)
+        if trial is None:
+            trial = Trial(*values)
+            if metric is None:
+                known[key] = trial
+        task_id, digest = tasks[name][task_idx]
+        of_task = of_side.get(task_id)
+        if of_task is None:
+            of_side[task_id] = TaskTrials(digest, [trial])
+        else:
+            of_task.trials.append(trial)
+    return {Side(*side): trials for side, trials in by_side.items()}
+
+
+def read_clusters(path: Path, holders: Holders, field: str) -> dict[str, str | None]:
+    """Return the cluster of each task, by task id; None where the task's row has no `field`."""
+    _, rows = query(path, _CLUSTERS_SQL, {"runs": json.dumps(dict(holders))})
+    return {task_id: cluster_of(json.loads(payload), field) for task_id, _, payload in rows}
+
+
+def require_metric(
+    path: Path, by_side: Mapping[Side, Trials], holders: Holders, metric: str
+) -> None:
+    """Raise `InvalidInput`, naming the metrics there are, where no slot has a value of `metric`."""
+    tasks = (of_task for of_side in by_side.values() for of_task in of_side.values())
+    if any(trial.number is not None for of_task in tasks for trial in of_task.trials):
+        return
+    _, rows = query(path, _NAMES_SQL, {"runs": json.dumps(dict(holders))})
+    names = ["pass_rate", *(name for (name,) in rows)]
+    message = f"no trial compared has a number called {metric!r}; there is {', '.join(names)}"
+    raise InvalidInput("the metric to compare", [Problem("--metric", message)])

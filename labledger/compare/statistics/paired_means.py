@@ -1,0 +1,182 @@
+"""Two means of a metric compared: their difference with its interval and test.
+
+In `of_tasks` the tasks (or clusters of them) are the sample, and the test is the exchange test; in
+`of_suite` the tasks are given, and it is a t test of their replications. In both the p value is
+below 1 less the confidence exactly where the interval does not contain 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from labledger.compare.statistics import exchange_test
+from labledger.compare.statistics.samples import (
+    Estimate,
+    Groups,
+    Inference,
+    deviation,
+    mean,
+    quantile,
+    task_differences,
+    task_means,
+    units_deviation,
+)
+
+SIGN_FLIP = "exact permutation test over tasks"
+CLUSTER_FLIP = "exact permutation test over clusters of tasks"
+APPROXIMATE = "permutation test over tasks, by saddlepoint"
+SUITE_T = "stratified t test"
+
+_SQUARES_FIT = 1e100
+"""The squares of smaller values do not overflow a double."""
+
+
+# -- tasks as a sample
+
+
+def of_tasks(
+    a: Groups, b: Groups, confidence: float, clusters: Sequence[str] | None = None
+) -> Inference:
+    """Estimate the difference of means, B minus A, for tasks like these, in the metric's unit.
+
+    Each task weighs the same. The tasks, or the `clusters` that are named for each of them, are
+    assumed to be an independent sample, and the exchange test (`exchange_test`) gives the p value
+    and the interval. Coverage is as stated for differences that are distributed symmetrically,
+    whatever their tails; for skewed ones see `is_skewed`.
+    """
+    differences, scale = _bounded(task_differences(a, b))
+    units = exchange_test.units(differences, clusters)
+    p, is_exact = exchange_test.exchange_p(units.less(0.0))
+    low, high = exchange_test.bounds(units, confidence, p)
+    name = APPROXIMATE if not is_exact else SIGN_FLIP if clusters is None else CLUSTER_FLIP
+    return Inference(_times(Estimate(units.mean, low, high), scale), p, name)
+
+
+def _bounded(values: Sequence[float]) -> tuple[Sequence[float], float]:
+    """Return values whose squares fit a double, and the divisor that made them so."""
+    largest = max(map(abs, values), default=0.0)
+    if largest < _SQUARES_FIT:
+        return values, 1.0
+    return [value / largest for value in values], largest
+
+
+def _times(estimate: Estimate, scale: float) -> Estimate:
+    if scale == 1:
+        return estimate
+    low, high = (None if x is None else scale * x for x in (estimate.low, estimate.high))
+    return Estimate(scale * estimate.value, low, high)
+
+
+def mean_of_tasks(
+    groups: Groups, confidence: float, clusters: Sequence[str] | None = None
+) -> Estimate:
+    """Estimate one side's mean for tasks like these, with a t interval.
+
+    Each task weighs the same. There are no bounds where nothing varies.
+    """
+    import numpy as np
+
+    means = task_means(groups)
+    error, _, degrees = units_deviation(np.array(means), clusters)
+    return _t_estimate(mean(means), error, degrees, confidence)
+
+
+def _t_estimate(value: float, error: float, degrees: float, confidence: float) -> Estimate:
+    if degrees < 1 or not error:
+        return Estimate(value, None, None)
+    half = quantile(confidence, degrees) * error
+    return Estimate(value, value - half, value + half)
+
+
+def is_skewed(differences: Sequence[float]) -> bool:
+    """Return whether so few differences are too skewed for the interval of their mean to hold.
+
+    This is Cochran's rule (1977, Sampling Techniques, section 2.15): fewer than 25 times the square
+    of the skewness, where that is more than 1. Of 12 lognormal differences a 95 % interval contains
+    the mean .84 of the time, of 100 .92. Three in four such samples are called skewed; the others
+    lack the long tail altogether, which no interval can make up for.
+    """
+    import numpy as np
+
+    count = len(differences)
+    spread = deviation(differences) if count > 2 else 0.0
+    if not spread:
+        return False
+    cubes = ((np.array(differences) - mean(differences)) / spread) ** 3
+    # Adjusted for its bias in small samples (Joanes and Gill 1998, The Statistician 47:183–189).
+    skewness = float(cubes.sum()) * count / ((count - 1) * (count - 2))
+    return abs(skewness) > 1 and count < 25 * skewness**2
+
+
+def standardized(differences: Sequence[float]) -> float | None:
+    """Return Cohen's d_z: the mean difference in standard deviations of the tasks' differences.
+
+    Cohen 1988, Statistical Power Analysis, section 2.3.5. None where the differences do not vary.
+    """
+    if len(differences) < 2:
+        return None
+    spread = deviation(differences)
+    return mean(differences) / spread if spread else None
+
+
+def of_suite(a: Groups, b: Groups, confidence: float) -> Inference:
+    """Estimate the difference of means, B minus A, for these fixed tasks, in the metric's unit.
+
+    Each task weighs the same; its replications are the sample, assumed to be independent. A t test
+    of the mean of the tasks' differences, with the variance of each task's replications on each
+    side, and degrees of freedom by Satterthwaite (1946, Biometrics Bulletin 2:110–114; of strata:
+    Cochran 1977, Sampling Techniques, section 5.4). A task with a single trial on a side is assumed
+    to vary there as the side's others do on average. Where no trial differs from another of its
+    task and side, only their number counts: the p value is then that of exchanging trials within
+    tasks, and the interval is a point if that is below 1 less the confidence.
+    """
+    value = mean(task_differences(a, b))
+    error, degrees = suite_deviation(a, b)
+    if error:
+        from scipy import special
+
+        p = 2 * float(special.stdtr(degrees, -abs(value) / error))
+        return Inference(_t_estimate(value, error, degrees, confidence), min(1.0, p), SUITE_T)
+    p = _constant_p(a, b) if value else 1.0
+    is_shown = p < 1 - confidence
+    return Inference(Estimate(value, *((value, value) if is_shown else (None, None))), p, SUITE_T)
+
+
+def suite_deviation(*sides: Groups) -> tuple[float, float]:
+    """Return the standard error of a sum of the sides' means, and its degrees of freedom.
+
+    A side's mean is that of its tasks' means, and the error is due to their replications.
+    """
+    by_side = [[deviation(g) if len(g) > 1 else None for g in groups] for groups in sides]
+    all_known = [known for deviations in by_side for known in deviations if known is not None]
+    errors, degrees = [], []
+    for groups, deviations in zip(sides, by_side, strict=True):
+        # A side without replications is assumed to vary as the other one does.
+        measured = [known for known in deviations if known is not None] or all_known
+        usual = math.hypot(*measured) / math.sqrt(len(measured)) if measured else 0.0
+        for known, group in zip(deviations, groups, strict=True):
+            of_trial = usual if known is None else known
+            errors.append(of_trial / math.sqrt(len(group)) / len(groups))
+            degrees.append(len(measured) if known is None else len(group) - 1)
+    total = math.hypot(*errors)
+    if not total:
+        return 0.0, 0.0
+    shares = ((error / total) ** 4 / free for error, free in zip(errors, degrees, strict=True))
+    return total, 1 / math.fsum(shares)
+
+
+def _constant_p(a: Groups, b: Groups) -> float:
+    """Return a p value, by exchange within tasks, of trials that do not vary within a side."""
+    ways = 1.0
+    for trials_a, trials_b in zip(a, b, strict=True):
+        if trials_a[0] != trials_b[0]:
+            exchanges = math.comb(len(trials_a) + len(trials_b), len(trials_a))
+            ways = min(1e300, ways * exchanges)
+    return min(1.0, 2 / ways)
+
+
+def mean_of_suite(groups: Groups, confidence: float) -> Estimate:
+    """Estimate one side's mean for these fixed tasks, with a t interval of its replications."""
+    value = mean(task_means(groups))
+    return _t_estimate(value, *suite_deviation(groups), confidence)

@@ -1,0 +1,156 @@
+"""Single rates, pass@k and pass^k, with intervals that take account of tasks and clusters.
+
+Tasks (or clusters) are the sample, except in `suite_rate`, where the tasks are given and their
+replications are the sample. All intervals are Wilson's (1927, JASA 22:209–212) for an effective
+number of trials. Two rates are compared in `paired_rates`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from labledger.compare.statistics.samples import (
+    Estimate,
+    Groups,
+    effective_size,
+    independent_size,
+    mean,
+    quantile,
+    task_means,
+    units_deviation,
+)
+
+
+def rate(groups: Groups, confidence: float, clusters: Sequence[str] | None = None) -> Estimate:
+    """Estimate the pass rate of tasks like these: the mean of the tasks' pass rates.
+
+    Each group holds a task's 0s and 1s; each task weighs the same; `clusters` names the cluster of
+    each task. The interval is Wilson's for the effective number of trials (`effective_size`). With
+    one replication that is the number of tasks, and the interval is Wilson's own; with clusters it
+    is the number of observations that the clusters are worth.
+    """
+    if clusters is not None:
+        return _clustered_rate(groups, confidence, clusters)
+    return _wilson(task_means(groups), independent_size(map(len, groups)), confidence)
+
+
+def _clustered_rate(groups: Groups, confidence: float, clusters: Sequence[str]) -> Estimate:
+    import numpy as np
+
+    means = task_means(groups)
+    value = mean(means)
+    spread, least, degrees = units_deviation(np.array(means), clusters)
+    size = max(1.0, least + 1)
+    if degrees and spread and value * (1 - value):
+        seen = min(independent_size(map(len, groups)), value * (1 - value) / spread**2)
+        size = max(size, seen * (quantile(confidence) / quantile(confidence, degrees)) ** 2)
+    return _interval(value, size, confidence)
+
+
+def suite_rate(groups: Groups, confidence: float) -> Estimate:
+    """Estimate the pass rate of these fixed tasks: the mean of their pass rates.
+
+    Replications of a task are assumed to be independent. The interval is Wilson's for the number
+    of trials that would vary as much as the tasks' replications do; that is at least as many as
+    there are.
+    """
+    means = task_means(groups)
+    value, tasks = mean(means), len(groups)
+    size = independent_size(map(len, groups))
+    within = math.fsum(
+        rate * (1 - rate) / max(1, len(group) - 1)
+        for rate, group in zip(means, groups, strict=True)
+    )
+    if within:
+        size = max(size, value * (1 - value) * tasks**2 / within)
+    return _interval(value, size, confidence)
+
+
+def pooled_rate(groups: Groups, confidence: float) -> Estimate:
+    """Estimate the share of 1s among all trials, with the interval of `rate`.
+
+    Each trial weighs the same, so it differs from `rate` where tasks have unequal numbers of
+    trials.
+    """
+    trials = sum(map(len, groups))
+    value = math.fsum(map(math.fsum, groups)) / trials
+    size = effective_size(task_means(groups), value * (1 - value), float(trials), confidence)
+    return _interval(value, size, confidence)
+
+
+def _wilson(means: Sequence[float], independent: float, confidence: float) -> Estimate:
+    value = mean(means)
+    size = effective_size(means, value * (1 - value), independent, confidence)
+    return _interval(value, size, confidence)
+
+
+def _interval(value: float, size: float, confidence: float) -> Estimate:
+    """Return a rate that was observed in `size` trials, with Wilson's interval."""
+    z = quantile(confidence)
+    scale = 1 + z * z / size
+    centre = (value + z * z / (2 * size)) / scale
+    half = z * math.sqrt(value * (1 - value) / size + z * z / (4 * size * size)) / scale
+    return Estimate(value, max(0.0, centre - half), min(1.0, centre + half))
+
+
+# -- pass@k and pass^k
+
+
+@dataclass(frozen=True, slots=True)
+class PassAt:
+    """How often at least one, and how often every one, of `k` replications passes."""
+
+    k: int
+    tasks: int
+    """Tasks that have at least `k` replications; the others are left out."""
+    any: Estimate | None
+    """pass@k."""
+    all: Estimate | None
+    """pass^k."""
+
+    def without_bounds(self) -> PassAt:
+        """Return the same without intervals, which hold only for tasks as a sample."""
+        return PassAt(
+            self.k,
+            self.tasks,
+            self.any and self.any.without_bounds(),
+            self.all and self.all.without_bounds(),
+        )
+
+
+def any_of(count: int, passed: int, k: int) -> float:
+    """Return the unbiased estimate of pass@k of one task: 1 − C(n−c, k) / C(n, k).
+
+    `count` is n, its trials, and `passed` is c.
+
+    Chen et al. 2021, "Evaluating Large Language Models Trained on Code", arXiv:2107.03374, eq. 1.
+    """
+    return 1 - math.comb(count - passed, k) / math.comb(count, k)
+
+
+def all_of(count: int, passed: int, k: int) -> float:
+    """Return the unbiased estimate of pass^k of one task: C(c, k) / C(n, k).
+
+    `count` is n, its trials, and `passed` is c.
+
+    Yao et al. 2024, "τ-bench", arXiv:2406.12045.
+    """
+    return math.comb(passed, k) / math.comb(count, k)
+
+
+def pass_at(groups: Groups, k: int, confidence: float) -> PassAt:
+    """Estimate pass@k and pass^k over the tasks that have `k` replications or more.
+
+    The intervals are those of `rate`, with the tasks' own estimates in place of their pass rates.
+    """
+    counts = [(len(group), round(math.fsum(group))) for group in groups if len(group) >= k]
+    if not counts:
+        return PassAt(k, 0, None, None)
+    independent = independent_size(count for count, _ in counts)
+    any_passes, all_pass = (
+        _wilson([of(count, passed, k) for count, passed in counts], independent, confidence)
+        for of in (any_of, all_of)
+    )
+    return PassAt(k, len(counts), any_passes, all_pass)

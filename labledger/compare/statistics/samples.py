@@ -1,0 +1,147 @@
+"""Values grouped by task: their means, standard errors and effective sample sizes.
+
+A task's replications are not independent of each other, and neither are the tasks of one cluster.
+Every estimate and test of this package takes its sample size or standard error from here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[np.float64]]
+
+Groups = Sequence[Sequence[float]]
+"""The values of each task's trials, one sequence a task; none is empty."""
+
+_ROUNDING = 1e-14
+"""A standard error below this share of the values' magnitude is a rounding error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number and its confidence interval; a bound is None where the data cannot support one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def without_bounds(self) -> Estimate:
+        return Estimate(self.value, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """An estimate with its interval, and the p value of the test that the interval inverts."""
+
+    estimate: Estimate
+    p: float
+    test: str
+    """The name of the test."""
+
+
+def quantile(confidence: float, degrees: float | None = None) -> float:
+    """Return the two-sided quantile of the normal distribution, or of t with `degrees` of freedom.
+
+    `confidence` is between 0 and 1; for 0.95 and the normal distribution the answer is 1.96.
+    """
+    from scipy import special
+
+    upper = (1 + confidence) / 2
+    return float(special.ndtri(upper) if degrees is None else special.stdtrit(degrees, upper))
+
+
+def task_means(groups: Groups) -> list[float]:
+    """Return the mean of each task's values."""
+    return [math.fsum(group) / len(group) if len(group) > 1 else group[0] for group in groups]
+
+
+def task_differences(a: Groups, b: Groups) -> list[float]:
+    """Return the difference of each task's means, B minus A."""
+    return [mean_b - mean_a for mean_a, mean_b in zip(task_means(a), task_means(b), strict=True)]
+
+
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of two values or more; 0 where only rounding differs."""
+    centre = mean(values)
+    spread = math.hypot(*(value - centre for value in values)) / math.sqrt(len(values) - 1)
+    return spread if spread > 1e-12 * abs(centre) else 0.0
+
+
+def cluster_sums(values: Array, clusters: Sequence[str] | None) -> tuple[Array, Array]:
+    """Return the sum of the tasks' values in each sampled unit, and its number of tasks.
+
+    A unit is a cluster, or a single task where `clusters` is None.
+    """
+    import numpy as np
+
+    if clusters is None:
+        return values, np.ones(len(values))
+    _, index = np.unique(np.array(clusters), return_inverse=True)
+    sums = np.asarray(np.bincount(index, values), dtype=np.float64)
+    return sums, np.bincount(index).astype(np.float64)
+
+
+def units_deviation(
+    values: Array, clusters: Sequence[str] | None = None
+) -> tuple[float, float, int]:
+    """Return the standard error of the mean of the tasks' values, and the sample behind it.
+
+    The sampled units are the tasks, or clusters of them, and are assumed to be independent. For
+    clusters the error is that of the sums of the deviations in each (Liang and Zeger 1986,
+    Biometrika 73:13–22), its square times c/(c − 1) for c clusters.
+
+    Returns the standard error; the number of independent tasks that the units are worth at least,
+    less 1; and the degrees of freedom (units less 1).
+    """
+    import numpy as np
+
+    sums, sizes = cluster_sums(values - values.mean(), clusters)
+    count = len(sums)
+    if count < 2:
+        return 0.0, 0.0, 0
+    # hypot, because the squares may overflow a double.
+    error = math.hypot(*sums) * math.sqrt(count / (count - 1)) / len(values)
+    if error <= _ROUNDING * float(np.abs(values).max()):
+        error = 0.0
+    return error, float(sizes.sum() ** 2 / (sizes @ sizes)) - 1, count - 1
+
+
+def effective_size(
+    means: Sequence[float], variance: float, independent: float, confidence: float
+) -> float:
+    """Return how many independent observations these clustered ones are worth.
+
+    `means` are the tasks', `variance` is that of one observation, and `independent` the number of
+    observations if tasks did not matter. The observations are divided by the design effect that
+    the spread of the tasks shows (Rao and Scott 1992, Biometrics 48:577–585), and the quotient by
+    (t/z)², because few tasks tell little about that spread (Korn and Graubard 1998, Survey
+    Methodology 24:193–201). The answer lies between the number of tasks, which is as little as
+    replications can be worth, and `independent`. Where nothing varies, it is the number of tasks.
+    """
+    tasks = len(means)
+    if tasks < 2 or independent <= tasks or variance <= 0:
+        return float(tasks)
+    centre = mean(means)
+    spread = math.fsum((m - centre) ** 2 for m in means) / (tasks * (tasks - 1))
+    size = min(independent, variance / spread) if spread > 0 else independent
+    size *= (quantile(confidence) / quantile(confidence, tasks - 1)) ** 2
+    return max(float(tasks), size)
+
+
+def independent_size(sizes: Iterable[float]) -> float:
+    """Return how many observations stand behind a mean of task means, if tasks did not matter.
+
+    `sizes` are the numbers of trials of each task.
+    """
+    trials = list(sizes)
+    return len(trials) ** 2 / math.fsum(1 / size for size in trials)
