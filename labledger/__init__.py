@@ -1,96 +1,31 @@
-"""labledger runs agent experiments in containers and keeps every result in one SQLite ledger."""
+"""labledger runs agent experiments in containers and keeps every result in one SQLite ledger.
+
+Start with `run` and `open_ledger`; docs/reference/python.md lists every public name. Each is loaded
+from `labledger.api` when it is first used, so that the command line starts fast.
+
+>>> import labledger
+>>> outcome = labledger.run("my-experiment/experiment.yaml")
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from labledger.errors import (
-    AlreadyGraded,
-    DiskFull,
-    EngineUnavailable,
-    Exit,
-    ExperimentChanged,
-    ExtraMissing,
-    InvalidInput,
-    LabLedgerError,
-    LeaseHeld,
-    LeaseLost,
-    LedgerDiskFull,
-    LedgerError,
-    LedgerMissing,
-    LedgerOutdated,
-    LedgerTooNew,
-    MalformedJson,
-    NotALedger,
-    PreflightFailed,
-    Problem,
-    QueryFailed,
-    RunExists,
-    RunNotComplete,
-    RunNotFound,
-    SchemaInvalid,
-    SlotNotFound,
-    TakeoverStopped,
-)
+from labledger import api
 
 if TYPE_CHECKING:
-    from labledger.api import (
-        CompareOptions,
-        Ledger,
-        ReportOptions,
-        RunOptions,
-        RunOutcome,
-        open_ledger,
-        regrade,
-        resume,
-        run,
-    )
+    from labledger.api import *
 
 __version__ = "0.2.0"
 
-__all__ = [
-    "AlreadyGraded",
-    "CompareOptions",
-    "DiskFull",
-    "EngineUnavailable",
-    "Exit",
-    "ExperimentChanged",
-    "ExtraMissing",
-    "InvalidInput",
-    "LabLedgerError",
-    "LeaseHeld",
-    "LeaseLost",
-    "Ledger",
-    "LedgerDiskFull",
-    "LedgerError",
-    "LedgerMissing",
-    "LedgerOutdated",
-    "LedgerTooNew",
-    "MalformedJson",
-    "NotALedger",
-    "PreflightFailed",
-    "Problem",
-    "QueryFailed",
-    "ReportOptions",
-    "RunExists",
-    "RunNotComplete",
-    "RunNotFound",
-    "RunOptions",
-    "RunOutcome",
-    "SchemaInvalid",
-    "SlotNotFound",
-    "TakeoverStopped",
-    "open_ledger",
-    "regrade",
-    "resume",
-    "run",
-]
+__all__ = list(api.__all__)
 
 
 def __getattr__(name: str) -> Any:
-    # The parts are loaded when first used, so that the command line starts fast.
     if name in __all__:
-        from labledger import api
-
         return getattr(api, name)
     raise AttributeError(f"module 'labledger' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

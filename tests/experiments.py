@@ -164,12 +164,12 @@ class Project:
 
     def start(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
         """Run the experiment by the library, in this process."""
-        given = RunOptions(lab_dir=self.lab, run_id=run_id, env=(f"PACE={pace}",), **options)
+        given = RunOptions(lab_dir=self.lab, run_id=run_id, env={"PACE": pace}, **options)
         return run(self.experiment, given)
 
     def go_on(self, run_id: str, pace: str = "passing", **options: Any) -> RunOutcome:
         """Resume a run by the library, in this process."""
-        return resume(run_id, RunOptions(lab_dir=self.lab, env=(f"PACE={pace}",), **options))
+        return resume(run_id, RunOptions(lab_dir=self.lab, env={"PACE": pace}, **options))
 
     # -- trials that hold
 

@@ -1,8 +1,10 @@
-"""The library: `run`, `resume` and `regrade`, and a `Ledger` to query, compare and report.
+"""The public library: everything that a command of `labledger` does, as typed functions.
 
-In: paths and typed options. Out: typed results. Errors are `LabLedgerError`s.
-May not import `cli`. Each name is imported when it is first used: a query needs nothing that runs
-trials.
+In: paths, ids and typed options. Out: typed results; errors are `LabLedgerError`s. Nothing here
+prints, ends the process, changes the working directory or needs a terminal. The command line is a
+layer over this package and imports nothing else. May not import `cli`.
+
+Each name is imported from its module when it is first used: a query loads nothing that runs trials.
 """
 
 from __future__ import annotations
@@ -11,38 +13,73 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labledger.api.ledger import Ledger, open_ledger
-    from labledger.api.runs import regrade, resume, run
-    from labledger.compare.options import CompareOptions
-    from labledger.report.options import ReportOptions
-    from labledger.runner.options import RunOptions, RunOutcome
+    from labledger.api.experiments import *
+    from labledger.api.ledger import *
+    from labledger.api.maintenance import *
+    from labledger.api.runs import *
+    from labledger.compare.comparison_document import *
+    from labledger.compare.options import *
+    from labledger.compare.run_differences import Flip as Flip
+    from labledger.errors import *
+    from labledger.ledger.database.migrations import Upgraded as Upgraded
+    from labledger.ledger.database.model import *
+    from labledger.ledger.query import ViewInfo as ViewInfo
+    from labledger.maintenance.check_results import CheckResult as CheckResult
+    from labledger.maintenance.container_cleanup import ContainerDecision as ContainerDecision
+    from labledger.maintenance.import_runs import ImportedRun as ImportedRun
+    from labledger.maintenance.preflight import Preflight as Preflight
+    from labledger.maintenance.verify_lab import VerificationReport as VerificationReport
+    from labledger.records import JsonObject as JsonObject
+    from labledger.records.outcomes import *
+    from labledger.records.pass_rate import PassCounts as PassCounts
+    from labledger.report.options import *
+    from labledger.run_control.events import *
+    from labledger.run_control.stop_requests import StopRequest as StopRequest
+    from labledger.run_control.trial_folder_retention import FolderRetention as FolderRetention
+    from labledger.runner.options import *
 
-_MODULES = {
-    "CompareOptions": "labledger.compare.options",
-    "Ledger": "labledger.api.ledger",
-    "ReportOptions": "labledger.report.options",
-    "RunOptions": "labledger.runner.options",
-    "RunOutcome": "labledger.runner.options",
-    "open_ledger": "labledger.api.ledger",
-    "regrade": "labledger.api.runs",
-    "resume": "labledger.api.runs",
-    "run": "labledger.api.runs",
+_NAMES = {
+    "api.experiments": "RunPlan create_experiment plan_run preflight",
+    "api.ledger": "Ledger RunState open_ledger view_names",
+    "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
+    "ledger_revision upgrade_ledger verify",
+    "api.runs": "regrade resume run",
+    "compare.comparison_document": "Compared Comparison TaskRow",
+    "compare.run_differences": "Flip",
+    "compare.options": "CompareOptions Errors Estimand",
+    "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "
+    "InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError LedgerMissing "
+    "LedgerOutdated LedgerTooNew MalformedJson NotALedger PreflightFailed Problem QueryFailed "
+    "RunExists RunNotComplete RunNotFound SchemaInvalid SlotNotFound TakeoverStopped",
+    "ledger.database.migrations": "Upgraded",
+    "ledger.database.model": "Grading RunInfo Spent Stop VariantCounts",
+    "ledger.query": "ViewInfo",
+    "maintenance.check_results": "CheckResult",
+    "maintenance.container_cleanup": "ContainerDecision",
+    "maintenance.import_runs": "ImportedRun",
+    "maintenance.preflight": "Preflight",
+    "maintenance.verify_lab": "VerificationReport",
+    "records": "JsonObject",
+    "records.outcomes": "RunStatus SlotStatus StopCause Verdict",
+    "records.pass_rate": "PassCounts",
+    "report.options": "Logs ReportOptions",
+    "run_control.events": "EventKind Listener",
+    "run_control.stop_requests": "StopRequest",
+    "run_control.trial_folder_retention": "FolderRetention",
+    "runner.options": "Regrading RunOptions RunOutcome",
 }
+"""The public names by the module, below `labledger`, that defines them."""
 
-__all__ = [
-    "CompareOptions",
-    "Ledger",
-    "ReportOptions",
-    "RunOptions",
-    "RunOutcome",
-    "open_ledger",
-    "regrade",
-    "resume",
-    "run",
-]
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
+        return getattr(import_module(f"labledger.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'labledger.api' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,23 +1,28 @@
-"""Answers from a ledger. What compares and reports is loaded when first asked for."""
+"""`Ledger`: reads a ledger to list runs, query, compare, report and export. It cannot write to it.
+
+Reading works while runs write. Modules that compare and report are imported when first needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
+from labledger import clock
 from labledger.errors import InvalidInput, Problem
-from labledger.export import data_frames, mirrors, run_folder, summary, tables
-from labledger.ledger.database.model import Grading, RunInfo, Spent, VariantCounts
-from labledger.ledger.query import Params, ViewInfo, require_names, statement
-from labledger.ledger.query import query as ask
-from labledger.ledger.query import views as list_views
+from labledger.export import data_frames, mirrors, query_rows, run_folder, summary, tables
+from labledger.ledger.database.model import Grading, RunInfo, Spent, TakeoverRequest, VariantCounts
+from labledger.ledger.database.views_and_triggers import VIEWS
+from labledger.ledger.query import Params, ViewInfo, query, require_names, statement, views
 from labledger.ledger.read import export_tables
+from labledger.ledger.read.spending import used_up
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.artifacts import digest_of
+from labledger.records.outcomes import RunStatus
 from labledger.records.slot_records import RECORD_KINDS
 from labledger.storage.durable_files import replace_output
 from labledger.storage.lab_folder import LabFolder
@@ -27,11 +32,30 @@ if TYPE_CHECKING:
     from labledger.compare.options import CompareOptions
     from labledger.report.options import ReportOptions
 
+RowWriter = Callable[[Sequence[str], Iterable[Sequence[Any]], BinaryIO], None]
+"""Writes column names and rows to a binary stream, in a format of the caller's."""
 
-def open_ledger(path: str | Path | None = None, *, lab_dir: Path | str | None = None) -> Ledger:
-    """Open a ledger to read: the file or lab folder at `path`, or that of the lab folder found.
 
-    Reads while runs write. Raises `LedgerMissing`, `LedgerOutdated` or `LedgerTooNew`.
+def open_ledger(path: str | Path | None = None, *, lab_dir: str | Path | None = None) -> Ledger:
+    """Open a ledger for reading. It can be read while runs write to it.
+
+    Args:
+        path: A ledger file or a lab folder; None for the ledger of `lab_dir`.
+        lab_dir: The lab folder; None for `LABLEDGER_DIR` or the nearest `.lab` folder upwards.
+
+    Returns:
+        The ledger. Close it, or use it in a `with` statement. One thread may use it at a time.
+
+    Raises:
+        LedgerMissing: There is no ledger.
+        LedgerOutdated: An older labledger wrote it; `upgrade_ledger` upgrades it.
+        LedgerTooNew: A newer labledger wrote it.
+        NotALedger: The file is not a ledger of labledger.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     rows = ledger.query("SELECT * FROM scores WHERE run_id = ?", ["demo"])
     """
     if path is None or Path(path).is_dir():
         lab = LabFolder.find(lab_dir if path is None else Path(path))
@@ -39,8 +63,63 @@ def open_ledger(path: str | Path | None = None, *, lab_dir: Path | str | None = 
     return Ledger(LabFolder(Path(path).absolute().parent), Path(path))
 
 
+def view_names() -> tuple[str, ...]:
+    """Return the names of the documented views, without opening a ledger.
+
+    Example:
+        >>> import labledger
+        >>> "scores" in labledger.view_names()
+        True
+    """
+    return tuple(VIEWS)
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """How far a run is, who owns it, and what it spent."""
+
+    run: RunInfo
+    variants: tuple[VariantCounts, ...]
+    """Slots of each variant by status and verdict."""
+    begun: int
+    """How many slots were dispatched or finished and are not committed yet."""
+    gradings: tuple[Grading, ...]
+    """Every grading of the run, or of the run that a regrading grades, the oldest first."""
+    spent: Mapping[str, Spent]
+    """What its trials spent by kind (`cost_usd`, `tokens`), committed or not; empty for a
+    regrading."""
+    owned: bool
+    """Whether a coordinator owns the run and may be alive."""
+    wanted_by: TakeoverRequest | None
+    """The takeover request that stands, if any."""
+
+    @property
+    def used_up(self) -> tuple[str, ...]:
+        """The kinds of budget of which nothing is left."""
+        return used_up(self.run.budget, self.spent)
+
+    def as_json(self) -> JsonObject:
+        """Return what `labledger status --json` prints."""
+        return {
+            **self.run.as_json(),
+            "begun": self.begun,
+            "variants": [counts.as_json() for counts in self.variants],
+            "gradings": [grading.as_json() for grading in self.gradings],
+            "spent": {kind: spent.as_json() for kind, spent in self.spent.items()},
+        }
+
+
 class Ledger:
-    """Answers from a ledger; it cannot write. Close it, or use it in a `with` statement."""
+    """A ledger opened for reading by `open_ledger`. Close it, or use it in a `with` statement.
+
+    Methods that take a `run_id` raise `RunNotFound` if the ledger holds no such run.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger(lab_dir=".lab") as ledger:
+        ...     newest = ledger.runs()[0]
+        ...     print(newest.run_id, ledger.summary(newest.run_id)["ext"]["committed"])
+    """
 
     def __init__(self, lab: LabFolder, path: Path) -> None:
         self._lab = lab
@@ -54,65 +133,110 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
+        """Close the ledger's file."""
         self._reader.close()
 
     def runs(self) -> list[RunInfo]:
-        """Every run, the newest first."""
+        """Return every run, the newest first."""
         return self._reader.runs()
 
     def run(self, run_id: str) -> RunInfo:
-        """One run. Raises `RunNotFound`."""
+        """Return a run."""
         return self._reader.run(run_id)
 
+    def state(self, run_id: str) -> RunState:
+        """Return how far a run is, who owns it, and what it spent."""
+        run = self._reader.run(run_id)
+        request = run.takeover_request
+        return RunState(
+            run=run,
+            variants=tuple(self.counts(run_id)),
+            begun=self.begun(run_id),
+            gradings=tuple(self.gradings(run_id)),
+            spent=self.spent(run_id),
+            owned=self.is_owned(run),
+            wanted_by=request if request and request.expires_at > clock.utc_now() else None,
+        )
+
+    def is_owned(self, run: RunInfo) -> bool:
+        """Return whether a coordinator owns a run and may be alive.
+
+        Only a coordinator that ran on this machine can be known to be dead before its lease ends.
+        """
+        from labledger.run_control.process_identity import holder_is_dead
+
+        lease = run.lease
+        return (
+            lease is not None and lease.expires_at > clock.utc_now() and not holder_is_dead(lease)
+        )
+
+    def is_lost(self, run: RunInfo) -> bool:
+        """Return whether a run's coordinator was killed, or its machine failed."""
+        return run.status is RunStatus.RUNNING and not self.is_owned(run)
+
     def counts(self, run_id: str) -> list[VariantCounts]:
-        """Slots of each variant by status and verdict."""
+        """Return the slots of each variant by status and verdict."""
         return self._reader.counts(run_id)
 
     def gradings(self, run_id: str) -> list[Grading]:
-        """Every grading of a run, or of the run that a regrading judges, the oldest first."""
+        """Return every grading of a run or of a regrading's root run, the oldest first."""
         return self._reader.gradings(run_id)
 
     def begun(self, run_id: str) -> int:
-        """How many slots were dispatched or finished and are not committed yet."""
+        """Return how many slots were dispatched or finished and are not committed yet."""
         start = self._reader.run(run_id).next_schedule_idx
         staged = self._reader.staged(run_id)
         return len(self._reader.last_dispatches(run_id, start).keys() | staged.keys())
 
     def spent(self, run_id: str) -> dict[str, Spent]:
-        """What a run's trials spent so far, by kind, committed or not; nothing of a regrading."""
+        """Return what a run's trials spent, by kind, committed or not; empty for a regrading."""
         regrades = self._reader.run(run_id).regrades is not None
         return {} if regrades else self._reader.spent_so_far(run_id)
 
     def summary(self, run_id: str) -> JsonObject:
-        """The `benchmark_summary_v1` of what is committed so far."""
+        """Return the `benchmark_summary_v1` of what is committed so far."""
         return summary.build_summary(self._reader, run_id)
 
     def slot(self, run_id: str, schedule_idx: int) -> JsonObject:
-        """Everything about one slot: its place, its status, and its records by kind.
+        """Return a slot, its status and reason, and its records by kind.
 
-        `status` is None where the slot is not committed yet. Raises `RunNotFound` or
-        `SlotNotFound`.
+        `status` is None if the slot is not committed yet. Raises `SlotNotFound`.
         """
         slot = self._reader.slot(run_id, schedule_idx)
-        found = next(self._reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)
+        records = next(self._reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)
         return {
             "slot": {"run_id": run_id, **asdict(slot)},
-            "status": found.status.value if found else None,
-            "reason": found.reason if found else None,
-            **{kind: found.objects(kind) if found else [] for kind in RECORD_KINDS},
+            "status": records.status.value if records else None,
+            "reason": records.reason if records else None,
+            **{kind: records.objects(kind) if records else [] for kind in RECORD_KINDS},
         }
 
     def artifact(self, reference: str) -> bytes:
-        """The content behind an ``artifact://sha256/…`` reference, its digest checked."""
+        """Return the content behind an ``artifact://sha256/…`` reference, its digest checked.
+
+        Raises `LedgerError` if the content is missing or damaged.
+        """
         return self._reader.artifact(digest_of(reference))
 
     def query(
         self, sql: str, params: Params = (), generation: int | None = None
     ) -> list[dict[str, Any]]:
-        """The rows of one SELECT, or of a view, as dictionaries. `params` fill `:name` or `?`.
+        """Return the rows of one SELECT, or of a view, as dictionaries.
 
-        With a `generation`, the views take for every run its newest complete grading up to that
-        one; so with the other methods that ask. Raises `QueryFailed`.
+        Args:
+            sql: A SELECT statement over the documented views, or a view's name for all its rows.
+            params: Values for `:name` (a mapping) or `?` (a sequence).
+            generation: Let the views show, for every run, its newest complete grading up to this
+                one. None shows the newest.
+
+        Raises:
+            QueryFailed: The statement is not valid, does more than read, or names a table.
+
+        Example:
+            >>> import labledger
+            >>> with labledger.open_ledger() as ledger:
+            ...     ledger.query("SELECT count(*) AS n FROM scores WHERE run_id = ?", ["demo"])
+            [{'n': 41}]
         """
         columns, rows = self.rows(sql, params, generation)
         with closing(rows):
@@ -122,11 +246,46 @@ class Ledger:
     def rows(
         self, sql: str, params: Params = (), generation: int | None = None
     ) -> tuple[tuple[str, ...], Generator[tuple[Any, ...]]]:
-        """The columns and the rows, streamed, of one SELECT, or of the view that `sql` names.
+        """Return the column names of a query and its rows as a stream. See `query`."""
+        return query(self._path, statement(sql), params, generation, views_only=True)
 
-        Raises `QueryFailed`.
+    def write_query(
+        self,
+        sql: str,
+        out: str | Path | BinaryIO,
+        format: str | RowWriter = "csv",  # noqa: A002
+        params: Params = (),
+        generation: int | None = None,
+    ) -> int:
+        """Write the rows of a query to a file or a binary stream, and return their number.
+
+        A file appears whole or not at all. Rows are streamed.
+
+        Args:
+            sql: As for `query`; so are `params` and `generation`.
+            out: The file, or a binary stream.
+            format: `csv`, `json`, `jsonl` or `parquet`, or a function that writes column names and
+                rows to a binary stream. Parquet needs a file.
+
+        Raises:
+            QueryFailed: The query failed, or the format cannot hold its rows.
+            InvalidInput: The format is unknown.
+            ExtraMissing: Parquet cannot be written: pyarrow is not installed.
         """
-        return ask(self._path, statement(sql), params, generation, views_only=True)
+        if format == "parquet":
+            if not isinstance(out, str | Path):
+                raise InvalidInput("the query", [Problem("--format", "parquet needs a file")])
+            return self.parquet(sql, Path(out), params, generation)
+        writer = format if callable(format) else _text_writer(format)
+        columns, rows = self.rows(sql, params, generation)
+        counter = _Counter(rows)
+        with closing(rows):
+            if isinstance(out, str | Path):
+                with replace_output(Path(out)) as handle:
+                    writer(columns, counter, handle)
+            else:
+                writer(columns, counter, out)
+        return counter.count
 
     def frame(
         self,
@@ -136,12 +295,12 @@ class Ledger:
         *,
         generation: int | None = None,
     ) -> Any:
-        """A view, or the answer to one SELECT, as a DataFrame of pandas or polars.
+        """Return a query's rows as a DataFrame of pandas or polars. See `query`.
 
         Integers are `Int64` in pandas, which has nulls; a column that mixes numbers and text is
-        text. Raises `ExtraMissing` and `QueryFailed`.
+        text. Raises `ExtraMissing` if the library is not installed.
         """
-        columns, rows = ask(self._path, statement(view_or_sql), params, generation, views_only=True)
+        columns, rows = self.rows(view_or_sql, params, generation)
         with closing(rows):
             return data_frames.frame(columns, rows, engine)
 
@@ -152,24 +311,25 @@ class Ledger:
         params: Params = (),
         generation: int | None = None,
     ) -> int:
-        """Write a view, or the answer to one SELECT, to a Parquet file; the number of its rows.
+        """Write a query's rows to a Parquet file, and return their number. See `query`.
 
-        Streamed; the file appears whole or not at all. Raises `ExtraMissing` and `QueryFailed`.
+        Rows are streamed; the file appears whole or not at all. Raises `ExtraMissing` if pyarrow is
+        not installed.
         """
         data_frames.require_parquet()
-        columns, rows = ask(self._path, statement(view_or_sql), params, generation, views_only=True)
+        columns, rows = self.rows(view_or_sql, params, generation)
         with closing(rows), replace_output(out) as handle:
             return data_frames.write_parquet(columns, rows, handle, out.parent)
 
     def views(self) -> list[ViewInfo]:
-        """The documented views and their columns."""
-        return list_views(self._path)
+        """Return the documented views and their columns."""
+        return views(self._path)
 
     def report(self, run_id: str, options: ReportOptions | None = None) -> JsonObject:
-        """The facts of a run's report: the `report_v1` of what is committed so far.
+        """Return the facts of a run's report: the `report_v1` of what is committed so far.
 
-        A run is what counts of it; ``RUN.g1``, ``RUN.g2``, … are its gradings. Raises
-        `RunNotFound` or `InvalidInput`.
+        A run stands for its current grading; ``RUN.g1``, ``RUN.g2``, … name its gradings. Raises
+        `InvalidInput` for an option that is not valid.
         """
         from labledger.report.facts import collect
         from labledger.report.options import ReportOptions
@@ -179,18 +339,40 @@ class Ledger:
     def rendered_report(
         self, run_id: str, form: str = "html", options: ReportOptions | None = None
     ) -> bytes:
-        """The report as ``html``, ``markdown`` or ``json``. Raises `ExtraMissing` for the page."""
+        """Return a run's report as ``html``, ``markdown`` or ``json``, in UTF-8. See `report`.
+
+        Raises `ExtraMissing` if a library that the page needs is not installed.
+        """
         from labledger.report.options import ReportOptions
         from labledger.report.rendering import render
 
         return render(self._reader, run_id, form, options or ReportOptions())
 
+    def write_report(
+        self, run_id: str, out: str | Path, form: str = "html", options: ReportOptions | None = None
+    ) -> int:
+        """Write a run's report to a file, and return its size in bytes. See `rendered_report`."""
+        content = self.rendered_report(run_id, form, options)
+        with replace_output(Path(out)) as handle:
+            return handle.write(content)
+
     def compare(self, *sides: str, options: CompareOptions | None = None) -> Comparison:
         """Compare variants or runs, paired by task and replication.
 
-        `sides` are the words of `labledger compare`: a run; a run and two variants; or two of
-        ``RUN`` or ``RUN:VARIANT``. A run is what counts of it; ``RUN.g1``, ``RUN.g2``, … are its
-        gradings. Raises `ExtraMissing`, `InvalidInput` or `RunNotFound`.
+        Args:
+            sides: A run, for its baseline against every treatment; a run and two of its variants;
+                or two sides, each ``RUN`` or ``RUN:VARIANT``. A run stands for its current grading;
+                ``RUN.g1``, ``RUN.g2``, … name its gradings.
+            options: The metric, what counts as a failure, and gates.
+
+        Raises:
+            InvalidInput: A side or an option is not valid.
+            ExtraMissing: A library that the statistics need is not installed.
+
+        Example:
+            >>> import labledger
+            >>> with labledger.open_ledger() as ledger:
+            ...     print(ledger.compare("demo").comparisons[0].decision.text)
         """
         from labledger.compare.compare import compare
         from labledger.compare.options import CompareOptions
@@ -205,12 +387,16 @@ class Ledger:
         *,
         format: str = "jsonl",  # noqa: A002
     ) -> list[Path]:
-        """Write a run's records anew, and return the files written.
+        """Write a run's records to files, and return the files written.
 
         As `jsonl` they are the mirrors (and the summary), byte for byte as the run wrote them,
         and without `out` the run folder's own. As `csv` or `parquet` they are tables with fixed
         columns, and without `out` in the run folder's `tables`. With `what="all"`, `out` is a
-        folder. Raises `ExtraMissing` where Parquet cannot be written.
+        folder.
+
+        Raises:
+            InvalidInput: There is no such kind of record or format.
+            ExtraMissing: Parquet cannot be written: pyarrow is not installed.
         """
         self._reader.run(run_id)
         if format != "jsonl":
@@ -245,7 +431,7 @@ class Ledger:
         *,
         format: str = "jsonl",  # noqa: A002
     ) -> None:
-        """Write one kind of record, or the summary, to a binary stream."""
+        """Write one kind of record, or the summary, to a binary stream. See `export`."""
         self._reader.run(run_id)
         if format != "jsonl":
             _check_table(what, format)
@@ -260,8 +446,30 @@ class Ledger:
             mirrors.rebuild(self._reader, run_id, what, stream)
 
 
+class _Counter:
+    """Counts the rows that pass through it."""
+
+    def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
+        self.count = 0
+        self._rows = rows
+
+    def __iter__(self) -> Generator[Sequence[Any]]:
+        for row in self._rows:
+            self.count += 1
+            yield row
+
+
+def _text_writer(form: str) -> RowWriter:
+    query_rows.check_format(form)
+
+    def write(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: BinaryIO) -> None:
+        stream.writelines(text.encode() for text in query_rows.rows_as_text(columns, rows, form))
+
+    return write
+
+
 def _mirror_path(what: str, *also: str) -> Path:
-    """The mirror of a kind of record. `also` is what else could have been asked for."""
+    """Return the mirror of a kind of record. `also` are other valid values, for the message."""
     known = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
     if what not in known:
         raise InvalidInput("the export", [_not_one_of("--what", what, [*known, *also])])
@@ -276,5 +484,5 @@ def _check_table(what: str, form: str, *also: str) -> None:
         )
 
 
-def _not_one_of(where: str, found: str, known: Iterable[str]) -> Problem:
-    return Problem(where, f"found {found!r}; expected one of {', '.join(known)}")
+def _not_one_of(where: str, given: str, known: Iterable[str]) -> Problem:
+    return Problem(where, f"found {given!r}; expected one of {', '.join(known)}")

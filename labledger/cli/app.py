@@ -7,6 +7,7 @@ import sys
 import typer
 
 from labledger import __version__
+from labledger.api import Exit, LabLedgerError
 from labledger.cli.commands import (
     compare,
     experiments,
@@ -19,7 +20,6 @@ from labledger.cli.commands import (
 from labledger.cli.output.console import has_no_reader, prepare_streams, say, say_error, silence
 from labledger.cli.system_errors import in_words
 from labledger.cli.usage_errors import usage_error
-from labledger.errors import Exit, LabLedgerError
 
 app = typer.Typer(
     name="labledger",

@@ -6,7 +6,7 @@ import errno
 import sys
 from pathlib import Path
 
-from labledger.errors import Exit, LabLedgerError
+from labledger.api import Exit, LabLedgerError
 
 _HINTS = {
     errno.ENOENT: "something that labledger needs was moved or removed; put it back",

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from labledger.errors import InvalidInput, Problem
+from labledger.api import InvalidInput, Problem
 from labledger.text.phrases import near_names
 
 if TYPE_CHECKING:
-    from labledger.errors import LabLedgerError
+    from labledger.api import LabLedgerError
 
 
 def usage_error(error: Any) -> LabLedgerError:

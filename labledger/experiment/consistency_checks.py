@@ -16,6 +16,7 @@ from labledger.experiment import name_references
 from labledger.experiment.inputs import staged_files
 from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, UnusablePath
 from labledger.records import JsonObject
+from labledger.text.byte_sizes import parse_size
 from labledger.text.phrases import near_names
 
 PHASES: dict[str, FieldPath] = {
@@ -31,7 +32,6 @@ RUNNER_FIELDS = ("setup_ms", "agent_ms", "grader_ms", "total_ms")
 MIN_MEMORY_BYTES = 6 << 20
 """The least memory with which Docker starts a container."""
 
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _METRIC_KEYS = {
     "result": {"pointer"},
     "score": {"pointer"},
@@ -106,16 +106,6 @@ def authored_variants(data: Any) -> list[tuple[FieldPath, JsonObject]]:
     return [(path, lookup(data, path)) for path in paths]
 
 
-def memory_bytes(memory: str | float) -> int:
-    """Return the bytes in a size such as ``512m``, ``1.5g`` or a plain number.
-
-    Units are powers of 1024.
-    """
-    text = str(memory).lower()
-    number = text.rstrip("bkmg")
-    return int(float(number) * _UNITS[text[len(number) :]])
-
-
 def _variant_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     seen: dict[str, FieldPath] = {}
     for place in (("baseline",), *_plan_paths(valid)):
@@ -144,9 +134,9 @@ def _dataset_problems(valid: _ValidParts, folder: Path) -> Iterator[FieldProblem
 
 def _resource_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     memory = valid.get(("runtime", "resources", "memory"))
-    if memory is not None and memory_bytes(memory) < MIN_MEMORY_BYTES:
+    if memory is not None and parse_size(memory) < MIN_MEMORY_BYTES:
         unit = f"did you mean {memory}m?" if re.fullmatch(r"\d+", str(memory)) else None
-        message = f"found {memory}, which is {memory_bytes(memory)} bytes; Docker needs 6m or more"
+        message = f"found {memory}, which is {parse_size(memory)} bytes; Docker needs 6m or more"
         yield FieldProblem(("runtime", "resources", "memory"), message, unit)
 
 

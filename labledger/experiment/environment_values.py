@@ -1,7 +1,8 @@
 """Values of the environment variables that an experiment requires from outside.
 
-They come from `--env`, from `--env-file` and from the host's environment, in this order of
-precedence. They may be secrets: no message shows a value. Used by starting, resuming and regrading.
+They come from `RunOptions.env`, from its `env_files` and from this process's environment, in this
+order of precedence. They may be secrets: no message shows a value and nothing stores one. Used by
+starting, resuming and regrading.
 """
 
 from __future__ import annotations
@@ -11,27 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from labledger.errors import InvalidInput, Problem
-
-
-def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
-    """Return the values of `--env` arguments. A bare `NAME` takes the host's value.
-
-    Raises `InvalidInput` with every problem.
-    """
-    values: dict[str, str] = {}
-    problems: list[Problem] = []
-    for word in assignments:
-        name, equals, value = word.partition("=")
-        if equals and name.isidentifier():
-            values[name] = value
-        elif name.isidentifier() and name in os.environ:
-            values[name] = os.environ[name]
-        else:
-            message = f"found {name!r}; expected NAME=VALUE, or a NAME that is set here"
-            problems.append(Problem("--env", message))
-    if problems:
-        raise InvalidInput("the environment given", problems)
-    return values
 
 
 def read_env_file(path: Path) -> dict[str, str]:
@@ -68,10 +48,16 @@ def missing(names: Iterable[str], values: Mapping[str, str]) -> list[str]:
     return sorted(name for name in names if name not in values)
 
 
-def gather(assignments: Sequence[str], files: Sequence[Path | str]) -> dict[str, str]:
-    """Return all values: `--env` overrides `--env-file`, a later file overrides an earlier one."""
+def gather(given: Mapping[str, str], files: Sequence[Path | str]) -> dict[str, str]:
+    """Return all values: `given` overrides files, and a later file overrides an earlier one.
+
+    Raises `InvalidInput` for a file that cannot be read, or if `given` is not a mapping of text.
+    """
+    if not isinstance(given, Mapping) or not all(isinstance(v, str) for v in given.values()):
+        problem = Problem("env", "expected a mapping of names to values, both text")
+        raise InvalidInput("the environment given", [problem])
     values = dict(os.environ)
     for path in files:
         values.update(read_env_file(Path(path)))
-    values.update(parse_assignments(assignments))
+    values.update(given)
     return values

@@ -16,7 +16,6 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from labledger.errors import LedgerError
-from labledger.experiment.consistency_checks import memory_bytes
 from labledger.experiment.inputs.field_problems import FieldPath
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.inputs.task_row import plain_number
@@ -24,6 +23,7 @@ from labledger.experiment.name_references import is_contract_name, names
 from labledger.experiment.stored_sections import Section
 from labledger.records import JsonObject, canonical_json
 from labledger.records.outcomes import SlotStatus
+from labledger.text.byte_sizes import parse_size
 
 SCHEMA_VERSION = "resolved_experiment_v1"
 
@@ -114,7 +114,7 @@ class Resources(Section):
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
-        memory = {"memory_bytes": memory_bytes(authored["memory"])} if "memory" in authored else {}
+        memory = {"memory_bytes": parse_size(authored["memory"])} if "memory" in authored else {}
         return cls(**_given(authored, cpus=plain_number, pids=int), **memory)
 
 

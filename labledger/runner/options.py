@@ -34,8 +34,7 @@ class RunOptions:
     limit: int | None = None
     tasks: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    """`NAME=VALUE` pairs."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     env_files: tuple[Path | str, ...] = ()
     frozen: bool = False
     """Resume with the stored copy of the experiment, whether or not its files have changed."""

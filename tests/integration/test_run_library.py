@@ -26,7 +26,7 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
 
 def test_the_front_door(project: Project) -> None:
     """`from labledger import run, resume, open_ledger` is all that a program needs."""
-    options = labledger.RunOptions(lab_dir=project.lab, env=("PACE=passing",))
+    options = labledger.RunOptions(lab_dir=project.lab, env={"PACE": "passing"})
     outcome = labledger.run(str(project.folder / "experiment.yaml"), options)
     assert outcome.exit_code is Exit.COMPLETE
     assert labledger.resume(outcome.run_id, options).summary == outcome.summary

@@ -5,13 +5,29 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from labledger.api import Ledger
 from labledger.cli.output import query_results
 from labledger.errors import InvalidInput, QueryFailed
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: str) -> None:
+    """Print rows as `labledger query` does."""
+
+    class Answering(Ledger):
+        def __init__(self) -> None:
+            pass
+
+        def rows(self, *_: Any) -> Any:
+            return columns, (row for row in rows)
+
+    query_results.write_result(Answering(), query_results.Query("SELECT", {}), form, None)
+
 
 COLUMNS = ("task_id", "value", "blob")
 ROWS = [('ä, "b"\nc', 1.5, b"\x00\xff"), ("[bold]x[/]", None, None)]
@@ -45,18 +61,18 @@ def test_the_statement_is_given_once(tmp_path: Path) -> None:
 def test_what_json_cannot_hold_is_refused(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     """No column is lost to another of its name, and no line is printed that is not JSON."""
     with pytest.raises(QueryFailed, match="more than one column called verdict") as caught:
-        query_results.print_rows(("verdict", "verdict"), [("pass", "fail")], form)
+        print_rows(("verdict", "verdict"), [("pass", "fail")], form)
     assert "AS" in str(caught.value.hint)
     with pytest.raises(QueryFailed, match="-inf in the column cost"):
-        query_results.print_rows(("cost",), [(1.0,), (float("-inf"),)], form)
+        print_rows(("cost",), [(1.0,), (float("-inf"),)], form)
     assert "inf" not in capsys.readouterr().out.lower()
 
 
 def test_json_lines_and_json_agree(capsys: pytest.CaptureFixture[str]) -> None:
     """Both hold every value under its column's name, bytes as hex."""
-    query_results.print_rows(COLUMNS, ROWS, "jsonl")
+    print_rows(COLUMNS, ROWS, "jsonl")
     lines = capsys.readouterr().out.splitlines()
-    query_results.print_rows(COLUMNS, ROWS, "json")
+    print_rows(COLUMNS, ROWS, "json")
     whole = json.loads(capsys.readouterr().out)
     assert [json.loads(line) for line in lines] == whole
     assert whole[0] == {"task_id": 'ä, "b"\nc', "value": 1.5, "blob": "00ff"}
@@ -72,7 +88,7 @@ def test_rows_are_printed_as_they_come(form: str, capsys: pytest.CaptureFixture[
             printed.append(capsys.readouterr().out)
             yield (number,)
 
-    query_results.print_rows(("number",), rows(), form)
+    print_rows(("number",), rows(), form)
     printed.append(capsys.readouterr().out)
     assert "100" in "".join(printed[:3])
     if form == "json":
@@ -82,20 +98,20 @@ def test_rows_are_printed_as_they_come(form: str, capsys: pytest.CaptureFixture[
 
 def test_no_rows_are_an_empty_array(capsys: pytest.CaptureFixture[str]) -> None:
     """An empty answer is JSON, too."""
-    query_results.print_rows(("number",), [], "json")
+    print_rows(("number",), [], "json")
     assert capsys.readouterr().out == "[]\n"
 
 
 def test_csv_is_read_back(capsys: pytest.CaptureFixture[str]) -> None:
     """Commas, quotes and line ends survive; null is an empty field."""
-    query_results.print_rows(COLUMNS, ROWS, "csv")
+    print_rows(COLUMNS, ROWS, "csv")
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert rows == [list(COLUMNS), ['ä, "b"\nc', "1.5", "00ff"], ["[bold]x[/]", "", ""]]
 
 
 def test_a_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing in a value is taken for markup, and off a terminal no row is folded."""
-    query_results.print_rows(("a", "b"), [("[bold]x[/]", "y" * 300)], "table")
+    print_rows(("a", "b"), [("[bold]x[/]", "y" * 300)], "table")
     lines = capsys.readouterr().out.splitlines()
     assert "[bold]x[/]" in lines[2]
     assert "y" * 300 in lines[2]
@@ -103,7 +119,7 @@ def test_a_table_shows_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_long_table_says_that_it_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     """A table stops at a thousand rows and names the forms that do not."""
-    query_results.print_rows(("n",), ((n,) for n in range(1001)), "table")
+    print_rows(("n",), ((n,) for n in range(1001)), "table")
     told = capsys.readouterr()
     assert "999" in told.out
     assert "1000" not in told.out
@@ -113,4 +129,4 @@ def test_a_long_table_says_that_it_is_cut(capsys: pytest.CaptureFixture[str]) ->
 def test_an_unknown_form_names_the_known() -> None:
     """A mistyped --format says what there is."""
     with pytest.raises(InvalidInput, match="table, json, jsonl, csv"):
-        query_results.print_rows(("n",), [(1,)], "xml")
+        print_rows(("n",), [(1,)], "xml")

@@ -17,7 +17,6 @@ from pyarrow import parquet
 
 from labledger import open_ledger
 from labledger.api import Ledger
-from labledger.cli.output.query_results import Question, answer
 from labledger.errors import InvalidInput, QueryFailed
 from labledger.export import data_frames
 
@@ -120,13 +119,13 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
 ) -> None:
     """An answer that fails in the middle leaves what was there."""
     out = tmp_path / "answer"
-    answer(ledger, Question("SELECT 1 AS n", {}), form, out)
+    assert ledger.write_query("SELECT 1 AS n", out, form) == 1
     before = out.read_bytes()
     sql = (
         "SELECT CASE value WHEN 2 THEN abs(-9223372036854775808) ELSE 1 END FROM json_each('[1,2]')"
     )
     with pytest.raises(QueryFailed, match="overflow"):
-        answer(ledger, Question(sql, {}), form, out)
+        ledger.write_query(sql, out, form)
     assert out.read_bytes() == before
     assert list(tmp_path.iterdir()) == [out]
 

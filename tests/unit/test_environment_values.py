@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from labledger.cli.options import arguments
 from labledger.errors import InvalidInput
 from labledger.experiment import environment_values
 
@@ -19,18 +21,18 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_assignments_keep_everything_after_the_first_equals_sign() -> None:
     """A value may be empty, and may hold equals signs, spaces and quotes."""
     given = ["A=", "B=x=y", "C= a 'b' "]
-    assert environment_values.parse_assignments(given) == {"A": "", "B": "x=y", "C": " a 'b' "}
+    assert arguments.environment(given) == {"A": "", "B": "x=y", "C": " a 'b' "}
 
 
 def test_a_bare_name_takes_the_value_of_the_host() -> None:
     """`--env NAME` hands on what is set here."""
-    assert environment_values.parse_assignments(["TOKEN"]) == {"TOKEN": "of the host"}
+    assert arguments.environment(["TOKEN"]) == {"TOKEN": "of the host"}
 
 
 def test_assignments_say_all_problems_and_no_value() -> None:
     """Every wrong word is named, and what stands after an equals sign is not shown."""
     with pytest.raises(InvalidInput) as caught:
-        environment_values.parse_assignments(["ABSENT", "1X=hidden", "=hidden", "OK=1", ""])
+        arguments.environment(["ABSENT", "1X=hidden", "=hidden", "OK=1", ""])
     assert len(caught.value.problems) == 4
     assert "'ABSENT'" in caught.value.message
     assert "'1X'" in caught.value.message
@@ -70,11 +72,18 @@ def test_env_wins_over_files_and_files_over_the_host(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text("A=first\nB=first\nTOKEN=first\n", "utf-8")
     second.write_text("A=second\nB=second\n", "utf-8")
-    found = environment_values.gather(["A=given"], [first, second])
+    found = environment_values.gather({"A": "given"}, [first, second])
     assert (found["A"], found["B"], found["TOKEN"]) == ("given", "second", "first")
-    assert environment_values.gather([], [])["TOKEN"] == "of the host"
+    assert environment_values.gather({}, [])["TOKEN"] == "of the host"
 
 
 def test_missing_names_are_sorted() -> None:
     """What is needed and has no value, in a stable order; an empty value is a value."""
     assert environment_values.missing(["C", "B", "A"], {"B": ""}) == ["A", "C"]
+
+
+@pytest.mark.parametrize("given", [["A=1"], {"A": 1}, "A=1"])
+def test_what_is_no_mapping_of_text_is_refused(given: Any) -> None:
+    """A caller of the library that passes words, or a number, learns what is expected."""
+    with pytest.raises(InvalidInput, match="a mapping of names to values"):
+        environment_values.gather(given, [])

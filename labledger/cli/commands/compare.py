@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from labledger.api import Exit, InvalidInput, Problem
 from labledger.cli.options import arguments, shell_completion
-from labledger.errors import Exit, InvalidInput, Problem
 
 if TYPE_CHECKING:
-    from labledger.compare.comparison_document import Comparison
-    from labledger.compare.options import CompareOptions, Errors
+    from labledger.api import CompareOptions, Comparison, Errors
 
 FORMATS = ("table", "json", "markdown")
 
@@ -101,9 +100,8 @@ def compare(
     Prints intervals that take account of tasks, replications and clusters, what was left out and
     why, and the smallest difference that so many tasks could have shown. Differences are B minus A.
     """
-    from labledger.api.ledger import open_ledger
+    from labledger.api import CompareOptions, Estimand, open_ledger
     from labledger.cli.output.console import say
-    from labledger.compare.options import CompareOptions, Estimand
 
     if format not in FORMATS:
         _refuse("--format", f"found {format!r}; expected one of {', '.join(FORMATS)}")
@@ -124,34 +122,34 @@ def compare(
         hint = "add --lower-is-better or --higher-is-better"
         _refuse("--junit", f"which values of {metric} are worse is not known", hint)
     with open_ledger(lab_dir=lab_dir) as ledger:
-        found = ledger.compare(*sides, options=options)
-    _print(found, format, options)
+        comparison = ledger.compare(*sides, options=options)
+    _print(comparison, format, options)
     if junit is not None:
         from labledger.cli.output.comparison_junit import write_junit
 
-        write_junit(found, junit)
+        write_junit(comparison, junit)
         say(f"wrote {junit}")
-    missed = [gate for gate in found.gates if not gate.passed]
+    missed = [gate for gate in comparison.gates if not gate.passed]
     for gate in missed:
         say(f"gate missed: {gate.option} {gate.limit:g}: {gate.text}")
     if missed:
         raise typer.Exit(int(Exit.GATE_MISSED))
 
 
-def _print(found: Comparison, form: str, options: CompareOptions) -> None:
+def _print(comparison: Comparison, form: str, options: CompareOptions) -> None:
     from labledger.cli.output.comparison_table import print_comparison, print_markdown
     from labledger.cli.output.console import out_json
 
     if form == "json":
-        out_json(found.as_json())
+        out_json(comparison.as_json())
     elif form == "markdown":
-        print_markdown(found, options)
+        print_markdown(comparison, options)
     else:
-        print_comparison(found, options)
+        print_comparison(comparison, options)
 
 
 def _errors(word: str) -> Errors:
-    from labledger.compare.options import Errors
+    from labledger.api import Errors
 
     known = [errors.value for errors in Errors]
     if word not in known:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from labledger.cli.options import arguments
-from labledger.cli.options.run_options import Running, runs_trials
+from labledger.cli.options.run_options import Running, runs_trials, variants_of
 from labledger.cli.output.console import out, out_json, print_checks, say
 from labledger.cli.output.next_steps import to_type
 
@@ -27,9 +27,9 @@ def init(
     image: Annotated[str | None, typer.Option(help="The image its trials run in.")] = None,
 ) -> None:
     """Make a small, commented experiment that runs."""
-    from labledger.experiment.templates import scaffold
+    from labledger.api import create_experiment
 
-    for path in scaffold(profile, directory, image=image):
+    for path in create_experiment(directory, profile, image=image):
         out(str(path))
     say()
     say(f"next: labledger run {shlex.quote(str(directory / 'experiment.yaml'))}")
@@ -44,18 +44,18 @@ def preflight(
     pull: Annotated[bool, typer.Option("--pull", help="Pull images that are not here.")] = False,
 ) -> None:
     """Check all that a run needs; create nothing."""
-    from labledger.runner.options import RunOptions
-    from labledger.runner.start_and_resume import check_experiment
+    from labledger import api
 
-    path = arguments.experiment_file(experiment)
-    options = RunOptions(lab_dir=lab_dir, env=tuple(env or ()), env_files=tuple(env_file or ()))
-    found = check_experiment(path, options, pull=pull)
+    options = api.RunOptions(
+        lab_dir=lab_dir, env=arguments.environment(env), env_files=tuple(env_file or ())
+    )
+    results = api.preflight(experiment, options, pull=pull)
     if json:
-        out_json([check.as_json() for check in found.checks])
+        out_json([check.as_json() for check in results.checks])
     else:
-        print_checks(found.checks)
-    if found.failures:
-        raise typer.Exit(int(found.failures[0].exit_code))
+        print_checks(results.checks)
+    if results.failures:
+        raise typer.Exit(int(results.failures[0].exit_code))
     say()
     say(f"next: {to_type(f'labledger run {shlex.quote(str(experiment))}', lab_dir)}")
 
@@ -77,22 +77,21 @@ def run(
     Every variant on every task, as often as its replications say, each trial in a container of
     its own and graded there. Begins with the checks of `preflight`.
     """
-    from labledger.runner.start_and_resume import resolve_experiment, start_run
+    from labledger import api
 
-    path = arguments.experiment_file(experiment)
     options = running.options(
         run_id=run_id, limit=limit, tasks=tuple(task or ()), variants=tuple(variant or ())
     )
     if dry_run:
         from labledger.cli.output.dry_run import print_plan
 
-        print_plan(resolve_experiment(path, options), as_json=running.json)
+        print_plan(api.plan_run(experiment, options), as_json=running.json)
         return
-
-    def variants() -> list[str]:
-        return list(resolve_experiment(path, options).variants)
-
-    running.watch(options, lambda o: start_run(path, o), variants)
+    running.watch(
+        options,
+        lambda watched: api.run(experiment, watched),
+        lambda: api.plan_run(experiment, options).variants,
+    )
 
 
 @runs_trials
@@ -116,14 +115,10 @@ def resume(
     are waited for. A run that another coordinator owns is refused. With --take-over, the other's
     lease is no longer extended, and this command waits until it ends.
     """
-    from labledger.runner.start_and_resume import resume_run
+    from labledger import api
 
-    options = running.options(frozen=frozen, take_over=take_over)
-
-    def variants() -> list[str]:
-        from labledger.api.ledger import open_ledger
-
-        with open_ledger(lab_dir=options.lab_dir) as ledger:
-            return [variant.variant_id for variant in ledger.run(run_id).variants]
-
-    running.watch(options, lambda o: resume_run(run_id, o), variants)
+    running.watch(
+        running.options(frozen=frozen, take_over=take_over),
+        lambda options: api.resume(run_id, options),
+        lambda: variants_of(run_id, running.lab_dir),
+    )

@@ -12,7 +12,7 @@ from labledger.cli.output.console import out, out_json
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
-    from labledger.maintenance.import_runs import ImportedRun
+    from labledger.api import ImportedRun
 
 
 def register(app: typer.Typer) -> None:
@@ -44,22 +44,17 @@ def import_command(
     mirrors are read. A run that is here already stays as it is; if the source has more slots of
     it, the rest is imported. A different run of the same name is refused.
     """
-    from labledger.maintenance.import_runs import import_runs
-    from labledger.storage.lab_folder import LabFolder
+    from labledger.api import import_runs
 
-    done = import_runs(
-        LabFolder.find(lab_dir),
-        source,
-        run or (),
-        dry_run=dry_run,
-        without_artifacts=without_artifacts,
+    imported = import_runs(
+        source, run or (), lab_dir=lab_dir, dry_run=dry_run, without_artifacts=without_artifacts
     )
     if json:
-        out_json([each.as_json() for each in done])
+        out_json([each.as_json() for each in imported])
         return
-    for each in done:
+    for each in imported:
         out(_line(each, dry_run=dry_run))
-    if not done:
+    if not imported:
         out(f"{source} holds no run")
 
 

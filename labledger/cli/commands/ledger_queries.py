@@ -13,8 +13,7 @@ from labledger.cli.output.console import exact_stdout, out, out_json, say, table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger.ledger.database.model import Grading, RunInfo
-    from labledger.records import JsonObject
+    from labledger.api import Grading, JsonObject, RunInfo
 
 
 def register(app: typer.Typer) -> None:
@@ -24,21 +23,21 @@ def register(app: typer.Typer) -> None:
 
 def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None:
     """List every run in the ledger, the newest first."""
-    from labledger.api.ledger import open_ledger
+    from labledger.api import open_ledger
     from labledger.cli.output.run_outcome import grading_lines
 
     with open_ledger(lab_dir=lab_dir) as ledger:
-        found = ledger.runs()
-        gradings = [ledger.gradings(run.run_id) for run in found]
+        listed = ledger.runs()
+        gradings = [ledger.gradings(run.run_id) for run in listed]
+        causes = [_stop_cause(run, lost=ledger.is_lost(run)) for run in listed]
     if json:
         out_json(
             [
-                {**run.as_json(), **_graded(run.run_id, of_run)}
-                for run, of_run in zip(found, gradings, strict=True)
+                {**run.as_json(), **_own_grading(run.run_id, of_run)}
+                for run, of_run in zip(listed, gradings, strict=True)
             ]
         )
         return
-    causes = [_stopped_by(run) for run in found]
     columns = ["run_id", "experiment", "status", "committed", "slots", "created"]
     rows = [
         [
@@ -49,30 +48,28 @@ def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None
             run.total_slots,
             run.created_at,
         ]
-        for run in found
+        for run in listed
     ]
     if any(causes):
         columns.insert(3, "stopped by")
         for row, cause in zip(rows, causes, strict=True):
             row.insert(3, cause)
     table(columns, rows, right=("committed", "slots"))
-    for run, of_run in zip(found, gradings, strict=True):
+    for run, of_run in zip(listed, gradings, strict=True):
         if of_run and run.run_id == of_run[0].run_id:
             for line in grading_lines(run.run_id, of_run):
                 out(line)
 
 
-def _stopped_by(run: RunInfo) -> str:
-    """Why a run is not going on, in a word; empty where it is complete, or goes on."""
-    from labledger.cli.output.run_outcome import why_stopped
-
+def _stop_cause(run: RunInfo, *, lost: bool) -> str:
+    """Return why a run stopped, in a word; empty if it is complete or in progress."""
     if run.stop is not None:
         return run.stop.cause
-    return "lost" if why_stopped(run) else ""
+    return "lost" if lost else ""
 
 
-def _graded(run_id: str, gradings: Sequence[Grading]) -> JsonObject:
-    """Which generation a run is, and of which run."""
+def _own_grading(run_id: str, gradings: Sequence[Grading]) -> JsonObject:
+    """Return which generation of which run a run is, for `--json`."""
     own = next((grading for grading in gradings if grading.run_id == run_id), None)
     if own is None:
         return {}
@@ -83,23 +80,15 @@ def status(
     run_id: arguments.RunId, lab_dir: arguments.LabDir = None, json: arguments.Json = False
 ) -> None:
     """Show a run's progress, its owner and what it spent of its budget."""
-    from labledger.api.ledger import open_ledger
+    from labledger.api import open_ledger
     from labledger.cli.output.run_outcome import print_status
 
     with open_ledger(lab_dir=lab_dir) as ledger:
-        run, counts = ledger.run(run_id), ledger.counts(run_id)
-        begun, gradings = ledger.begun(run_id), ledger.gradings(run_id)
-        spent = ledger.spent(run_id)
+        state = ledger.state(run_id)
     if json:
-        told = {
-            "begun": begun,
-            "variants": [count.as_json() for count in counts],
-            "gradings": [grading.as_json() for grading in gradings],
-            "spent": {kind: found.as_json() for kind, found in spent.items()},
-        }
-        out_json({**run.as_json(), **told})
+        out_json(state.as_json())
     else:
-        print_status(run, counts, begun, gradings, spent, lab_dir)
+        print_status(state, lab_dir)
 
 
 def show(
@@ -113,7 +102,7 @@ def show(
 
     Its phases, times, exit statuses, prediction, score, metrics, logs and evidence.
     """
-    from labledger.api.ledger import open_ledger
+    from labledger.api import open_ledger
     from labledger.cli.output.trial_details import print_trial
 
     with open_ledger(lab_dir=lab_dir) as ledger:
@@ -163,13 +152,13 @@ def query(
 
     Reads only, also while runs write; --schema lists the views.
     """
-    from labledger.api.ledger import open_ledger
+    from labledger.api import open_ledger
     from labledger.cli.output.query_results import (
-        Question,
-        answer,
+        Query,
         parse_params,
         print_schema,
         statement,
+        write_result,
     )
 
     if out_path is not None:
@@ -178,8 +167,8 @@ def query(
         if schema:
             print_schema(ledger.views(), sql)
             return
-        asked = Question(statement(sql, file), parse_params(param or []), generation)
-        answer(ledger, asked, format, out_path)
+        asked = Query(statement(sql, file), parse_params(param or []), generation)
+        write_result(ledger, asked, format, out_path)
 
 
 def export(
@@ -204,7 +193,7 @@ def export(
     rebuilt in place. As csv or parquet, tables with fixed columns; without --out, in the run
     folder's `tables`.
     """
-    from labledger.api.ledger import open_ledger
+    from labledger.api import open_ledger
 
     with open_ledger(lab_dir=lab_dir) as ledger:
         if out_path is not None and str(out_path) == "-":

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from labledger.api import Exit
 from labledger.cli.options import arguments, shell_completion
 from labledger.cli.output.console import out, out_json, print_checks, say
-from labledger.errors import Exit
 
 db = typer.Typer(
     help="Upgrade, inspect and back up the ledger.", no_args_is_help=True, rich_markup_mode=None
@@ -39,15 +39,14 @@ def verify(
     Every row is checked against the chain of digests, the files that a run was started with
     against theirs, and every mirror against the ledger.
     """
-    from labledger.maintenance.verify_lab import verify_lab
-    from labledger.storage.lab_folder import LabFolder
+    from labledger import api
 
-    report = verify_lab(LabFolder.find(lab_dir), run_id)
+    report = api.verify(run_id, lab_dir=lab_dir)
     if json:
         out_json(report.as_json())
     else:
         for finding in report.findings:
-            out(str(finding))
+            out(finding)
         out(report.line())
     if report.findings:
         raise typer.Exit(int(Exit.INCOMPLETE))
@@ -58,10 +57,9 @@ def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> No
 
     Checks Docker, SQLite, the disk and the ledger.
     """
-    from labledger.maintenance.doctor import diagnose
-    from labledger.storage.lab_folder import LabFolder
+    from labledger import api
 
-    checks = diagnose(LabFolder.find(lab_dir))
+    checks = api.doctor(lab_dir=lab_dir)
     if json:
         out_json([check.as_json() for check in checks])
     else:
@@ -84,39 +82,35 @@ def clean(
     Removes only containers of this ledger that belong to no live run and hold no trial that
     `labledger resume` would continue.
     """
-    from labledger.maintenance.container_cleanup import clean as clean_lab
-    from labledger.storage.lab_folder import LabFolder
+    from labledger import api
 
-    found = clean_lab(LabFolder.find(lab_dir), run, dry_run=dry_run, unfinished=unfinished)
-    for container in found:
+    decisions = api.clean(run, lab_dir=lab_dir, dry_run=dry_run, unfinished=unfinished)
+    for container in decisions:
         done = "kept" if not container.remove else "would remove" if dry_run else "removed"
         out(f"{done} {container.name}: {container.why}")
-    if not found:
+    if not decisions:
         out("no container of this ledger is left")
 
 
 def upgrade(lab_dir: arguments.LabDir = None) -> None:
     """Bring the ledger up to date, after backing it up."""
-    from labledger.ledger.database import migrations
-    from labledger.storage.lab_folder import LabFolder
+    from labledger import api
 
-    lab = LabFolder.find(lab_dir)
-    migrations.check_exists(lab.ledger)
-    done = migrations.upgrade(lab.ledger)
-    if done.backup is None:
-        out(f"{done.path} is at revision {done.after} already")
+    upgraded = api.upgrade_ledger(lab_dir=lab_dir)
+    if upgraded.backup is None:
+        out(f"{upgraded.path} is at revision {upgraded.after} already")
     else:
-        out(f"{done.path}: revision {done.before} → {done.after}; backup: {done.backup}")
+        revisions = f"revision {upgraded.before} → {upgraded.after}"
+        out(f"{upgraded.path}: {revisions}; backup: {upgraded.backup}")
 
 
 def current(lab_dir: arguments.LabDir = None) -> None:
     """Print the ledger's revision and the one this labledger needs."""
-    from labledger.ledger.database import migrations
-    from labledger.storage.lab_folder import LabFolder
+    from labledger import api
 
-    lab = LabFolder.find(lab_dir)
-    out(f"{lab.ledger}: revision {migrations.current(lab.ledger)}; needed: {migrations.HEAD}")
-    migrations.check_current(lab.ledger)
+    ledger = api.ledger_revision(lab_dir=lab_dir)
+    out(f"{ledger.path}: revision {ledger.revision}; needed: {ledger.needed}")
+    ledger.require_current()
 
 
 def backup(
@@ -124,11 +118,8 @@ def backup(
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Copy the ledger, also while runs are writing, and check the copy."""
-    from labledger import clock
-    from labledger.ledger.database import migrations
-    from labledger.storage.lab_folder import LabFolder
+    from labledger import api
 
-    lab = LabFolder.find(lab_dir)
-    stamp = clock.utc_now()[:19].replace(":", "").replace("-", "")
-    out(str(migrations.backup(lab.ledger, target or lab.root / f"ledger-{stamp}.sqlite")))
-    say(f"large artifacts are not in it; they lie in {lab.artifacts}")
+    copy = api.back_up_ledger(target, lab_dir=lab_dir)
+    out(str(copy.path))
+    say(f"large artifacts are not in it; they are in {copy.artifacts}")

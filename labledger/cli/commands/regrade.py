@@ -1,4 +1,4 @@
-"""`labledger regrade`: another grader over what a run's trials left."""
+"""`labledger regrade`: grades the stored trials of a run with another grader."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Annotated
 import typer
 
 from labledger.cli.options import arguments
-from labledger.cli.options.run_options import Running, judges_trials
+from labledger.cli.options.run_options import Running, grades_trials, variants_of
 
 _ERROR_RATE = 0.5
-"""A grader that fails more often than that is not let through to the end unless asked for."""
+"""The largest share of errors of a regrading, unless --max-error-rate is given."""
 
 
 def register(app: typer.Typer) -> None:
     app.command()(regrade)
 
 
-@judges_trials
+@grades_trials
 def regrade(
     run_id: arguments.RunId,
     running: Running,
@@ -42,16 +42,13 @@ def regrade(
     regrading by its own run id. Stops if more than half of the slots end as errors, unless
     --max-error-rate says otherwise.
     """
-    from labledger.runner.regrade import regrade_run
+    from labledger import api
 
     options = running.options()
     if options.max_error_rate is None:
         options = replace(options, max_error_rate=_ERROR_RATE)
-
-    def variants() -> list[str]:
-        from labledger.api.ledger import open_ledger
-
-        with open_ledger(lab_dir=options.lab_dir) as ledger:
-            return [variant.variant_id for variant in ledger.run(run_id).variants]
-
-    running.watch(options, lambda o: regrade_run(run_id, grader, o, again=again), variants)
+    running.watch(
+        options,
+        lambda watched: api.regrade(run_id, grader, watched, again=again),
+        lambda: variants_of(run_id, running.lab_dir),
+    )

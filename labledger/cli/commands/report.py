@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from labledger.api import InvalidInput, Problem
 from labledger.cli.options import arguments
-from labledger.errors import InvalidInput, Problem
 from labledger.text.phrases import counted
 
 _PAGE = Path("report.html")
@@ -75,10 +76,8 @@ def report(
     and where all of it comes from. An unfinished run is reported as such. Of a run that was graded
     again, RUN.g1, RUN.g2, … are its gradings; RUN is what counts.
     """
-    from labledger.api.ledger import open_ledger
+    from labledger.api import Estimand, Logs, ReportOptions, open_ledger
     from labledger.cli.output.console import exact_stdout, say
-    from labledger.compare.options import Estimand
-    from labledger.report.options import MIB, Logs, ReportOptions
 
     if markdown and json:
         problem = Problem("--json", "cannot be given with --markdown; ask for one of them")
@@ -88,23 +87,16 @@ def report(
         confidence=confidence,
         estimand=Estimand.named(estimand),
         logs=Logs(logs),
-        max_bytes=arguments.size("--max-size", max_size, 10 * MIB),
         verify=verify,
     )
+    if max_size is not None:
+        options = replace(options, max_bytes=arguments.size("--max-size", max_size))
     form = "markdown" if markdown else "json" if json else "html"
     path = out_path or (_PAGE if form == "html" else Path("-"))
     arguments.require_folder("--out", path)
     with open_ledger(lab_dir=lab_dir) as ledger:
-        content = ledger.rendered_report(run_id, form, options)
-    if str(path) == "-":
-        exact_stdout().write(content)
-        return
-    _write(path, content)
-    say(f"wrote {path} ({counted(len(content), 'byte')})")
-
-
-def _write(path: Path, content: bytes) -> None:
-    from labledger.storage.durable_files import replace_output
-
-    with replace_output(path) as handle:
-        handle.write(content)
+        if str(path) == "-":
+            exact_stdout().write(ledger.rendered_report(run_id, form, options))
+        else:
+            size = ledger.write_report(run_id, path, form, options)
+            say(f"wrote {path} ({counted(size, 'byte')})")

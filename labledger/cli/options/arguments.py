@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from labledger.api import InvalidInput, Problem
 from labledger.cli.options import shell_completion
+from labledger.text.byte_sizes import parse_size
 
 Experiment = Annotated[
     Path, typer.Argument(help="The experiment file, or a folder that holds experiment.yaml.")
@@ -50,22 +54,17 @@ FailUnder = Annotated[
 ]
 
 
-def size(option: str, given: str | None, otherwise: int) -> int:
-    """Bytes in an option's value. Raises `InvalidInput`."""
-    from labledger.errors import InvalidInput, Problem
-    from labledger.experiment.consistency_checks import memory_bytes
-
+def size(option: str, given: str) -> int:
+    """Return the bytes in a size such as 500m or 2g. Raises `InvalidInput`."""
     try:
-        return otherwise if given is None else memory_bytes(given)
-    except (ValueError, KeyError):
+        return parse_size(given)
+    except (ValueError, OverflowError):
         message = f"found {given!r}; expected a size such as 500m or 2g"
         raise InvalidInput("the size", [Problem(option, message)]) from None
 
 
-def limit(option: str, given: str | None) -> float | None:
-    """A budget; infinite where it is to be none. Raises `InvalidInput`."""
-    from labledger.errors import InvalidInput, Problem
-
+def budget(option: str, given: str | None) -> float | None:
+    """Return a budget: infinite for `none`, None if it is not given. Raises `InvalidInput`."""
     try:
         return math.inf if given == "none" else None if given is None else float(given)
     except ValueError:
@@ -73,15 +72,30 @@ def limit(option: str, given: str | None) -> float | None:
         raise InvalidInput("the budget", [Problem(option, message)]) from None
 
 
-def require_folder(option: str, path: Path) -> None:
-    """Raise `InvalidInput` for a file to be written in a folder that is not there."""
-    from labledger.errors import InvalidInput, Problem
+def environment(words: Sequence[str] | None) -> dict[str, str]:
+    """Return the values of `--env` words. A bare `NAME` takes the value of this process.
 
+    Raises `InvalidInput` with every problem. No message shows a value, which may be a secret.
+    """
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if equals and name.isidentifier():
+            values[name] = value
+        elif name.isidentifier() and name in os.environ:
+            values[name] = os.environ[name]
+        else:
+            message = f"found {name!r}; expected NAME=VALUE, or a NAME that is set here"
+            problems.append(Problem("--env", message))
+    if problems:
+        raise InvalidInput("the environment given", problems)
+    return values
+
+
+def require_folder(option: str, path: Path) -> None:
+    """Raise `InvalidInput` if a file cannot be written because its folder does not exist."""
     if not path.parent.is_dir():
         message = f"cannot write {path}: there is no folder {path.parent}"
-        problem = Problem(option, message, hint="make the folder first, or choose another")
+        problem = Problem(option, message, hint="create the folder first, or choose another")
         raise InvalidInput("the file to write", [problem])
-
-
-def experiment_file(given: Path) -> Path:
-    return given / "experiment.yaml" if given.is_dir() else given

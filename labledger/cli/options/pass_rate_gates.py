@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from labledger.errors import InvalidInput, Problem
-from labledger.records.pass_rate import PassCounts
+from labledger.api import InvalidInput, PassCounts, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger.records import JsonObject
+    from labledger.api import JsonObject
 
 
 class Gate(NamedTuple):

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from labledger.api import Exit
 from labledger.cli.options import arguments
 from labledger.cli.output.console import say
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from labledger.api import RunOptions, RunOutcome
     from labledger.cli.output.run_display import JsonWatcher, LiveWatcher
-    from labledger.runner.options import RunOptions, RunOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +88,20 @@ class Running:
     ] = 30.0
 
     def options(self, **own: Any) -> RunOptions:
-        """What the run is told, with the command's own options. Raises `InvalidInput`."""
-        from labledger.run_control.disk_space import MIN_FREE_BYTES
-        from labledger.run_control.trial_folder_retention import FolderRetention
-        from labledger.runner.options import RunOptions
+        """Return these options and those of one command as the library's. Raises `InvalidInput`."""
+        from labledger.api import FolderRetention, RunOptions
 
+        if self.min_free is not None:
+            own["min_free_bytes"] = arguments.size("--min-free", self.min_free)
         return RunOptions(
             lab_dir=self.lab_dir,
             max_concurrency=self.max_concurrency,
-            env=tuple(self.env or ()),
+            env=arguments.environment(self.env),
             env_files=tuple(self.env_file or ()),
             patience_s=self.patience,
-            min_free_bytes=arguments.size("--min-free", self.min_free, MIN_FREE_BYTES),
             max_error_rate=self.max_error_rate,
-            budget_usd=arguments.limit("--budget-usd", self.budget_usd),
-            budget_tokens=arguments.limit("--budget-tokens", self.budget_tokens),
+            budget_usd=arguments.budget("--budget-usd", self.budget_usd),
+            budget_tokens=arguments.budget("--budget-tokens", self.budget_tokens),
             keep=FolderRetention(self.keep),
             lease_ttl_s=self.lease_ttl,
             **own,
@@ -111,7 +113,10 @@ class Running:
         work: Callable[[RunOptions], RunOutcome],
         variants: Callable[[], Sequence[str]],
     ) -> None:
-        """Do the work under a display, print its outcome, and leave with its exit code."""
+        """Call `work` under a display, print its outcome, and leave with its exit code.
+
+        `variants` returns the ids of the run's variants. It is called only to check --fail-under.
+        """
         from labledger.cli.options.pass_rate_gates import missed, parse_gates, require_known
         from labledger.cli.output.run_display import watcher
         from labledger.cli.output.run_outcome import print_next, print_outcome
@@ -130,16 +135,24 @@ class Running:
         for miss in misses:
             say(f"gate missed: {miss}")
         code = int(outcome.exit_code)
-        raise typer.Exit(code or (1 if misses else 0))
+        raise typer.Exit(code or (Exit.GATE_MISSED if misses else Exit.COMPLETE))
+
+
+def variants_of(run_id: str, lab_dir: Path | None) -> list[str]:
+    """Return the ids of a stored run's variants."""
+    from labledger.api import open_ledger
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        return [variant.variant_id for variant in ledger.run(run_id).variants]
 
 
 def runs_trials(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer takes it: in the place of its `Running`, that one's options."""
+    """Return the command with the options of `Running` in place of its `Running` parameter."""
     return _spread(command, {field.name for field in fields(Running)})
 
 
-def judges_trials(command: Callable[..., None]) -> Callable[..., None]:
-    """As `runs_trials`, for a command that pays no agent: without the budgets."""
+def grades_trials(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the same for a command that runs no agent, without the budgets."""
     return _spread(command, {f.name for f in fields(Running) if not f.name.startswith("budget_")})
 
 

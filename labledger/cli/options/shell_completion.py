@@ -1,4 +1,4 @@
-"""What the shell completes: ids of runs, and names of views."""
+"""What the shell completes: the ids of runs and the names of views."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ _RUNS_SQL = (
 
 
 def run_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Runs of the lab whose ids begin with what is typed, the newest first."""
-    from labledger.api.ledger import open_ledger
-    from labledger.errors import LabLedgerError
+    """Return the ids that begin with what was typed, the newest run first."""
+    from labledger.api import LabLedgerError, open_ledger
     from labledger.text.terminal_text import escape_line
 
     try:
         with open_ledger(lab_dir=ctx.params.get("lab_dir")) as ledger:
-            found = ledger.rows(_RUNS_SQL, {"typed": incomplete, "most": _MOST})[1]
-            # What a terminal would not show as it is cannot be typed either.
-            return [run_id for (run_id,) in found if escape_line(run_id) == run_id]
+            rows = ledger.rows(_RUNS_SQL, {"typed": incomplete, "most": _MOST})[1]
+            # A name that a terminal cannot show as it is cannot be typed either.
+            return [run_id for (run_id,) in rows if escape_line(run_id) == run_id]
     except LabLedgerError:
         return []
 
 
 def views(incomplete: str) -> list[str]:
-    """Views whose names begin with what is typed."""
-    from labledger.ledger.database.views_and_triggers import VIEWS
+    """Return the views whose names begin with what was typed."""
+    from labledger.api import view_names
 
-    return [name for name in VIEWS if name.startswith(incomplete)]
+    return [name for name in view_names() if name.startswith(incomplete)]

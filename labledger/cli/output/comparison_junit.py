@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from labledger.errors import LabLedgerError
+from labledger.api import LabLedgerError
 
 if TYPE_CHECKING:
-    from labledger.compare.comparison_document import Compared, Comparison, TaskRow
+    from labledger.api import Compared, Comparison, TaskRow
 
 _UNPAIRED = (
     "not_scheduled",
@@ -24,7 +24,7 @@ _UNPAIRED = (
 _GATES = "gates"
 
 
-def write_junit(found: Comparison, path: Path) -> None:
+def write_junit(comparison: Comparison, path: Path) -> None:
     """Write the report. Raises `LabLedgerError`.
 
     A task on which B is worse is a failure; one of which a side lost all trials to an error of the
@@ -32,16 +32,16 @@ def write_junit(found: Comparison, path: Path) -> None:
     skipped. Each gate is a test case too.
     """
     root = ET.Element("testsuites", name="labledger compare")
-    for compared in found.comparisons:
+    for compared in comparison.comparisons:
         suite = ET.SubElement(
             root, "testsuite", name=f"{compared.b.side} against {compared.a.side}"
         )
         for row in compared.by_task:
-            _test_case(suite, compared, row, bool(found.lower_is_better))
+            _test_case(suite, compared, row, bool(comparison.lower_is_better))
         _add_totals(suite)
-    if found.gates:
+    if comparison.gates:
         suite = ET.SubElement(root, "testsuite", name=_GATES)
-        for gate in found.gates:
+        for gate in comparison.gates:
             name = f"{gate.option} {gate.limit:g} {gate.b}"
             case = ET.SubElement(suite, "testcase", classname=_GATES, name=name)
             if not gate.passed:

@@ -11,8 +11,8 @@ from labledger.compare.decision import amount, corrected_for, p_value, supposed
 from labledger.compare.run_differences import grader_name
 
 if TYPE_CHECKING:
+    from labledger.api import CompareOptions
     from labledger.compare.comparison_document import Compared, Comparison, Sensitivity
-    from labledger.compare.options import CompareOptions
     from labledger.compare.statistics.samples import Estimate
 
 _NAMED = 10

@@ -23,8 +23,7 @@ from labledger.text.terminal_text import escape_json, escape_line, escape_lines
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from labledger.errors import LabLedgerError
-    from labledger.maintenance.check_results import CheckResult
+    from labledger.api import CheckResult, LabLedgerError
 
 
 def out(line: str = "") -> None:
@@ -63,12 +62,6 @@ def out_json_text(document: str) -> None:
     """Write a line or a document of JSON: the same values, none of them raw on a terminal."""
     _use_utf8(sys.stdout)
     _write(escape_json(document) + "\n")
-
-
-def out_exact(text: str) -> None:
-    """Write what programs read, such as CSV: in UTF-8, unchanged but on a terminal."""
-    _use_utf8(sys.stdout)
-    _write(escape_lines(text) if sys.stdout.isatty() else text)
 
 
 def exact_stdout() -> BinaryIO:

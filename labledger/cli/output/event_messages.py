@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from labledger.cli.output.console import duration
-from labledger.ledger.read.spending import UNITS
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
-    from labledger.records import JsonObject
+    from labledger.api import JsonObject
 
-_MENDED = {
+UNITS = {"cost_usd": "USD", "tokens": "tokens"}
+"""The unit of each kind of budget."""
+
+_RESUMED = {
     "engine": "the Docker engine answers again",
     "disk": "there is room again",
     "refusals": "the Docker engine starts trials again",
@@ -26,7 +28,7 @@ def notable_line(event: JsonObject) -> str | None:
         case "warning" | "dispatch_paused":
             return f"warning: {event['message']}"
         case "dispatch_resumed":
-            return f"{_MENDED[event['cause']]}, after {duration(event['seconds'])}; going on"
+            return f"{_RESUMED[event['cause']]}, after {duration(event['seconds'])}; going on"
         case "waiting_for_lease" | "run_wanted":
             return owner_line(event)
         case "stopping":

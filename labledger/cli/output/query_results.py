@@ -1,34 +1,28 @@
-"""The forms in which `labledger query` answers."""
+"""The result of `labledger query`: a table on a terminal, or a format for other programs."""
 
 from __future__ import annotations
 
-import csv
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, redirect_stdout
 from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from labledger.cli.output.console import out, out_exact, out_json_text, say, table
-from labledger.errors import InvalidInput, Problem, QueryFailed
-from labledger.ledger.query import require_names
-from labledger.storage.durable_files import replace_output
+from labledger.api import InvalidInput, Problem
+from labledger.cli.output.console import exact_stdout, out, say, table
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
-    from labledger.api.ledger import Ledger
-    from labledger.ledger.query import ViewInfo
+    from labledger.api import Ledger, ViewInfo
 
-FORMATS = ("table", "json", "jsonl", "csv", "parquet")
 _TABLE_ROWS = 1000
 
 
 def statement(sql: str | None, file: Path | None) -> str:
-    """The statement given as a word or in a file. Raises `InvalidInput`."""
+    """Return the statement, given as a word or in a file. Raises `InvalidInput`."""
     if (sql is None) == (file is None):
         problem = Problem("query", "give one statement, as a word or with --file")
         raise InvalidInput("the query", [problem])
@@ -42,8 +36,8 @@ def statement(sql: str | None, file: Path | None) -> str:
 
 
 def parse_params(words: list[str]) -> dict[str, Any]:
-    """`NAME=VALUE` words; a value that is a JSON number is one. Raises `InvalidInput`."""
-    found: dict[str, Any] = {}
+    """Return the values of `NAME=VALUE` words; a JSON number is a number. Raises `InvalidInput`."""
+    params: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
@@ -53,77 +47,45 @@ def parse_params(words: list[str]) -> dict[str, Any]:
             number = json.loads(value)
         except json.JSONDecodeError:
             number = value
-        found[name] = number if type(number) in (int, float) else value
-    return found
+        params[name] = number if type(number) in (int, float) else value
+    return params
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked: a statement or a view, the values in it, and of which generation."""
+class Query:
+    """A statement or a view, the values of its parameters, and the generation to show."""
 
     sql: str
     params: Mapping[str, Any]
     generation: int | None = None
 
 
-def answer(ledger: Ledger, asked: Question, form: str, path: Path | None) -> None:
-    """Ask, and print the answer on stdout or write it to a file. Raises `InvalidInput`."""
-    if form == "parquet":
-        if path is None:
-            problem = Problem("--format", "parquet needs a file: name it with --out FILE")
-            raise InvalidInput("the query", [problem])
-        count = ledger.parquet(asked.sql, path, asked.params, asked.generation)
-        say(f"wrote {counted(count, 'row')} to {path}")
-        return
-    columns, rows = ledger.rows(asked.sql, asked.params, asked.generation)
-    with closing(rows):
-        if path is None:
-            print_rows(columns, rows, form)
-            return
-        with replace_output(path) as handle:
-            text = TextIOWrapper(handle, "utf-8", newline="", write_through=True)
-            with redirect_stdout(text):
-                print_rows(columns, rows, form)
-            text.detach()
-    say(f"wrote {path}")
-
-
-def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: str) -> None:
-    """Print the answer on stdout; all but a table is streamed. Raises `QueryFailed`."""
-    if form in ("json", "jsonl"):
-        require_names(columns)
-    match form:
-        case "table":
+def write_result(ledger: Ledger, query: Query, form: str, path: Path | None) -> None:
+    """Run a query, and print its rows on stdout or write them to a file. Raises `InvalidInput`."""
+    if form == "parquet" and path is None:
+        problem = Problem("--format", "parquet needs a file: name it with --out FILE")
+        raise InvalidInput("the query", [problem])
+    if form == "table" and path is None:
+        columns, rows = ledger.rows(query.sql, query.params, query.generation)
+        with closing(rows):
             _print_table(columns, rows)
-        case "json":
-            _print_json(_named(columns, row) for row in rows)
-        case "jsonl":
-            for row in rows:
-                out_json_text(json.dumps(_named(columns, row), ensure_ascii=False))
-        case "csv":
-            writer = csv.writer(_ExactStdout(), lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(_plain(row) for row in rows)
-        case _:
-            problem = Problem("--format", f"found {form!r}; expected one of {', '.join(FORMATS)}")
-            raise InvalidInput("the query", [problem])
+        return
+    count = ledger.write_query(
+        query.sql,
+        exact_stdout() if path is None else path,
+        _write_table if form == "table" else form,
+        query.params,
+        query.generation,
+    )
+    if path is not None:
+        say(f"wrote {counted(count, 'row')} to {path}" if form == "parquet" else f"wrote {path}")
 
 
-class _ExactStdout:
-    """Where `csv` writes."""
-
-    def write(self, text: str) -> None:
-        out_exact(text)
-
-
-def _print_json(rows: Iterable[dict[str, Any]]) -> None:
-    """Print one JSON array, in the layout of `out_json`, holding one row in memory at a time."""
-    before = "["
-    for row in rows:
-        out_json_text(before)
-        text = json.dumps([row], indent=2, ensure_ascii=False)
-        before = text.removeprefix("[\n").removesuffix("\n]") + ","
-    out_json_text("[]" if before == "[" else f"{before.removesuffix(',')}\n]")
+def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: BinaryIO) -> None:
+    text = TextIOWrapper(stream, "utf-8", newline="", write_through=True)
+    with redirect_stdout(text):
+        _print_table(columns, rows)
+    text.detach()
 
 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -139,24 +101,8 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         say(f"only the first {_TABLE_ROWS} rows are shown; --format csv or jsonl prints them all")
 
 
-def _named(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    named = dict(zip(columns, _plain(row), strict=True))
-    for name, value in named.items():
-        if isinstance(value, float) and math.isinf(value):
-            raise QueryFailed(
-                f"the query found {value} in the column {name}, and JSON has no such number",
-                hint="ask for CSV, or cast it to text",
-            )
-    return named
-
-
-def _plain(row: Sequence[Any]) -> list[Any]:
-    """Values that JSON and CSV can hold: bytes as hex."""
-    return [value.hex() if isinstance(value, bytes) else value for value in row]
-
-
 def print_schema(views: Sequence[ViewInfo], only: str | None = None) -> None:
-    """Name and purpose of each view, and what its columns mean. Raises `InvalidInput`."""
+    """Print each view with its columns and their meanings. Raises `InvalidInput`."""
     names = [view.name for view in views]
     if only is not None and only not in names:
         problem = Problem("--schema", f"there is no view {only!r}; there is {', '.join(names)}")

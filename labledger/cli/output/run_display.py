@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from labledger.records import JsonObject
+    from labledger.api import JsonObject
 
 _LINE_EVERY_S = 2.0
 

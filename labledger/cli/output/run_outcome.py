@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from labledger import clock
+from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, Spent
 from labledger.cli.output.console import out, percent, say, table
 from labledger.cli.output.next_steps import to_type
 from labledger.cli.output.run_progress import (
@@ -13,19 +13,15 @@ from labledger.cli.output.run_progress import (
     spent_texts,
     without_verdict,
 )
-from labledger.errors import Exit
-from labledger.ledger.database.model import Spent
-from labledger.ledger.read.spending import OPTIONS, used_up
-from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.records.pass_rate import PassCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from labledger.ledger.database.model import Grading, RunInfo, VariantCounts
-    from labledger.records import JsonObject
-    from labledger.runner.options import Regrading, RunOutcome
+    from labledger.api import Grading, JsonObject, Regrading, RunOutcome, RunState
+
+_BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
+"""The option that sets each kind of budget."""
 
 
 def print_outcome(outcome: RunOutcome) -> None:
@@ -83,34 +79,30 @@ def _standing(grading: Grading) -> str:
     return "" if grading.complete else " (not complete)"
 
 
-def print_status(
-    run: RunInfo,
-    counts: Sequence[VariantCounts],
-    begun: int,
-    gradings: Sequence[Grading],
-    spent: Mapping[str, Spent],
-    lab_dir: Path | None,
-) -> None:
-    """How far a run is, who owns it, what it spent, and what to type next."""
+def print_status(state: RunState, lab_dir: Path | None) -> None:
+    """Print how far a run is, who owns it, what it spent, and what to type next."""
+    run = state.run
     out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
-    out(f"{run.next_schedule_idx} of {run.total_slots} slots committed; {begun} begun beyond them")
+    committed = f"{run.next_schedule_idx} of {run.total_slots} slots committed"
+    out(f"{committed}; {state.begun} begun beyond them")
     out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
-    if why := why_stopped(run):
+    if why := _why_stopped(state):
         out(why)
-    for line in grading_lines(run.run_id, gradings):
+    for line in grading_lines(run.run_id, state.gradings):
         out(line)
-    if texts := spent_texts(spent, run.budget):
+    if texts := spent_texts(state.spent, run.budget):
         out(" · ".join(texts))
     if run.lease is not None:
         owner = run.lease.owner
         out(f"owned by process {owner.pid} on {owner.machine} since {run.lease.acquired_at}, ")
         out(f"  last heard of at {run.lease.renewed_at}; the lease ends {run.lease.expires_at}")
-    request = run.takeover_request
-    if request is not None and request.expires_at > clock.utc_now():
-        asker = request.owner
-        out(f"wanted by process {asker.pid} on {asker.machine} since {request.requested_at}")
+    if state.wanted_by is not None:
+        asker = state.wanted_by.owner
+        out(
+            f"wanted by process {asker.pid} on {asker.machine} since {state.wanted_by.requested_at}"
+        )
     rows = []
-    for count in counts:
+    for count in state.variants:
         verdicts = [count.verdicts.get(v, 0) for v in VERDICTS]
         failed = without_verdict(count.passes, verdicts)
         rate = percent(count.passes.rate)
@@ -122,7 +114,7 @@ def print_status(
     if run.status is RunStatus.COMPLETED:
         say(f"next: {to_type(f'labledger show {run.run_id} 0', lab_dir)}")
     else:
-        say(f"next: {to_type(_resume(run.run_id, used_up(run.budget, spent)), lab_dir)}")
+        say(f"next: {to_type(_resume(run.run_id, state.used_up), lab_dir)}")
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str]) -> None:
@@ -134,30 +126,19 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequ
     table(columns, rows, right=right)
 
 
-def why_stopped(run: RunInfo) -> str | None:
-    """Why a run is not going on, in a sentence; None where it is complete, or goes on."""
+def _why_stopped(state: RunState) -> str | None:
+    """Return why a run stopped, in a sentence; None if it is complete or in progress."""
+    run = state.run
     if run.status is RunStatus.COMPLETED:
         return None
     if run.stop is not None:
         return f"stopped early ({run.stop.cause}): {run.stop.message}"
-    if run.status is RunStatus.RUNNING and not is_owned(run):
+    if run.status is RunStatus.RUNNING and not state.owned:
         since = f" since {run.lease.renewed_at}" if run.lease else ""
         return (
             f"its coordinator has not been heard of{since}: it was killed, or its machine is gone"
         )
     return None
-
-
-def is_owned(run: RunInfo) -> bool:
-    """Whether the coordinator that owns the run may still live."""
-    from labledger.run_control.process_identity import process_is_dead
-
-    lease = run.lease
-    return (
-        lease is not None
-        and lease.expires_at > clock.utc_now()
-        and not process_is_dead(lease.owner)
-    )
 
 
 def print_summary(summary: JsonObject) -> None:
@@ -190,7 +171,7 @@ def print_summary(summary: JsonObject) -> None:
 def _resume(run_id: str, used_up: Iterable[str]) -> str:
     """The command that goes on with a run; of what is used up it needs more."""
     return " ".join(
-        [f"labledger resume {run_id}", *(f"{OPTIONS[kind]} LARGER" for kind in used_up)]
+        [f"labledger resume {run_id}", *(f"{_BUDGET_OPTIONS[kind]} LARGER" for kind in used_up)]
     )
 
 

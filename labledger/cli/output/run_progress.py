@@ -6,17 +6,15 @@ import time
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from labledger.api import PassCounts, Spent
 from labledger.cli.output.console import duration, percent
-from labledger.cli.output.event_messages import owner_line, stopping_note
-from labledger.ledger.database.model import Spent
-from labledger.ledger.read.spending import UNITS
-from labledger.records.pass_rate import PassCounts
+from labledger.cli.output.event_messages import UNITS, owner_line, stopping_note
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from labledger.records import JsonObject
+    from labledger.api import JsonObject
 
 
 VERDICTS = ("pass", "fail", "missing", "error")

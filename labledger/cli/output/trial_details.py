@@ -9,8 +9,7 @@ from labledger.cli.output.console import out, out_lines, table
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
-    from labledger.api.ledger import Ledger
-    from labledger.records import JsonObject
+    from labledger.api import JsonObject, Ledger
 
 _HEAD_LINES = 20
 _SHOWN = (
