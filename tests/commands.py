@@ -68,6 +68,22 @@ def command_env(**changes: str) -> dict[str, str]:
     return kept | changes
 
 
+def run_real(*words: object, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `labledger WORDS` in a folder, by a Python of its own, to its end.
+
+    `env` are changes to the environment.
+    """
+    return subprocess.run(
+        command_line(*words),
+        cwd=folder,
+        env=command_env(**env),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIME_LIMIT_S,
+    )
+
+
 def run_forked(*words: object, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run `labledger WORDS` in a folder, by a fork, to its end.
 
@@ -141,6 +157,7 @@ class CommandServer:
         if self._process is None:
             own = command_env()
             own["PYTHONPATH"] += f":{Path(__file__).parent}"
+            own["OPENBLAS_NUM_THREADS"] = "1"  # A process with other threads should not fork.
             self._process = subprocess.Popen(
                 [sys.executable, __file__], stdin=-1, stdout=-1, env=own, text=True
             )
