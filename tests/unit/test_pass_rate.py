@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.database.views_and_triggers import TRIGGERS, VIEWS
 from labledger.records.outcomes import SlotStatus, Verdict
 from labledger.records.pass_rate import PASSED_SQL, PassCounts, has_passed
 
@@ -51,6 +52,27 @@ def test_sql_and_python_agree() -> None:
         expected = has_passed(status, verdict, agent_exit_status)
         assert found == (None if expected is None else int(expected)), (status, verdict)
     raw.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "verdict", "trial"),
+    [
+        ("trials", "slot_commit.status", "trial.verdict", "trial"),
+        ("trial_facts", "slot_commit.status", "score.verdict", "trial"),
+        ("slot_outcome_unscored", "NEW.status", "NULL", "NEW"),
+        ("slot_outcome_scored", "trial.status", "NEW.verdict", "trial"),
+    ],
+)
+def test_views_and_triggers_have_that_expression(
+    name: str, status: str, verdict: str, trial: str
+) -> None:
+    """The SQL files contain `PASSED_SQL`, with columns of their own, and no other definition."""
+    sql = VIEWS[name].sql if name in VIEWS else TRIGGERS[name]
+    agent_exit_status = f"{trial}.agent_exit_status"
+    expression = PASSED_SQL.format(
+        status=status, verdict=verdict, agent_exit_status=agent_exit_status
+    )
+    assert expression in sql
 
 
 def test_the_rate_is_over_what_is_counted() -> None:

@@ -1,15 +1,18 @@
-"""The ledger's views and triggers: SQL, recreated by every upgrade beside the tables it reads."""
+"""The ledger's views and triggers, which every upgrade creates anew.
+
+Views are in `record_views.sql` and `question_views.sql`; triggers that keep derived tables up to
+date are in `triggers.sql`; those that refuse changes are made here. A ledger stores these texts,
+and `labledger verify` compares them: a change needs a migration.
+"""
 
 from __future__ import annotations
 
-from labledger.ledger.database import grading_triggers
-from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.question_views import ANSWERS
-from labledger.ledger.database.record_views import RAW, View
-from labledger.records.pass_rate import PASSED_SQL
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-VIEWS: dict[str, View] = {**RAW, **ANSWERS}
-"""The documented views by name, in the order a reader wants them."""
+from labledger.ledger.database.connection import Connection
 
 APPEND_ONLY = (
     "ledger_meta",
@@ -34,48 +37,27 @@ APPEND_ONLY = (
 )
 """Tables whose rows are never changed and never removed."""
 
-
-_OF_SLOT = """\
-INSERT INTO slot_outcome
-  (run_no, variant_idx, task_idx, repl_idx, schedule_idx, status, duration_ms, passed, verdict,
-   metric_name, metric_value)
-SELECT slot.run_no, slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx, {0}
-WHERE slot.run_no = NEW.run_no AND slot.schedule_idx = NEW.schedule_idx"""
-
-_PASSED_UNSCORED = PASSED_SQL.format(
-    status="NEW.status", verdict="NULL", agent_exit_status="NEW.agent_exit_status"
-)
-_PASSED_SCORED = PASSED_SQL.format(
-    status="trial.status", verdict="NEW.verdict", agent_exit_status="trial.agent_exit_status"
-)
-_OUTCOMES = {
-    "unexecuted": (
-        "slot_commit WHEN NEW.status IN ('cancelled', 'skipped_pruned')",
-        "NEW.status, NULL, NULL, NULL, NULL, NULL\nFROM slot",
-    ),
-    "unscored": (
-        "trial WHEN NEW.verdict IS NULL OR NEW.status = 'grade_error'",
-        f"NEW.status, NEW.duration_ms, {_PASSED_UNSCORED}, NULL, NULL, NULL\nFROM slot",
-    ),
-    "scored": (
-        "score WHEN NEW.row_seq = 0",
-        f"""trial.status, trial.duration_ms, {_PASSED_SCORED},
-  NEW.verdict, NEW.primary_metric_name, NEW.primary_metric_value
-FROM slot
-JOIN trial ON trial.run_no = slot.run_no AND trial.schedule_idx = slot.schedule_idx
-  AND trial.status <> 'grade_error'""",
-    ),
-}
-"""The rows whose insertion gives a slot its outcome, one for each slot, and that outcome."""
+_FOLDER = Path(__file__).parent
+_VIEW = re.compile(r"^((?:--.*\n)+)CREATE VIEW (\w+) AS ([^;]+);$", re.MULTILINE)
+_TRIGGER = re.compile(r"^CREATE TRIGGER (\w+) .*?; END(?=;$)", re.MULTILINE | re.DOTALL)
 
 
-def _keepers() -> dict[str, str]:
-    """The triggers that write `slot_outcome`, in the transaction of the commit itself."""
-    return {
-        f"slot_outcome_{name}": f"CREATE TRIGGER slot_outcome_{name} AFTER INSERT ON {when} "
-        f"BEGIN {_OF_SLOT.format(outcome)}; END"
-        for name, (when, outcome) in _OUTCOMES.items()
-    }
+@dataclass(frozen=True, slots=True)
+class View:
+    comment: str
+    """What one row is, in one line that begins with ``one row per``."""
+    sql: str
+    """The SELECT of the view."""
+
+    def statement(self, name: str) -> str:
+        """Return the SQL that creates the view under `name`."""
+        return f"CREATE VIEW {name} AS {self.sql}"
+
+
+def _read_views(file: str) -> Iterator[tuple[str, View]]:
+    for comment, name, sql in _VIEW.findall((_FOLDER / file).read_text("utf-8")):
+        first_paragraph = comment.partition("\n--\n")[0]
+        yield name, View(re.sub(r"\s*--\s*", " ", first_paragraph).strip(), sql)
 
 
 def _refuse(table: str, action: str, message: str, when: str = "") -> tuple[str, str]:
@@ -87,49 +69,43 @@ def _refuse(table: str, action: str, message: str, when: str = "") -> tuple[str,
     )
 
 
-def _triggers() -> dict[str, str]:
-    found = [
-        _refuse(table, action, f"{table} is append-only: its rows are never {done}")
-        for table in APPEND_ONLY
-        for action, done in (("UPDATE", "changed"), ("DELETE", "removed"))
-    ]
-    found.append(
-        _refuse(
-            "staged_result",
-            "DELETE",
-            "staged_result: a result is removed only once its slot is committed",
-            "NOT EXISTS (SELECT 1 FROM slot_commit WHERE slot_commit.run_no = OLD.run_no "
-            "AND slot_commit.schedule_idx = OLD.schedule_idx)",
-        )
+def _triggers() -> Iterator[tuple[str, str]]:
+    for table in APPEND_ONLY:
+        yield _refuse(table, "UPDATE", f"{table} is append-only: its rows are never changed")
+        yield _refuse(table, "DELETE", f"{table} is append-only: its rows are never removed")
+    yield _refuse(
+        "staged_result",
+        "DELETE",
+        "staged_result: a result is removed only once its slot is committed",
+        "NOT EXISTS (SELECT 1 FROM slot_commit WHERE slot_commit.run_no = OLD.run_no "
+        "AND slot_commit.schedule_idx = OLD.schedule_idx)",
     )
-    found.append(
-        _refuse("staged_result", "UPDATE", "staged_result: a staged result is never changed")
+    yield _refuse("staged_result", "UPDATE", "staged_result: a staged result is never changed")
+    yield _refuse("schedule_progress", "DELETE", "schedule_progress: progress is never removed")
+    yield _refuse(
+        "schedule_progress",
+        "UPDATE",
+        "schedule_progress: progress goes one slot at a time, and epochs never go back",
+        "NEW.next_schedule_idx NOT IN (OLD.next_schedule_idx, OLD.next_schedule_idx + 1) "
+        "OR NEW.epoch < OLD.epoch OR NEW.run_no <> OLD.run_no",
     )
-    found.append(
-        _refuse("schedule_progress", "DELETE", "schedule_progress: progress is never removed")
-    )
-    found.append(
-        _refuse(
-            "schedule_progress",
-            "UPDATE",
-            "schedule_progress: progress goes one slot at a time, and epochs never go back",
-            "NEW.next_schedule_idx NOT IN (OLD.next_schedule_idx, OLD.next_schedule_idx + 1) "
-            "OR NEW.epoch < OLD.epoch OR NEW.run_no <> OLD.run_no",
-        )
-    )
-    found += [_refuse("counted", *refused) for refused in grading_triggers.REFUSED]
-    return {**dict(found), **_keepers(), **grading_triggers.KEEPERS}
+    for match in _TRIGGER.finditer((_FOLDER / "triggers.sql").read_text("utf-8")):
+        yield match[1], match[0]
 
 
-TRIGGERS = _triggers()
+VIEWS = dict(_read_views("record_views.sql")) | dict(_read_views("question_views.sql"))
+"""The documented views by name, in the order a reader wants them."""
+
+TRIGGERS = dict(_triggers())
+"""The SQL of each trigger by name."""
 
 
 def drop_all(connection: Connection) -> None:
     """Drop every view and trigger, so that tables can be rebuilt."""
-    found = connection.exec_driver_sql(
+    objects = connection.exec_driver_sql(
         "SELECT type, name FROM sqlite_schema WHERE type IN ('view', 'trigger')"
     ).all()
-    for kind, name in found:
+    for kind, name in objects:
         connection.exec_driver_sql(f'DROP {kind} "{name}"')
 
 

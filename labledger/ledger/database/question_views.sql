@@ -1,0 +1,346 @@
+-- The ledger's question views: facts, pairs, counts and histories.
+--
+-- A slot's verdict counts if the slot is scored: committed, with a score, and not a `grade_error`.
+-- `slot_outcome` holds such verdicts, and `passed`, from which rates are computed
+-- (`labledger.records.pass_rate`). The order of joins and of grouped columns lets SQLite follow the
+-- keys and apply a condition on `run_id`, `experiment_id` or `task_id` before it counts. Sums of
+-- tokens and costs leave out metrics that are no number, or negative.
+--
+-- `run` is the run whose agents ran. `counted` leads to the rows of its current grading: its own,
+-- or those of a regrading, which has the same variants, tasks and slots under the same numbers.
+--
+-- `record_views.sql` says how these files are used.
+
+-- one row per committed slot: outcome, durations, tokens and cost in one wide row
+CREATE VIEW trial_facts AS SELECT
+    run.run_id, run.experiment_id, slot_commit.schedule_idx,
+    printf('%s-s%06d', run.run_id, slot_commit.schedule_idx) AS trial_id,
+    run_variant.variant_id, run_variant.role, run_task.task_id, slot.repl_idx,
+    slot_commit.status, slot_commit.reason, score.verdict, CASE
+    WHEN slot_commit.status = 'completed' THEN score.verdict = 'pass'
+    WHEN slot_commit.status IN ('agent_error', 'agent_timeout') THEN coalesce(score.verdict = 'pass', 0)
+    WHEN slot_commit.status = 'grade_error' AND trial.agent_exit_status <> 0 THEN 0
+  END AS passed,
+    score.primary_metric_name, score.primary_metric_value,
+    (SELECT count(*) FROM attempt
+     WHERE attempt.run_no = slot_commit.run_no
+       AND attempt.schedule_idx = slot_commit.schedule_idx) AS attempts,
+    trial.duration_ms, trial.setup_duration_ms, trial.agent_duration_ms,
+    trial.grader_duration_ms,
+    (SELECT min(metric.value) FROM metric
+     WHERE metric.run_no = slot_commit.run_no AND metric.schedule_idx = slot_commit.schedule_idx AND metric.metric_id = 'tokens_in'
+       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS tokens_in,
+    (SELECT min(metric.value) FROM metric
+     WHERE metric.run_no = slot_commit.run_no AND metric.schedule_idx = slot_commit.schedule_idx AND metric.metric_id = 'tokens_out'
+       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS tokens_out,
+    (SELECT min(metric.value) FROM metric
+     WHERE metric.run_no = slot_commit.run_no AND metric.schedule_idx = slot_commit.schedule_idx AND metric.metric_id = 'cost_usd'
+       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS cost_usd,
+    trial.started_at, trial.ended_at, slot_commit.committed_at
+FROM slot_commit
+JOIN slot
+  ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
+JOIN counted ON counted.run_no = slot.run_no
+JOIN run ON run.run_no = counted.root_no
+JOIN run_variant
+  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+LEFT JOIN trial
+  ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
+LEFT JOIN score
+  ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
+  AND score.row_seq = 0 AND slot_commit.status <> 'grade_error';
+
+-- one row per variant of a run: its denominators, verdicts, pass rate and mean metric; the score of
+-- a grade_error does not count
+CREATE VIEW leaderboard AS SELECT
+    run.run_id, run.experiment_id, run_variant.variant_id, run_variant.role,
+    (SELECT count(*) FROM slot
+     WHERE slot.run_no = counted.run_no
+       AND slot.variant_idx = run_variant.variant_idx) AS scheduled,
+    count(slot_outcome.status) AS committed,
+    count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
+    count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
+    count(slot_outcome.verdict) AS scored,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'pass') AS pass,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'fail') AS fail,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'missing') AS missing,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'error') AS error,
+    avg(slot_outcome.passed) AS pass_rate,
+    CASE WHEN min(slot_outcome.metric_name) = max(slot_outcome.metric_name)
+        THEN min(slot_outcome.metric_name) END AS primary_metric_name,
+    CASE WHEN min(slot_outcome.metric_name) = max(slot_outcome.metric_name)
+        THEN avg(slot_outcome.metric_value) END AS primary_metric_mean,
+    count(slot_outcome.status) - count(slot_outcome.verdict) AS unscored,
+    count(*) FILTER (WHERE slot_outcome.status = 'grade_error') AS grade_errors,
+    count(*) FILTER (WHERE slot_outcome.status = 'infra_error') AS infra_errors
+FROM run
+CROSS JOIN counted ON counted.root_no = run.run_no
+CROSS JOIN run_variant ON run_variant.run_no = counted.run_no
+LEFT JOIN slot_outcome
+  ON slot_outcome.run_no = counted.run_no AND slot_outcome.variant_idx = run_variant.variant_idx
+GROUP BY run.run_no, run.run_id, run.experiment_id,
+    run_variant.variant_idx, run_variant.variant_id, run_variant.role;
+
+-- one row per scheduled slot of a treatment, with the baseline's slot of the same task and
+-- replication
+CREATE VIEW paired_outcomes AS SELECT
+    run.run_id, run.experiment_id, run_task.task_id, slot.repl_idx,
+    baseline.variant_id AS baseline_id, treatment.variant_id,
+    a.verdict AS baseline_verdict, b.verdict, a.passed AS baseline_passed, b.passed,
+    CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
+        WHEN a.passed = b.passed THEN 'same'
+        WHEN a.passed THEN 'regression' ELSE 'improvement' END AS outcome,
+    CASE WHEN a.passed IS NULL AND b.passed IS NULL THEN
+            CASE WHEN CASE WHEN a.passed IS NULL THEN coalesce(a.status, 'not_committed') END = CASE WHEN b.passed IS NULL THEN coalesce(b.status, 'not_committed') END THEN 'both: ' || CASE WHEN a.passed IS NULL THEN coalesce(a.status, 'not_committed') END
+                ELSE 'baseline: ' || CASE WHEN a.passed IS NULL THEN coalesce(a.status, 'not_committed') END || ', treatment: ' || CASE WHEN b.passed IS NULL THEN coalesce(b.status, 'not_committed') END END
+        WHEN a.passed IS NULL THEN 'baseline: ' || CASE WHEN a.passed IS NULL THEN coalesce(a.status, 'not_committed') END
+        WHEN b.passed IS NULL THEN 'treatment: ' || CASE WHEN b.passed IS NULL THEN coalesce(b.status, 'not_committed') END END AS why,
+    a.schedule_idx AS baseline_schedule_idx, slot.schedule_idx
+FROM run
+JOIN counted ON counted.root_no = run.run_no
+JOIN run_variant AS baseline ON baseline.run_no = counted.run_no AND baseline.role = 'baseline'
+JOIN run_variant AS treatment
+  ON treatment.run_no = counted.run_no AND treatment.role = 'treatment'
+JOIN slot ON slot.run_no = treatment.run_no AND slot.variant_idx = treatment.variant_idx
+LEFT JOIN slot_outcome AS a
+  ON a.run_no = slot.run_no AND a.variant_idx = baseline.variant_idx
+  AND a.task_idx = slot.task_idx AND a.repl_idx = slot.repl_idx
+LEFT JOIN slot_outcome AS b
+  ON b.run_no = slot.run_no AND b.variant_idx = slot.variant_idx
+  AND b.task_idx = slot.task_idx AND b.repl_idx = slot.repl_idx
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx;
+
+-- one row per treatment of a run: how many of its pairs with the baseline it wins, loses and ties
+CREATE VIEW win_loss_tie AS SELECT
+    run.run_id, run.experiment_id, min(baseline.variant_id) AS baseline_id,
+    treatment.variant_id,
+    count(*) FILTER (WHERE CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
+        WHEN a.passed = b.passed THEN 'same'
+        WHEN a.passed THEN 'regression' ELSE 'improvement' END <> 'unpaired') AS pairs,
+    count(*) FILTER (WHERE CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
+        WHEN a.passed = b.passed THEN 'same'
+        WHEN a.passed THEN 'regression' ELSE 'improvement' END = 'improvement') AS wins,
+    count(*) FILTER (WHERE CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
+        WHEN a.passed = b.passed THEN 'same'
+        WHEN a.passed THEN 'regression' ELSE 'improvement' END = 'regression') AS losses,
+    count(*) FILTER (WHERE CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
+        WHEN a.passed = b.passed THEN 'same'
+        WHEN a.passed THEN 'regression' ELSE 'improvement' END = 'same') AS ties,
+    (SELECT count(*) FROM slot
+     WHERE slot.run_no = counted.run_no AND slot.variant_idx = treatment.variant_idx)
+        - count(*) FILTER (WHERE CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
+        WHEN a.passed = b.passed THEN 'same'
+        WHEN a.passed THEN 'regression' ELSE 'improvement' END <> 'unpaired') AS unpaired
+FROM run
+CROSS JOIN counted ON counted.root_no = run.run_no
+CROSS JOIN run_variant AS treatment
+  ON treatment.run_no = counted.run_no AND treatment.role = 'treatment'
+LEFT JOIN slot_outcome AS b
+  ON b.run_no = treatment.run_no AND b.variant_idx = treatment.variant_idx
+CROSS JOIN run_variant AS baseline
+  ON baseline.run_no = counted.run_no AND baseline.role = 'baseline'
+LEFT JOIN slot_outcome AS a
+  ON a.run_no = counted.run_no AND a.variant_idx = baseline.variant_idx
+  AND a.task_idx = b.task_idx AND a.repl_idx = b.repl_idx
+GROUP BY run.run_no, run.run_id, run.experiment_id,
+    treatment.variant_idx, treatment.variant_id;
+
+-- one row per task of a suite over all runs and variants: how often it passed
+CREATE VIEW task_difficulty AS WITH suite AS MATERIALIZED (
+    SELECT run.run_no, run.created_at, json_extract(run.resolved, '$.dataset.suite_id') AS suite_id FROM run
+),
+cell AS (
+    SELECT
+        counted.root_no AS run_no, slot_outcome.variant_idx, slot_outcome.task_idx,
+        count(*) AS committed,
+    count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
+    count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
+    count(slot_outcome.verdict) AS scored,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'pass') AS pass,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'fail') AS fail,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'missing') AS missing,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'error') AS error
+    FROM counted
+    CROSS JOIN slot_outcome ON slot_outcome.run_no = counted.run_no
+    GROUP BY counted.root_no, slot_outcome.variant_idx, slot_outcome.task_idx
+)
+SELECT
+    suite.suite_id, run_task.task_id, count(DISTINCT cell.run_no) AS runs,
+    count(DISTINCT run_variant.variant_id) AS variants, sum(cell.committed) AS committed,
+    sum(cell.passed) AS passed, sum(cell.not_passed) AS not_passed, sum(cell.scored) AS scored,
+    sum(cell.pass) AS pass, sum(cell.fail) AS fail,
+    sum(cell.missing) AS missing, sum(cell.error) AS error,
+    1.0 * sum(cell.passed) / nullif(sum(cell.passed) + sum(cell.not_passed), 0) AS pass_rate,
+    max(suite.created_at) AS last_seen
+FROM cell
+JOIN suite ON suite.run_no = cell.run_no
+JOIN run_variant
+  ON run_variant.run_no = cell.run_no AND run_variant.variant_idx = cell.variant_idx
+JOIN run_task ON run_task.run_no = cell.run_no AND run_task.task_idx = cell.task_idx
+GROUP BY suite.suite_id, run_task.task_id;
+
+-- one row per committed slot in its task's history, over all runs and variants, the oldest run
+-- first
+CREATE VIEW task_history AS SELECT
+    run_task.task_id, run_task.digest AS task_digest, json_extract(run.resolved, '$.dataset.suite_id') AS suite_id, run.experiment_id,
+    run.run_id, run.created_at, run_variant.variant_id, run_variant.role, slot_outcome.repl_idx,
+    slot_outcome.schedule_idx,
+    printf('%s-s%06d', run.run_id, slot_outcome.schedule_idx) AS trial_id,
+    slot_outcome.status, slot_outcome.verdict, slot_outcome.passed,
+    slot_outcome.metric_name AS primary_metric_name,
+    slot_outcome.metric_value AS primary_metric_value, slot_outcome.duration_ms
+FROM run_task
+CROSS JOIN counted ON counted.root_no = run_task.run_no
+CROSS JOIN run ON run.run_no = counted.root_no
+CROSS JOIN run_variant ON run_variant.run_no = run_task.run_no
+CROSS JOIN slot_outcome
+  ON slot_outcome.run_no = counted.run_no AND slot_outcome.task_idx = run_task.task_idx
+  AND slot_outcome.variant_idx = run_variant.variant_idx
+ORDER BY
+    run_task.task_id, run_task.run_no, run_variant.variant_idx, slot_outcome.repl_idx;
+
+-- one row per task and variant with different verdicts, or with and without one because the agent
+-- failed, although nothing that affects results had changed: over the replications and the runs of
+-- one digest
+--
+-- `cell.passed + cell.not_passed - cell.scored` is the number of slots without a verdict because
+-- their agent failed.
+CREATE VIEW flaky_tasks AS WITH cell AS (
+    SELECT
+        counted.root_no, min(counted.run_no) AS run_no,
+        slot_outcome.variant_idx, slot_outcome.task_idx,
+    count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
+    count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
+    count(slot_outcome.verdict) AS scored,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'pass') AS pass,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'fail') AS fail,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'missing') AS missing,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'error') AS error
+    FROM counted
+    CROSS JOIN slot_outcome ON slot_outcome.run_no = counted.run_no
+    WHERE slot_outcome.passed IS NOT NULL
+    GROUP BY counted.root_no, slot_outcome.variant_idx, slot_outcome.task_idx
+)
+SELECT
+    run.experiment_id, graded.digest, run_variant.variant_id, run_task.task_id,
+    count(*) AS runs,
+    sum(cell.passed) AS passed, sum(cell.not_passed) AS not_passed, sum(cell.scored) AS scored,
+    sum(cell.pass) AS pass, sum(cell.fail) AS fail,
+    sum(cell.missing) AS missing, sum(cell.error) AS error,
+    1.0 * sum(cell.passed) / nullif(sum(cell.passed) + sum(cell.not_passed), 0) AS pass_rate,
+    count(*) FILTER (WHERE cell.passed + cell.not_passed >
+        max(cell.pass, cell.fail, cell.missing, cell.error, (cell.passed + cell.not_passed - cell.scored)))
+        AS runs_that_differ,
+    min(run.created_at) AS first_seen, max(run.created_at) AS last_seen
+FROM cell
+JOIN run ON run.run_no = cell.root_no
+JOIN run AS graded ON graded.run_no = cell.run_no
+JOIN run_variant
+  ON run_variant.run_no = cell.run_no AND run_variant.variant_idx = cell.variant_idx
+JOIN run_task ON run_task.run_no = cell.run_no AND run_task.task_idx = cell.task_idx
+GROUP BY run.experiment_id, graded.digest, run_variant.variant_id, run_task.task_id
+HAVING sum(cell.passed + cell.not_passed) >
+    max(sum(cell.pass), sum(cell.fail), sum(cell.missing), sum(cell.error),
+        sum((cell.passed + cell.not_passed - cell.scored)));
+
+-- one row per run in its experiment's history: its pass rate, cost and duration
+CREATE VIEW run_history AS SELECT
+    run.experiment_id, run.run_id, run.name, run.created_at, schedule_progress.ended_at,
+    schedule_progress.status, schedule.total_slots AS scheduled,
+    count(slot_outcome.status) AS committed,
+    count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
+    count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
+    count(slot_outcome.verdict) AS scored,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'pass') AS pass,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'fail') AS fail,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'missing') AS missing,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'error') AS error,
+    avg(slot_outcome.passed) AS pass_rate,
+    avg(slot_outcome.passed) FILTER (WHERE run_variant.role = 'baseline') AS baseline_pass_rate,
+    (SELECT sum(metric.value) FROM metric
+     WHERE metric.run_no = counted.run_no AND metric.metric_id = 'tokens_in'
+       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS tokens_in,
+    (SELECT sum(metric.value) FROM metric
+     WHERE metric.run_no = counted.run_no AND metric.metric_id = 'tokens_out'
+       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS tokens_out,
+    (SELECT sum(metric.value) FROM metric
+     WHERE metric.run_no = counted.run_no AND metric.metric_id = 'cost_usd'
+       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS cost_usd,
+    (SELECT count(*) FROM metric
+     WHERE metric.run_no = counted.run_no AND metric.metric_id = 'cost_usd'
+       AND typeof(metric.value) IN ('integer', 'real') AND metric.value >= 0) AS cost_known,
+    CAST(round((julianday(schedule_progress.ended_at) - julianday(run.created_at)) * 86400000)
+        AS INTEGER) AS duration_ms,
+    sum(slot_outcome.duration_ms) AS trials_ms,
+    (SELECT count(*) FROM grading WHERE grading.root_id = run.run_id) AS generations,
+    (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) AS generation,
+    run.digest
+FROM run
+CROSS JOIN counted ON counted.root_no = run.run_no
+CROSS JOIN run_variant ON run_variant.run_no = counted.run_no
+LEFT JOIN slot_outcome
+  ON slot_outcome.run_no = counted.run_no AND slot_outcome.variant_idx = run_variant.variant_idx
+JOIN schedule ON schedule.run_no = run.run_no
+JOIN schedule_progress ON schedule_progress.run_no = run.run_no
+GROUP BY run.run_no, run.run_id, run.experiment_id;
+
+-- one row per generation of a run's scores: its grader, progress and verdicts, and whether it is
+-- the current one
+CREATE VIEW gradings AS SELECT
+    run.run_id, run.experiment_id, grading.generation, grading.root_id || '.g' || grading.generation AS grading_id,
+    coalesce(
+        own.resolved ->> '$.regrades.grader_digest',
+        (SELECT score.record ->> '$.ext.grader.digest' FROM score
+         WHERE score.run_no = own.run_no ORDER BY score.schedule_idx, score.row_seq LIMIT 1))
+        AS grader_digest,
+    schedule_progress.status, own.created_at, schedule_progress.ended_at,
+    schedule.total_slots AS scheduled, schedule_progress.next_schedule_idx AS committed,
+    count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
+    count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
+    count(slot_outcome.verdict) AS scored,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'pass') AS pass,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'fail') AS fail,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'missing') AS missing,
+    count(*) FILTER (WHERE slot_outcome.verdict = 'error') AS error,
+    avg(slot_outcome.passed) AS pass_rate,
+    EXISTS (SELECT 1 FROM counted WHERE counted.run_no = grading.run_no) AS counts
+FROM run
+CROSS JOIN grading ON grading.root_id = run.run_id
+CROSS JOIN run AS own ON own.run_no = grading.run_no
+CROSS JOIN schedule ON schedule.run_no = own.run_no
+CROSS JOIN schedule_progress ON schedule_progress.run_no = own.run_no
+LEFT JOIN slot_outcome ON slot_outcome.run_no = own.run_no
+GROUP BY run.run_no, run.run_id, run.experiment_id, grading.generation;
+
+-- one row per variant of a run: slots scheduled, committed and scored, and committed ones by
+-- status; each slot counts once, however many attempts it had
+CREATE VIEW coverage AS SELECT
+    run.run_id, run.experiment_id, run_variant.variant_id, run_variant.role,
+    (SELECT count(*) FROM slot
+     WHERE slot.run_no = counted.run_no
+       AND slot.variant_idx = run_variant.variant_idx) AS scheduled,
+    (SELECT count(DISTINCT dispatch.schedule_idx)
+     FROM dispatch
+     JOIN slot ON slot.run_no = dispatch.run_no AND slot.schedule_idx = dispatch.schedule_idx
+     WHERE dispatch.run_no = counted.run_no
+       AND dispatch.schedule_idx >= (
+         SELECT next_schedule_idx FROM schedule_progress
+         WHERE schedule_progress.run_no = counted.run_no)
+       AND slot.variant_idx = run_variant.variant_idx) AS begun,
+    count(slot_outcome.status) AS committed, count(slot_outcome.verdict) AS scored,
+    count(*) FILTER (WHERE slot_outcome.status = 'completed') AS completed,
+    count(*) FILTER (WHERE slot_outcome.status = 'agent_error') AS agent_error,
+    count(*) FILTER (WHERE slot_outcome.status = 'agent_timeout') AS agent_timeout,
+    count(*) FILTER (WHERE slot_outcome.status = 'setup_error') AS setup_error,
+    count(*) FILTER (WHERE slot_outcome.status = 'grade_error') AS grade_error,
+    count(*) FILTER (WHERE slot_outcome.status = 'infra_error') AS infra_error,
+    count(*) FILTER (WHERE slot_outcome.status = 'cancelled') AS cancelled,
+    count(*) FILTER (WHERE slot_outcome.status = 'skipped_pruned') AS skipped_pruned
+FROM run
+CROSS JOIN counted ON counted.root_no = run.run_no
+CROSS JOIN run_variant ON run_variant.run_no = counted.run_no
+LEFT JOIN slot_outcome
+  ON slot_outcome.run_no = counted.run_no AND slot_outcome.variant_idx = run_variant.variant_idx
+GROUP BY run.run_no, run.run_id, run.experiment_id,
+    run_variant.variant_idx, run_variant.variant_id, run_variant.role;
