@@ -31,7 +31,7 @@ def _command_server() -> Iterator[None]:
 def image_ids() -> dict[str, str]:
     """The ids of the images that `scripts/image` makes, by name; fails where one is not here."""
     try:
-        engine = Engine.connect()
+        engine = Engine().connect()
     except EngineUnavailable as error:
         pytest.fail(f"{error.message}; `scripts/engine` starts one", pytrace=False)
     try:

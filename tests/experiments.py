@@ -16,11 +16,10 @@ from typing import Any, ClassVar
 
 import yaml
 from commands import CHECKOUT, command_env, command_line, run_forked, run_real
-from sample_trials import BUSYBOX
+from sample_trials import BUSYBOX, ENGINE
 
 from labledger import faults
 from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
-from labledger.docker.engine import thread_engine
 from labledger.errors import LedgerError
 from labledger.export import mirrors, run_folder, summary
 from labledger.ledger.reader import LedgerReader
@@ -181,7 +180,7 @@ class Project:
         """The names of this run's containers that run, by slot and attempt."""
         found = {}
         for (slot, attempt), name in self.containers(run_id).items():
-            state = thread_engine().inspect(name)
+            state = ENGINE.inspect(name)
             if state is not None and state.status == "running":
                 found[slot, attempt] = name
         return found
@@ -192,7 +191,7 @@ class Project:
 
     def containers(self, run_id: str) -> dict[tuple[int, int], str]:
         """The names of all this run's containers, by slot and attempt."""
-        found = thread_engine().containers_with_labels(self.labels(run_id))
+        found = ENGINE.containers_with_labels(self.labels(run_id))
         return {(int(c.labels[Labels.SLOT]), int(c.labels[Labels.ATTEMPT])): c.name for c in found}
 
     def labels(self, run_id: str) -> dict[str, str]:
@@ -207,8 +206,8 @@ class Project:
                 labels = {Labels.LEDGER: reader.ledger_id}
         except LedgerError:
             return
-        for container in thread_engine().containers_with_labels(labels):
-            thread_engine().remove(container.container_id)
+        for container in ENGINE.containers_with_labels(labels):
+            ENGINE.remove(container.container_id)
 
     # -- what a run left
 

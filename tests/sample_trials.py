@@ -7,18 +7,21 @@ import secrets
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from labledger.docker.engine import thread_engine
+from labledger.docker.engine import Engine
 from labledger.experiment import name_references
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.contract import AttemptSpec, Labels, PhasePlan, Sealing, TrialPlan
-from labledger.trial.life.worker import remove_folder, run_attempt
+from labledger.trial.full_disks import FullDisks
+from labledger.trial.life import inputs, worker
+from labledger.trial.life.context import TrialContext
+from labledger.trial.life.start_limiter import StartLimiter
 
 BUSYBOX = "labledger/busybox:1"
 PYTHON = "labledger/python:3"
@@ -88,6 +91,41 @@ def phase(
 ) -> PhasePlan:
     words = script(command) if isinstance(command, str) else command
     return PhasePlan(words, dict(env or {}), timeout_s)
+
+
+ENGINE = Engine()
+"""For the questions of tests, in their main thread."""
+
+
+@contextmanager
+def trial_context(
+    limiter: StartLimiter | None = None, full_disks: FullDisks | None = None
+) -> Iterator[TrialContext]:
+    """The context of an attempt, with an engine of its own, as an executor gives it."""
+    with closing(Engine()) as engine:
+        yield TrialContext(
+            engine, limiter or StartLimiter(1), full_disks or FullDisks(), lambda spec, reason: None
+        )
+
+
+def run_attempt(
+    spec: AttemptSpec, limiter: StartLimiter | None = None, full_disks: FullDisks | None = None
+) -> AttemptResult:
+    """Run an attempt, in any thread."""
+    with trial_context(limiter, full_disks) as context:
+        return worker.run_attempt(spec, context)
+
+
+def remove_attempt(spec: AttemptSpec, full_disks: FullDisks | None = None) -> None:
+    with trial_context(full_disks=full_disks) as context:
+        worker.remove_attempt(spec, context)
+
+
+def prepare_trial_folder(
+    spec: AttemptSpec, limiter: StartLimiter | None = None, full_disks: FullDisks | None = None
+) -> None:
+    with trial_context(limiter, full_disks) as context:
+        inputs.prepare_trial_folder(spec, context)
 
 
 class Trials:
@@ -169,14 +207,15 @@ class Trials:
 
     def containers(self) -> list[str]:
         """The names of all containers that these trials have on the engine."""
-        found = thread_engine().containers_with_labels({Labels.LEDGER: self.ledger_id})
+        found = ENGINE.containers_with_labels({Labels.LEDGER: self.ledger_id})
         return sorted(container.name for container in found)
 
     def clear(self) -> None:
         for name in self.containers():
-            thread_engine().remove(name)
-        for spec in self._made:
-            remove_folder(spec)
+            ENGINE.remove(name)
+        with trial_context() as context:
+            for spec in self._made:
+                worker.remove_folder(spec, context)
 
 
 @contextmanager

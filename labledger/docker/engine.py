@@ -1,7 +1,8 @@
 """Client of the Docker engine: the calls that trials need, with errors that say what to do.
 
-`Engine` wraps one connection of the Docker library; only this module imports that library. Every
-error becomes a `LabLedgerError` that says what was attempted: `ContainerFailed` and its subclasses
+`Engine` wraps one connection of the Docker library; only this module imports that library. A thread
+does not share its engine with another: whoever starts threads owns an `EnginePool`. Every error
+becomes a `LabLedgerError` that says what was attempted: `ContainerFailed` and its subclasses
 for a refusal of the engine, `EngineUnavailable` when it does not answer, and `EngineDiskFull`.
 """
 
@@ -10,12 +11,12 @@ from __future__ import annotations
 import math
 import os
 import secrets
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from queue import Empty, LifoQueue
+from typing import TYPE_CHECKING, Any, Self
 
 from labledger import clock
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
@@ -86,32 +87,33 @@ class ListedContainer:
 
 
 class Engine:
-    """A connection to the Docker engine, for one thread."""
+    """A connection to the Docker engine, for one thread at a time.
 
-    def __init__(self, client: APIClient) -> None:
-        self._client = client
+    It connects at the first call, so that it can be passed on before an engine is needed.
+    """
 
-    @classmethod
-    def connect(cls) -> Engine:
+    def __init__(self) -> None:
+        self._connection: APIClient | None = None
+        self._image_users: dict[str, str] = {}
+        """By image id. Never stale: an id names immutable content."""
+
+    def connect(self) -> Self:
         """Connect as the `docker` command would. Raises `EngineUnavailable`."""
-        from docker import APIClient
-        from docker.errors import DockerException
-        from docker.utils import kwargs_from_env
+        self._connection = self._client
+        return self
 
-        settings = kwargs_from_env()
-        if "base_url" not in settings and (host := _context_host()):
-            settings["base_url"] = host
-        try:
-            return cls(APIClient(version="auto", timeout=_API_TIMEOUT_S, **settings))
-        except DockerException as error:
-            raise EngineUnavailable(
-                f"no Docker engine answers at {settings.get('base_url', 'the default socket')}: "
-                f"{_first_line(error)}",
-                hint="start Docker (`scripts/engine` does in a checkout), or set DOCKER_HOST",
-            ) from error
+    @property
+    def _client(self) -> APIClient:
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = _connect()
+        return connection
 
     def close(self) -> None:
-        self._client.close()
+        """Close the connection. The next call connects again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def info(self) -> JsonObject:
         with _translated("read the Docker engine's settings"):
@@ -130,14 +132,14 @@ class Engine:
 
     def image_user(self, image_id: str) -> str | None:
         """Return the user that an image sets, perhaps "", or None if the image is not here."""
-        if image_id not in _image_users:
+        if image_id not in self._image_users:
             try:
                 with _translated(f"inspect image {image_id}"):
                     image = self._client.inspect_image(image_id)  # type: ignore[no-untyped-call]
             except ContainerFailed:
                 return None
-            _image_users[image_id] = str(image["Config"].get("User") or "")
-        return _image_users[image_id]
+            self._image_users[image_id] = str(image["Config"].get("User") or "")
+        return self._image_users[image_id]
 
     def image_is_obtainable(self, ref: str) -> bool:
         """Return True if a registry offers the image. Downloads nothing."""
@@ -325,18 +327,50 @@ class Engine:
             self.remove(name)
 
 
-_image_users: dict[str, str] = {}
-"""By image id. Never stale: an id names immutable content."""
+class EnginePool:
+    """Engines for the threads of one owner: each is used by one thread at a time, then reused.
 
-_thread = threading.local()
+    There are never more than threads that use one at the same moment. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._idle: LifoQueue[Engine] = LifoQueue()
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """Lend an engine that no other thread uses meanwhile."""
+        try:
+            engine = self._idle.get_nowait()
+        except Empty:
+            engine = Engine()
+        try:
+            yield engine
+        finally:
+            self._idle.put(engine)
+
+    def close(self) -> None:
+        """Close every engine. Called when no thread uses one any more."""
+        with suppress(Empty):
+            while True:
+                self._idle.get_nowait().close()
 
 
-def thread_engine() -> Engine:
-    """Return this thread's connection, which is made at the first call."""
-    engine: Engine | None = getattr(_thread, "engine", None)
-    if engine is None:
-        engine = _thread.engine = Engine.connect()
-    return engine
+def _connect() -> APIClient:
+    from docker import APIClient
+    from docker.errors import DockerException
+    from docker.utils import kwargs_from_env
+
+    settings = kwargs_from_env()
+    if "base_url" not in settings and (host := _context_host()):
+        settings["base_url"] = host
+    try:
+        return APIClient(version="auto", timeout=_API_TIMEOUT_S, **settings)
+    except DockerException as error:
+        raise EngineUnavailable(
+            f"no Docker engine answers at {settings.get('base_url', 'the default socket')}: "
+            f"{_first_line(error)}",
+            hint="start Docker (`scripts/engine` does in a checkout), or set DOCKER_HOST",
+        ) from error
 
 
 def _readable_upper_dir(driver: JsonObject) -> str | None:

@@ -7,10 +7,11 @@ its result is durable or not wanted.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from labledger import clock
-from labledger.docker.engine import ListedContainer, thread_engine
+from labledger.docker.engine import Engine, ListedContainer
 from labledger.errors import RunNotFound
 from labledger.ledger.database.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
@@ -47,8 +48,7 @@ def clean(
     and those of a run that a live coordinator owns, are never touched. Raises `RunNotFound`, and
     `EngineUnavailable`.
     """
-    engine = thread_engine()
-    with LedgerReader.open(lab.ledger) as reader:
+    with closing(Engine().connect()) as engine, LedgerReader.open(lab.ledger) as reader:
         labels = {Labels.LEDGER: reader.ledger_id}
         if run_id is not None:
             labels[Labels.RUN] = reader.run(run_id).run_id
@@ -59,12 +59,12 @@ def clean(
             if name not in runs:
                 runs[name] = _Run.read(reader, name)
             decisions.append(_decide(container, runs[name], unfinished=unfinished))
-    for decision in decisions:
-        if decision.remove and not dry_run:
-            if decision.attempt is not None:
-                folder = lab.run_folder(decision.run_id)
-                attempt_notes.record_cancellation(trial_folder(folder, *decision.attempt), _CLEANED)
-            engine.remove(decision.container_id)
+        for decision in decisions:
+            if decision.remove and not dry_run:
+                if decision.attempt is not None:
+                    folder = trial_folder(lab.run_folder(decision.run_id), *decision.attempt)
+                    attempt_notes.record_cancellation(folder, _CLEANED)
+                engine.remove(decision.container_id)
     return decisions
 
 

@@ -39,7 +39,7 @@ def diagnose(lab: LabFolder) -> list[CheckResult]:
 
 def _docker(lab: LabFolder) -> Iterator[CheckResult]:
     try:
-        engine = Engine.connect()
+        engine = Engine().connect()
         info = engine.info()
     except EngineUnavailable as error:
         yield CheckResult("docker", error.message, ok=False, hint=error.hint)

@@ -77,7 +77,7 @@ def preflight(
     ]
     images: dict[str, str] = {}
     try:
-        engine = Engine.connect()
+        engine = Engine().connect()
     except EngineUnavailable as error:
         checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
         return Preflight(tuple(checks), images)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from labledger.docker.engine import thread_engine
+from labledger.docker.engine import Engine
 from labledger.errors import LabLedgerError
 from labledger.ledger.database.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
@@ -55,7 +55,12 @@ def find_unfinished_slots(reader: LedgerReader, run: RunInfo) -> dict[int, Unfin
 
 
 def clean_up_run(
-    reader: LedgerReader, run: RunInfo, folder: Path, keep: FolderRetention, emit: Listener
+    engine: Engine,
+    reader: LedgerReader,
+    run: RunInfo,
+    folder: Path,
+    keep: FolderRetention,
+    emit: Listener,
 ) -> None:
     """Remove containers, trial folders and attempt notes of this run whose results are durable.
 
@@ -64,7 +69,6 @@ def clean_up_run(
     """
     staged = reader.staged(run.run_id)
     try:
-        engine = thread_engine()
         labels = {Labels.LEDGER: reader.ledger_id, Labels.RUN: run.run_id}
         for container in engine.containers_with_labels(labels):
             labelled = attempt_of(container.labels)

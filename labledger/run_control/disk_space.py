@@ -7,11 +7,11 @@ could not be stored. Used by preflight, `labledger doctor` and the coordinator. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger.records import JsonObject
-from labledger.trial import full_disks
+from labledger.trial.full_disks import FullDisks, free_space
 
 MIN_FREE_BYTES = 512 << 20
 """Default of `--min-free`: the free bytes required before a run begins and before each dispatch."""
@@ -26,6 +26,8 @@ class DiskSpace:
     locations: Mapping[Path, str]
     """What each folder holds, by its path."""
     min_free_bytes: int = MIN_FREE_BYTES
+    full_disks: FullDisks = field(default_factory=FullDisks)
+    """Where each check records the disks that it finds full."""
 
     @classmethod
     def of(
@@ -44,13 +46,13 @@ class DiskSpace:
 
     def report(self) -> str:
         """Return how much space is free in each location, for a person."""
-        measured = ((path, full_disks.free_space(path)) for path in self.locations)
+        measured = ((path, free_space(path)) for path in self.locations)
         return ", ".join(
             f"{free.bytes / 1e9:.1f} GB free at {path}" for path, free in measured if free
         )
 
     def _shortage_at(self, path: Path, use: str) -> str | None:
-        free = full_disks.free_space(path)
+        free = self.full_disks.free_space(path)
         if free is None:
             return None
         if free.bytes < self.min_free_bytes:
@@ -70,7 +72,7 @@ class DiskSpace:
 def engine_data_folder(engine_info: JsonObject) -> Path | None:
     """Return the folder in which the engine stores containers, if it is on this machine."""
     root = Path(engine_info.get("DockerRootDir") or "")
-    return root if root.is_absolute() and full_disks.free_space(root) is not None else None
+    return root if root.is_absolute() and free_space(root) is not None else None
 
 
 def _megabytes(count: int) -> str:

@@ -190,7 +190,7 @@ class DispatchPauses:
 
 def _check_engine() -> str | None:
     try:
-        Engine.connect().close()
+        Engine().connect().close()
     except EngineUnavailable as error:
         return error.message
     return None

@@ -27,8 +27,9 @@ from labledger.run_control.error_rate import ErrorRate
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.pruning import Pruning
 from labledger.runner.lease_owner import Heartbeat
-from labledger.trial import attempt_notes, full_disks
+from labledger.trial import attempt_notes
 from labledger.trial.contract import AttemptSpec
+from labledger.trial.full_disks import FullDisks
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class CommitQueue:
     """The ending of each staged final result by `schedule_idx`; None if an earlier coordinator
     staged it."""
     disk_pause: DispatchPause
+    full_disks: FullDisks
     next_idx: int
     """The slot to commit next: all before it are committed."""
     heartbeat: Heartbeat
@@ -245,11 +247,11 @@ class CommitQueue:
         """Suppress `LedgerDiskFull` and pause dispatch until the ledger's disk has space again."""
         folder = self.writer.path.parent
         # Any write may checkpoint the write-ahead log, which needs space too.
-        full_disks.check_disks([folder])
+        self.full_disks.check([folder])
         try:
             yield
         except LedgerDiskFull as error:
-            full_disks.record_full(folder)
+            self.full_disks.record_full(folder)
             self.disk_pause.begin(error.message)
 
 

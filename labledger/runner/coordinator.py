@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from labledger.docker.engine import thread_engine
+from labledger.docker.engine import Engine
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records import JsonObject
@@ -56,6 +56,8 @@ class Coordinator:
     """Runs the uncommitted slots of one run."""
 
     run: RunInfo
+    engine: Engine
+    """For the coordinator's own calls: the executor's threads have others."""
     commit_queue: CommitQueue
     slot_queue: SlotQueue
     executor: LocalExecutor
@@ -187,9 +189,16 @@ class Coordinator:
     def _next_started(self) -> AttemptSpec | None:
         """Return the next trial whose container an earlier coordinator started."""
         while (spec := self.slot_queue.next_requeued() or self._next_new()) is not None:
-            if spec.container_may_exist and _has_started(spec):
+            if spec.container_may_exist and self._has_started(spec):
                 return spec
         return None
+
+    def _has_started(self, spec: AttemptSpec) -> bool:
+        try:
+            state = find_container(self.engine, spec)
+        except LabLedgerError:
+            return False
+        return state is not None and state.has_started
 
     def _next_new(self) -> AttemptSpec | None:
         """Return the next slot that needs a trial. Staged and pruned slots need none.
@@ -246,7 +255,7 @@ class Coordinator:
             return
         for spec in self._running:
             try:
-                kill_container(thread_engine(), spec)
+                kill_container(self.engine, spec)
             except LabLedgerError as error:
                 self._warn(error.message)
 
@@ -400,14 +409,6 @@ class Coordinator:
         if message not in self._warned:
             self._warned.add(message)
             self.emit(run_event("warning", message=message, **fields))
-
-
-def _has_started(spec: AttemptSpec) -> bool:
-    try:
-        state = find_container(thread_engine(), spec)
-    except LabLedgerError:
-        return False
-    return state is not None and state.has_started
 
 
 def _key(spec: AttemptSpec) -> tuple[int, int]:

@@ -7,10 +7,11 @@ the stored evidence. No agent runs, and the regraded run does not change.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from labledger import __version__
-from labledger.docker.engine import thread_engine
+from labledger.docker.engine import Engine
 from labledger.errors import AlreadyGraded, LedgerError, PreflightFailed, Problem, RunNotComplete
 from labledger.experiment import environment_values
 from labledger.experiment.plan import ExperimentPlan, result_part
@@ -43,7 +44,7 @@ def regrade_run(
     lab = LabFolder.find(options.lab_dir)
     store = ArtifactStore(lab.artifacts)
     values = environment_values.gather(options.env, options.env_files)
-    with LedgerReader.open(lab.ledger) as reader:
+    with closing(Engine()) as engine, LedgerReader.open(lab.ledger) as reader:
         gradings = reader.gradings(run_id)
         root = reader.run(gradings[0].root_id)
         if root.next_schedule_idx < root.total_slots:
@@ -57,11 +58,12 @@ def regrade_run(
         regrading = _regrading(root, gradings, new, reader.chain_head(root.run_id))
         if not again:
             _refuse_repetition(plan, gradings, regrading)
-        _check(lab, root, plan.runtime.oci, new, values, options)
+        _check(engine, lab, root, plan.runtime.oci, new, values, options)
         new.freeze(store)
         with LedgerWriter.open(lab.ledger, store) as writer:
             writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
-            return Session(lab, writer, store, regrading.run_id, values, options).run_session()
+            session = Session(lab, engine, writer, store, regrading.run_id, values, options)
+            return session.run_session()
 
 
 def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str) -> NewRun:
@@ -105,6 +107,7 @@ def _refuse_repetition(root: ExperimentPlan, gradings: list[Grading], regrading:
 
 
 def _check(
+    engine: Engine,
     lab: LabFolder,
     root: RunInfo,
     oci: str | None,
@@ -113,8 +116,7 @@ def _check(
     options: RunOptions,
 ) -> None:
     """Raise if something that a regrading needs is missing. Changes nothing."""
-    require_environment_and_images(root, oci, new.environment, values)
-    engine = thread_engine()
+    require_environment_and_images(engine, root, oci, new.environment, values)
     info = engine.info()
     checks = [check_disk_space(DiskSpace.of(lab.root, info, options.min_free_bytes))]
     probes = ImageProbes(engine, info, oci_runtime=oci)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from labledger.compare.run_differences import flips
-from labledger.docker.engine import thread_engine
+from labledger.docker.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
 from labledger.export import run_folder
 from labledger.export.mirrors import MirrorWriter
@@ -45,8 +45,8 @@ from labledger.runner.slot_queue import SlotQueue
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
-from labledger.trial import full_disks
 from labledger.trial.contract import TrialPlan
+from labledger.trial.full_disks import FullDisks
 from labledger.trial.life.inputs import stage_dependencies
 
 
@@ -55,6 +55,7 @@ class Session:
     """One coordinator's ownership of a run."""
 
     lab: LabFolder
+    engine: Engine
     writer: LedgerWriter
     store: ArtifactStore
     run_id: str
@@ -168,10 +169,11 @@ class Session:
         counts = reader.counts(self.run_id)
         self.options.on_event(_started_event(run, folder, unfinished, width, budget, counts))
         engine_info = self._engine_info()
-        disk_space = self._disk_space(engine_info)
+        full_disks = FullDisks()
+        disk_space = self._disk_space(engine_info, full_disks)
         if run.next_schedule_idx > 0 or unfinished:
-            full_disks.check_disks(disk_space.locations)
-            clean_up_run(reader, run, folder, self.options.keep, self.options.on_event)
+            full_disks.check(disk_space.locations)
+            clean_up_run(self.engine, reader, run, folder, self.options.keep, self.options.on_event)
             self.writer.delete_event_files(self.run_id, run.next_schedule_idx)
         if run.next_schedule_idx == run.total_slots:
             return None
@@ -179,10 +181,11 @@ class Session:
         pauses = DispatchPauses(
             self.options.on_event, self.options.patience_s, disk_space.find_shortage
         )
-        executor = LocalExecutor(width)
+        executor = LocalExecutor(width, full_disks)
         plans = self._plans(run, reader.ledger_id, engine_data_folder(engine_info))
         coordinator = Coordinator(
             run=run,
+            engine=self.engine,
             commit_queue=CommitQueue(
                 lease=lease,
                 writer=self.writer,
@@ -193,6 +196,7 @@ class Session:
                 budget=budget,
                 staged={idx: None for idx, slot in unfinished.items() if slot.staged},
                 disk_pause=pauses.disk,
+                full_disks=full_disks,
                 next_idx=run.next_schedule_idx,
                 heartbeat=Heartbeat(self.writer, lease, executor, self.options.on_event),
                 emit=self.options.on_event,
@@ -210,9 +214,8 @@ class Session:
             coordinator.commit_queue.append_pending_mirrors()
         if coordinator.stop_cause is None:
             self.writer.delete_event_files(self.run_id, coordinator.commit_queue.next_idx)
-            clean_up_run(
-                reader, reader.run(self.run_id), folder, self.options.keep, self.options.on_event
-            )
+            run = reader.run(self.run_id)
+            clean_up_run(self.engine, reader, run, folder, self.options.keep, self.options.on_event)
         return coordinator.stop_cause
 
     def _error_rate(self, run: RunInfo) -> ErrorRate:
@@ -228,15 +231,15 @@ class Session:
     def _engine_info(self) -> JsonObject:
         """Return the engine's description of itself, empty if the engine is not reachable."""
         try:
-            return thread_engine().info()
+            return self.engine.info()
         except EngineUnavailable:
             return {}
 
-    def _disk_space(self, engine_info: JsonObject) -> DiskSpace:
+    def _disk_space(self, engine_info: JsonObject, full_disks: FullDisks) -> DiskSpace:
         """Return the folders in which this run needs disk space."""
         space = DiskSpace.of(self.lab.root, engine_info, self.options.min_free_bytes)
         trials = {self.lab.run_folder(self.run_id): "the trials"}
-        return replace(space, locations={**space.locations, **trials})
+        return replace(space, locations={**space.locations, **trials}, full_disks=full_disks)
 
     def _plans(self, run: RunInfo, ledger_id: str, root: Path | None) -> dict[str, TrialPlan]:
         return {

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 from labledger import __version__
-from labledger.docker.engine import thread_engine
+from labledger.docker.engine import Engine
 from labledger.errors import (
     ExperimentChanged,
     InvalidInput,
@@ -80,13 +81,13 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     migrations.upgrade(lab.ledger)
     store = ArtifactStore(lab.artifacts)
     experiment.freeze(store)
-    with LedgerWriter.open(lab.ledger, store) as writer:
+    with closing(Engine()) as engine, LedgerWriter.open(lab.ledger, store) as writer:
         writer.create_run(
             _new_run(run_id, experiment, checked.images, options.budget),
             ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
             experiment.slots(),
         )
-        return Session(lab, writer, store, run_id, values, options).run_session()
+        return Session(lab, engine, writer, store, run_id, values, options).run_session()
 
 
 def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
@@ -94,21 +95,23 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
     lab = LabFolder.find(options.lab_dir)
     store = ArtifactStore(lab.artifacts)
     values = environment_values.gather(options.env, options.env_files)
-    with LedgerReader.open(lab.ledger) as reader:
-        run = reader.run(run_id)
-        plan = ExperimentPlan.of_document(run.resolved)
-        if run.status is RunStatus.COMPLETED:
-            _warn_of_changes(run, reader.task_digests(run_id), options)
-        else:
-            if not options.frozen and run.regrades is None:
-                refuse_changed(run, reader.task_digests(run_id), options)
-            require_environment_and_images(run, plan.runtime.oci, plan.environment, values)
-        # A regrading has no budget: it runs no agent.
-        limits = options.budget if run.regrades is None else {}
-        check_limits(plan.metrics, limits)
-    with LedgerWriter.open(lab.ledger, store) as writer:
-        session = Session(lab, writer, store, run_id, values, options, limits)
-        return session.run_session()
+    with closing(Engine()) as engine:
+        with LedgerReader.open(lab.ledger) as reader:
+            run = reader.run(run_id)
+            plan = ExperimentPlan.of_document(run.resolved)
+            if run.status is RunStatus.COMPLETED:
+                _warn_of_changes(run, reader.task_digests(run_id), options)
+            else:
+                if not options.frozen and run.regrades is None:
+                    refuse_changed(run, reader.task_digests(run_id), options)
+                oci = plan.runtime.oci
+                require_environment_and_images(engine, run, oci, plan.environment, values)
+            # A regrading has no budget: it runs no agent.
+            limits = options.budget if run.regrades is None else {}
+            check_limits(plan.metrics, limits)
+        with LedgerWriter.open(lab.ledger, store) as writer:
+            session = Session(lab, engine, writer, store, run_id, values, options, limits)
+            return session.run_session()
 
 
 def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
@@ -149,7 +152,11 @@ def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions
 
 
 def require_environment_and_images(
-    run: RunInfo, oci: str | None, names: Iterable[str], values: Mapping[str, str]
+    engine: Engine,
+    run: RunInfo,
+    oci: str | None,
+    names: Iterable[str],
+    values: Mapping[str, str],
 ) -> None:
     """Raise `InvalidInput` for a missing environment value, `PreflightFailed` for a missing image.
 
@@ -162,7 +169,6 @@ def require_environment_and_images(
     ]
     if problems:
         raise InvalidInput(f"run {run.run_id} cannot continue", problems)
-    engine = thread_engine()
     for ref, image in run.images.items():
         if engine.image_id(image) is None:
             hint = "the run cannot continue with another image: pull or build this one again"

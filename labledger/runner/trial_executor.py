@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from labledger.docker.engine import EnginePool
 from labledger.records.attempt_result import AttemptResult
 from labledger.run_control.trial_folder_retention import move_to_kept
-from labledger.trial.attempt_notes import report_restarts_to
 from labledger.trial.contract import AttemptSpec
-from labledger.trial.life.start_limiter import StartLimiter, use_limiter
+from labledger.trial.full_disks import FullDisks
+from labledger.trial.life.context import TrialContext
+from labledger.trial.life.start_limiter import StartLimiter
 from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
 
 MAX_AHEAD = 4
@@ -32,36 +35,56 @@ class LocalExecutor:
     run, so that the engine's own time is not added to that of the trials.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, full_disks: FullDisks) -> None:
         self.width = width
         self.capacity = width + min(width, MAX_AHEAD)
-        self._gate = StartLimiter(width)
+        self._limiter = StartLimiter(width)
+        self._engines = EnginePool()
+        self._full_disks = full_disks
         self._restart_notices: SimpleQueue[tuple[AttemptSpec, str]] = SimpleQueue()
-        self._trials: Executor = ThreadPoolExecutor(
-            self.capacity, "trial", initializer=self._begin_thread
-        )
+        self._trials: Executor = ThreadPoolExecutor(self.capacity, "trial")
         self._removals: Executor = ThreadPoolExecutor(min(width, MAX_AHEAD), "remove")
 
-    def _begin_thread(self) -> None:
-        use_limiter(self._gate)
-        report_restarts_to(lambda spec, reason: self._restart_notices.put((spec, reason)))
+    @contextmanager
+    def _context(self) -> Iterator[TrialContext]:
+        """Lend the context of an attempt to the current thread."""
+
+        def report_restart(spec: AttemptSpec, reason: str) -> None:
+            self._restart_notices.put((spec, reason))
+
+        with self._engines.engine() as engine:
+            yield TrialContext(engine, self._limiter, self._full_disks, report_restart)
 
     @property
     def last_good(self) -> float:
         """When the newest container that could be started was created, by the monotonic clock."""
-        return self._gate.last_good
+        return self._limiter.last_good
 
     def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
         """Run an attempt. Its dispatch must be journaled already."""
-        return self._trials.submit(run_attempt, spec)
+        return self._trials.submit(self._run, spec)
+
+    def _run(self, spec: AttemptSpec) -> AttemptResult:
+        with self._context() as context:
+            return run_attempt(spec, context)
 
     def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
         """Remove what an attempt left on this machine, except its folder if `keep_folder`."""
-        return self._removals.submit(_remove, spec, keep_folder)
+        return self._removals.submit(self._remove, spec, keep_folder)
+
+    def _remove(self, spec: AttemptSpec, keep_folder: bool) -> None:
+        with self._context() as context:
+            remove_attempt(spec, context, keep_folder=keep_folder)
+        if keep_folder:
+            move_to_kept(spec.folder)
 
     def cancel(self, spec: AttemptSpec, reason: str) -> Future[None]:
         """Remove an attempt whose container was killed, and record why it will run again."""
-        return self._removals.submit(cancel_attempt, spec, reason)
+        return self._removals.submit(self._cancel, spec, reason)
+
+    def _cancel(self, spec: AttemptSpec, reason: str) -> None:
+        with self._context() as context:
+            cancel_attempt(spec, context, reason)
 
     def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
         """Return the attempts that were started again since the last call, each with the reason."""
@@ -69,31 +92,32 @@ class LocalExecutor:
 
     def paused_attempts(self) -> list[AttemptSpec]:
         """Return the attempts whose containers were seen paused since the last call."""
-        return list(drain(self._gate.paused))
+        return list(drain(self._limiter.paused))
 
     def stop_starting(self) -> None:
         """Start no further container. Running trials continue."""
-        self._gate.close()
+        self._limiter.close()
 
     def allow_starts_until(self, moment: float) -> None:
         """Allow containers to be started or changed until `moment` (Unix time) at the latest."""
-        self._gate.allow_until(moment)
+        self._limiter.allow_until(moment)
 
     @property
     def may_start(self) -> bool:
         """Whether this process certainly still owns the run."""
-        return self._gate.starting_allowed
+        return self._limiter.starting_allowed
 
     def abandon(self) -> None:
         """Stop waiting for running trials. Their containers continue without this process."""
-        self._gate.abandon()
+        self._limiter.abandon()
         self._removals.shutdown(wait=False, cancel_futures=True)
 
     def shutdown(self) -> None:
         """Start nothing more, and return when every trial and every removal has ended."""
-        self._gate.close()
+        self._limiter.close()
         self._trials.shutdown(wait=True)
         self._removals.shutdown(wait=True)
+        self._engines.close()
 
 
 def drain(queue: SimpleQueue[_T]) -> Iterator[_T]:
@@ -103,9 +127,3 @@ def drain(queue: SimpleQueue[_T]) -> Iterator[_T]:
             yield queue.get_nowait()
     except Empty:
         return
-
-
-def _remove(spec: AttemptSpec, keep_folder: bool) -> None:
-    remove_attempt(spec, keep_folder=keep_folder)
-    if keep_folder:
-        move_to_kept(spec.folder)

@@ -8,25 +8,12 @@ can write. `adoption` and `worker` write them, and `evidence` records the reason
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from labledger.storage.durable_files import write_file
-from labledger.trial.contract import AttemptSpec
 
 FOLDER = "traces"
-
-Listener = Callable[[AttemptSpec, str], None]
-"""Called in a trial's thread with each restart reason, as soon as it is durable."""
-
-_thread = threading.local()
-
-
-def report_restarts_to(listener: Listener) -> None:
-    """Report this thread's restart reasons to `listener` at once; evidence records them anyway."""
-    _thread.listener = listener
 
 
 def mark_not_started(trial: Path) -> None:
@@ -51,12 +38,10 @@ def is_marked_not_started(trial: Path) -> bool:
     return _unstarted(trial).exists()
 
 
-def add_restart_reason(spec: AttemptSpec, text: str) -> None:
-    """Record durably why an attempt is started again, and call the listener."""
-    _add(spec.folder, text)
-    listener: Listener | None = getattr(_thread, "listener", None)
-    if listener is not None:
-        listener(spec, text)
+def add_restart_reason(trial: Path, reason: str) -> None:
+    """Record durably why an attempt is started again."""
+    reasons = [*restart_reasons(trial), reason]
+    write_file(_notes(trial), json.dumps(reasons).encode())
 
 
 def restart_reasons(trial: Path) -> list[str]:
@@ -71,7 +56,7 @@ def restart_reasons(trial: Path) -> list[str]:
 
 def record_cancellation(trial: Path, why: str) -> None:
     """Record why an attempt's container is about to be removed, and mark it as not started."""
-    _add(trial, why)
+    add_restart_reason(trial, why)
     mark_not_started(trial)
 
 
@@ -84,10 +69,6 @@ def remove_notes(trial: Path) -> None:
 def attempts(run_dir: Path) -> list[Path]:
     """Return the trial folder, existing or not, of every attempt of a run that has notes."""
     return sorted({run_dir / "trials" / path.stem for path in (run_dir / FOLDER).glob("*-*.*")})
-
-
-def _add(trial: Path, text: str) -> None:
-    write_file(_notes(trial), json.dumps([*restart_reasons(trial), text]).encode())
 
 
 def _unstarted(trial: Path) -> Path:

@@ -1,9 +1,9 @@
 """Record which disks were full, and when.
 
 A failure because of a full disk does not always say so, and there may be free space again before
-anybody checks, because another trial was removed or an incomplete file deleted. So every check
-that finds a disk full is recorded for all threads of this process, and code that is about to free
-disk space calls `check_disks` just before. Trials and the runner use this to explain failures.
+anybody checks, because another trial was removed or an incomplete file deleted. So every check of
+a run that finds a disk full is recorded in its `FullDisks`, and code that is about to free disk
+space calls `FullDisks.check` just before. Trials and the runner use this to explain failures.
 """
 
 from __future__ import annotations
@@ -24,10 +24,6 @@ FULL_BYTES = 1 << 20
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 """The error numbers of a full disk and of an exhausted quota."""
 
-_last_full: dict[int | None, float] = {}
-"""When each device was last seen full, by the monotonic clock."""
-_seeing = threading.Lock()
-
 
 @dataclass(frozen=True, slots=True)
 class FreeSpace:
@@ -43,45 +39,53 @@ class FreeSpace:
 
 
 def free_space(path: Path) -> FreeSpace | None:
-    """Return the free space at a path, None if that is not known. A full disk is recorded."""
+    """Return the free space at a path, None if that is not known."""
     try:
         usage = os.statvfs(path)
     except OSError:
         return None
-    now = FreeSpace(usage.f_bavail * usage.f_frsize, usage.f_favail if usage.f_files else None)
-    if now.is_full:
-        record_full(path)
-    return now
+    return FreeSpace(usage.f_bavail * usage.f_frsize, usage.f_favail if usage.f_files else None)
 
 
-def check_disks(paths: Iterable[Path]) -> None:
-    """Record which of these disks are full. Call this just before freeing space on them."""
-    for path in paths:
-        free_space(path)
+class FullDisks:
+    """When each disk was last seen full. Thread-safe: a run's threads share it."""
 
+    def __init__(self) -> None:
+        self._last_full: dict[int, float] = {}
+        """When each device was last seen full, by the monotonic clock."""
+        self._lock = threading.Lock()
 
-def record_full(path: Path) -> None:
-    """Record that a write at a path has failed because the disk is full."""
-    with suppress(OSError):
-        device = path.stat().st_dev
-        with _seeing:
-            _last_full[device] = time.monotonic()
+    def free_space(self, path: Path) -> FreeSpace | None:
+        """Return the free space at a path, None if that is not known. A full disk is recorded."""
+        space = free_space(path)
+        if space is not None and space.is_full:
+            self.record_full(path)
+        return space
 
+    def check(self, paths: Iterable[Path]) -> None:
+        """Record which of these disks are full. Call this just before freeing space on them."""
+        for path in paths:
+            self.free_space(path)
 
-def record_write_error(path: Path, error: BaseException) -> None:
-    """Record a full disk if `error` says that the disk at `path` is full."""
-    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
-        record_full(path)
+    def record_full(self, path: Path) -> None:
+        """Record that a write at a path has failed because the disk is full."""
+        with suppress(OSError):
+            device = path.stat().st_dev
+            with self._lock:
+                self._last_full[device] = time.monotonic()
 
+    def record_write_error(self, path: Path, error: BaseException) -> None:
+        """Record a full disk if `error` says that the disk at `path` is full."""
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+            self.record_full(path)
 
-def were_full_since(paths: Iterable[Path], since: float) -> bool:
-    """Return True if a disk of these is full, or was since the monotonic time `since`."""
-    return any(_last_seen_full(path) >= since for path in paths)
+    def were_full_since(self, paths: Iterable[Path], since: float) -> bool:
+        """Return True if a disk of these is full, or was since the monotonic time `since`."""
+        return any(self._last_seen_full(path) >= since for path in paths)
 
-
-def _last_seen_full(path: Path) -> float:
-    free_space(path)
-    try:
-        return _last_full.get(path.stat().st_dev, -math.inf)
-    except OSError:
-        return -math.inf
+    def _last_seen_full(self, path: Path) -> float:
+        self.free_space(path)
+        try:
+            return self._last_full.get(path.stat().st_dev, -math.inf)
+        except OSError:
+            return -math.inf

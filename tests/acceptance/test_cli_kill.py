@@ -18,10 +18,10 @@ from experiments import (
     Project,
     until,
 )
+from sample_trials import ENGINE
 
 from labledger import clock
 from labledger.api import open_ledger
-from labledger.docker.engine import thread_engine
 from labledger.run_control.process_identity import holder_is_dead
 
 pytestmark = pytest.mark.docker
@@ -98,7 +98,7 @@ def test_killed_behind_a_slow_slot_and_again_while_it_is_adopted(
 
 
 def state_of(container: str) -> str | None:
-    state = thread_engine().inspect(container)
+    state = ENGINE.inspect(container)
     return state.status if state else None
 
 

@@ -31,6 +31,7 @@ from labledger.runner import session
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial import attempt_notes
 from labledger.trial.contract import AttemptSpec
+from labledger.trial.full_disks import FullDisks
 
 _LOOK_EVERY = 500
 _SLOW_EVERY, _SLOW_S = 50, 0.05
@@ -96,8 +97,8 @@ class TimedTrials(LocalExecutor):
     watch: Watch
     seconds = 0.0
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
+    def __init__(self, width: int, full_disks: FullDisks) -> None:
+        super().__init__(width, full_disks)
         self._going: list[tuple[float, int, Future[AttemptResult], AttemptSpec]] = []
         """A heap by the moment at which they end."""
         self._changed = threading.Condition()

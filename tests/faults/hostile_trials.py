@@ -11,12 +11,11 @@ from types import FrameType
 from typing import Any
 
 from hostile_files import HOST_SECRET, PREDICTED, SCORED, Output, left
-from sample_trials import GRADES, Trials, phase, predicts, scores
+from sample_trials import GRADES, Trials, phase, predicts, remove_attempt, run_attempt, scores
 
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence.redaction import MAX_MESSAGE
-from labledger.trial.life.worker import remove_attempt, run_attempt
 
 
 @dataclass

@@ -19,10 +19,9 @@ from experiments import (
     until,
 )
 from killed_coordinators import RUN, begin_and_kill, make
-from sample_trials import pause_container, unpause_container
+from sample_trials import ENGINE, pause_container, unpause_container
 
 from labledger.api import open_ledger
-from labledger.docker.engine import thread_engine
 from labledger.faults import VARIABLE
 
 pytestmark = pytest.mark.docker
@@ -40,7 +39,7 @@ def let_end(project: Project, schedule_idx: int) -> None:
 
 
 def state_of(name: str) -> str | None:
-    state = thread_engine().inspect(name)
+    state = ENGINE.inspect(name)
     return state.status if state else None
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from experiments import HOLDING, HOLDS, PASSING, Project
-from sample_trials import BUSYBOX
+from sample_trials import BUSYBOX, ENGINE
 
-from labledger.docker.engine import thread_engine
 from labledger.trial.contract import Labels
 
 pytestmark = pytest.mark.docker
@@ -26,14 +25,14 @@ def foreign(image_ids: dict[str, str]) -> Iterator[str]:
         "Entrypoint": ["sleep", "60"],
         "HostConfig": {"NetworkMode": "none"},
     }
-    thread_engine().create(name, config)
-    thread_engine().start(name)
+    ENGINE.create(name, config)
+    ENGINE.start(name)
     yield name
-    thread_engine().remove(name)
+    ENGINE.remove(name)
 
 
 def is_running(name: str) -> bool:
-    state = thread_engine().inspect(name)
+    state = ENGINE.inspect(name)
     return state is not None and state.status == "running"
 
 
@@ -90,10 +89,10 @@ def test_what_carries_half_the_labels_stays(tmp_path: Path, image_ids: dict[str,
     labels = project.labels("dead") | {Labels.SLOT: "first"}
     name = f"half-{secrets.token_hex(8)}"
     config = {"Image": image_ids[BUSYBOX], "Entrypoint": ["sleep", "60"], "Labels": labels}
-    thread_engine().create(name, config)
+    ENGINE.create(name, config)
     try:
         told = project.output("clean", "--unfinished")
         assert f"kept {name}: it lacks the labels of a run, a slot and an attempt" in told
-        assert thread_engine().inspect(name) is not None
+        assert ENGINE.inspect(name) is not None
     finally:
-        thread_engine().remove(name)
+        ENGINE.remove(name)

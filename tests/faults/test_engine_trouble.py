@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 from engine_proxy import HANG, LOSE, EngineProxy, engine_proxy, error
 from experiments import PASSING, RIGHT, UNGRADABLE, Coordinator, EngineLog, Project
-from sample_trials import Trials, brief, phase
+from sample_trials import ENGINE, Trials, brief, phase, run_attempt
 
-from labledger.docker.engine import thread_engine
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial import contract
 from labledger.trial.life.start_limiter import MAX_STARTING
-from labledger.trial.life.worker import run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -150,7 +148,7 @@ def test_a_container_that_cannot_be_killed(
     monkeypatch.setattr(contract, "OUTER_MARGIN_S", 1.0 - 120)
     result = trial_by(proxy, spec)
     assert brief(result) == ("infra_error", "deadline", None)
-    state = thread_engine().inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container_name)
     assert state is not None
     assert state.status == "running", "it was to be left behind, for `labledger clean`"
 

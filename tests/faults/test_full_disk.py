@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from experiments import PASSING, RIGHT, Coordinator, EngineLog, Project, until
 from own_engine import own_engine
-from sample_trials import GRADES, SHELLS, Trials, brief, problems
+from sample_trials import GRADES, SHELLS, Trials, brief, problems, remove_attempt, run_attempt
 from sealed_trials import AFTER
 
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence.collect import DISK_WAS_FULL
-from labledger.trial.life.worker import remove_attempt, run_attempt
+from labledger.trial.full_disks import FullDisks
 
 pytestmark = pytest.mark.docker
 
@@ -304,12 +304,13 @@ def test_a_trial_that_completed_on_a_full_disk(on_small_disk: Callable[..., Atte
 
 def cleared_meanwhile(spec: AttemptSpec) -> AttemptResult:
     """Run a trial that calls when the disk is full, after which another one makes room there."""
+    disks = FullDisks()
     other = replace(spec, slot=replace(spec.slot, schedule_idx=8))
     (other.folder / "workspace").mkdir(parents=True)
     (other.folder / "workspace" / "big").write_bytes(bytes(4 << 20))
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_attempt, spec)
+        running = pool.submit(run_attempt, spec, full_disks=disks)
         until((spec.folder / "workspace" / "filled").exists, "the agent to fill its disk")
-        remove_attempt(other)
+        remove_attempt(other, disks)
         (spec.folder / "out" / "go").touch()
         return running.result()

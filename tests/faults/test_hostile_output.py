@@ -26,11 +26,10 @@ from hostile_files import (
     written,
 )
 from hostile_trials import Host
-from sample_trials import GRADES, brief, problems
+from sample_trials import GRADES, brief, problems, run_attempt
 
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
-from labledger.trial.life.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
 

@@ -31,6 +31,7 @@ from sample_trials import predicts, scores
 from labledger.api import open_ledger
 from labledger.errors import Exit
 from labledger.runner.trial_executor import LocalExecutor
+from labledger.trial.full_disks import FullDisks
 from labledger.workspace import untrusted_files
 
 pytestmark = pytest.mark.docker
@@ -186,4 +187,4 @@ def test_a_run_of_hostile_tasks(tmp_path: Path, image_ids: dict[str, str]) -> No
         + untrusted_files.EVENTS_CAP
     )
     # As many trials may be read at once as run and wait; each is held as read and as parsed.
-    assert peak - usual < LocalExecutor(CONCURRENCY).capacity * 2 * caps
+    assert peak - usual < LocalExecutor(CONCURRENCY, FullDisks()).capacity * 2 * caps

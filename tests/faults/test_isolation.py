@@ -11,6 +11,7 @@ import pytest
 from experiments import RIGHT, Project
 from sample_trials import (
     BUSYBOX,
+    ENGINE,
     GRADES,
     PYTHON,
     SCORE,
@@ -19,15 +20,15 @@ from sample_trials import (
     brief,
     phase,
     python,
+    run_attempt,
     scores,
 )
 from sealed_trials import AFTER, READS, SECRET, WAYS, isolation, stage
 
-from labledger.docker.engine import Engine, thread_engine
+from labledger.docker.engine import Engine
 from labledger.records import JsonObject
 from labledger.trial.contract import Sealing
 from labledger.trial.evidence.tampering import inspect_changes, suspicious
-from labledger.trial.life.worker import run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -196,7 +197,7 @@ def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) 
     facts = isolation(result)
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
     assert facts["workspace_hooks"] == []
-    assert suspicious(thread_engine().changed_paths(spec.container_name)) == ((), 0)
+    assert suspicious(ENGINE.changed_paths(spec.container_name)) == ((), 0)
 
 
 def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,9 +216,9 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
         facts["tampering_suspected"]
     )
     monkeypatch.setattr("labledger.docker.engine.os.access", lambda *_: False)
-    state = thread_engine().inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container_name)
     assert state is not None
-    asked = inspect_changes(thread_engine(), spec, state.container_id, "after_grading")
+    asked = inspect_changes(ENGINE, spec, state.container_id, "after_grading")
     assert list(asked.suspected) == facts["tampering_suspected"]
     assert asked.total == facts["tampering_total"]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from experiments import HOLDING, HOLDS, MEDDLING, PASSING, RIGHT, EngineLog, Project
+from sample_trials import ENGINE
 
-from labledger.docker.engine import thread_engine
 from labledger.export.mirrors import PATHS
 from labledger.faults import VARIABLE
 from labledger.ledger.reader import LedgerReader
@@ -232,7 +232,7 @@ def test_power_lost_at(
     cut_power(project)
     if point == "after_stage":
         # What is staged needs nothing else any more.
-        thread_engine().remove(project.containers(RUN)[slot, 1])
+        ENGINE.remove(project.containers(RUN)[slot, 1])
         shutil.rmtree(project.trial_folder(RUN, slot))
     with closing(project.resume(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr

@@ -7,11 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from sample_trials import GRADES, Trials, brief, until
+from sample_trials import ENGINE, GRADES, Trials, brief, remove_attempt, run_attempt, until
 from sealed_trials import AFTER, GRADER, READS, SECRET, isolation, stage
 
 from labledger import resources
-from labledger.docker.engine import thread_engine
 from labledger.errors import DiskFull
 from labledger.records import JsonObject
 from labledger.records.pass_rate import has_passed
@@ -19,9 +18,7 @@ from labledger.trial.life.start_limiter import (
     StartLimiter,
     StartRefused,
     WaitAbandoned,
-    use_limiter,
 )
-from labledger.trial.life.worker import remove_attempt, run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -108,7 +105,7 @@ def test_hosts_trouble_between_the_parts(trials: Trials, monkeypatch: pytest.Mon
         broken.setattr("labledger.trial.life.sealed_grader.shutil.copytree", full_disk)
         with pytest.raises(DiskFull, match="could not be collected"):
             run_attempt(spec)
-    state = thread_engine().inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container_name)
     assert state is not None
     assert (state.status, state.exit_status) == ("exited", 50)
     result = run_attempt(replace(spec, container_may_exist=True))
@@ -136,8 +133,8 @@ def test_running_part_is_waited_for(
     gate = StartLimiter(1)
     spec = trials.spec(f"echo ran >>runs; {agent}", f"echo ran >>runs\n{grader}\n{GRADES}", **AFTER)
     workspace = spec.folder / "workspace"
-    with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:
-        running = pool.submit(run_attempt, spec)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_attempt, spec, gate)
         until((workspace / "holds").exists)
         gate.abandon()
         with pytest.raises(WaitAbandoned):
@@ -162,8 +159,8 @@ def test_grading_waits_for_a_run_that_goes_on(trials: Trials) -> None:
     closed = StartLimiter(1)
     closed.close()
     again = replace(spec, container_may_exist=True)
-    with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(closed,)) as pool:
-        refused = pool.submit(run_attempt, again)
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(run_attempt, again, closed)
         assert isinstance(refused.exception(), StartRefused)
     assert brief(run_attempt(again)) == ("completed", None, 0)
 

@@ -11,6 +11,9 @@ from labledger import resources
 from labledger.docker.engine import Engine
 from labledger.errors import SchemaInvalid
 from labledger.records import json_schemas
+from labledger.trial.full_disks import FullDisks
+from labledger.trial.life.context import TrialContext
+from labledger.trial.life.start_limiter import StartLimiter
 from labledger.trial.life.worker import remove_attempt, run_attempt
 
 SCHEMAS = (
@@ -26,15 +29,16 @@ def main(spec_file: str, action: str, uid: str | None = None) -> None:
     if uid is not None:
         become(int(uid), Path(spec_file).with_name("trial.sh"))
     spec = pickle.loads(Path(spec_file).read_bytes())
+    context = TrialContext(Engine(), StartLimiter(1), FullDisks(), lambda spec, reason: None)
     if action == "discard":
-        remove_attempt(spec)
+        remove_attempt(spec, context)
     else:
-        sys.stdout.buffer.write(pickle.dumps(run_attempt(spec)))
+        sys.stdout.buffer.write(pickle.dumps(run_attempt(spec, context)))
 
 
 def become(uid: int, script: Path) -> None:
     """Become a user of Docker's group, with all at hand that this user may not be able to read."""
-    engine = Engine.connect()
+    engine = Engine().connect()
     engine.info()
     engine.close()
     for name in SCHEMAS:

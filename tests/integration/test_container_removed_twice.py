@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
 import pytest
-from sample_trials import BUSYBOX
+from sample_trials import BUSYBOX, ENGINE
 
-from labledger.docker.engine import Engine, thread_engine
+from labledger.docker.engine import Engine
 
 pytestmark = pytest.mark.docker
 
@@ -21,13 +21,13 @@ def test_a_container_that_somebody_else_is_removing_is_gone(image_ids: dict[str,
         "Entrypoint": ["sleep", "60"],
         "HostConfig": {"NetworkMode": "none"},
     }
-    engines = [Engine.connect() for _ in range(4)]
+    engines = [Engine().connect() for _ in range(4)]
     with ThreadPoolExecutor(len(engines)) as pool:
         for _ in range(5):
-            container = thread_engine().create(name, config)
-            thread_engine().start(container)
+            container = ENGINE.create(name, config)
+            ENGINE.start(container)
             for removal in [pool.submit(engine.remove, container) for engine in engines]:
                 removal.result()
-                assert thread_engine().inspect(name) is None
+                assert ENGINE.inspect(name) is None
     for engine in engines:
         engine.close()

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_trials import BUSYBOX
+from sample_trials import BUSYBOX, ENGINE
 
-from labledger.docker.engine import thread_engine
 from labledger.maintenance.image_probes import ImageProbes
 
 pytestmark = pytest.mark.docker
@@ -22,7 +21,7 @@ LACKS = "command -v no-such-command >/dev/null || echo no-such-command"
 @pytest.fixture
 def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageProbes:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return ImageProbes(thread_engine(), thread_engine().info())
+    return ImageProbes(ENGINE, ENGINE.info())
 
 
 def remembering(probes: ImageProbes, **changes: Any) -> ImageProbes:

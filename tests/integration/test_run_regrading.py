@@ -24,9 +24,9 @@ from experiments import (
     until,
 )
 from sample_ledgers import give_id
+from sample_trials import ENGINE
 
 import labledger
-from labledger.docker.engine import thread_engine
 from labledger.errors import AlreadyGraded, InvalidInput, RunNotComplete, RunNotFound
 from labledger.faults import VARIABLE
 from labledger.records import JsonObject
@@ -246,7 +246,7 @@ def test_an_infra_error_stays_one(tmp_path: Path, image_ids: dict[str, str]) -> 
         for attempt in (1, 2):
             for slot in (0, 1):
                 until(lambda at=(slot, attempt): at in project.running("first"), "the container")
-                thread_engine().kill(project.running("first")[slot, attempt])
+                ENGINE.kill(project.running("first")[slot, attempt])
         assert coordinator.finish() == 3, coordinator.stderr
     project.write("lenient.sh", LENIENT)
     before = outcomes(project, "first")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from experiments import FAILS, HOLDS, EngineLog, Project, until
+from sample_trials import ENGINE
 
 from labledger.api import RunOutcome, open_ledger
-from labledger.docker.engine import thread_engine
 from labledger.errors import Exit
 from labledger.run_control.stop_requests import StopRequest
 
@@ -53,10 +53,10 @@ def retried(
         return project.running("retried")[at]
 
     def kill(at: tuple[int, int]) -> None:
-        thread_engine().kill(container(at))
+        ENGINE.kill(container(at))
 
     def remove(at: tuple[int, int]) -> None:
-        thread_engine().remove(container(at))
+        ENGINE.remove(container(at))
 
     def let_pass(at: tuple[int, int]) -> None:
         container(at)

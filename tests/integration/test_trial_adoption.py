@@ -11,37 +11,40 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
 import coordinator_driver
 import pytest
 from sample_trials import (
+    ENGINE,
     GRADES,
     Trials,
     brief,
     pause_container,
     phase,
+    prepare_trial_folder,
     problems,
+    remove_attempt,
+    run_attempt,
     unpause_container,
     until,
 )
 
 from labledger import clock
-from labledger.docker.engine import Engine, thread_engine
+from labledger.docker.engine import Engine
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.life import adoption, inputs
+from labledger.trial.life import adoption
 from labledger.trial.life.container_config import container_config
 from labledger.trial.life.start_limiter import (
     StartLimiter,
     StartRefused,
     WaitAbandoned,
-    use_limiter,
 )
-from labledger.trial.life.worker import remove_attempt, run_attempt
 
 pytestmark = [pytest.mark.docker]
 
@@ -86,7 +89,7 @@ def test_ended_container_is_collected(trials: Trials, tmp_path: Path) -> None:
     """A trial that ended with nobody watching is collected as it was."""
     spec = trials.spec(f"{ONE_START}; exit 3")
     (begin_and_kill(spec, tmp_path) / "go").touch()
-    engine = thread_engine()
+    engine = ENGINE
     until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("agent_error", "agent_exit_nonzero", 10)
@@ -100,7 +103,7 @@ def test_times_of_an_engine_whose_clock_was_set(trials: Trials, shift_s: int) ->
     """Where the machine's clock was set while a trial ran, it lasts as long as its phases did."""
     spec = trials.spec("sleep 0.2")
     watched = run_attempt(spec)
-    state = thread_engine().inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container_name)
     assert state is not None
     finished_at = clock.iso(clock.parse(state.finished_at) + timedelta(seconds=shift_s))
     told = ContainerExit.of(replace(state, finished_at=finished_at), 0, ExitStatus.SINGLE_START)
@@ -114,7 +117,7 @@ def test_time_limit_holds_with_nobody_watching(trials: Trials, tmp_path: Path) -
     """An agent whose coordinator is dead meets its limit all the same, and is graded."""
     spec = trials.spec(phase("echo started >>starts; sleep 300", timeout_s=2.0))
     begin_and_kill(spec, tmp_path)
-    engine = thread_engine()
+    engine = ENGINE
     until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("agent_timeout", "agent_timeout", 11)
@@ -124,13 +127,13 @@ def test_time_limit_holds_with_nobody_watching(trials: Trials, tmp_path: Path) -
 def test_container_that_never_started_is_replaced(trials: Trials) -> None:
     """A container that was created and not started has run nothing; a new one runs the slot."""
     spec = trials.spec(ONE_START.replace("while", "touch go; while"))
-    inputs.prepare_trial_folder(spec)
-    thread_engine().create(spec.container_name, container_config(spec))
-    old = thread_engine().inspect(spec.container_name)
+    prepare_trial_folder(spec)
+    ENGINE.create(spec.container_name, container_config(spec))
+    old = ENGINE.inspect(spec.container_name)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("completed", None, 0)
     assert starts(trials, result) == 1
-    state = thread_engine().inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container_name)
     assert state is not None
     assert old is not None
     assert state.container_id != old.container_id
@@ -178,7 +181,7 @@ def test_a_pause_is_never_the_agent_s_fault(trials: Trials, tmp_path: Path, agen
     (workspace / "go").touch()
     time.sleep(2.5 if agent == "sleep 300" else 0)
     unpause_container(spec.container_name)
-    engine = thread_engine()
+    engine = ENGINE
     until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert (result.status, result.reason) == ("infra_error", "container_paused")
@@ -194,8 +197,8 @@ def test_a_trial_that_completes_in_spite_of_a_pause(trials: Trials) -> None:
     """A trial that was paused and went well keeps its result, and its evidence says so."""
     spec = trials.spec(ONE_START)
     gate = StartLimiter(1)
-    with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:
-        running = pool.submit(run_attempt, spec)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_attempt, spec, gate)
         until((spec.folder / "workspace" / "starts").exists)
         pause_container(spec.container_name)
         until(lambda: not gate.paused.empty())
@@ -224,10 +227,10 @@ def test_a_first_process_that_ends_in_another_way(
     """What ends neither as `trial.sh` does nor as from outside was ended from within, unless
     nothing in the trial's folders was ever touched."""
     spec = trials.spec("true")
-    inputs.prepare_trial_folder(spec)
+    prepare_trial_folder(spec)
     config = container_config(spec) | {"Entrypoint": ["sh", "-c", script], "Cmd": []}
-    container = thread_engine().create(spec.container_name, config)
-    thread_engine().start(container)
+    container = ENGINE.create(spec.container_name, config)
+    ENGINE.start(container)
     assert brief(run_attempt(replace(spec, container_may_exist=True))) == outcome
 
 
@@ -237,7 +240,7 @@ def meddle(trials: Trials, action: Callable[[Engine, str], None]) -> AttemptResu
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
         until((spec.folder / "workspace" / "starts").exists)
-        action(thread_engine(), spec.container_name)
+        action(ENGINE, spec.container_name)
         return running.result()
 
 
@@ -266,7 +269,7 @@ def test_outer_deadline(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None
     assert brief(result) == ("infra_error", "deadline", None)
     assert result.message is not None
     assert "0.5 s" in result.message
-    state = thread_engine().inspect(result.container)
+    state = ENGINE.inspect(result.container)
     assert state is not None
     assert state.has_ended
 
@@ -277,7 +280,7 @@ def test_phases_are_believed_of_trial_sh_alone(trials: Trials) -> None:
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
         until((spec.folder / "state" / "phases").exists)
-        thread_engine().kill(spec.container_name)
+        ENGINE.kill(spec.container_name)
         assert running.result().phases == {}
 
 
@@ -296,10 +299,10 @@ def test_gate_lets_so_many_run(trials: Trials) -> None:
     """Of many trials in hand no more than the gate's width run at once."""
     gate = StartLimiter(2)
     specs = [trials.spec("true", slot=Slot(i, "base", "t/1", 0)) for i in range(6)]
-    with ThreadPoolExecutor(6, initializer=use_limiter, initargs=(gate,)) as pool:
-        results = list(pool.map(run_attempt, specs))
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(partial(run_attempt, limiter=gate), specs))
     assert {brief(result) for result in results} == {("completed", None, 0)}
-    engine = thread_engine()
+    engine = ENGINE
     states = [state for spec in specs if (state := engine.inspect(spec.container_name))]
     begins = [(clock.parse(state.started_at), 1) for state in states]
     ends = [(clock.parse(state.finished_at), -1) for state in states]
@@ -313,10 +316,10 @@ def test_closed_gate(trials: Trials) -> None:
     gate = StartLimiter(1)
     inside = trials.spec(ONE_START)
     waiting = [trials.spec("true", slot=Slot(i, "base", "t/1", 0)) for i in range(2)]
-    with ThreadPoolExecutor(3, initializer=use_limiter, initargs=(gate,)) as pool:
-        first = pool.submit(run_attempt, inside)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(run_attempt, inside, gate)
         until((inside.folder / "workspace" / "starts").exists)
-        others = [pool.submit(run_attempt, spec) for spec in waiting]
+        others = [pool.submit(run_attempt, spec, gate) for spec in waiting]
         until(lambda: len(trials.containers()) == 3)
         gate.close()
         for other in others:
@@ -333,13 +336,13 @@ def test_abandoned_gate(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 0.2)
     gate = StartLimiter(1)
     spec = trials.spec(ONE_START)
-    with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:
-        running = pool.submit(run_attempt, spec)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_attempt, spec, gate)
         until((spec.folder / "workspace" / "starts").exists)
         gate.abandon()
         with pytest.raises(WaitAbandoned):
             running.result()
-    state = thread_engine().inspect(spec.container_name)
+    state = ENGINE.inspect(spec.container_name)
     assert state is not None
     assert state.status == "running"
     (spec.folder / "workspace" / "go").touch()

@@ -16,12 +16,12 @@ from sample_trials import (
     phase,
     predicts,
     python,
+    run_attempt,
     scores,
 )
 
 from labledger.records.identity import Slot
 from labledger.trial.contract import AttemptSpec
-from labledger.trial.life.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
 

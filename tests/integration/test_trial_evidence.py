@@ -9,10 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_trials import GRADES, PYTHON, Trials, brief, phase, problems, python
+from sample_trials import (
+    GRADES,
+    PYTHON,
+    Trials,
+    brief,
+    phase,
+    problems,
+    python,
+    remove_attempt,
+    run_attempt,
+)
 
 from labledger.records import json_schemas
-from labledger.trial.life.worker import remove_attempt, run_attempt
 
 pytestmark = [pytest.mark.docker]
 

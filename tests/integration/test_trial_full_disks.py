@@ -8,16 +8,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sample_trials import GRADES, Trials, brief, problems, until
+from sample_trials import ENGINE, GRADES, Trials, brief, problems, run_attempt, until
 from sealed_trials import AFTER
 
-from labledger.docker.engine import Engine, EngineDiskFull, thread_engine
+from labledger.docker.engine import Engine, EngineDiskFull
 from labledger.errors import DiskFull
 from labledger.records import JsonObject
-from labledger.trial import full_disks
 from labledger.trial.contract import AttemptSpec
-from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned, use_limiter
-from labledger.trial.life.worker import run_attempt
+from labledger.trial.full_disks import FullDisks
+from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
 
 pytestmark = pytest.mark.docker
 
@@ -28,8 +27,9 @@ FULL_MEANWHILE = ("infra_error", "disk_full", 10)
 def test_a_disk_that_was_full_before(trials: Trials) -> None:
     """What was seen before a trial began is no excuse for it."""
     spec = trials.spec("exit 4")
-    full_disks.record_full(spec.plan.run_dir)
-    assert brief(run_attempt(spec)) == ("agent_error", "agent_exit_nonzero", 10)
+    disks = FullDisks()
+    disks.record_full(spec.plan.run_dir)
+    assert brief(run_attempt(spec, full_disks=disks)) == ("agent_error", "agent_exit_nonzero", 10)
 
 
 @pytest.mark.parametrize("place", ["run_dir", "engine_root"])
@@ -37,10 +37,11 @@ def test_whichever_disk_it_was(trials: Trials, place: str) -> None:
     """The disk of the trial's folders counts, and the one of the engine's."""
     spec = trials.spec(f"{HOLD} exit 4")
     spec = replace(spec, plan=replace(spec.plan, engine_root=Path("/dev/shm")))
+    disks = FullDisks()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_attempt, spec)
+        running = pool.submit(run_attempt, spec, full_disks=disks)
         until((spec.folder / "workspace" / "holds").exists)
-        full_disks.record_full(getattr(spec.plan, place))
+        disks.record_full(getattr(spec.plan, place))
         (spec.folder / "workspace" / "go").touch()
         result = running.result()
     assert brief(result) == FULL_MEANWHILE
@@ -49,27 +50,28 @@ def test_whichever_disk_it_was(trials: Trials, place: str) -> None:
 
 def abandoned(
     spec: AttemptSpec, monkeypatch: pytest.MonkeyPatch, full: str, until_file: str
-) -> None:
+) -> FullDisks:
     """Begin a trial, see its disk full when file `full` is there, leave it at `until_file`."""
     monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 0.2)
-    gate = StartLimiter(1)
+    gate, disks = StartLimiter(1), FullDisks()
     workspace = spec.folder / "workspace"
-    with ThreadPoolExecutor(1, initializer=use_limiter, initargs=(gate,)) as pool:
-        running = pool.submit(run_attempt, spec)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_attempt, spec, gate, disks)
         until((workspace / full).exists)
         until(partial(is_running, spec))
-        full_disks.record_full(spec.plan.run_dir)
+        disks.record_full(spec.plan.run_dir)
         if full != until_file:
             (workspace / "go").touch()
         until((workspace / until_file).exists)
         gate.abandon()
         with pytest.raises(WaitAbandoned):
             running.result()
+    return disks
 
 
 def is_running(spec: AttemptSpec) -> bool:
     """True when the engine has noted that it started the container."""
-    return thread_engine().inspect_existing(spec.container_name).status == "running"
+    return ENGINE.inspect_existing(spec.container_name).status == "running"
 
 
 @pytest.mark.parametrize("sealed", [{}, AFTER], ids=["one part", "two parts"])
@@ -78,9 +80,10 @@ def test_seen_before_it_was_adopted(
 ) -> None:
     """A trial that this process lost and found again began when its container did."""
     spec = trials.spec(f"{HOLD} exit 4", GRADES, **sealed)
-    abandoned(spec, monkeypatch, "holds", "holds")
+    disks = abandoned(spec, monkeypatch, "holds", "holds")
     (spec.folder / "workspace" / "go").touch()
-    assert brief(run_attempt(replace(spec, container_may_exist=True))) == FULL_MEANWHILE
+    again = replace(spec, container_may_exist=True)
+    assert brief(run_attempt(again, full_disks=disks)) == FULL_MEANWHILE
 
 
 def test_seen_by_the_coordinator_of_the_first_part(
@@ -90,7 +93,6 @@ def test_seen_by_the_coordinator_of_the_first_part(
     second = "touch second; until [ -e on ]; do sleep 0.02; done; "
     spec = trials.spec(f"{HOLD} exit 4", second + GRADES, **AFTER)
     abandoned(spec, monkeypatch, "holds", "second")
-    monkeypatch.setattr(full_disks, "_last_full", {})
     (spec.folder / "workspace" / "on").touch()
     assert brief(run_attempt(replace(spec, container_may_exist=True))) == FULL_MEANWHILE
 
@@ -102,9 +104,9 @@ def test_an_engine_that_has_no_room(trials: Trials, monkeypatch: pytest.MonkeyPa
         raise EngineDiskFull("could not create container: no space left on device")
 
     monkeypatch.setattr(Engine, "create", full)
-    monkeypatch.setattr(full_disks, "_last_full", {})
     spec = trials.spec()
-    root = Path("/dev/shm")
+    root, disks = Path("/dev/shm"), FullDisks()
     with pytest.raises(DiskFull):
-        run_attempt(replace(spec, plan=replace(spec.plan, engine_root=root)))
-    assert set(full_disks._last_full) == {root.stat().st_dev}
+        run_attempt(replace(spec, plan=replace(spec.plan, engine_root=root)), full_disks=disks)
+    assert disks.were_full_since([root], 0.0)
+    assert not disks.were_full_since([spec.plan.run_dir], 0.0)

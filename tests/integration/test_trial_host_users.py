@@ -16,9 +16,8 @@ from typing import Any
 import coordinator_driver
 import pytest
 from regraded_trials import earlier_of, judging
-from sample_trials import GRADES, PYTHON, SHELLS, Trials, brief, trials_in, until
+from sample_trials import ENGINE, GRADES, PYTHON, SHELLS, Trials, brief, trials_in, until
 
-from labledger.docker.engine import thread_engine
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec, Sealing
 
@@ -120,7 +119,7 @@ def test_what_a_killed_container_wrote_is_the_users(user: HostsUser) -> None:
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(user.run, spec)
         until((spec.folder / "state" / "done").exists)
-        thread_engine().kill(spec.container_name)
+        ENGINE.kill(spec.container_name)
         result = running.result()
     assert brief(result) == ("infra_error", "container_killed", 137)
     assert result.outcome == "success"
@@ -142,7 +141,7 @@ def test_leftover_folder_is_replaced(user: HostsUser) -> None:
     """A folder of root's files that a lost container left is evidence first, and no obstacle."""
     spec = user.spec(f"{CLOSED}kill -KILL $$")
     user.run(spec)
-    thread_engine().remove(spec.container_name)
+    ENGINE.remove(spec.container_name)
     take_away(spec)
     lost = user.run(replace(spec, container_may_exist=True))
     assert brief(lost) == ("infra_error", "container_removed", None)

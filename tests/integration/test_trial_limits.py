@@ -9,11 +9,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sample_trials import BUSYBOX, GRADES, PYTHON, RUNTIME, Trials, brief, phase, python
+from sample_trials import (
+    BUSYBOX,
+    ENGINE,
+    GRADES,
+    PYTHON,
+    RUNTIME,
+    Trials,
+    brief,
+    phase,
+    python,
+    run_attempt,
+)
 
-from labledger.docker.engine import thread_engine
 from labledger.trial.life.container_config import CAPABILITIES
-from labledger.trial.life.worker import run_attempt
 
 pytestmark = [pytest.mark.docker]
 
@@ -38,7 +47,7 @@ def test_oci_runtime(trials: Trials, oci: str | None) -> None:
     assert brief(result) == ("completed", None, 0)
     command = ["docker", "inspect", "--format", "{{.HostConfig.Runtime}}", result.container]
     used = subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
-    assert used == (oci or thread_engine().info()["DefaultRuntime"])
+    assert used == (oci or ENGINE.info()["DefaultRuntime"])
 
 
 def test_rights_by_default(trials: Trials) -> None:

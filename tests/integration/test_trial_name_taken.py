@@ -7,14 +7,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from sample_trials import BUSYBOX, Trials, brief
+from sample_trials import (
+    BUSYBOX,
+    ENGINE,
+    Trials,
+    brief,
+    prepare_trial_folder,
+    remove_attempt,
+    run_attempt,
+)
 
-from labledger.docker.engine import thread_engine
 from labledger.trial.life import inputs
 from labledger.trial.life.container_config import container_config
-from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned, use_limiter
+from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
 from labledger.trial.life.uncollected import OutputUnreadable
-from labledger.trial.life.worker import remove_attempt, run_attempt
 
 pytestmark = pytest.mark.docker
 
@@ -22,8 +28,8 @@ pytestmark = pytest.mark.docker
 def test_a_container_that_appears_late_is_no_error(trials: Trials) -> None:
     """A name that is taken by a container that never ran is given to the trial after all."""
     spec = trials.spec("echo once >>starts")
-    inputs.prepare_trial_folder(spec)
-    thread_engine().create(spec.container_name, container_config(spec))
+    prepare_trial_folder(spec)
+    ENGINE.create(spec.container_name, container_config(spec))
     result = run_attempt(spec)
     assert brief(result) == ("completed", None, 0)
     assert b"+once\n" in trials.content(result, "workspace_patch")
@@ -31,45 +37,38 @@ def test_a_container_that_appears_late_is_no_error(trials: Trials) -> None:
 
 
 @pytest.fixture
-def lost() -> Iterator[None]:
-    """This thread's run belongs to somebody else."""
-    gate = StartLimiter(1)
-    gate.abandon()
-    use_limiter(gate)
-    yield
-    use_limiter(StartLimiter(1))
+def lost() -> StartLimiter:
+    """The limiter of a run that belongs to somebody else."""
+    limiter = StartLimiter(1)
+    limiter.abandon()
+    return limiter
 
 
-def test_a_trial_of_a_lost_run_touches_nothing(trials: Trials, lost: None) -> None:
+def test_a_trial_of_a_lost_run_touches_nothing(trials: Trials, lost: StartLimiter) -> None:
     """The container and the folder that another coordinator has just made stay as they are."""
     spec = trials.spec("echo once")
-    inputs.prepare_trial_folder(spec)
-    container = thread_engine().create(spec.container_name, container_config(spec))
+    prepare_trial_folder(spec)
+    container = ENGINE.create(spec.container_name, container_config(spec))
     (spec.folder / "out" / "mark").touch()
     for known in (spec, replace(spec, container_may_exist=True)):
         with pytest.raises(WaitAbandoned):
-            run_attempt(known)
-        state = thread_engine().inspect(spec.container_name)
+            run_attempt(known, lost)
+        state = ENGINE.inspect(spec.container_name)
         assert state is not None
         assert state.container_id == container
         assert (spec.folder / "out" / "mark").exists()
 
 
-def test_a_folder_appears_whole_or_not_at_all(trials: Trials) -> None:
+def test_a_folder_appears_whole_or_not_at_all(trials: Trials, lost: StartLimiter) -> None:
     """Who lost the run while it prepared a trial leaves no folder, and none is written over."""
-
-    def refuse() -> None:
-        assert not spec.folder.exists()
-        raise WaitAbandoned
-
     spec = trials.spec("echo once")
     with pytest.raises(WaitAbandoned):
-        inputs.prepare_trial_folder(spec, refuse)
+        prepare_trial_folder(spec, lost)
     assert not spec.folder.exists()
-    inputs.prepare_trial_folder(spec)
+    prepare_trial_folder(spec)
     (spec.folder / "workspace" / "work").touch()
     with pytest.raises(OSError, match="not empty"):
-        inputs.prepare_trial_folder(spec)
+        prepare_trial_folder(spec)
     assert (spec.folder / "workspace" / "work").exists()
     assert list((spec.plan.run_dir / inputs.INCOMING).iterdir()) == []
 
@@ -82,10 +81,10 @@ def rename(container: str, name: str) -> None:
 def foreign(image_ids: dict[str, str]) -> Iterator[str]:
     """The id of a container that somebody else runs."""
     config = {"Image": image_ids[BUSYBOX], "Entrypoint": ["sleep", "60"]}
-    container = thread_engine().create("", config | {"HostConfig": {"NetworkMode": "none"}})
-    thread_engine().start(container)
+    container = ENGINE.create("", config | {"HostConfig": {"NetworkMode": "none"}})
+    ENGINE.start(container)
     yield container
-    thread_engine().remove(container)
+    ENGINE.remove(container)
 
 
 def test_containers_that_changed_names(trials: Trials) -> None:
@@ -109,9 +108,9 @@ def test_containers_that_changed_names(trials: Trials) -> None:
 def test_a_running_container_that_is_renamed(trials: Trials) -> None:
     """A container that got another name is waited for, and no second one is begun."""
     spec = trials.spec("echo once >>starts; until [ -e go ]; do sleep 0.02; done")
-    inputs.prepare_trial_folder(spec)
-    container = thread_engine().create(spec.container_name, container_config(spec))
-    thread_engine().start(container)
+    prepare_trial_folder(spec)
+    container = ENGINE.create(spec.container_name, container_config(spec))
+    ENGINE.start(container)
     rename(container, f"{spec.container_name}-renamed")
     (spec.folder / "workspace" / "go").touch()
     result = run_attempt(replace(spec, container_may_exist=True))
@@ -132,7 +131,7 @@ def test_a_foreign_container_of_that_name_is_left_alone(
     assert brief(result) == ("infra_error", "name_taken", None)
     assert f"`docker rename {spec.container_name} OTHER`" in (result.message or "")
     remove_attempt(spec)
-    state = thread_engine().inspect(foreign)
+    state = ENGINE.inspect(foreign)
     assert state is not None
     assert state.status == "running"
 
@@ -140,9 +139,9 @@ def test_a_foreign_container_of_that_name_is_left_alone(
 def test_containers_that_cannot_be_told_apart(trials: Trials) -> None:
     """Where two containers carry a trial's labels and neither its name, nothing is done to them."""
     spec = trials.spec("true")
-    inputs.prepare_trial_folder(spec)
+    prepare_trial_folder(spec)
     for name in ("one", "other"):
-        thread_engine().create(f"{spec.container_name}-{name}", container_config(spec))
+        ENGINE.create(f"{spec.container_name}-{name}", container_config(spec))
     with pytest.raises(OutputUnreadable, match="cannot be told which is its own"):
         run_attempt(replace(spec, container_may_exist=True))
     assert len(trials.containers()) == 2

@@ -8,6 +8,7 @@ import shlex
 import pytest
 from sample_trials import (
     BUSYBOX,
+    ENGINE,
     GRADES,
     PYTHON,
     SHELLS,
@@ -20,7 +21,6 @@ from sample_trials import (
 )
 
 from labledger import resources
-from labledger.docker.engine import thread_engine
 from labledger.maintenance.image_probes import PROBE_LABEL
 
 pytestmark = [pytest.mark.docker]
@@ -276,7 +276,7 @@ def test_keeper_that_waits_for_a_stopped_child_is_not_waited_for(
         wait "$keepers"; echo "the keeper ended with $?"
     """
     labels = {PROBE_LABEL: "1"}
-    status, output = thread_engine().run_probe(image_ids[PYTHON], script, labels)
+    status, output = ENGINE.run_probe(image_ids[PYTHON], script, labels)
     assert (status, output.splitlines()) == (
         0,
         [

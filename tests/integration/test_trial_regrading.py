@@ -18,15 +18,25 @@ from typing import Any
 import coordinator_driver
 import pytest
 from regraded_trials import NEW_GRADER, NOT_RUN, earlier_of, regraded_spec
-from sample_trials import GRADER, GRADES, SCORE, Trials, brief, predicts, scores, until
+from sample_trials import (
+    ENGINE,
+    GRADER,
+    GRADES,
+    SCORE,
+    Trials,
+    brief,
+    predicts,
+    remove_attempt,
+    run_attempt,
+    scores,
+    until,
+)
 
-from labledger.docker.engine import thread_engine
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus
 from labledger.trial.contract import OUTER_MARGIN_S, AttemptSpec, ExitStatus, Sealing
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.life.worker import remove_attempt, run_attempt
 from labledger.workspace import tar_files
 
 pytestmark = [pytest.mark.docker]
@@ -262,7 +272,7 @@ def test_what_was_never_graded_is_carried_over(
         first = failed(first, SlotStatus.INFRA_ERROR, "container_killed", "it was killed")
     spec = regraded_spec(trials, first, **{k: v for k, v in settings.items() if k != "agent"})
     again = run_attempt(spec)
-    assert thread_engine().inspect(spec.container_name) is None
+    assert ENGINE.inspect(spec.container_name) is None
     assert not spec.folder.exists()
     for same in ("status", "reason", "message", "exit_status", "phases", "duration_ms", "ended_at"):
         assert getattr(again, same) == getattr(first, same)
@@ -279,7 +289,7 @@ def test_forged_status_is_carried_over(trials: Trials) -> None:
     spec = regraded_spec(trials, first)
     again = run_attempt(spec)
     assert (again.status.value, again.reason) == ("agent_error", "status_forged")
-    assert thread_engine().inspect(spec.container_name) is None
+    assert ENGINE.inspect(spec.container_name) is None
 
 
 WAITS = f"echo once >>graded; while [ ! -e go ]; do sleep 0.02; done; {GRADES}"
@@ -316,12 +326,12 @@ def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> No
     spec = regraded_spec(trials, first, grader=WAITS)
     begin_and_kill(spec, tmp_path)
     if trouble in {"container", "both"}:
-        thread_engine().remove(spec.container_name)
+        ENGINE.remove(spec.container_name)
     if trouble in {"folder", "both"}:
         shutil.rmtree(spec.folder)
     if trouble == "ended":
         (spec.folder / "workspace" / "go").touch()
-        until(lambda: (state := thread_engine().inspect(spec.container_name)) and state.has_ended)
+        until(lambda: (state := ENGINE.inspect(spec.container_name)) and state.has_ended)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_attempt, replace(spec, container_may_exist=True))
         until(lambda: release(spec) or waiting.done())
@@ -331,7 +341,7 @@ def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> No
     assert (spec.folder / "workspace" / "graded").read_text() == "once\n"
     assert again.notes == []
     assert again.started_at == first.started_at
-    state = thread_engine().inspect_existing(spec.container_name)
+    state = ENGINE.inspect_existing(spec.container_name)
     lasted = ContainerExit.of(state, 0, ExitStatus.ALL).duration_ms
     before = first.duration_ms - first.phases["grader"].duration_ms
     assert before <= again.duration_ms <= before + lasted + 1000
@@ -391,7 +401,7 @@ def test_evidence_that_is_incomplete(trials: Trials, agent: str, words: list[str
     spec = regraded_spec(trials, first, **SECRET)
     again = run_attempt(spec)
     incomplete(again, *words)
-    assert thread_engine().inspect(spec.container_name) is None
+    assert ENGINE.inspect(spec.container_name) is None
     assert not spec.folder.exists()
     assert b"a-secret-value" not in trials.everything(again)
     left = {k: v for k, v in first.evidence[0]["evidence"].items() if not k.startswith("grader")}

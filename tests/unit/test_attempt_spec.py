@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_trials import BENCHMARK, RUNTIME, Trials
+from sample_trials import BENCHMARK, RUNTIME, Trials, prepare_trial_folder
 
 from labledger import resources
 from labledger.records.artifacts import Artifact
@@ -141,7 +141,7 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
 def test_folder_before_the_start(made: Trials) -> None:
     """Inputs are canonical JSON; the folders that a container writes in are open to any user."""
     spec = made.spec(bindings={"b": 1, "a": "ü"}, environment={"KEY": "secret-value"})
-    inputs.prepare_trial_folder(spec)
+    prepare_trial_folder(spec)
     inside = spec.folder / "in"
     assert (inside / "bindings.json").read_text("utf-8") == '{"a":"ü","b":1}\n'
     assert json.loads((inside / "task.json").read_bytes()) == spec.task
@@ -156,19 +156,19 @@ def test_folder_before_the_start(made: Trials) -> None:
 def test_one_trial_script_for_a_run(made: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """All trials of a run share one `trial.sh`; another version's lies beside it."""
     spec = made.spec()
-    inputs.prepare_trial_folder(spec)
+    prepare_trial_folder(spec)
     [script] = spec.plan.deps_dir.iterdir()
     assert script.read_bytes() == resources.trial_script().read_bytes()
     assert script.stat().st_mode & 0o777 == 0o644
     inode = script.stat().st_ino
-    inputs.prepare_trial_folder(replace(spec, attempt=2))
+    prepare_trial_folder(replace(spec, attempt=2))
     assert [(path, path.stat().st_ino) for path in spec.plan.deps_dir.iterdir()] == [
         (script, inode)
     ]
     newer = made.root / "newer.sh"
     newer.write_text("exit 70\n", "utf-8")
     monkeypatch.setattr(resources, "trial_script", lambda: newer)
-    inputs.prepare_trial_folder(replace(spec, attempt=3))
+    prepare_trial_folder(replace(spec, attempt=3))
     assert script.stat().st_ino == inode
     assert {path.read_bytes() for path in spec.plan.deps_dir.iterdir()} == {
         script.read_bytes(),
@@ -225,7 +225,7 @@ def test_sealed_before_the_start(made: Trials, sealing: Sealing) -> None:
     """A grader's command is where the agent can read it only where nothing is sealed."""
     agent_user = "agent" if sealing is Sealing.UNREADABLE else None
     spec = made.spec(runtime={"agent_user": agent_user}, sealing=sealing)
-    inputs.prepare_trial_folder(spec)
+    prepare_trial_folder(spec)
     config = container_config(spec)
     assert config["Cmd"][6:8] == [sealing.value, agent_user or ""]
     scripts = [str(path.relative_to(spec.folder)) for path in spec.folder.rglob("grader.sh")]

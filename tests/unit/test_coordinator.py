@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sample_ledgers as kit
 
+from labledger.docker.engine import Engine
 from labledger.errors import LeaseLost
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import SPENT_METRICS, Lease, Spent
@@ -33,6 +34,7 @@ from labledger.runner.lease_owner import Heartbeat
 from labledger.runner.slot_queue import SlotQueue
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial.contract import AttemptSpec, TrialPlan
+from labledger.trial.full_disks import FullDisks
 
 SLOTS = 24
 WIDTH = 4
@@ -43,7 +45,7 @@ class Trials(LocalExecutor):
     """Trials without containers, each of which ends when a test says so."""
 
     def __init__(self, width: int, reader: LedgerReader) -> None:
-        super().__init__(width)
+        super().__init__(width, FullDisks())
         self.reader = reader
         self.submitted: list[tuple[int, int]] = []
         self.going: dict[int, tuple[int, Future[AttemptResult]]] = {}
@@ -100,6 +102,7 @@ class Run:
             budget=Budget({}, dict.fromkeys(SPENT_METRICS, Spent(0, 0, 0)), self.emit),
             staged={},
             disk_pause=pauses.disk,
+            full_disks=FullDisks(),
             next_idx=0,
             heartbeat=Heartbeat(writer, self.lease, self.trials, self.emit),
             emit=self.emit,
@@ -107,6 +110,7 @@ class Run:
         plan = _plan(lab / "runs" / kit.RUN, reader.ledger_id)
         self.coordinator = Coordinator(
             run=run,
+            engine=Engine(),
             commit_queue=self.commit_queue,
             slot_queue=SlotQueue(reader, run, {"base": plan, "treat": plan}, {}),
             executor=self.trials,

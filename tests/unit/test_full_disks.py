@@ -7,44 +7,47 @@ import time
 from pathlib import Path
 
 import pytest
-from sample_trials import Trials
+from sample_trials import BUSYBOX, Trials, prepare_trial_folder, trial_context
 
+from labledger import clock
+from labledger.errors import DiskFull
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import full_disks
-from labledger.trial.evidence.artifacts import INLINE_LIMIT, EvidenceCollector
-from labledger.trial.evidence.collect import redactor_for
-from labledger.trial.life import inputs
+from labledger.trial.evidence import isolation_facts
+from labledger.trial.evidence.artifacts import INLINE_LIMIT
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.full_disks import FullDisks
+from labledger.trial.life import inputs, worker
 
 FULL = Path("/proc")
 """A file system on which nothing is ever free."""
 
 
-@pytest.fixture(autouse=True)
-def _no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(full_disks, "_last_full", {})
+@pytest.fixture
+def disks() -> FullDisks:
+    return FullDisks()
 
 
 def no_room(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_disk_was_full_since_some_time(tmp_path: Path) -> None:
+def test_a_disk_was_full_since_some_time(tmp_path: Path, disks: FullDisks) -> None:
     """What was seen counts for whatever began before, on that disk, wherever it lies there."""
     began = time.monotonic()
-    full_disks.record_full(tmp_path)
+    disks.record_full(tmp_path)
     (tmp_path / "folder").mkdir()
-    assert full_disks.were_full_since([Path("/dev"), tmp_path / "folder"], began)
-    assert not full_disks.were_full_since([tmp_path], time.monotonic())
-    assert not full_disks.were_full_since([Path("/dev")], began)
+    assert disks.were_full_since([Path("/dev"), tmp_path / "folder"], began)
+    assert not disks.were_full_since([tmp_path], time.monotonic())
+    assert not disks.were_full_since([Path("/dev")], began)
 
 
-def test_looking_is_enough(tmp_path: Path) -> None:
+def test_looking_is_enough(tmp_path: Path, disks: FullDisks) -> None:
     """A look that finds a disk full is remembered; one that finds room is not."""
     began = time.monotonic()
-    full_disks.check_disks([FULL, tmp_path, tmp_path / "nothing"])
-    assert set(full_disks._last_full) == {FULL.stat().st_dev}
-    assert full_disks.were_full_since([tmp_path, FULL], began)
-    assert not full_disks.were_full_since([tmp_path, tmp_path / "nothing"], began)
+    disks.check([FULL, tmp_path, tmp_path / "nothing"])
+    assert disks.were_full_since([tmp_path, FULL], began)
+    assert not disks.were_full_since([tmp_path, tmp_path / "nothing"], began)
 
 
 @pytest.mark.parametrize(
@@ -56,10 +59,12 @@ def test_looking_is_enough(tmp_path: Path) -> None:
         (KeyboardInterrupt(), False),
     ],
 )
-def test_failures_for_want_of_room(tmp_path: Path, error: BaseException, noted: bool) -> None:
+def test_failures_for_want_of_room(
+    tmp_path: Path, disks: FullDisks, error: BaseException, noted: bool
+) -> None:
     """A quota shows in no look at a disk; the write that it refused tells."""
-    full_disks.record_write_error(tmp_path, error)
-    assert full_disks.were_full_since([tmp_path], 0.0) == noted
+    disks.record_write_error(tmp_path, error)
+    assert disks.were_full_since([tmp_path], 0.0) == noted
 
 
 @pytest.mark.parametrize(
@@ -77,23 +82,26 @@ def test_what_is_full(free: full_disks.FreeSpace, is_full: bool) -> None:
 
 
 def test_a_folder_that_could_not_be_prepared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disks: FullDisks
 ) -> None:
     """What a trial's preparation wrote is gone when anybody looks: that it failed is noted."""
     spec = Trials(tmp_path, {}).spec()
     monkeypatch.setattr(inputs, "_fill", no_room)
     with pytest.raises(OSError, match="No space"):
-        inputs.prepare_trial_folder(spec)
-    assert full_disks.were_full_since(spec.plan.disks, 0.0)
+        prepare_trial_folder(spec, full_disks=disks)
+    assert disks.were_full_since(spec.plan.disks, 0.0)
 
 
 def test_an_artifact_that_could_not_be_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disks: FullDisks
 ) -> None:
     """The same of a large artifact, on the disk of the artifacts."""
-    spec = Trials(tmp_path, {}).spec()
-    monkeypatch.setattr(ArtifactStore, "put_bytes", no_room)
+    spec = Trials(tmp_path, {BUSYBOX: "sha256:0"}).spec(task={"large": "x" * INLINE_LIMIT})
+    prepare_trial_folder(spec)
     spec.plan.store_root.mkdir()
-    with pytest.raises(OSError, match="No space"):
-        EvidenceCollector(spec, redactor_for(spec)).add_artifact(bytes(INLINE_LIMIT + 1))
-    assert full_disks.were_full_since([spec.plan.store_root], 0.0)
+    ended = ContainerExit(0, clock.utc_now(), clock.utc_now(), 0)
+    monkeypatch.setattr(isolation_facts, "isolation_facts", lambda *_: {})
+    monkeypatch.setattr(ArtifactStore, "put_bytes", no_room)
+    with trial_context(full_disks=disks) as context, pytest.raises(DiskFull):
+        worker._collect_result(spec, context, ended)
+    assert disks.were_full_since([spec.plan.store_root], 0.0)

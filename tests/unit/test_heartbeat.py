@@ -16,11 +16,12 @@ from labledger.run_control.process_identity import this_process
 from labledger.runner import lease_owner
 from labledger.runner.lease_owner import Heartbeat
 from labledger.runner.trial_executor import LocalExecutor
+from labledger.trial.full_disks import FullDisks
 
 
 @pytest.fixture
 def trials() -> Iterator[LocalExecutor]:
-    trials = LocalExecutor(1)
+    trials = LocalExecutor(1, FullDisks())
     yield trials
     trials.shutdown()
 

@@ -18,6 +18,7 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.records.artifacts import Artifact
 from labledger.runner.lease_owner import Heartbeat
 from labledger.runner.trial_executor import LocalExecutor
+from labledger.trial.full_disks import FullDisks
 
 LIMIT = 1 << 20
 SLOTS = 40
@@ -111,7 +112,7 @@ def test_a_heartbeat_shrinks_it(run: Growing, path: Path) -> None:
     with reading(path):
         run.commit(12)
     assert sqlite.log_size(path) > 2 * LIMIT
-    trials = LocalExecutor(1)
+    trials = LocalExecutor(1, FullDisks())
     Heartbeat(run.writer, run.lease, trials, lambda _: None).renew_if_due()
     trials.shutdown()
     assert sqlite.log_size(path) == 0

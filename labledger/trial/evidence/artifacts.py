@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -21,7 +20,7 @@ from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.artifacts import Artifact
 from labledger.records.events import Event, EventFile
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.trial import attempt_notes, contract, full_disks
+from labledger.trial import attempt_notes, contract
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence import tampering
 from labledger.trial.evidence.events import event_file_for, read_events
@@ -59,28 +58,14 @@ class EvidenceCollector:
         """Add redacted content as an artifact and return the reference to it."""
         artifact = Artifact.inline(content)
         if artifact.size > INLINE_LIMIT:
-            self._store(content)
+            self._store.put_bytes(content)
             artifact = Artifact(artifact.sha256, artifact.size, None)
         self.artifacts[artifact.sha256] = artifact
         return artifact.reference
 
-    def _store(self, content: bytes) -> None:
-        with self._storing() as store:
-            store.put_bytes(content)
-
-    def _store_stream(self, pieces: Iterator[bytes]) -> Artifact:
-        with self._storing() as store:
-            return Artifact(*store.put_stream(pieces), None)
-
-    @contextmanager
-    def _storing(self) -> Iterator[ArtifactStore]:
-        root = self.spec.plan.store_root
-        try:
-            yield ArtifactStore(root)
-        except OSError as error:
-            # The store has deleted the incomplete file, so the disk may not look full any more.
-            full_disks.record_write_error(root, error)
-            raise
+    @property
+    def _store(self) -> ArtifactStore:
+        return ArtifactStore(self.spec.plan.store_root)
 
     def add_problem(self, name: str, problem: str) -> None:
         """Record why the evidence called `name` is missing or incomplete."""
@@ -152,11 +137,7 @@ class EvidenceCollector:
             return (), 0
 
     def read_events(self, file: BinaryIO, cap: int) -> tuple[tuple[Event, ...] | EventFile, int]:
-        try:
-            return read_events(file, cap, self.redactor, event_file_for(self.spec))
-        except OSError as error:
-            full_disks.record_write_error(self.spec.plan.store_root, error)
-            raise
+        return read_events(file, cap, self.redactor, event_file_for(self.spec))
 
     def collect_workspace(self) -> list[str]:
         """Add the listings before and after, the patch, and files that the patch cannot carry.
@@ -202,7 +183,6 @@ class EvidenceCollector:
             what = f"{len(files):,} files that a patch cannot carry are too large together"
             self.add_problem("workspace_files", what)
             return
-        store = ArtifactStore(self.spec.plan.store_root)
         try:
             secret = sorted(name for name, e in files.items() if self._is_secret(folder, name, e))
             if secret:
@@ -215,7 +195,7 @@ class EvidenceCollector:
             if size <= _SMALL:
                 self.references["workspace_files"] = self.add_artifact(b"".join(chunks))
                 return
-            artifact = Artifact(*store.put_stream(chunks), None)
+            artifact = Artifact(*self._store.put_stream(chunks), None)
         except UnsafeFile as refused:
             self.add_problem("workspace_files", refused.message)
             return
@@ -296,7 +276,7 @@ class EvidenceCollector:
         if size <= _SMALL:
             self.references[name] = self.add_artifact(b"".join(pieces))
             return
-        artifact = self._store_stream(pieces)
+        artifact = Artifact(*self._store.put_stream(pieces), None)
         self.artifacts[artifact.sha256] = artifact
         self.references[name] = artifact.reference
 

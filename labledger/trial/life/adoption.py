@@ -12,13 +12,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from labledger import clock
-from labledger.docker.engine import ContainerFailed, ContainerState, Engine, NoSuchContainer
-from labledger.trial import attempt_notes, full_disks
+from labledger.docker.engine import ContainerFailed, ContainerState, NoSuchContainer
+from labledger.trial import attempt_notes
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.life import container_start, two_part_trials
 from labledger.trial.life.container_identity import find_container
-from labledger.trial.life.start_limiter import thread_limiter
+from labledger.trial.life.context import TrialContext
 from labledger.trial.life.uncollected import output_unreadable_error
 from labledger.trial.phase_notes import read_phases
 
@@ -32,21 +32,21 @@ _SLACK_MS = 60_000
 """How many ms longer than its phases a trial may take before the engine's times are rejected."""
 
 
-def adopt(engine: Engine, spec: AttemptSpec) -> ContainerExit | None:
+def adopt(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
     """Wait for a container that an earlier coordinator created, and return how it ended.
 
     Return None if the attempt is to be run in a new container.
     """
     if not spec.container_may_exist:
         return None
-    state = find_container(engine, spec)
+    state = find_container(context.engine, spec)
     if state is None:
-        return _without_container(spec)
+        return _without_container(spec, context)
     if state.has_started and folder_exists(spec):
-        return _wait_for_container(engine, spec, state)
+        return _wait_for_container(spec, context, state)
     if state.has_started and spec.regraded_trial is None:
-        attempt_notes.add_restart_reason(spec, _FOLDER_DELETED)
-    container_start.remove_container(engine, spec, state.container_id)
+        context.record_restart(spec, _FOLDER_DELETED)
+    container_start.remove_container(spec, context, state.container_id)
     return None
 
 
@@ -55,42 +55,45 @@ def folder_exists(spec: AttemptSpec) -> bool:
     return (spec.folder / "out").is_dir()
 
 
-def _without_container(spec: AttemptSpec) -> ContainerExit | None:
+def _without_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
     """Return the exit of an attempt whose container is gone, None if it is to be run again."""
     if attempt_notes.is_marked_not_started(spec.folder) or spec.regraded_trial is not None:
         # A regrading loses nothing by it: the stored trial is restored once more.
         return None
     if folder_exists(spec):
         return ContainerExit(None, *_until_now(time.monotonic()), container_removed=True)
-    attempt_notes.add_restart_reason(spec, _BOTH_GONE)
+    context.record_restart(spec, _BOTH_GONE)
     return None
 
 
-def _wait_for_container(engine: Engine, spec: AttemptSpec, state: ContainerState) -> ContainerExit:
+def _wait_for_container(
+    spec: AttemptSpec, context: TrialContext, state: ContainerState
+) -> ContainerExit:
     begun, container = time.monotonic(), state.container_id
+    engine, limiter = context.engine, context.limiter
     if state.has_ended:
         if two_part_trials.grading_is_due(spec, state):
-            with thread_limiter().running(spec.slot.schedule_idx):
-                return finish_adopted(engine, spec, container, begun)
-        return finish_adopted(engine, spec, container, begun)
+            with limiter.running(spec.slot.schedule_idx):
+                return finish_adopted(spec, context, container, begun)
+        return finish_adopted(spec, context, container, begun)
     try:
-        with thread_limiter().reservation():
-            exit_status = thread_limiter().wait(engine, spec, container)
+        with limiter.reservation():
+            exit_status = limiter.wait(engine, spec, container)
             current = engine.inspect(container)
             if current is not None and current.has_ended:
-                return finish_adopted(engine, spec, container, begun)
+                return finish_adopted(spec, context, container, begun)
     except NoSuchContainer:
         return ContainerExit(None, *_until_now(begun), container_removed=True)
     if exit_status is not None:
         # It was removed as soon as it had ended, or somebody is removing it now.
-        was_full = full_disks.were_full_since(spec.plan.disks, begun)
+        was_full = context.full_disks.were_full_since(spec.plan.disks, begun)
         return ContainerExit(exit_status, *_until_now(begun), disk_was_full=was_full)
     container_start.kill_overdue(engine, container)
     return ContainerExit.of(engine.inspect(container) or state, None, ExitStatus.ALL)
 
 
 def finish_adopted(
-    engine: Engine, spec: AttemptSpec, container: str, begun: float
+    spec: AttemptSpec, context: TrialContext, container: str, begun: float
 ) -> ContainerExit:
     """Return how a trial ended whose container has stopped, after its grader part if that is due.
 
@@ -98,15 +101,15 @@ def finish_adopted(
     Raises `OutputUnreadable` or `DiskFull` if this host cannot start the grader part.
     """
     try:
-        state = engine.inspect_existing(container)
+        state = context.engine.inspect_existing(container)
         since = min(begun, _start_of(state))
-        ended = two_part_trials.run_grader_part_if_due(engine, spec, state, since)
+        ended = two_part_trials.run_grader_part_if_due(spec, context, state, since)
     except NoSuchContainer:
         return ContainerExit(None, *_until_now(begun), container_removed=True)
     except (OSError, ContainerFailed) as error:
-        full_disks.record_write_error(spec.plan.run_dir, error)
+        context.full_disks.record_write_error(spec.plan.run_dir, error)
         raise output_unreadable_error(spec, error) from error
-    was_full = ended.disk_was_full or full_disks.were_full_since(spec.plan.disks, since)
+    was_full = ended.disk_was_full or context.full_disks.were_full_since(spec.plan.disks, since)
     return _by_its_phases(spec, replace(ended, disk_was_full=was_full))
 
 

@@ -2,7 +2,7 @@
 
 `EngineServerError` is retried with an exponential backoff with jitter. A container is never
 started twice: after an error its state is inspected first. Used by `worker`, `adoption` and
-`parts`.
+`two_part_trials`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from labledger.docker.engine import ContainerFailed, Engine, EngineServerError
-from labledger.trial import full_disks
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.life.container_config import container_config
-from labledger.trial.life.start_limiter import StartLimiter
+from labledger.trial.life.context import TrialContext
 
 BACKOFF_S = (0.2, 0.4, 0.8, 1.6)
 """Seconds to wait before each retry."""
@@ -24,7 +23,7 @@ BACKOFF_S = (0.2, 0.4, 0.8, 1.6)
 T = TypeVar("T")
 
 
-def create_container(engine: Engine, gate: StartLimiter, spec: AttemptSpec) -> tuple[str, float]:
+def create_container(spec: AttemptSpec, context: TrialContext) -> tuple[str, float]:
     """Create a trial's container. Return its id and the monotonic time before its creation.
 
     Raises `ContainerNameTaken` if another container has its name.
@@ -33,20 +32,22 @@ def create_container(engine: Engine, gate: StartLimiter, spec: AttemptSpec) -> t
     config = container_config(spec)
 
     def create() -> str:
-        with gate.engine_call():
-            return engine.create(spec.container_name, config)
+        with context.limiter.engine_call():
+            return context.engine.create(spec.container_name, config)
 
     return retry_engine_errors(create), created
 
 
-def start_container(engine: Engine, gate: StartLimiter, container: str, created: float) -> None:
+def start_container(context: TrialContext, container: str, created: float) -> None:
     """Start a trial's container once. Do not retry if it has started in spite of an error.
 
     `container` is its id, `created` the monotonic time of its creation.
     """
 
+    engine, limiter = context.engine, context.limiter
+
     def start() -> None:
-        with gate.engine_call():
+        with limiter.engine_call():
             engine.start(container)
 
     def start_unless_started() -> None:
@@ -55,7 +56,7 @@ def start_container(engine: Engine, gate: StartLimiter, container: str, created:
             start()
 
     retry_engine_errors(start, start_unless_started)
-    gate.last_good = max(gate.last_good, created)
+    limiter.last_good = max(limiter.last_good, created)
 
 
 def kill_overdue(engine: Engine, container: str) -> None:
@@ -66,13 +67,13 @@ def kill_overdue(engine: Engine, container: str) -> None:
         return  # The result says that the deadline passed; removing the container reports errors.
 
 
-def remove_container(engine: Engine, spec: AttemptSpec, container: str) -> None:
+def remove_container(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     """Remove a container of a trial.
 
     Full disks are recorded first, because removing it frees disk space.
     """
-    full_disks.check_disks(spec.plan.disks)
-    engine.remove(container)
+    context.full_disks.check(spec.plan.disks)
+    context.engine.remove(container)
 
 
 def retry_engine_errors(action: Callable[[], T], then: Callable[[], T] | None = None) -> T:

@@ -11,7 +11,6 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from labledger import resources
@@ -20,21 +19,22 @@ from labledger.experiment import name_references
 from labledger.records import JsonObject, canonical_json
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.durable_files import new_file, publish, sync_folder, sync_tree
-from labledger.trial import contract, full_disks
+from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, PhasePlan, Sealing
+from labledger.trial.life.context import TrialContext
 from labledger.trial.regrading import restored_inputs
 from labledger.workspace.seed import OPEN_FOLDER, workspace_seed
 
 INCOMING = "incoming"
-"""The folder of a run in which the folders of its trials are partial."""
+"""The folder of a run in which the folders of its trials are filled."""
 
 
-def prepare_trial_folder(spec: AttemptSpec, ready: Callable[[], None] = lambda: None) -> None:
+def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     """Make the folder of a trial, which must not exist, with all that its container mounts.
 
-    It is partial elsewhere and gets its name at the end, as a whole: a process that was suspended
-    meanwhile never writes into another one's trial. `ready` is called just before, and may raise.
-    Raises `EvidenceIncomplete` where what an earlier trial left cannot be restored.
+    It is filled elsewhere and gets its name at the end, as a whole, if the run still belongs to
+    this process: one that was suspended meanwhile never writes into another one's trial. Raises
+    `WaitAbandoned`, and `EvidenceIncomplete` if the stored trial of a regrading cannot be restored.
     """
     incoming = spec.plan.run_dir / INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
@@ -43,11 +43,11 @@ def prepare_trial_folder(spec: AttemptSpec, ready: Callable[[], None] = lambda: 
     try:
         partial.chmod(0o755)
         _fill(partial, spec)
-        ready()
+        context.limiter.require_starting_allowed()
         spec.folder.parent.mkdir(exist_ok=True)
         partial.rename(spec.folder)
     except BaseException as error:
-        full_disks.record_write_error(incoming, error)
+        context.full_disks.record_write_error(incoming, error)
         shutil.rmtree(partial, ignore_errors=True)
         raise
 

@@ -2,7 +2,7 @@
 
 It also enforces ownership: no trial creates, starts or deletes anything unless the run's lease is
 certain to be valid at that moment (`allow_until`), however long the process was suspended. The
-local executor makes one limiter and gives it to its threads with `use_limiter`.
+executor makes one limiter for all its threads; they get it in their `TrialContext`.
 """
 
 from __future__ import annotations
@@ -164,17 +164,3 @@ class StartLimiter:
         with self._changed:
             self._free -= places
             self._changed.notify_all()
-
-
-_thread = threading.local()
-
-
-def use_limiter(gate: StartLimiter) -> None:
-    """Set the limiter of this thread's trials: the initializer of a local executor's threads."""
-    _thread.gate = gate
-
-
-def thread_limiter() -> StartLimiter:
-    """Return the limiter of this thread's trials, or a new one of width 1."""
-    gate: StartLimiter = getattr(_thread, "gate", None) or StartLimiter(1)
-    return gate

@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Self
 
 from labledger import faults
-from labledger.docker.engine import ContainerFailed, ContainerState, Engine
+from labledger.docker.engine import ContainerFailed, ContainerState
 from labledger.records import canonical_json
 from labledger.storage.durable_files import write_file
-from labledger.trial import full_disks
 from labledger.trial.contract import AttemptSpec, ExitStatus, Sealing
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges, inspect_changes
 from labledger.trial.life import sealed_grader
 from labledger.trial.life.container_start import kill_overdue, retry_engine_errors
-from labledger.trial.life.start_limiter import thread_limiter
+from labledger.trial.life.context import TrialContext
 from labledger.trial.phase_notes import phase_fields, phase_lines
 
 _NOT_STARTED = frozenset({126, 127})
@@ -80,7 +79,7 @@ def grading_is_due(spec: AttemptSpec, state: ContainerState) -> bool:
 
 
 def run_grader_part_if_due(
-    engine: Engine, spec: AttemptSpec, state: ContainerState, since: float
+    spec: AttemptSpec, context: TrialContext, state: ContainerState, since: float
 ) -> ContainerExit:
     """Return how a trial ended whose container has stopped, after its grader part if that is due.
 
@@ -94,7 +93,7 @@ def run_grader_part_if_due(
         return ContainerExit.of(state, state.exit_status, spec.expected_exit_statuses)
     agent_part = _AgentPart.read(spec)
     if agent_part is None:
-        seen = inspect_changes(engine, spec, state.container_id, "before_grading")
+        seen = inspect_changes(context.engine, spec, state.container_id, "before_grading")
         ended = replace(
             ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART), changes=seen
         )
@@ -103,10 +102,10 @@ def run_grader_part_if_due(
         if "agent" not in phase_fields(spec):
             return replace(ended, exit_status_forged=True)
         faults.fault_point("before_unseal", spec.slot.schedule_idx)
-        was_full = full_disks.were_full_since(spec.plan.disks, since)
+        was_full = context.full_disks.were_full_since(spec.plan.disks, since)
         agent_part = _store_agent_part(spec, state, replace(ended, disk_was_full=was_full), seen)
     if state.started_at == agent_part.engines_start:
-        return _run_grader_part(engine, spec, state.container_id, agent_part)
+        return _run_grader_part(spec, context, state.container_id, agent_part)
     return _combine_parts(
         agent_part, ContainerExit.of(state, state.exit_status, ExitStatus.GRADER_PART)
     )
@@ -131,9 +130,10 @@ def _store_agent_part(
 
 
 def _run_grader_part(
-    engine: Engine, spec: AttemptSpec, container: str, agent_part: _AgentPart
+    spec: AttemptSpec, context: TrialContext, container: str, agent_part: _AgentPart
 ) -> ContainerExit:
     """Put the grader's files in place, start the container again and wait for its end."""
+    engine = context.engine
     sealed_grader.unseal(spec, agent_part.phases)
     faults.fault_point("after_unseal", spec.slot.schedule_idx)
 
@@ -152,7 +152,7 @@ def _run_grader_part(
         )
         return _combine_parts(agent_part, grader_part)
     faults.fault_point("grader_running", spec.slot.schedule_idx)
-    status = thread_limiter().wait(engine, spec, container)
+    status = context.limiter.wait(engine, spec, container)
     if status is None:
         kill_overdue(engine, container)
     state = engine.inspect_existing(container)

@@ -24,32 +24,28 @@ from labledger.docker.engine import (
     Engine,
     EngineDiskFull,
     NoSuchContainer,
-    thread_engine,
 )
 from labledger.errors import DiskFull, EngineUnavailable
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
-from labledger.trial import attempt_notes, contract, full_disks
+from labledger.trial import attempt_notes, contract
 from labledger.trial.contract import AttemptSpec, ExitStatus, Sealing
 from labledger.trial.evidence import isolation_facts
 from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.stored_artifacts import EvidenceIncomplete
+from labledger.trial.full_disks import DISK_FULL_ERRNOS
 from labledger.trial.life import container_start, inputs
 from labledger.trial.life.adoption import adopt, finish_adopted, folder_exists
 from labledger.trial.life.container_config import permission_container_config
 from labledger.trial.life.container_identity import find_container, foreign_name
-from labledger.trial.life.start_limiter import (
-    StartLimiter,
-    StartRefused,
-    WaitAbandoned,
-    thread_limiter,
-)
+from labledger.trial.life.context import TrialContext
+from labledger.trial.life.start_limiter import StartRefused, WaitAbandoned
 from labledger.trial.life.uncollected import output_unreadable_error
 from labledger.trial.regrading import strategy
 
 
-def run_attempt(spec: AttemptSpec) -> AttemptResult:
+def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     """Run one attempt, or adopt its existing container, and return the collected result.
 
     Leaves the container and the trial folder in place: the coordinator removes them when the
@@ -61,17 +57,17 @@ def run_attempt(spec: AttemptSpec) -> AttemptResult:
     failure becomes the status of the result.
     """
     if spec.regraded_trial is not None and strategy.is_carried_over(spec):
-        with thread_limiter().reading():
+        with context.limiter.reading():
             return strategy.carried_over(spec, spec.regraded_trial)
     begun = clock.utc_now()
     try:
-        engine = thread_engine()
-        thread_limiter().require_starting_allowed()
-        ended = adopt(engine, spec) or _run_container(engine, spec)
-        return _collect_result(engine, spec, ended)
+        context.engine.connect()
+        context.limiter.require_starting_allowed()
+        ended = adopt(spec, context) or _run_container(spec, context)
+        return _collect_result(spec, context, ended)
     except EngineDiskFull:
         if spec.plan.engine_root is not None:
-            full_disks.record_full(spec.plan.engine_root)
+            context.full_disks.record_full(spec.plan.engine_root)
         raise
     except (StartRefused, WaitAbandoned, EngineUnavailable, DiskFull):
         raise
@@ -84,13 +80,15 @@ def run_attempt(spec: AttemptSpec) -> AttemptResult:
         return infra_error_result(spec, begun, reason, error.message)
     except OSError as error:
         message = f"{error.strerror}: {error.filename}"
-        if error.errno in full_disks.DISK_FULL_ERRNOS:
-            _delete(spec)
+        if error.errno in DISK_FULL_ERRNOS:
+            _delete(spec, context)
             raise DiskFull(f"a trial could not be prepared: {message}") from error
         return infra_error_result(spec, begun, Reason.HOST_ERROR, message)
 
 
-def _collect_result(engine: Engine, spec: AttemptSpec, ended: ContainerExit) -> AttemptResult:
+def _collect_result(
+    spec: AttemptSpec, context: TrialContext, ended: ContainerExit
+) -> AttemptResult:
     """Return the result of a trial whose container has ended.
 
     Raises `OutputUnreadable` or `DiskFull` for failures of this host, so that they are not recorded
@@ -104,14 +102,16 @@ def _collect_result(engine: Engine, spec: AttemptSpec, ended: ContainerExit) -> 
         if os.geteuid() != 0 and _has_unreadable_files(spec.folder):
             # `trial.sh` was killed before it could open the permissions of its files, or it did
             # not own all of them.
-            _fix_permissions(engine, spec)
+            _fix_permissions(context.engine, spec)
         if spec.regraded_trial is not None:
             ended = strategy.combined_with_stored_phases(spec.regraded_trial, ended)
-        ended = replace(ended, was_paused=_was_paused(engine, ended))
-        isolation = isolation_facts.isolation_facts(engine, spec, ended)
-        with thread_limiter().reading():
+        ended = replace(ended, was_paused=_was_paused(context, ended))
+        isolation = isolation_facts.isolation_facts(context.engine, spec, ended)
+        with context.limiter.reading():
             return collect_result(spec, ended, isolation)
     except (OSError, ContainerFailed) as error:
+        # An incomplete artifact is deleted, so that the disk may not look full any more.
+        context.full_disks.record_write_error(spec.plan.store_root, error)
         raise output_unreadable_error(spec, error) from error
 
 
@@ -134,54 +134,53 @@ def _has_unreadable_files(folder: Path) -> bool:
     return False
 
 
-def remove_attempt(spec: AttemptSpec, *, keep_folder: bool = False) -> None:
+def remove_attempt(spec: AttemptSpec, context: TrialContext, *, keep_folder: bool = False) -> None:
     """Remove the container, folder and notes of an attempt whose result is durable.
 
     `keep_folder` leaves the trial folder in place.
     """
     faults.fault_point("before_remove", spec.slot.schedule_idx)
-    _remove_container(spec)
+    _remove_container(spec, context)
     faults.fault_point("after_remove", spec.slot.schedule_idx)
     if not keep_folder:
-        remove_folder(spec)
+        remove_folder(spec, context)
     attempt_notes.remove_notes(spec.folder)
 
 
-def cancel_attempt(spec: AttemptSpec, why: str) -> None:
+def cancel_attempt(spec: AttemptSpec, context: TrialContext, why: str) -> None:
     """Remove the container and folder of an attempt that is to be started again.
 
     `why` is recorded as the restart reason before anything is removed.
     """
     attempt_notes.record_cancellation(spec.folder, why)
-    _remove_container(spec)
-    remove_folder(spec)
+    _remove_container(spec, context)
+    remove_folder(spec, context)
 
 
-def _remove_container(spec: AttemptSpec) -> None:
-    engine = thread_engine()
-    if (state := find_container(engine, spec)) is not None:
-        container_start.remove_container(engine, spec, state.container_id)
+def _remove_container(spec: AttemptSpec, context: TrialContext) -> None:
+    if (state := find_container(context.engine, spec)) is not None:
+        container_start.remove_container(spec, context, state.container_id)
 
 
-def remove_folder(spec: AttemptSpec) -> None:
+def remove_folder(spec: AttemptSpec, context: TrialContext) -> None:
     """Delete the trial folder. A helper container first fixes permissions where that is needed.
 
     Raises `OSError` if something could not be deleted.
     """
-    _delete(spec)
+    _delete(spec, context)
     if spec.folder.exists():
-        _fix_permissions(thread_engine(), spec)
-        _delete(spec)
+        _fix_permissions(context.engine, spec)
+        _delete(spec, context)
         if spec.folder.exists():
             raise OSError(errno.ENOTEMPTY, "could not be deleted", str(spec.folder))
 
 
-def _delete(spec: AttemptSpec) -> None:
+def _delete(spec: AttemptSpec, context: TrialContext) -> None:
     """Delete as much of a trial folder as this process's user can.
 
     Full disks are recorded first, because deleting frees disk space.
     """
-    full_disks.check_disks(spec.plan.disks)
+    context.full_disks.check(spec.plan.disks)
     try:
         shutil.rmtree(spec.folder, ignore_errors=True)
     except RecursionError:
@@ -189,7 +188,7 @@ def _delete(spec: AttemptSpec) -> None:
         subprocess.run(["rm", "-rf", "--", spec.folder], check=False, stderr=subprocess.DEVNULL)
 
 
-def _run_container(engine: Engine, spec: AttemptSpec) -> ContainerExit:
+def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
     """Run a new container. Replace one with the same name that never started.
 
     Such a container is left when the engine was still creating it as its coordinator died, or
@@ -197,47 +196,47 @@ def _run_container(engine: Engine, spec: AttemptSpec) -> ContainerExit:
     """
     for _ in container_start.BACKOFF_S:
         try:
-            return _run_new_container(engine, spec)
+            return _run_new_container(spec, context)
         except ContainerNameTaken:
-            state = find_container(engine, spec)
-            if state is None and engine.inspect(spec.container_name) is not None:
+            state = find_container(context.engine, spec)
+            if state is None and context.engine.inspect(spec.container_name) is not None:
                 raise foreign_name(spec) from None
             if state is not None and state.has_started:
                 raise
-            thread_limiter().require_starting_allowed()
+            context.limiter.require_starting_allowed()
             if state is not None:
-                container_start.remove_container(engine, spec, state.container_id)
-    return _run_new_container(engine, spec)
+                container_start.remove_container(spec, context, state.container_id)
+    return _run_new_container(spec, context)
 
 
-def _run_new_container(engine: Engine, spec: AttemptSpec) -> ContainerExit:
-    gate = thread_limiter()
+def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
+    engine, limiter = context.engine, context.limiter
     if spec.container_may_exist or spec.folder.exists():
         # Checked immediately before deleting: after a suspension of this process, folder and
         # container may belong to another coordinator.
-        gate.require_starting_allowed()
+        limiter.require_starting_allowed()
         attempt_notes.mark_not_started(spec.folder)
-        remove_folder(spec)
-    inputs.prepare_trial_folder(spec, gate.require_starting_allowed)
+        remove_folder(spec, context)
+    inputs.prepare_trial_folder(spec, context)
     faults.fault_point("before_create", spec.slot.schedule_idx)
-    gate.require_starting_allowed()
-    container, created = container_start.create_container(engine, gate, spec)
+    limiter.require_starting_allowed()
+    container, created = container_start.create_container(spec, context)
     faults.fault_point("after_create", spec.slot.schedule_idx)
     has_ended = False
     try:
-        with gate.running(spec.slot.schedule_idx):
+        with limiter.running(spec.slot.schedule_idx):
             attempt_notes.clear_not_started(spec.folder)
             started_at, started = clock.utc_now(), time.monotonic()
-            container_start.start_container(engine, gate, container, created)
+            container_start.start_container(context, container, created)
             faults.fault_point("agent_running", spec.slot.schedule_idx)
-            exit_status, was_removed = _wait(engine, spec, container)
+            exit_status, was_removed = _wait(spec, context, container)
             has_ended = exit_status is not None
             if has_ended and spec.plan.sealing is Sealing.AFTER_AGENT:
-                return finish_adopted(engine, spec, container, started)
+                return finish_adopted(spec, context, container, started)
             lasted = timedelta(seconds=time.monotonic() - started)
     except (StartRefused, ContainerFailed, DiskFull):
         if not has_ended:
-            _remove_unstarted(engine, gate, spec, container)
+            _remove_unstarted(spec, context, container)
         raise
     if exit_status is None and not was_removed:
         container_start.kill_overdue(engine, container)
@@ -249,33 +248,31 @@ def _run_new_container(engine: Engine, spec: AttemptSpec) -> ContainerExit:
         None if was_removed else container,
         _memory_limit_hit(engine, container, exit_status),
         was_removed,
-        disk_was_full=full_disks.were_full_since(spec.plan.disks, started),
+        disk_was_full=context.full_disks.were_full_since(spec.plan.disks, started),
         exit_status_forged=exit_status in ExitStatus.ALL - spec.expected_exit_statuses,
     )
 
 
-def _remove_unstarted(
-    engine: Engine, gate: StartLimiter, spec: AttemptSpec, container: str
-) -> None:
+def _remove_unstarted(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     """Remove a container that was not to be started, or could not be.
 
     It is removed by its id: its name and folder may belong to another coordinator by now.
     """
-    state = engine.inspect(container)
-    if gate.starting_allowed and (state is None or not state.has_started):
+    state = context.engine.inspect(container)
+    if context.limiter.starting_allowed and (state is None or not state.has_started):
         attempt_notes.mark_not_started(spec.folder)
-    container_start.remove_container(engine, spec, container)
-    if gate.starting_allowed:
-        remove_folder(spec)
+    container_start.remove_container(spec, context, container)
+    if context.limiter.starting_allowed:
+        remove_folder(spec, context)
 
 
-def _wait(engine: Engine, spec: AttemptSpec, container: str) -> tuple[int | None, bool]:
+def _wait(spec: AttemptSpec, context: TrialContext, container: str) -> tuple[int | None, bool]:
     """Wait for a container that was just started.
 
     Return its exit status, None after its deadline, and whether it was removed meanwhile.
     """
     try:
-        return thread_limiter().wait(engine, spec, container), False
+        return context.limiter.wait(context.engine, spec, container), False
     except NoSuchContainer:
         return None, True
 
@@ -288,12 +285,12 @@ def _memory_limit_hit(engine: Engine, container: str, exit_status: int | None) -
     return state is not None and state.out_of_memory
 
 
-def _was_paused(engine: Engine, ended: ContainerExit) -> bool:
+def _was_paused(context: TrialContext, ended: ContainerExit) -> bool:
     """Return True if a container was paused from outside. The engine is asked only on failures."""
     container = ended.container_id
-    if container is None or thread_limiter().saw_paused(container):
+    if container is None or context.limiter.saw_paused(container):
         return container is not None
-    return ended.exit_status != ExitStatus.GRADED and engine.was_paused(container)
+    return ended.exit_status != ExitStatus.GRADED and context.engine.was_paused(container)
 
 
 def _fix_permissions(engine: Engine, spec: AttemptSpec) -> None:
