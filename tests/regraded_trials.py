@@ -8,10 +8,10 @@ from typing import Any
 
 from sample_trials import GRADER, Trials
 
-from labledger.ledger.commit.record_lines import Stamp, slot_records
-from labledger.ledger.commit.rows import slot_rows
+from labledger.ledger.commit.slot_rows import slot_records, slot_rows
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
+from labledger.records.identity import Stamp
 from labledger.trial.contract import AttemptSpec, StoredTrial
 
 NEW_GRADER: JsonObject = {"digest": "2" * 64, "generation": 2}

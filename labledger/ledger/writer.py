@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Any, Self
 from labledger import clock, faults
 from labledger.errors import LedgerError
 from labledger.ledger.commit import (
-    budgets,
     digest_chain,
-    record_lines,
-    rows,
     run_registration,
     statements,
 )
+from labledger.ledger.commit.slot_rows import slot_records, slot_rows
 from labledger.ledger.database import migrations, row_digests
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Lease, NewRun
@@ -36,7 +34,7 @@ from labledger.records import canonical_json
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.events import EventFile
-from labledger.records.identity import Slot, TrialIds, slot_commit_id
+from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import SlotRecords
 from labledger.storage import network_filesystems
@@ -126,7 +124,7 @@ class LedgerWriter:
     def set_budget(self, lease: Lease, limits: Mapping[str, float]) -> None:
         """Replace the run's limits of these kinds; `math.inf` removes one. Raises `LeaseLost`."""
         with self._work.owned(lease, f"keep the budget of run {lease.run_id}") as connection:
-            budgets.keep(connection, lease.run_no, limits)
+            run_registration.write_budget(connection, lease.run_no, limits)
 
     # -- trials that are not committed yet
 
@@ -263,17 +261,17 @@ class LedgerWriter:
             raise LedgerError(
                 f"a result for {final.ids} cannot be committed as slot {idx}, which is {ids}"
             )
-        slot_rows = rows.slot_rows(lease.run_no, results)
-        stamp = record_lines.Stamp(ids, idx, commit_id, final.attempt, final.ended_at)
-        records = record_lines.slot_records(final.status, stamp, slot_rows)
+        rows = slot_rows(lease.run_no, results)
+        stamp = Stamp(ids, idx, commit_id, final.attempt, final.ended_at)
+        records = slot_records(final.status, stamp, rows)
         self._insert_commit(connection, lease, previous, records)
-        connection.exec_driver_sql(statements.INSERT_TRIAL, slot_rows.trial)
-        _insert_many(connection, statements.INSERT_ATTEMPT, slot_rows.attempts)
-        _insert_many(connection, statements.INSERT_METRIC, slot_rows.metrics)
-        _insert_many(connection, statements.INSERT_EVENT, slot_rows.events)
-        _insert_many(connection, statements.INSERT_PREDICTION, slot_rows.predictions)
-        _insert_many(connection, statements.INSERT_SCORE, slot_rows.scores)
-        _insert_many(connection, statements.INSERT_EVIDENCE, slot_rows.evidence)
+        connection.exec_driver_sql(statements.INSERT_TRIAL, rows.trial)
+        _insert_many(connection, statements.INSERT_ATTEMPT, rows.attempts)
+        _insert_many(connection, statements.INSERT_METRIC, rows.metrics)
+        _insert_many(connection, statements.INSERT_EVENT, rows.events)
+        _insert_many(connection, statements.INSERT_PREDICTION, rows.predictions)
+        _insert_many(connection, statements.INSERT_SCORE, rows.scores)
+        _insert_many(connection, statements.INSERT_EVIDENCE, rows.evidence)
         return records
 
     def _insert_commit(

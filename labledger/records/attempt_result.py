@@ -7,7 +7,7 @@ staged are read as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Self
 
@@ -31,7 +31,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """What a worker hands back for one attempt at a slot: everything, validated, final."""
+    """The result of one attempt at a slot, validated and final."""
 
     ids: TrialIds
     schedule_idx: int
@@ -53,7 +53,7 @@ class AttemptResult:
     exit_status: int | None = None
     """The container's exit status; see the table in `trial.sh`."""
     outcome: str | None = None
-    """The agent's own word on its result, from `result.json`."""
+    """What the agent says about its own work, from `result.json`."""
     phases: Mapping[str, Phase] = field(default_factory=dict)
     predictions: tuple[JsonObject, ...] = ()
     scores: tuple[JsonObject, ...] = ()
@@ -61,7 +61,7 @@ class AttemptResult:
     metrics: tuple[Metric, ...] = ()
     events: tuple[Event, ...] | EventFile = ()
     events_dropped: int = 0
-    """Lines of the events file that could not be kept."""
+    """How many lines of the events file are left out."""
     artifacts: tuple[Artifact, ...] = ()
 
     @property
@@ -70,14 +70,13 @@ class AttemptResult:
 
     @property
     def notes(self) -> list[str]:
-        """Why the attempt was begun anew, where it was."""
+        """Why the attempt was started again, if it was."""
         return [text for row in self.evidence for text in row.get("ext", {}).get("notes", [])]
 
     def as_json(self) -> JsonObject:
-        """A JSON form without what is kept apart: artifacts' contents, and events in a file."""
-        apart = isinstance(self.events, EventFile)
+        """Return the JSON form, without the contents of artifacts and the events of a file."""
         return {
-            "version": 2 if apart else 1,
+            "version": 2 if isinstance(self.events, EventFile) else 1,
             "ids": self.ids.as_json(),
             "status": self.status.value,
             **{name: getattr(self, name) for name in _PLAIN_FIELDS},
@@ -98,13 +97,16 @@ class AttemptResult:
 
     @classmethod
     def from_json(cls, data: JsonObject, staged_events: Path = Path()) -> Self:
-        """The inverse of `as_json`. `staged_events` is the folder of its file of events."""
+        """Return the result of a JSON form. `staged_events` is the folder of its event file.
+
+        Raises `ValueError` for the form of a later version.
+        """
         if data["version"] not in {1, 2}:
             raise ValueError(f"a staged result of version {data['version']} cannot be read")
-        rest = {key: value for key, value in data.items() if key != "version"}
+        plain = {key: value for key, value in data.items() if key != "version"}
         return cls(
             **{
-                **rest,
+                **plain,
                 "ids": TrialIds(**data["ids"]),
                 "status": SlotStatus(data["status"]),
                 "phases": {name: Phase(*values) for name, values in data["phases"].items()},
@@ -127,19 +129,13 @@ class AttemptResult:
         )
 
 
-_PLAIN_FIELDS = (
-    "schedule_idx",
-    "slot_commit_id",
-    "attempt",
-    "started_at",
-    "ended_at",
-    "duration_ms",
-    "container",
-    "image_ref",
-    "image_id",
-    "reason",
-    "message",
-    "exit_status",
-    "outcome",
-    "events_dropped",
+_PLAIN_FIELDS = tuple(
+    field.name
+    for field in fields(AttemptResult)
+    if field.name
+    not in {
+        *("ids", "status", "phases", "predictions", "scores", "evidence"),
+        *("metrics", "events", "artifacts"),
+    }
 )
+"""Fields whose JSON form is their value: every field that is added is one of them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from labledger.records import JsonObject
 
@@ -55,3 +55,25 @@ class TrialIds:
 def slot_commit_id(run_id: str, schedule_idx: int) -> str:
     """The name of a slot's commit, known before it happens, so that workers can stamp it."""
     return "sc_" + hashlib.sha256(f"{run_id}\n{schedule_idx}".encode()).hexdigest()[:24]
+
+
+class Stamp(NamedTuple):
+    """The fields that all records of a slot share."""
+
+    ids: TrialIds
+    schedule_idx: int
+    slot_commit_id: str
+    attempt: int
+    ts: str
+
+    def as_json(self, schema_version: str, row_seq: int = 0) -> JsonObject:
+        """Return the fields with which a record of the slot begins."""
+        return {
+            "schema_version": schema_version,
+            "schedule_idx": self.schedule_idx,
+            "slot_commit_id": self.slot_commit_id,
+            "attempt": self.attempt,
+            "row_seq": row_seq,
+            "ts": self.ts,
+            "ids": self.ids.as_json(),
+        }

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from labledger.ledger.commit import rows, statements
+from labledger.ledger.commit import slot_rows, statements
 from labledger.ledger.database.model import Lease
 from labledger.ledger.database.sqlite import writable_engine
 from labledger.records import canonical_json
@@ -81,7 +81,7 @@ def _artifacts(result: AttemptResult) -> Rows:
 
 
 def _published(lease: Lease, result: AttemptResult) -> Rows:
-    found = rows.slot_rows(lease.run_no, [result])
+    found = slot_rows.slot_rows(lease.run_no, [result])
     commit = (
         lease.run_no,
         result.schedule_idx,

@@ -16,11 +16,11 @@ from typing import Any
 from bench import synthetic
 from bench.bare import BareWriter, commit_rows
 from bench.report import Row, say
-from labledger.ledger.commit import digest_chain, record_lines, rows, statements
+from labledger.ledger.commit import digest_chain, slot_rows, statements
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Lease, Owner
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.identity import TrialIds
+from labledger.records.identity import Stamp, TrialIds
 from labledger.storage.artifact_store import ArtifactStore
 
 GOAL_GROWTH = 1.25
@@ -179,11 +179,11 @@ def _linked(lease: Lease, idx: int, previous: str) -> tuple[list[Any], str]:
     """All that the commit of a slot writes, with its digests, and the chain's new head."""
     slot = synthetic.slot(idx)
     result = synthetic.result(_RUN, slot)
-    stamp = record_lines.Stamp(
+    stamp = Stamp(
         TrialIds.of(_RUN, slot), idx, result.slot_commit_id, result.attempt, result.ended_at
     )
-    records = record_lines.slot_records(
-        result.status, stamp, rows.slot_rows(lease.run_no, [result])
+    records = slot_rows.slot_records(
+        result.status, stamp, slot_rows.slot_rows(lease.run_no, [result])
     )
     payload = digest_chain.payload_digest(records)
     link = digest_chain.chain_digest(previous, result.slot_commit_id, lease.epoch, _NOW, payload)

@@ -350,7 +350,7 @@ def test_a_schedule_with_a_hole_creates_no_run(
         [kit.slot(0), kit.slot(2)],
         [kit.slot(0), replace(kit.slot(1), task_id="nowhere")],
     ):
-        with pytest.raises(LedgerError, match="slot 1 of the schedule cannot be kept"):
+        with pytest.raises(LedgerError, match="slot 1 of the schedule cannot be stored"):
             writer.create_run(kit.new_run(), kit.tasks(2), bad)
     assert reader.runs() == []
     assert rows_of(path, "run_task", "slot", "task_payload") == dict.fromkeys(

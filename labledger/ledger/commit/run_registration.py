@@ -1,11 +1,16 @@
-"""Writing a new run into the ledger: its row, variants, tasks and slots, streamed."""
+"""Write a new run into the ledger: its row, variants, tasks, slots and budget.
+
+Tasks and slots are streamed, so that memory does not grow with them. The writer calls these
+functions inside its transactions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 
 from labledger.errors import LedgerError, RunExists
-from labledger.ledger.commit import budgets, statements
+from labledger.ledger.commit import statements
 from labledger.ledger.commit.digest_chain import Genesis
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import NewRun
@@ -47,7 +52,7 @@ def register(
     connection.exec_driver_sql(statements.INSERT_SCHEDULE, (run_no, total, genesis.hexdigest()))
     progress = (run_no, 0, 0, RunStatus.INTERRUPTED.value, now, None, None, None)
     connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
-    budgets.keep(connection, run_no, run.budget)
+    write_budget(connection, run_no, run.budget)
 
 
 def _column(value: str | JsonObject) -> str:
@@ -100,9 +105,18 @@ def _insert_slots(
             variant_idx = variants.get(slot.variant_id)
             task_idx = tasks.get(slot.task_id)
             if slot.schedule_idx != total or variant_idx is None or task_idx is None:
-                raise LedgerError(f"slot {total} of the schedule cannot be kept: it is {slot}")
+                raise LedgerError(f"slot {total} of the schedule cannot be stored: it is {slot}")
             genesis.slot(variant_idx, task_idx, slot.repl_idx)
             rows.append((run_no, total, variant_idx, task_idx, slot.repl_idx))
             total += 1
         connection.exec_driver_sql(statements.INSERT_SLOT, rows)
     return total
+
+
+def write_budget(connection: Connection, run_no: int, limits: Mapping[str, float]) -> None:
+    """Replace a run's limits of these kinds, in the caller's transaction. Infinity removes one."""
+    for kind, limit in limits.items():
+        if math.isinf(limit):
+            connection.exec_driver_sql(statements.DELETE_BUDGET, (run_no, kind))
+        else:
+            connection.exec_driver_sql(statements.UPSERT_BUDGET, (run_no, kind, float(limit)))

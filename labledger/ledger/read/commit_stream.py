@@ -13,10 +13,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol
 
-from labledger.ledger.commit import record_lines
+from labledger.ledger.commit import metric_and_event_rows, trial_rows
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.table_rows import AttemptRow, EventRow, MetricRow, TrialRow
-from labledger.records.identity import Slot, TrialIds, slot_commit_id
+from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
@@ -149,17 +149,17 @@ class _Aligned:
         return lines
 
 
-def _stamp(run_id: str, row: Any) -> record_lines.Stamp:
+def _stamp(run_id: str, row: Any) -> Stamp:
     return _make_stamp(run_id, *row[:_STAMP_END])
 
 
 @lru_cache(maxsize=4)
 def _make_stamp(
     run_id: str, idx: int, attempt: int, ended_at: str, variant_id: str, task_id: str, repl_idx: int
-) -> record_lines.Stamp:
+) -> Stamp:
     """Return the fields that a slot's records share; cached, as kinds are read side by side."""
     ids = TrialIds.of(run_id, Slot(idx, variant_id, task_id, repl_idx))
-    return record_lines.Stamp(ids, idx, slot_commit_id(run_id, idx), attempt, ended_at)
+    return Stamp(ids, idx, slot_commit_id(run_id, idx), attempt, ended_at)
 
 
 def _verbatim_lines(_run_id: str, group: list[Any]) -> tuple[str, ...]:
@@ -170,17 +170,17 @@ def _trial_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
     end = _STAMP_END + len(TrialRow._fields)
     trial = TrialRow._make(group[0][_STAMP_END:end])
     attempts = [AttemptRow._make(row[end:]) for row in group]
-    return (record_lines.trial_line(_stamp(run_id, group[0]), trial, attempts),)
+    return (trial_rows.trial_record(_stamp(run_id, group[0]), trial, attempts),)
 
 
 def _metric_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
     metrics = [MetricRow._make(row[_STAMP_END:]) for row in group]
-    return tuple(record_lines.metric_lines(_stamp(run_id, group[0]), metrics))
+    return metric_and_event_rows.metric_records(_stamp(run_id, group[0]), metrics)
 
 
 def _event_lines(run_id: str, group: list[Any]) -> tuple[str, ...]:
     events = [EventRow._make(row[_STAMP_END:]) for row in group]
-    return tuple(record_lines.event_lines(_stamp(run_id, group[0]), events))
+    return tuple(metric_and_event_rows.event_records(_stamp(run_id, group[0]), events))
 
 
 _LINES = {

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from labledger.errors import LedgerError, MalformedJson
-from labledger.ledger.commit import rows, statements
+from labledger.ledger.commit import slot_rows, statements, trial_rows
+from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.table_rows import AttemptRow, EventRow, MetricRow, TrialRow
 from labledger.ledger.read.chain_records import (
     COMMIT_COLUMNS,
     JSON_COLUMNS,
@@ -54,7 +54,7 @@ def rebuild(connection: Connection, chain: Path, mirrors: dict[str, Path]) -> st
         run_id = _chain(connection, chain_lines)
     for kind in ("trials", "metrics", "events", "predictions", "scores", "evidence"):
         with _lines(mirrors[kind]) as mirror_lines:
-            _records(connection, mirror_lines, _ROWS[kind])
+            _records(connection, mirror_lines, kind)
     return run_id
 
 
@@ -124,94 +124,39 @@ _WRITERS: dict[str, Callable[[Connection, list[JsonObject], int], None]] = {
     "commit": _commits,
 }
 
-Rows = list[tuple[str, tuple[Any, ...]]]
-"""Statements, each with a row that it writes."""
 
-
-def _records(
-    connection: Connection,
-    lines: Iterator[tuple[bytes, JsonObject]],
-    make: Callable[[int, int, str, JsonObject], Rows],
-) -> None:
+def _records(connection: Connection, lines: Iterator[tuple[bytes, JsonObject]], kind: str) -> None:
     """Write a mirror's records; those of an attempt are numbered from 0, in file order."""
-    last, seq = None, 0
-    waiting: dict[str, list[tuple[Any, ...]]] = {}
+    last_key, seq = None, 0
+    rows: dict[str, list[tuple[Any, ...]]] = {}
     for number, (line, record) in enumerate(lines, 1):
         key = (record["schedule_idx"], record["attempt"])
-        last, seq = key, seq + 1 if key == last else 0
-        for statement, row in make(key[0], seq, line.decode(), record):
-            waiting.setdefault(statement, []).append(row)
+        last_key, seq = key, seq + 1 if key == last_key else 0
+        for table, row in _rows_of_record(kind, seq, line.decode(), record):
+            rows.setdefault(table, []).append(row)
         if number % _BATCH == 0:
-            _write(connection, waiting)
-    _write(connection, waiting)
+            _insert(connection, rows)
+    _insert(connection, rows)
 
 
-def _write(connection: Connection, waiting: dict[str, list[tuple[Any, ...]]]) -> None:
-    for statement, batch in waiting.items():
-        connection.exec_driver_sql(statement, batch)
-    waiting.clear()
+def _rows_of_record(
+    kind: str, seq: int, text: str, record: JsonObject
+) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield the rows that a record was made of, each with its table."""
+    idx = record["schedule_idx"]
+    if kind == "trials":
+        yield "trial", trial_rows.trial_row_of_record(_RUN_NO, idx, record)
+        for row in trial_rows.attempt_rows_of_record(_RUN_NO, idx, record):
+            yield "attempt", row
+    else:
+        table, row_of_record = slot_rows.ROW_TABLES[kind]
+        yield table, row_of_record(_RUN_NO, idx, seq, text, record)
 
 
-def trial_row(run_no: int, idx: int, record: JsonObject) -> TrialRow:
-    """Return the row of `trial` that a `trial_record_v1` was made from."""
-    names = ("attempt", "status", "reason", "message", "verdict", "outcome", "exit_status")
-    return TrialRow._make(
-        (
-            *(run_no, idx),
-            *(record[name] for name in (*names, "started_at", "ended_at", "duration_ms")),
-            *_phase(record["phases"]["setup"]),
-            *_phase(record["phases"]["agent"]),
-            *_phase(record["phases"]["grader"]),
-            *(record["image"]["ref"], record["image"]["id"], record["events_dropped"]),
-        )
-    )
-
-
-def _trial(idx: int, _seq: int, _text: str, record: JsonObject) -> Rows:
-    trial = trial_row(_RUN_NO, idx, record)
-    attempts = (AttemptRow(_RUN_NO, idx, **fields) for fields in record["attempts"])
-    return [
-        (statements.INSERT_TRIAL, trial),
-        *((statements.INSERT_ATTEMPT, attempt) for attempt in attempts),
-    ]
-
-
-def _phase(phase: JsonObject | None) -> tuple[Any, Any, Any]:
-    if phase is None:
-        return None, None, None
-    return phase["exit_status"], phase["duration_ms"], int(phase["timed_out"])
-
-
-def _metric(idx: int, _seq: int, _text: str, record: JsonObject) -> Rows:
-    fields = (record[name] for name in ("row_seq", "metric_id", "source", "value"))
-    return [(statements.INSERT_METRIC, MetricRow(_RUN_NO, idx, *fields))]
-
-
-def _event(idx: int, _seq: int, _line: str, record: JsonObject) -> Rows:
-    row = EventRow(_RUN_NO, idx, record["row_seq"], _text(record["event"]))
-    return [(statements.INSERT_EVENT, row)]
-
-
-def _prediction(idx: int, seq: int, text: str, record: JsonObject) -> Rows:
-    return [(statements.INSERT_PREDICTION, rows.prediction_row(_RUN_NO, idx, seq, text, record))]
-
-
-def _score(idx: int, seq: int, text: str, record: JsonObject) -> Rows:
-    return [(statements.INSERT_SCORE, rows.score_row(_RUN_NO, idx, seq, text, record))]
-
-
-def _evidence(idx: int, seq: int, text: str, record: JsonObject) -> Rows:
-    return [(statements.INSERT_EVIDENCE, rows.evidence_row(_RUN_NO, idx, seq, text, record))]
-
-
-_ROWS = {
-    "trials": _trial,
-    "metrics": _metric,
-    "events": _event,
-    "predictions": _prediction,
-    "scores": _score,
-    "evidence": _evidence,
-}
+def _insert(connection: Connection, rows: dict[str, list[tuple[Any, ...]]]) -> None:
+    for table, batch in rows.items():
+        connection.exec_driver_sql(row_sql.insert(table), batch)
+    rows.clear()
 
 
 def _text(value: Any) -> str:

@@ -7,16 +7,15 @@ evidence repeat parts of their records. Verification calls it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from labledger.ledger.commit import rows
+from labledger.ledger.commit.slot_rows import TEXT_TABLES, RowOfRecord
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import KEYS
-from labledger.records import JsonObject
 from labledger.records.pass_rate import PASSED_SQL
 
 _PASSED = PASSED_SQL.format(
@@ -48,17 +47,6 @@ SELECT DISTINCT schedule_idx FROM (
 ) ORDER BY 1"""  # noqa: S608
 
 
-RowFromRecord = Callable[[int, int, int, str, JsonObject], tuple[Any, ...]]
-"""Makes a row from its run number, slot, `row_seq`, the record's text, and the record."""
-
-_ROWS_FROM_RECORDS: dict[str, RowFromRecord] = {
-    "prediction": rows.prediction_row,
-    "score": rows.score_row,
-    "evidence_record": rows.evidence_row,
-}
-"""Tables whose columns repeat parts of their last one, `record`."""
-
-
 def outcome_problems(connection: Connection, run_no: int) -> Iterator[tuple[int, str]]:
     """Yield the slots whose row of `slot_outcome` does not follow from their commit."""
     for (idx,) in connection.exec_driver_sql(_OUTCOMES_SQL, (run_no,)):
@@ -67,7 +55,7 @@ def outcome_problems(connection: Connection, run_no: int) -> Iterator[tuple[int,
 
 def records_problems(driver: Any, run_no: int, start: int, stop: int) -> Iterator[tuple[int, str]]:
     """Yield the slots, of a range, whose columns do not repeat what their records say."""
-    for table, row_from_record in _ROWS_FROM_RECORDS.items():
+    for table, row_of_record in TEXT_TABLES.values():
         key = KEYS[table]
         sql = (
             f"{row_sql.select(table)} AND schedule_idx >= ? AND schedule_idx < ? "
@@ -77,13 +65,13 @@ def records_problems(driver: Any, run_no: int, start: int, stop: int) -> Iterato
         # `row_seq`, the last column of the key, counts from 0 within the others.
         for _, group in groupby(stored_rows, key=itemgetter(slice(len(key) - 1))):
             for seq, row in enumerate(group):
-                if not _repeats_record(row, seq, row_from_record):
+                if not _repeats_record(row, seq, row_of_record):
                     yield row[1], f"the columns of a row of {table} do not fit its record"
 
 
-def _repeats_record(row: tuple[Any, ...], seq: int, row_from_record: RowFromRecord) -> bool:
+def _repeats_record(row: tuple[Any, ...], seq: int, row_of_record: RowOfRecord) -> bool:
     text = row[-1]
     try:
-        return row_from_record(row[0], row[1], seq, text, json.loads(text)) == row
+        return row_of_record(row[0], row[1], seq, text, json.loads(text)) == row
     except (ValueError, KeyError, TypeError):
         return False

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from labledger.ledger.commit import digest_chain
+from labledger.ledger.commit import digest_chain, trial_rows
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import DRIVER
-from labledger.ledger.read import commit_stream, mirror_reader
+from labledger.ledger.read import commit_stream
 from labledger.ledger.read.commit_stream import Commit
 from labledger.ledger.verification import derived_copies
 from labledger.records import canonical_json
@@ -200,5 +200,5 @@ def _trial(row: tuple[Any, ...] | None, records: SlotRecords) -> Iterator[str]:
     """The columns of a trial against its record, in which a phase that did not run is null."""
     if row is not None and records.trials:
         record = json.loads(records.trials[0])
-        if mirror_reader.trial_row(row[0], row[1], record) != row:
+        if trial_rows.trial_row_of_record(row[0], row[1], record) != row:
             yield "the columns of the row of trial do not fit its record"
