@@ -8,13 +8,13 @@ from typing import Any
 
 from sample_trials import GRADER, Trials
 
+from labledger.experiment.plan import GraderIdentity
 from labledger.ledger.commit.slot_rows import slot_records, slot_rows
-from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Stamp
 from labledger.trial.contract import AttemptSpec, StoredTrial
 
-NEW_GRADER: JsonObject = {"digest": "2" * 64, "generation": 2}
+NEW_GRADER = GraderIdentity("2" * 64, 2)
 NOT_RUN = "echo the agent ran again >>/agentlab/workspace/ran; exit 9"
 """An agent that a regrading must not start."""
 

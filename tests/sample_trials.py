@@ -13,11 +13,20 @@ from typing import Any
 
 from labledger.docker.engine import Engine
 from labledger.experiment import name_references
+from labledger.experiment.inputs.task_row import Task
+from labledger.experiment.plan import (
+    Benchmark,
+    GraderIdentity,
+    MetricDefinition,
+    PhasePlan,
+    Runtime,
+    Sealing,
+)
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.trial.contract import AttemptSpec, Labels, PhasePlan, Sealing, TrialPlan
+from labledger.trial.contract import AttemptSpec, Labels, TrialPlan
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life import inputs, worker
 from labledger.trial.life.context import TrialContext
@@ -53,7 +62,7 @@ SCORE: JsonObject = {
     "primary_metric_value": 1.0,
 }
 
-GRADER: JsonObject = {"digest": "1" * 64, "generation": 1}
+GRADER = GraderIdentity("1" * 64, 1)
 """What a trial's scores say of their grader."""
 
 RUN_ID = "run-1"
@@ -171,16 +180,16 @@ class Trials:
                 name: command if isinstance(command, PhasePlan) else phase(command)
                 for name, command in commands.items()
             },
-            runtime=RUNTIME | {"image": image} | (runtime or {}),
-            benchmark=BENCHMARK | (benchmark or {}),
-            metrics=metrics,
+            runtime=Runtime.from_json(RUNTIME | {"image": image} | (runtime or {})),
+            benchmark=Benchmark.from_json(BENCHMARK | (benchmark or {})),
+            metrics=tuple(map(MetricDefinition.from_json, metrics)),
             images=self.images,
             environment=environment or {},
             grader=GRADER,
             sealing=sealing,
         )
         row = {"id": slot.task_id, "task": {"n": 1}} | (task or {})
-        spec = AttemptSpec(plan, slot, run_id, attempt, row, may_exist)
+        spec = AttemptSpec(plan, slot, run_id, attempt, Task.from_json(row), may_exist)
         self._made.append(spec)
         return spec
 

@@ -6,9 +6,11 @@ from typing import Any
 
 from sample_trials import GRADES, Trials
 
+from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.experiment.plan import Sealing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
-from labledger.trial.contract import AttemptSpec, Sealing
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.life.inputs import stage_dependencies
 
 SECRET = "the-right-answer-is-42"
@@ -37,9 +39,8 @@ def isolation(result: AttemptResult) -> JsonObject:
 def stage(trials: Trials, spec: AttemptSpec) -> AttemptSpec:
     """Give a trial's grader a staged file that holds the secret, as `Session` would."""
     digest = trials.store.put_bytes(SECRET.encode())
-    entry = {"name": "key/answer.txt", "sha256": digest, "executable": False}
+    files = {"agent": [], "grader": [StagedFile("key/answer.txt", digest, len(SECRET), False)]}
     sealed = spec.plan.sealing is not Sealing.NONE
-    document = {"files": {"agent": [], "grader": [entry]}, "grader": {"sealed": sealed}}
     spec.plan.deps_dir.rmdir()
-    stage_dependencies(document, trials.store, spec.plan.deps_dir)
+    stage_dependencies(files, trials.store, spec.plan.deps_dir, sealed=sealed)
     return spec

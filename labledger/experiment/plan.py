@@ -27,6 +27,9 @@ from labledger.text.byte_sizes import parse_size
 
 SCHEMA_VERSION = "resolved_experiment_v1"
 
+BENCHMARK_IDENTITY = ("adapter_id", "name", "version", "split")
+"""The keys of a benchmark that predictions, scores and summaries repeat."""
+
 
 def _given(authored: JsonObject, **conversions: Callable[[Any], Any]) -> dict[str, Any]:
     """Return the converted values of those keys that a person wrote."""
@@ -106,11 +109,11 @@ class DatasetPlan(Section):
 
 @dataclass(frozen=True, slots=True)
 class Resources(Section):
-    """The limits of a trial's container."""
+    """The limits of a trial's container; None for no limit."""
 
-    cpus: float = 1
-    memory_bytes: int = 1 << 30
-    pids: int = 512
+    cpus: float | None = 1
+    memory_bytes: int | None = 1 << 30
+    pids: int | None = 512
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
@@ -184,6 +187,11 @@ class Benchmark(Section):
             evaluator=authored.get("evaluator", {"name": f"{name}-grader", "mode": "custom"}),
             version=authored.get("version"),
         )
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What predictions, scores and summaries repeat of the benchmark."""
+        return {key: value for key in BENCHMARK_IDENTITY if (value := getattr(self, key))}
 
 
 @dataclass(frozen=True, slots=True)

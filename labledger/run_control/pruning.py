@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from labledger.records import JsonObject
+from labledger.experiment.plan import Prune
 from labledger.records.outcomes import SlotStatus
 
 
@@ -20,9 +20,8 @@ class Pruning:
     not a failure. Skipped slots neither count nor end a series.
     """
 
-    def __init__(self, design: JsonObject, failures: Mapping[str, int]) -> None:
-        prune = design["prune"]
-        self._limit: int | None = prune["max_consecutive_failures"] if prune else None
+    def __init__(self, prune: Prune | None, failures: Mapping[str, int]) -> None:
+        self._limit = None if prune is None else prune.max_consecutive_failures
         self._failures = Counter(failures)
 
     def count(self, variant_id: str, status: SlotStatus) -> None:

@@ -18,8 +18,8 @@ from queue import Empty, SimpleQueue
 
 from labledger.docker.engine import Engine
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
+from labledger.experiment.plan import Retry
 from labledger.ledger.database.model import RunInfo, Stop
-from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
 from labledger.run_control.dispatch_pauses import REFUSALS, DispatchPauses
@@ -61,8 +61,7 @@ class Coordinator:
     commit_queue: CommitQueue
     slot_queue: SlotQueue
     executor: LocalExecutor
-    retry: JsonObject
-    """`max_attempts` and `retry_on`, as resolved."""
+    retry: Retry
     pauses: DispatchPauses
     keep: FolderRetention
     stop_request: StopRequest
@@ -345,10 +344,9 @@ class Coordinator:
 
     def _store_result(self, result: AttemptResult, spec: AttemptSpec) -> bool:
         """Make a result durable. Return False if the ledger's disk is full."""
-        retry = self.retry
         for reason in result.notes:
             self._report_restart(spec, reason)
-        will_retry = result.status in retry["retry_on"] and result.attempt < retry["max_attempts"]
+        will_retry = self.retry.applies_to(result.status, result.attempt)
         will_retry = will_retry and not is_carried_over(spec)
         self.commit_queue.count(result, final=not will_retry)
         # A retry goes before new slots, and may be queued only once this attempt is durable.

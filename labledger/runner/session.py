@@ -16,6 +16,7 @@ from pathlib import Path
 from labledger.compare.run_differences import flips
 from labledger.docker.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
+from labledger.experiment.plan import ExperimentPlan
 from labledger.export import run_folder
 from labledger.export.mirrors import MirrorWriter
 from labledger.export.run_folder import create_run_folder, write_chain
@@ -77,11 +78,12 @@ class Session:
             stack.enter_context(on_signals(self.options.stop_request))
             run = self._apply_budget(reader, lease)
             budget = Budget.of(run, reader, self.options.on_event)
-            self._prepare_folder(run)
+            plan = ExperimentPlan.of_document(run.resolved)
+            self._prepare_folder(run, plan)
             fence = partial(self.writer.leases.while_owned, lease)
             mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.repair(reader, self.run_id)
-            stop_cause = self._run_slots(run, reader, mirrors, lease, budget)
+            stop_cause = self._run_slots(run, plan, reader, mirrors, lease, budget)
             stop = self._stop_reason(stop_cause, budget)
             with self._tolerating_errors(stop_cause):
                 mirrors.sync()
@@ -148,15 +150,16 @@ class Session:
                 raise
             self.options.on_event(run_event("warning", message=error.message))
 
-    def _prepare_folder(self, run: RunInfo) -> None:
+    def _prepare_folder(self, run: RunInfo, plan: ExperimentPlan) -> None:
         """Create the run folder and its files, all from the ledger and the artifact store."""
         folder = self.lab.run_folder(run.run_id)
         create_run_folder(folder, run)
-        stage_dependencies(run.resolved, self.store, folder / "deps")
+        stage_dependencies(plan.files, self.store, folder / "deps", sealed=plan.is_sealed)
 
     def _run_slots(
         self,
         run: RunInfo,
+        experiment: ExperimentPlan,
         reader: LedgerReader,
         mirrors: MirrorWriter,
         lease: Lease,
@@ -165,7 +168,7 @@ class Session:
         """Run every slot that is not committed. Return why the run stopped early, or None."""
         folder = self.lab.run_folder(self.run_id)
         unfinished = find_unfinished_slots(reader, run)
-        width = self.options.max_concurrency or run.resolved["design"]["max_concurrency"]
+        width = self.options.max_concurrency or experiment.design.max_concurrency
         counts = reader.counts(self.run_id)
         self.options.on_event(_started_event(run, folder, unfinished, width, budget, counts))
         engine_info = self._engine_info()
@@ -177,12 +180,11 @@ class Session:
             self.writer.delete_event_files(self.run_id, run.next_schedule_idx)
         if run.next_schedule_idx == run.total_slots:
             return None
-        design = run.resolved["design"]
         pauses = DispatchPauses(
             self.options.on_event, self.options.patience_s, disk_space.find_shortage
         )
         executor = LocalExecutor(width, full_disks)
-        plans = self._plans(run, reader.ledger_id, engine_data_folder(engine_info))
+        plans = self._plans(run, experiment, reader.ledger_id, engine_data_folder(engine_info))
         coordinator = Coordinator(
             run=run,
             engine=self.engine,
@@ -191,7 +193,7 @@ class Session:
                 writer=self.writer,
                 mirrors=mirrors,
                 repair_mirrors=lambda: mirrors.repair(reader, run.run_id),
-                pruning=self._pruning(run, reader),
+                pruning=self._pruning(run, experiment, reader),
                 error_rate=self._error_rate(run),
                 budget=budget,
                 staged={idx: None for idx, slot in unfinished.items() if slot.staged},
@@ -203,7 +205,7 @@ class Session:
             ),
             slot_queue=SlotQueue(reader, run, plans, unfinished),
             executor=executor,
-            retry=design["retry"],
+            retry=experiment.design.retry,
             pauses=pauses,
             keep=self.options.keep,
             stop_request=self.options.stop_request,
@@ -223,10 +225,10 @@ class Session:
         return replace(rate, counted=OF_REGRADING) if run.regrades else rate
 
     @staticmethod
-    def _pruning(run: RunInfo, reader: LedgerReader) -> Pruning:
+    def _pruning(run: RunInfo, experiment: ExperimentPlan, reader: LedgerReader) -> Pruning:
         """Return the state of pruning. A regrading prunes nothing: its trials have run."""
-        design = run.resolved["design"] | ({"prune": None} if run.regrades else {})
-        return Pruning(design, reader.consecutive_failures(run.run_id))
+        prune = None if experiment.regrades else experiment.design.prune
+        return Pruning(prune, reader.consecutive_failures(run.run_id))
 
     def _engine_info(self) -> JsonObject:
         """Return the engine's description of itself, empty if the engine is not reachable."""
@@ -241,11 +243,13 @@ class Session:
         trials = {self.lab.run_folder(self.run_id): "the trials"}
         return replace(space, locations={**space.locations, **trials}, full_disks=full_disks)
 
-    def _plans(self, run: RunInfo, ledger_id: str, root: Path | None) -> dict[str, TrialPlan]:
+    def _plans(
+        self, run: RunInfo, experiment: ExperimentPlan, ledger_id: str, root: Path | None
+    ) -> dict[str, TrialPlan]:
         return {
             variant.variant_id: TrialPlan.of(
-                run.resolved,
-                variant.variant_id,
+                experiment,
+                variant,
                 ledger_id=ledger_id,
                 run_dir=self.lab.run_folder(run.run_id),
                 store_root=self.store.root,
@@ -253,7 +257,7 @@ class Session:
                 images=run.images,
                 environment=self.values,
             )
-            for variant in run.variants
+            for variant in experiment.variants
         }
 
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 
+from labledger.experiment.inputs.task_row import Task
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.unfinished_slots import UnfinishedSlot
-from labledger.records import JsonObject
 from labledger.records.identity import Slot
 from labledger.runner.regraded_trials import StoredTrials
 from labledger.trial.contract import AttemptSpec, TrialPlan
@@ -43,7 +43,7 @@ class SlotQueue:
         self._slots_returned = 0
         self._chunk: deque[Slot] = deque()
         self._next_idx = run.next_schedule_idx
-        self._task: tuple[str, JsonObject] = ("", {})
+        self._task: Task | None = None
         self._stored_trials = StoredTrials.of_regrading(reader, run)
 
     def retry(self, spec: AttemptSpec, *, others_first: int = 0) -> None:
@@ -103,13 +103,13 @@ class SlotQueue:
             slot=slot,
             run_id=self._run.run_id,
             attempt=unfinished.attempt,
-            task=self._task_row(slot.task_id),
+            task=self._task_of(slot),
             container_may_exist=unfinished.container_may_exist,
             regraded_trial=None if stored is None else stored.trial(slot.schedule_idx),
         )
 
-    def _task_row(self, task_id: str) -> JsonObject:
-        """Return a frozen task row. The last one is cached: neighbouring slots often share it."""
-        if self._task[0] != task_id:
-            self._task = (task_id, self._reader.task(self._run.run_id, task_id))
-        return self._task[1]
+    def _task_of(self, slot: Slot) -> Task:
+        """Return the task of a slot. The last one is cached: neighbouring slots often share it."""
+        if self._task is None or self._task.task_id != slot.task_id:
+            self._task = Task.of_row(self._reader.task(self._run.run_id, slot.task_id))
+        return self._task

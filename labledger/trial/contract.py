@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
-from labledger.records import JsonObject, canonical_json
+from labledger.experiment.inputs.task_row import Task
+from labledger.experiment.plan import (
+    Benchmark,
+    ExperimentPlan,
+    GraderIdentity,
+    MetricDefinition,
+    PhasePlan,
+    Runtime,
+    Sealing,
+    VariantPlan,
+)
+from labledger.records import JsonObject
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
 
 ROOT = "/agentlab"
@@ -67,49 +77,6 @@ class ExitStatus:
     """
 
 
-class Sealing(StrEnum):
-    """How a grader's files are hidden from the agent."""
-
-    NONE = "none"
-    UNREADABLE = "unreadable"
-    """They are mounted, and the agent's user cannot read them."""
-    AFTER_AGENT = "after_agent"
-    """They are added when the agent and all its processes have ended."""
-
-    @property
-    def meaning(self) -> str:
-        match self:
-            case Sealing.NONE:
-                return "not sealed: the agent can read the grader's files"
-            case Sealing.UNREADABLE:
-                return "sealed, unreadable: the agent's user cannot read the grader's files"
-            case Sealing.AFTER_AGENT:
-                return "sealed, after_agent: the grader's files come when the agent has ended"
-
-    @classmethod
-    def of(cls, document: JsonObject) -> Sealing:
-        """Return how a resolved experiment (`resolved_experiment_v1`) seals its grader."""
-        if not is_sealed(document):
-            return cls.NONE
-        other_user = document["runtime"].get("agent_user") is not None
-        return cls.UNREADABLE if other_user else cls.AFTER_AGENT
-
-
-def is_sealed(document: JsonObject) -> bool:
-    """Return True if the grader is sealed. In a regrading it is not: no agent runs."""
-    return bool(document.get("grader", {}).get("sealed")) and "regrades" not in document
-
-
-def grader_digest(document: JsonObject) -> str:
-    """Return the digest of a grader's command, environment, time limit and staged files."""
-    grader = document["grader"]
-    staged = document.get("files", {}).get("grader", [])
-    return canonical_json.digest(
-        {key: grader[key] for key in ("command", "env", "timeout_s")}
-        | {"files": [{key: f[key] for key in ("name", "sha256", "executable")} for f in staged]}
-    )
-
-
 class Labels:
     """Docker labels of labledger's containers. Cleanup touches no container without them."""
 
@@ -122,19 +89,6 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
-class PhasePlan:
-    """A command of a trial. Words and values may refer to `TrialPlan.environment` by name."""
-
-    command: tuple[str, ...]
-    env: Mapping[str, str]
-    timeout_s: float
-
-    @classmethod
-    def of(cls, data: JsonObject) -> PhasePlan:
-        return cls(tuple(data["command"]), dict(data["env"]), float(data["timeout_s"]))
-
-
-@dataclass(frozen=True, slots=True)
 class TrialPlan:
     """The settings that all trials of one variant of a run share."""
 
@@ -144,15 +98,15 @@ class TrialPlan:
     bindings: JsonObject
     phases: Mapping[str, PhasePlan]
     """By phase name; `setup` only if the variant has one."""
-    runtime: JsonObject
-    benchmark: JsonObject
-    metrics: tuple[JsonObject, ...]
+    runtime: Runtime
+    benchmark: Benchmark
+    metrics: tuple[MetricDefinition, ...]
     images: Mapping[str, str]
     """Image id (`sha256:…`) by the name the experiment gives."""
     environment: Mapping[str, str] = field(repr=False)
     """Values from outside the experiment by name: secrets, never stored."""
-    grader: JsonObject
-    """Recorded in each score: the grader's `digest` and the `generation` of the grading."""
+    grader: GraderIdentity
+    """Recorded in each score."""
     sealing: Sealing = Sealing.NONE
     engine_root: Path | None = None
     """The engine's data folder, if known: containers' own file systems are on its disk."""
@@ -160,8 +114,8 @@ class TrialPlan:
     @classmethod
     def of(
         cls,
-        document: JsonObject,
-        variant_id: str,
+        experiment: ExperimentPlan,
+        variant: VariantPlan,
         *,
         ledger_id: str,
         run_dir: Path,
@@ -170,30 +124,23 @@ class TrialPlan:
         images: Mapping[str, str],
         environment: Mapping[str, str],
     ) -> TrialPlan:
-        """Return the plan of one variant of a resolved experiment (`resolved_experiment_v1`)."""
-        variant = next(v for v in document["variants"] if v["variant_id"] == variant_id)
-        phases = {
-            "agent": PhasePlan.of(variant["agent"]),
-            "grader": PhasePlan.of(document["grader"]),
-        }
-        if variant["setup"]:
-            phases["setup"] = PhasePlan.of(variant["setup"])
+        """Return the plan of one variant of an experiment."""
+        phases = {"agent": variant.agent, "grader": experiment.grader}
+        if variant.setup is not None:
+            phases["setup"] = variant.setup
         return cls(
             ledger_id=ledger_id,
             run_dir=run_dir,
             store_root=store_root,
-            bindings=variant["bindings"],
+            bindings=variant.bindings,
             phases=phases,
-            runtime=document["runtime"],
-            benchmark=document["benchmark"],
-            metrics=tuple(document["metrics"]),
+            runtime=experiment.runtime,
+            benchmark=experiment.benchmark,
+            metrics=experiment.metrics,
             images=images,
-            environment={name: environment[name] for name in document["environment"]},
-            grader={
-                "digest": grader_digest(document),
-                "generation": document.get("regrades", {}).get("generation", 1),
-            },
-            sealing=Sealing.of(document),
+            environment={name: environment[name] for name in experiment.environment},
+            grader=experiment.grader_identity,
+            sealing=experiment.sealing,
             engine_root=engine_root,
         )
 
@@ -210,17 +157,6 @@ class TrialPlan:
     def sealed_dir(self) -> Path:
         """The folder with the staged files of a sealed grader."""
         return self.run_dir / "sealed"
-
-    @property
-    def agent_user(self) -> str | None:
-        """The user that the agent runs as, or None for the container's user."""
-        user: str | None = self.runtime.get("agent_user")
-        return user
-
-    @property
-    def policy(self) -> JsonObject:
-        policy: JsonObject = self.benchmark["policy"]
-        return policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +181,7 @@ class AttemptSpec:
     slot: Slot
     run_id: str
     attempt: int
-    task: JsonObject
-    """The frozen task row."""
+    task: Task
     container_may_exist: bool = False
     """True if an earlier coordinator may have created this attempt's container."""
     regraded_trial: StoredTrial | None = None
@@ -272,7 +207,9 @@ class AttemptSpec:
 
     @property
     def image_ref(self) -> str:
-        return str(self.task.get("image") or self.plan.runtime["image"])
+        image = self.task.image or self.plan.runtime.image
+        assert image is not None  # `resolve` refuses a task without an image.
+        return image
 
     @property
     def image_id(self) -> str:
@@ -280,14 +217,14 @@ class AttemptSpec:
 
     @property
     def agent_timeout_s(self) -> float:
-        return float(self.task.get("timeout_s") or self.plan.phases["agent"].timeout_s)
+        return float(self.task.timeout_s or self.plan.phases["agent"].timeout_s)
 
     def timeout_s(self, phase: str) -> float:
         """Return the time limit of a phase in seconds, 0 if the trial has no such phase."""
         if phase == "agent":
             return self.agent_timeout_s
         plan = self.plan.phases.get(phase)
-        return plan.timeout_s if plan else 0.0
+        return float(plan.timeout_s) if plan else 0.0
 
     @property
     def deadline_s(self) -> float:
@@ -327,8 +264,8 @@ class AttemptSpec:
             "AGENTLAB_BENCHMARK_SCORE_PATH": f"{OUT}/{SCORE}",
             "WORKSPACE": WORKSPACE,
         }
-        if "image" in self.task:
-            env["AGENTLAB_TASK_IMAGE"] = str(self.task["image"])
+        if self.task.image is not None:
+            env["AGENTLAB_TASK_IMAGE"] = self.task.image
         return env
 
 

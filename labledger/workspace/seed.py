@@ -10,11 +10,11 @@ import errno
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labledger.records import JsonObject
+from labledger.experiment.inputs.task_row import TaskWorkspace
 from labledger.storage.artifact_store import ArtifactStore
 
 OPEN_FOLDER = OPEN_PROGRAM = 0o777
@@ -64,7 +64,7 @@ class _NameChecker:
 class InlineSeed:
     """A seed given as texts by name."""
 
-    def __init__(self, files: dict[str, str]) -> None:
+    def __init__(self, files: Mapping[str, str]) -> None:
         self._files = files
 
     def fill(self, workspace: Path) -> None:
@@ -116,12 +116,11 @@ class TarSeed:
 Seed = InlineSeed | TarSeed
 
 
-def workspace_seed(task: JsonObject, store_root: Path) -> Seed:
-    """Return what the workspace of a frozen task row begins with; `store_root` holds its tar."""
-    workspace = task.get("workspace") or {"files": {}}
-    if "tar" in workspace:
-        return TarSeed(ArtifactStore(store_root).path(workspace["tar"]))
-    return InlineSeed(workspace["files"])
+def workspace_seed(workspace: TaskWorkspace | None, store_root: Path) -> Seed:
+    """Return what the workspace of a task begins with; `store_root` holds its tar."""
+    if workspace is not None and workspace.tar is not None:
+        return TarSeed(ArtifactStore(store_root).path(workspace.tar))
+    return InlineSeed((workspace and workspace.files) or {})
 
 
 def make_folders(workspace: Path, inside: Path) -> None:

@@ -26,8 +26,8 @@ from sample_trials import (
 from sealed_trials import AFTER, READS, SECRET, WAYS, isolation, stage
 
 from labledger.docker.engine import Engine
+from labledger.experiment.plan import Sealing
 from labledger.records import JsonObject
-from labledger.trial.contract import Sealing
 from labledger.trial.evidence.tampering import inspect_changes, suspicious
 
 pytestmark = pytest.mark.docker

@@ -106,7 +106,7 @@ def test_inputs_are_evidence(trials: Trials) -> None:
     )
     result = run_attempt(spec)
     kept = json.loads(trials.content(result, "trial_input"))
-    assert kept["task"] == spec.task
+    assert kept["task"] == spec.task.as_json()
     assert kept["bindings"] == {"b": 1}
     assert kept["phases"]["agent"] == {"command": ["sh", "-c", "true", "${KEY}"], "timeout_s": 30}
     assert kept["image"] == {"ref": result.image_ref, "id": result.image_id}

@@ -63,7 +63,7 @@ def test_rows_are_stamped(trials: Trials) -> None:
         "schema_version": "benchmark_score_record_v1",
         "evaluator": BENCHMARK["evaluator"],
         "metrics": {"m": 1},
-        "ext": {"any": [1], "isolation": isolation, "grader": GRADER},
+        "ext": {"any": [1], "isolation": isolation, "grader": GRADER.as_json()},
     }
     json_schemas.require_valid(prediction, "benchmark_prediction_record_v1")
     json_schemas.require_valid(score, "benchmark_score_record_v1")

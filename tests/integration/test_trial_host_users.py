@@ -18,8 +18,9 @@ import pytest
 from regraded_trials import earlier_of, judging
 from sample_trials import ENGINE, GRADES, PYTHON, SHELLS, Trials, brief, trials_in, until
 
+from labledger.experiment.plan import Sealing
 from labledger.records.attempt_result import AttemptResult
-from labledger.trial.contract import AttemptSpec, Sealing
+from labledger.trial.contract import AttemptSpec
 
 UID = 12345
 """Who runs the trials where the tests run as root; else they do it themselves."""

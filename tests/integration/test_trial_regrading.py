@@ -32,10 +32,11 @@ from sample_trials import (
     until,
 )
 
+from labledger.experiment.plan import Sealing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus
-from labledger.trial.contract import OUTER_MARGIN_S, AttemptSpec, ExitStatus, Sealing
+from labledger.trial.contract import OUTER_MARGIN_S, AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.workspace import tar_files
 
@@ -116,7 +117,7 @@ def test_another_grader_says_otherwise(trials: Trials) -> None:
     )
     metric = {"id": "calls", "from": "events", "event": "call", "field": None, "aggregate": "count"}
     first = trials.run(agent, FAILS, setup="echo set up", metrics=(metric,))
-    assert (first.verdict, first.scores[0]["ext"]["grader"]) == ("fail", GRADER)
+    assert (first.verdict, first.scores[0]["ext"]["grader"]) == ("fail", GRADER.as_json())
     checks = (
         "set -e; grep new answer; grep success $AGENTLAB_RESULT_PATH; "
         'grep call $AGENTLAB_TRAJECTORY_PATH; test "$AGENTLAB_AGENT_EXIT_STATUS" = 0; '
@@ -126,7 +127,7 @@ def test_another_grader_says_otherwise(trials: Trials) -> None:
     assert brief(again) == ("completed", None, 0), trials.content(again, "grader_stderr")
     assert again.verdict == "pass"
     ext = again.scores[0]["ext"]
-    assert ext["grader"] == NEW_GRADER
+    assert ext["grader"] == NEW_GRADER.as_json()
     regrades = {"run_id": first.ids.run_id, "trial_id": first.ids.trial_id}
     assert ext["regrades"] == again.evidence[0]["ext"]["regrades"] == regrades
     for phase in ("setup", "agent"):
@@ -152,7 +153,7 @@ def test_what_a_grader_says_of_itself_does_not_count(trials: Trials) -> None:
     forged = {"grader": {"digest": "x"}, "regrades": {"run_id": "x"}, "own": 1, "isolation": {}}
     first = trials.run("true", predicts() + scores(SCORE | {"ext": forged}))
     ext = first.scores[0]["ext"]
-    assert (ext["grader"], ext["own"]) == (GRADER, 1)
+    assert (ext["grader"], ext["own"]) == (GRADER.as_json(), 1)
     assert "regrades" not in ext
 
 

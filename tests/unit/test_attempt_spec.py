@@ -10,9 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_trials import BENCHMARK, RUNTIME, Trials, prepare_trial_folder
+from experiment_files import Folder
+from sample_trials import Trials, prepare_trial_folder
 
 from labledger import resources
+from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.experiment.plan import GraderPlan, PhasePlan, Sealing, VariantPlan
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.canonical_json import sha256_hex
@@ -22,7 +25,7 @@ from labledger.records.metrics import Metric
 from labledger.records.outcomes import SlotStatus
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import contract
-from labledger.trial.contract import ExitStatus, Sealing, TrialPlan
+from labledger.trial.contract import ExitStatus, TrialPlan
 from labledger.trial.life import inputs
 from labledger.trial.life.container_config import container_config
 
@@ -74,21 +77,20 @@ def test_what_a_task_overrides(made: Trials) -> None:
 
 def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
     """A plan takes its variant's phases and no more of the environment than is named."""
-    section = {"command": ["true"], "env": {"A": "$KEY"}, "timeout_s": 5}
-    document = {
-        "variants": [
-            {"variant_id": "a", "bindings": {"x": 1}, "setup": None, "agent": section},
-            {"variant_id": "b", "bindings": {"x": 2}, "setup": section, "agent": section},
-        ],
-        "grader": section | {"timeout_s": 9},
-        "runtime": RUNTIME,
-        "benchmark": BENCHMARK,
-        "metrics": [],
-        "environment": ["KEY"],
-    }
+    phase = PhasePlan(("true",), {"A": "$KEY"}, 5)
+    folder = Folder(tmp_path)
+    experiment = replace(
+        folder.resolve().plan,
+        variants=(
+            VariantPlan("a", "baseline", {"x": 1}, setup=None, agent=phase),
+            VariantPlan("b", "treatment", {"x": 2}, setup=phase, agent=phase),
+        ),
+        grader=GraderPlan(("true",), {}, 9),
+        environment=("KEY",),
+    )
     plans = [
         TrialPlan.of(
-            document,
+            experiment,
             variant,
             ledger_id="l",
             run_dir=tmp_path,
@@ -97,7 +99,7 @@ def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
             images={},
             environment={"KEY": "secret-value", "HOME": "/root"},
         )
-        for variant in ("a", "b")
+        for variant in experiment.variants
     ]
     assert [sorted(plan.phases) for plan in plans] == [
         ["agent", "grader"],
@@ -107,7 +109,7 @@ def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
     assert plans[0].phases["grader"].timeout_s == 9
     assert plans[0].environment == {"KEY": "secret-value"}
     assert "secret-value" not in repr(plans[0])
-    assert plans[0].grader == {"digest": contract.grader_digest(document), "generation": 1}
+    assert plans[0].grader == experiment.grader_identity
     assert pickle.loads(pickle.dumps(plans[1])) == plans[1]
 
 
@@ -144,7 +146,8 @@ def test_folder_before_the_start(made: Trials) -> None:
     prepare_trial_folder(spec)
     inside = spec.folder / "in"
     assert (inside / "bindings.json").read_text("utf-8") == '{"a":"ü","b":1}\n'
-    assert json.loads((inside / "task.json").read_bytes()) == spec.task
+    assert (inside / "task.json").read_text("utf-8") == '{"id":"t/1","task":{"n":1}}\n'
+    assert (inside / "policy.json").read_text("utf-8") == '{"grade_failed_agents":true}\n'
     assert sorted(path.name for path in inside.iterdir()) == [
         *("agent.sh", "bindings.json", "grader.sh", "policy.json", "task.json")
     ]
@@ -181,17 +184,15 @@ def test_staged_files(tmp_path: Path) -> None:
     """Files are staged under their phase, once, for any user to read, executable as they were."""
     store = ArtifactStore(tmp_path / "store")
     digest = store.put_bytes(b"#!/bin/sh\n")
-    document = {
-        "files": {
-            "agent": [{"name": "lib/run.sh", "sha256": digest, "executable": True}],
-            "grader": [{"name": "data.txt", "sha256": digest, "executable": False}],
-        }
+    files = {
+        "agent": [StagedFile("lib/run.sh", digest, 10, executable=True)],
+        "grader": [StagedFile("data.txt", digest, 10, executable=False)],
     }
     deps = tmp_path / "run" / "deps"
     old = os.umask(0o077)
     try:
-        inputs.stage_dependencies(document, store, deps)
-        inputs.stage_dependencies({"files": {}}, store, deps)
+        inputs.stage_dependencies(files, store, deps, sealed=False)
+        inputs.stage_dependencies({}, store, deps, sealed=False)
     finally:
         os.umask(old)
     modes = {str(p.relative_to(deps)): p.stat().st_mode & 0o777 for p in deps.rglob("*")}
@@ -209,11 +210,10 @@ def test_staged_files_of_a_sealed_grader(tmp_path: Path) -> None:
     """They lie beside what every trial mounts, which has a link to where a container has them."""
     store = ArtifactStore(tmp_path / "store")
     digest = store.put_bytes(b"key")
-    entry = {"name": "key/answer", "sha256": digest, "executable": False}
-    document = {"files": {"agent": [], "grader": [entry]}, "grader": {"sealed": True}}
+    files = {"agent": [], "grader": [StagedFile("key/answer", digest, 3, executable=False)]}
     deps = tmp_path / "run" / "deps"
     (tmp_path / "run" / "sealed" / "half").mkdir(parents=True)
-    inputs.stage_dependencies(document, store, deps)
+    inputs.stage_dependencies(files, store, deps, sealed=True)
     found = sorted(str(path.relative_to(tmp_path / "run")) for path in deps.parent.rglob("*"))
     assert found == ["deps", "deps/grader", "sealed", "sealed/key", "sealed/key/answer"]
     assert str((deps / "grader").readlink()) == "/agentlab/sealed/grader"

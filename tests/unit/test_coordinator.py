@@ -12,6 +12,14 @@ import sample_ledgers as kit
 
 from labledger.docker.engine import Engine
 from labledger.errors import LeaseLost
+from labledger.experiment.plan import (
+    Benchmark,
+    GraderIdentity,
+    Policy,
+    Prune,
+    Retry,
+    Runtime,
+)
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import SPENT_METRICS, Lease, Spent
 from labledger.ledger.reader import LedgerReader
@@ -97,7 +105,7 @@ class Run:
             writer=writer,
             mirrors=self.mirrors,
             repair_mirrors=lambda: self.mirrors.repair(reader, kit.RUN),
-            pruning=Pruning({"prune": {"max_consecutive_failures": 2}}, {}),
+            pruning=Pruning(Prune(2), {}),
             error_rate=ErrorRate(None),
             budget=Budget({}, dict.fromkeys(SPENT_METRICS, Spent(0, 0, 0)), self.emit),
             staged={},
@@ -114,7 +122,7 @@ class Run:
             commit_queue=self.commit_queue,
             slot_queue=SlotQueue(reader, run, {"base": plan, "treat": plan}, {}),
             executor=self.trials,
-            retry={"max_attempts": 2, "retry_on": ["infra_error"]},
+            retry=Retry(),
             pauses=pauses,
             keep=FolderRetention.NONE,
             stop_request=self.stop,
@@ -144,12 +152,12 @@ def _plan(run_dir: Path, ledger_id: str) -> TrialPlan:
         store_root=run_dir,
         bindings={},
         phases={},
-        runtime={},
-        benchmark={},
+        runtime=Runtime(),
+        benchmark=Benchmark("demo", "demo", "test", Policy(), {}),
         metrics=(),
         images={},
         environment={},
-        grader={},
+        grader=GraderIdentity("1" * 64, 1),
     )
 
 

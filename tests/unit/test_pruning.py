@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from labledger.experiment.plan import Prune
 from labledger.records.outcomes import SlotStatus
 from labledger.run_control.pruning import Pruning
 
-AFTER_TWO = {"prune": {"max_consecutive_failures": 2}}
-
 
 def noted(*statuses: SlotStatus, before: int = 0) -> Pruning:
-    pruning = Pruning(AFTER_TWO, {"treat": before})
+    pruning = Pruning(Prune(2), {"treat": before})
     for status in statuses:
         pruning.count("treat", status)
     return pruning
@@ -60,7 +59,7 @@ def test_failures_before_a_resume_count() -> None:
 
 def test_nothing_is_pruned_unless_asked_for() -> None:
     """Without `design.prune`, a variant may fail for ever."""
-    pruning = Pruning({"prune": None}, {"treat": 1000})
+    pruning = Pruning(None, {"treat": 1000})
     assert not pruning.is_pruned("treat")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from labledger.experiment.plan import MetricDefinition
 from labledger.records.attempt_result import Phase
 from labledger.records.events import Event
 from labledger.records.metrics import Metric
@@ -28,8 +29,7 @@ SOURCES = Sources(
 
 
 def value(sources: Sources = SOURCES, **definition: Any) -> Any:
-    filled = {"id": "m", "pointer": None, "event": None, "field": None, "aggregate": None}
-    found = collect([filled | definition], sources)
+    found = collect([MetricDefinition.from_json({"id": "m"} | definition)], sources)
     assert all((m.metric_id, m.source) == ("m", definition["from"]) for m in found)
     return found[0].value if found else None
 
@@ -105,7 +105,10 @@ def test_definitions_keep_their_order() -> None:
         {"id": "gone", "from": "runner", "field": "setup_ms"},
         {"id": "a", "from": "score", "pointer": "/primary_metric_value"},
     ]
-    assert collect(definitions, SOURCES) == (Metric("z", "runner", 200), Metric("a", "score", 0.25))
+    assert collect(map(MetricDefinition.from_json, definitions), SOURCES) == (
+        Metric("z", "runner", 200),
+        Metric("a", "score", 0.25),
+    )
 
 
 def test_pointers_and_fields() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from labledger.errors import LedgerError
 from labledger.experiment.consistency_checks import lookup
 from labledger.experiment.inputs.field_problems import FieldPath, relative_name
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar
@@ -76,6 +77,14 @@ class Task(Section):
             timeout_s and plain_number(timeout_s),
             workspace and TaskWorkspace.of_authored(workspace, folder, packed),
         )
+
+    @classmethod
+    def of_row(cls, row: JsonObject) -> Self:
+        """Return the task of a stored, frozen row. Raises `LedgerError`."""
+        try:
+            return cls.from_json(row)
+        except (AttributeError, TypeError) as error:
+            raise LedgerError(f"the stored row of a task cannot be read: {error}") from error
 
 
 def is_plainly_valid(row: Any) -> bool:

@@ -78,16 +78,16 @@ class EvidenceCollector:
             for name, plan in spec.plan.phases.items()
         }
         content = {
-            "task": spec.task,
+            "task": spec.task.as_json(),
             "bindings": spec.plan.bindings,
-            "policy": spec.plan.policy,
+            "policy": spec.plan.benchmark.policy.as_json(),
             "phases": phases,
             "image": {"ref": spec.image_ref, "id": spec.image_id},
         }
         self.references["trial_input"] = self.add_artifact(canonical_json.dump_bytes(content))
 
     def collect_logs(self, phases: list[str]) -> None:
-        cap = self.spec.plan.runtime["max_log_bytes"]
+        cap = self.spec.plan.runtime.max_log_bytes
         for phase in phases:
             for stream in ("stdout", "stderr"):
                 self._collect_head(f"{phase}_{stream}", f"{phase}.{stream}", cap)
@@ -145,7 +145,7 @@ class EvidenceCollector:
         Return the first `MAX_PATHS` changed or new files that interpreters or test tools load
         without being asked to.
         """
-        seed = workspace_seed(self.spec.task, self.spec.plan.store_root)
+        seed = workspace_seed(self.spec.task.workspace, self.spec.plan.store_root)
         folder = self.spec.folder / "workspace"
         before = workspace.list_seed(seed)
         after = workspace.list_folder(folder)
@@ -224,7 +224,7 @@ class EvidenceCollector:
         if score is not None:
             given = {k: v for k, v in score.get("ext", {}).items() if k not in _OWN_EXTENSIONS}
             ours = {key: self.ext[key] for key in _OWN_EXTENSIONS if key in self.ext}
-            score["ext"] = given | ours | {"grader": self.spec.plan.grader}
+            score["ext"] = given | ours | {"grader": self.spec.plan.grader.as_json()}
 
     def record(self, ts: str, exit_status: int | None, duration_ms: int) -> JsonObject:
         """Return the evidence record, validated against its schema."""

@@ -108,7 +108,7 @@ def _outcome(spec: AttemptSpec, ended: ContainerExit, redactor: Redactor) -> Gra
             message = f"{WAS_PAUSED}; without that: {outcome.reason}"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, message)
         if ended.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
-            limit = spec.plan.runtime["resources"]["memory_bytes"]
+            limit = spec.plan.runtime.resources.memory_bytes
             outcome.message = f"{outcome.message}; the memory limit of {limit:,} bytes was hit"
         return outcome
     if ended.container_removed:
@@ -178,7 +178,7 @@ def _ended_by_trial_script(ended: ContainerExit) -> bool:
 
 def redactor_for(spec: AttemptSpec) -> Redactor:
     """Return the redactor of a trial's secrets, except values that every record contains anyway."""
-    names = canonical_json.dumps([spec.ids.as_json(), spec.plan.benchmark])
+    names = canonical_json.dumps([spec.ids.as_json(), spec.plan.benchmark.as_json()])
     return Redactor(spec.plan.environment, (names, _record_words()))
 
 

@@ -174,12 +174,11 @@ class _RowReader:
         ids = merged_ids(row.get("ids"), self.spec)
         row = {key: self._redacted(value) for key, value in row.items()}
         add_identity(row, self.spec, kind.schema, self.ts, ids)
-        given = self.spec.plan.benchmark
-        for key in ("adapter_id", "name", "version", "split"):
-            if key in given and isinstance(row.setdefault("benchmark", {}), dict):
-                row["benchmark"].setdefault(key, given[key])
+        benchmark = self.spec.plan.benchmark
+        if isinstance(row.setdefault("benchmark", {}), dict):
+            row["benchmark"] = benchmark.identity | row["benchmark"]
         if kind.schema == SCORE_SCHEMA:
-            row.setdefault("evaluator", given["evaluator"])
+            row.setdefault("evaluator", benchmark.evaluator)
         schema.require_valid(row, kind.schema)
         return row
 

@@ -7,8 +7,9 @@ them in evidence and score (`ext.isolation`). They never change a status or a ve
 from __future__ import annotations
 
 from labledger.docker.engine import Engine
+from labledger.experiment.plan import Sealing
 from labledger.records import JsonObject
-from labledger.trial.contract import AttemptSpec, ExitStatus, Sealing
+from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.stored_artifacts import stored_extension
 from labledger.trial.evidence.tampering import Checked, FilesystemChanges, inspect_changes
@@ -60,7 +61,7 @@ def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges
     facts: JsonObject = {
         "agent_user": agent_user,
         "sealed": spec.plan.sealing.value,
-        "root_read_only": spec.plan.runtime["root_read_only"],
+        "root_read_only": spec.plan.runtime.root_read_only,
         "setup": "setup" in spec.plan.phases,
         "checked": changes.checked,
         "tampering_suspected": list(changes.suspected),
@@ -73,7 +74,6 @@ def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges
 
 def _user(spec: AttemptSpec, image_user: str | None) -> str | None:
     """Return the user that the agent ran as; None if only an image that is gone defines it."""
-    plan = spec.plan
-    authored = plan.agent_user or plan.runtime["user"]
-    user = image_user if authored is None else str(authored)
+    runtime = spec.plan.runtime
+    user = runtime.agent_user or runtime.user or image_user
     return "root" if user in _ROOT else user

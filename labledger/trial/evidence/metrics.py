@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from labledger.experiment.plan import MetricDefinition
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Phase
 from labledger.records.events import Event
@@ -28,10 +29,10 @@ class Sources:
     duration_ms: int
 
 
-def collect(definitions: Iterable[JsonObject], sources: Sources) -> tuple[Metric, ...]:
+def collect(definitions: Iterable[MetricDefinition], sources: Sources) -> tuple[Metric, ...]:
     """Return one `Metric` for each definition that has a value."""
     definitions = list(definitions)
-    of_events = [_OverEvents(d) if d["from"] == "events" else None for d in definitions]
+    of_events = [_OverEvents(d) if d.source == "events" else None for d in definitions]
     aggregates = [aggregate for aggregate in of_events if aggregate is not None]
     for event in sources.events if aggregates else ():
         for aggregate in aggregates:
@@ -40,7 +41,7 @@ def collect(definitions: Iterable[JsonObject], sources: Sources) -> tuple[Metric
     for definition, aggregated in zip(definitions, of_events, strict=True):
         value = _storable(aggregated.value if aggregated else _value(definition, sources))
         if value is not None:
-            collected.append(Metric(definition["id"], definition["from"], value))
+            collected.append(Metric(definition.metric_id, definition.source, value))
     return tuple(collected)
 
 
@@ -55,14 +56,14 @@ def _storable(value: Any) -> float | int | str | None:
     return value if isinstance(value, int | float | str) else None
 
 
-def _value(definition: JsonObject, sources: Sources) -> Any:
-    match definition["from"]:
+def _value(definition: MetricDefinition, sources: Sources) -> Any:
+    match definition.source:
         case "result":
-            return value_at_pointer(sources.result, definition["pointer"])
+            return value_at_pointer(sources.result, definition.pointer or "")
         case "score":
-            return value_at_pointer(sources.score, definition["pointer"])
+            return value_at_pointer(sources.score, definition.pointer or "")
         case _:
-            return _duration(definition["field"], sources)
+            return _duration(definition.field or "", sources)
 
 
 def _duration(field: str, sources: Sources) -> int | None:
@@ -76,20 +77,19 @@ def _duration(field: str, sources: Sources) -> int | None:
 class _OverEvents:
     """The aggregate of a trial's events for one metric, updated event by event."""
 
-    definition: JsonObject
+    definition: MetricDefinition
     _count: int = 0
     _last: Any = None
     _numbers: list[int | float] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
-        wanted = self.definition.get("event")
+        wanted, aggregate = self.definition.event, self.definition.aggregate
         if wanted is not None and event.type != wanted:
             return
         self._count += 1
-        aggregate = self.definition["aggregate"]
-        value = (
-            None if aggregate == "count" else value_at_path(event.body, self.definition["field"])
-        )
+        if aggregate == "count":
+            return
+        value = value_at_path(event.body, self.definition.field or "")
         if value is None:
             return
         if aggregate == "last":
@@ -99,12 +99,13 @@ class _OverEvents:
 
     @property
     def value(self) -> Any:
-        aggregate = self.definition["aggregate"]
-        if aggregate == "count":
-            return self._count
-        if aggregate == "last":
-            return self._last
-        return _AGGREGATES[aggregate](self._numbers) if self._numbers else None
+        match self.definition.aggregate:
+            case "last":
+                return self._last
+            case "sum" | "max" | "min" as name:
+                return _AGGREGATES[name](self._numbers) if self._numbers else None
+            case _:
+                return self._count
 
 
 _AGGREGATES: dict[str, Callable[[list[int | float]], int | float]] = {

@@ -39,11 +39,11 @@ def container_config(spec: AttemptSpec) -> JsonObject:
         "WorkingDir": contract.WORKSPACE,
         "Labels": spec.labels(),
         "Healthcheck": {"Test": ["NONE"]},
-        "NetworkDisabled": runtime["network"] == "none",
+        "NetworkDisabled": runtime.network == "none",
         "HostConfig": _host_config(spec),
     }
-    if runtime["user"] is not None:
-        config["User"] = str(runtime["user"])
+    if runtime.user is not None:
+        config["User"] = runtime.user
     return config
 
 
@@ -68,11 +68,11 @@ def permission_container_config(spec: AttemptSpec) -> JsonObject:
 
 def _trial_arguments(spec: AttemptSpec) -> list[str]:
     limits = [str(max(1, round(spec.timeout_s(phase) * 100))) for phase in contract.PHASE_NAMES]
-    grade_failed = "1" if spec.plan.policy["grade_failed_agents"] else "0"
+    grade_failed = "1" if spec.plan.benchmark.policy.grade_failed_agents else "0"
     share = "0" if os.geteuid() == 0 else "1"
-    log_bytes = str(spec.plan.runtime["max_log_bytes"])
+    log_bytes = str(spec.plan.runtime.max_log_bytes)
     sealed = spec.plan.sealing.value
-    user = spec.plan.agent_user or ""
+    user = spec.plan.runtime.agent_user or ""
     return [*limits, grade_failed, log_bytes, share, sealed, user, str(_oom_score_adjustment(spec))]
 
 
@@ -82,13 +82,13 @@ def _oom_score_adjustment(spec: AttemptSpec) -> int:
     The kernel kills the process with the highest score. It may choose again before the memory of
     the first is free, and must not then choose `trial.sh`, whose shell uses a few MiB.
     """
-    limit = spec.plan.runtime["resources"]["memory_bytes"]
+    limit = spec.plan.runtime.resources.memory_bytes
     return min(1000, math.ceil(1000 * _SHELL_BYTES / limit)) if limit else 1
 
 
 def _host_config(spec: AttemptSpec) -> JsonObject:
     runtime = spec.plan.runtime
-    resources = runtime["resources"]
+    resources = runtime.resources
     folder = spec.folder
     return {
         "Mounts": [
@@ -97,18 +97,18 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
             *sealed_grader.grader_mounts(spec),
             *(contract.mount(folder / name, inside) for name, inside in _WRITTEN.items()),
         ],
-        "NetworkMode": "none" if runtime["network"] == "none" else "default",
+        "NetworkMode": "none" if runtime.network == "none" else "default",
         "CapDrop": ["ALL"],
         "CapAdd": list(CAPABILITIES),
         "SecurityOpt": ["no-new-privileges"],
-        "Memory": resources["memory_bytes"] or 0,
-        "MemorySwap": resources["memory_bytes"] or 0,
-        "NanoCpus": round((resources["cpus"] or 0) * 1_000_000_000),
-        "PidsLimit": resources["pids"] or 0,
-        "ReadonlyRootfs": runtime["root_read_only"],
+        "Memory": resources.memory_bytes or 0,
+        "MemorySwap": resources.memory_bytes or 0,
+        "NanoCpus": round((resources.cpus or 0) * 1_000_000_000),
+        "PidsLimit": resources.pids or 0,
+        "ReadonlyRootfs": runtime.root_read_only,
         "Tmpfs": sealed_grader.sealed_tmpfs(spec)
-        | ({"/tmp": ""} if runtime["root_read_only"] else {}),  # noqa: S108
+        | ({"/tmp": ""} if runtime.root_read_only else {}),  # noqa: S108
         "LogConfig": {"Type": "none"},
         "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
-        **({"Runtime": runtime["oci"]} if "oci" in runtime else {}),
+        **({} if runtime.oci is None else {"Runtime": runtime.oci}),
     }

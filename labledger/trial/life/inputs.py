@@ -11,16 +11,19 @@ import os
 import shlex
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from labledger import resources
 from labledger.errors import LedgerError
 from labledger.experiment import name_references
+from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.experiment.plan import PhasePlan, Sealing
 from labledger.records import JsonObject, canonical_json
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.durable_files import new_file, publish, sync_folder, sync_tree
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec, PhasePlan, Sealing
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.life.context import TrialContext
 from labledger.trial.regrading import restored_inputs
 from labledger.workspace.seed import OPEN_FOLDER, workspace_seed
@@ -57,9 +60,9 @@ def _fill(folder: Path, spec: AttemptSpec) -> None:
         (folder / name).mkdir()
         (folder / name).chmod(OPEN_FOLDER)
     inside = folder / "in"
-    _write_json(inside / "task.json", spec.task)
+    _write_json(inside / "task.json", spec.task.as_json())
     _write_json(inside / "bindings.json", spec.plan.bindings)
-    _write_json(inside / "policy.json", spec.plan.policy)
+    _write_json(inside / "policy.json", spec.plan.benchmark.policy.as_json())
     for phase in spec.plan.phases:
         if _is_mounted_at_start(spec, phase):
             write_phase_script(spec, phase, inside)
@@ -69,7 +72,7 @@ def _fill(folder: Path, spec: AttemptSpec) -> None:
     if spec.plan.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
     if spec.regraded_trial is None:
-        workspace_seed(spec.task, spec.plan.store_root).fill(folder / "workspace")
+        workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder / "workspace")
     else:
         restored_inputs.restore(spec, spec.regraded_trial, folder)
 
@@ -102,24 +105,26 @@ def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
     return spec.regraded_trial is None
 
 
-def stage_dependencies(document: JsonObject, store: ArtifactStore, deps: Path) -> None:
+def stage_dependencies(
+    files: Mapping[str, Sequence[StagedFile]], store: ArtifactStore, deps: Path, *, sealed: bool
+) -> None:
     """Copy the staged files of every phase to `deps`/<phase>/, once for the whole run.
 
-    Those of a sealed grader go to `sealed`/ beside it, with a link to their path in a container.
-    Raises `LedgerError` if a file is missing from the artifact store.
+    `files` are by phase. Those of a sealed grader go to `sealed`/ beside it, with a link to their
+    path in a container. Raises `LedgerError` if a file is missing from the artifact store.
     """
     if deps.exists():
         return
     incoming = _new_folder(deps.with_name(".deps"))
-    files = dict(document["files"])
-    if contract.is_sealed(document):
-        sealed = _new_folder(deps.with_name("sealed"))
-        _stage(files.pop("grader"), store, sealed)
-        _open_folders(sealed)
-        sync_tree(sealed)
+    if sealed:
+        sealed_folder = _new_folder(deps.with_name("sealed"))
+        _stage(files["grader"], store, sealed_folder)
+        _open_folders(sealed_folder)
+        sync_tree(sealed_folder)
         (incoming / "grader").symlink_to(f"{contract.SEALED}/grader")
-    for phase, entries in files.items():
-        _stage(entries, store, incoming / phase)
+    for phase, staged in files.items():
+        if not (sealed and phase == "grader"):
+            _stage(staged, store, incoming / phase)
     _open_folders(incoming)
     # An existing folder of this name counts as complete, also after a power cut.
     sync_tree(incoming)
@@ -133,18 +138,18 @@ def _new_folder(folder: Path) -> Path:
     return folder
 
 
-def _stage(entries: list[JsonObject], store: ArtifactStore, folder: Path) -> None:
-    for entry in entries:
-        target = folder / entry["name"]
-        source = store.path(entry["sha256"])
+def _stage(files: Sequence[StagedFile], store: ArtifactStore, folder: Path) -> None:
+    for file in files:
+        target = folder / file.name
+        source = store.path(file.sha256)
         if not source.is_file():
             raise LedgerError(
-                f"could not stage {entry['name']} for the trials: its artifact {source} is gone",
+                f"could not stage {file.name} for the trials: its artifact {source} is gone",
                 hint="bring .lab/artifacts back from a copy; without it, start a new run",
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
-        target.chmod(0o755 if entry["executable"] else 0o644)
+        target.chmod(0o755 if file.executable else 0o644)
 
 
 def _open_folders(top: Path) -> None:

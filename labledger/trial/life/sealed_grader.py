@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import shutil
 
+from labledger.experiment.plan import Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec, Sealing
+from labledger.trial.contract import AttemptSpec
 from labledger.trial.life import inputs
 
 _FOR_ALL = 0o755

@@ -16,9 +16,10 @@ from typing import Self
 
 from labledger import faults
 from labledger.docker.engine import ContainerFailed, ContainerState
+from labledger.experiment.plan import Sealing
 from labledger.records import canonical_json
 from labledger.storage.durable_files import write_file
-from labledger.trial.contract import AttemptSpec, ExitStatus, Sealing
+from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges, inspect_changes
 from labledger.trial.life import sealed_grader

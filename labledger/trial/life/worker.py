@@ -26,10 +26,11 @@ from labledger.docker.engine import (
     NoSuchContainer,
 )
 from labledger.errors import DiskFull, EngineUnavailable
+from labledger.experiment.plan import Sealing
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
 from labledger.trial import attempt_notes, contract
-from labledger.trial.contract import AttemptSpec, ExitStatus, Sealing
+from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence import isolation_facts
 from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit

@@ -71,7 +71,7 @@ def _restore_workspace(spec: AttemptSpec, stored: StoredArtifacts, folder: Path)
     except MalformedListing as error:
         raise EvidenceIncomplete(f"the list of its files cannot be read: {error}") from None
     try:
-        workspace_seed(spec.task, spec.plan.store_root).fill(folder)
+        workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder)
     except FileNotFoundError as error:
         if Path(error.filename or folder).is_relative_to(folder):
             raise

@@ -34,7 +34,7 @@ def is_gradable(spec: AttemptSpec, earlier: StoredTrial) -> bool:
     if earlier.record["status"] in _GRADED:
         return True
     failed = earlier.record["status"] in _FAILED and earlier.record["reason"] not in _UNGRADABLE
-    return failed and bool(spec.plan.policy["grade_failed_agents"])
+    return failed and spec.plan.benchmark.policy.grade_failed_agents
 
 
 def is_carried_over(spec: AttemptSpec) -> bool:
