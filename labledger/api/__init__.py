@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from labledger.compare.comparison_document import *
     from labledger.compare.options import *
     from labledger.compare.run_differences import Flip as Flip
+    from labledger.compare.sentences import ComparisonText as ComparisonText
+    from labledger.compare.sentences import comparison_texts as comparison_texts
     from labledger.errors import *
     from labledger.ledger.database.migrations import Upgraded as Upgraded
     from labledger.ledger.database.model import *
@@ -46,6 +48,7 @@ _NAMES = {
     "api.runs": "regrade resume run",
     "compare.comparison_document": "Compared Comparison TaskRow",
     "compare.run_differences": "Flip",
+    "compare.sentences": "ComparisonText comparison_texts",
     "compare.options": "CompareOptions Errors Estimand",
     "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "
     "InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError LedgerMissing "

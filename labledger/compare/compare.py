@@ -22,7 +22,7 @@ from labledger.compare.comparison_document import (
     Significance,
     TaskRow,
 )
-from labledger.compare.decision import decide, judge_gates
+from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
 from labledger.compare.options import CompareOptions, Errors, Estimand
 from labledger.compare.pairs import Paired, counts_alike, pair
@@ -144,23 +144,25 @@ def _require_clusters(
 
 
 def _answer(question: _Question, options: CompareOptions, family: int) -> Comparison:
-    decided = []
-    for two in question.pairs:
-        estimated = _estimated(two, question.sample(two.paired, options, family), family)
-        compared = _with_context(question, two, estimated, options, family)
-        decided.append(replace(compared, decision=decide(compared, options, family)))
-    return Comparison(
+    document = Comparison(
         metric=options.metric,
         lower_is_better=False if options.is_rate else options.lower_is_better,
         confidence=options.confidence,
         errors=options.errors.value,
         seed=options.seed,
-        comparisons=tuple(decided),
-        gates=tuple(judge_gates(decided, options, family)),
+        comparisons=(),
+        gates=(),
         estimand=options.estimand.value,
         cluster=question.cluster,
         family=max(1, family),
     )
+    decided = []
+    for two in question.pairs:
+        estimated = _estimated(two, question.sample(two.paired, options, family), family)
+        compared = _with_context(question, two, estimated, options, family)
+        decided.append(replace(compared, decision=decide(compared, document)))
+    gates = tuple(decide_gates(decided, document, options.gates))
+    return replace(document, comparisons=tuple(decided), gates=gates)
 
 
 def _estimated(two: _TwoSides, sample: Sample, family: int) -> Compared:

@@ -18,15 +18,6 @@ from labledger.records import JsonObject, json_schemas
 
 SCHEMA = "comparison_v1"
 
-SAME_TRIALS = "the same on both sides; only how they were graded differs"
-"""What the sides have in common where both are gradings of one run."""
-
-EFFECTS = {
-    "odds_ratio": "odds ratio of the pairs that differ",
-    "d_z": "standardized difference (d_z)",
-}
-"""What an `Effect` is called."""
-
 
 @dataclass(frozen=True, slots=True)
 class SideGrading:
@@ -238,16 +229,3 @@ def to_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
     return [to_json(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-def effect_value(effect: Effect) -> str:
-    """An effect as a person reads it."""
-    if effect.value is not None:
-        return f"{effect.value:.4g}"
-    return "none, for no pair goes the other way" if effect.name == "odds_ratio" else "none"
-
-
-def left_out(slots: int, side: str, reason: str, a: str, b: str) -> str:
-    """Slots that no trial was taken of, such as ``2 trials of treat (infra_error)``."""
-    whose = {"a": f"of {a}", "b": f"of {b}", "both": "of each"}[side]
-    return f"{slots:,} {'trial' if slots == 1 else 'trials'} {whose} ({reason})"

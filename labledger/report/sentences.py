@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from labledger.compare.comparison_document import SAME_TRIALS, left_out
 from labledger.compare.options import Estimand
+from labledger.compare.sentences import SAME_TRIALS, left_out
 from labledger.records import JsonObject
 from labledger.report import figures
 from labledger.report.figures import bounds, count, counted, level, points, took

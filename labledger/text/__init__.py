@@ -1,5 +1,5 @@
-"""Text for people: parts of messages, escaping of foreign text.
+"""Text for people: figures, parts of messages, escaping of foreign text.
 
-In: text. Out: text that is safe to print.
-Imports nothing of labledger.
+In: numbers and text. Out: text; what foreign text becomes is safe to print.
+Imports only `clock` of labledger.
 """

@@ -102,6 +102,22 @@ def test_markdown_is_a_table(path: Path, say: Typed) -> None:
     assert any(line.startswith("- gate missed: `--require-not-worse`") for line in lines)
 
 
+def test_sides_may_have_different_numbers_of_replications(path: Path, say: Typed) -> None:
+    """Each row of pass@k has the values of its own k; a side without that k has none."""
+    letters = {"base": ["P"] * 4, "twice": ["PF"] * 4, "thrice": ["PPF"] * 4}
+    runs.make_run(path, letters)
+    single = say("run-1", "twice")
+    assert single.code == 0, single.err
+    rows = [line.split() for line in single.out.splitlines() if line.startswith("pass@")]
+    assert [row[:4] for row in rows] == [["pass@2", "–", "(–)", "100.0%"]]
+    both = say("run-1", "twice", "thrice")
+    rows = [line.split() for line in both.out.splitlines() if line.startswith("pass@")]
+    assert [(row[0], row[1], row[-1]) for row in rows] == [
+        ("pass@2", "100.0%", "–"),
+        ("pass@3", "–", "–"),
+    ]
+
+
 def test_a_missed_gate_is_exit_code_1(path: Path, say: Typed) -> None:
     """The gate is named with its limit, and one that is passed says so."""
     runs.make_run(path, LOST)

@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 
 from labledger.cli.output import run_display
-from labledger.cli.output.console import duration, percent
 from labledger.cli.output.event_messages import notable_line, started_line
 from labledger.cli.output.run_progress import RunView
 from labledger.ledger.database.model import Spent, VariantCounts
 from labledger.records.pass_rate import PassCounts, has_passed
 from labledger.run_control.events import run_event
+from labledger.text.figures import clock_time, percent
 
 STARTED = run_event(
     "run_started",
@@ -249,7 +249,7 @@ def test_a_reader_that_went_away_does_not_end_the_run(
 )
 def test_durations_read_as_people_write_them(seconds: float, text: str) -> None:
     """Seconds, minutes and hours, without a unit where the colons say it."""
-    assert duration(seconds) == text
+    assert clock_time(seconds) == text
 
 
 def test_no_rate_is_no_zero() -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from labledger.api import open_ledger
-from labledger.compare import estimates
+from labledger.compare import estimates, sentences
 from labledger.compare.comparison_document import Compared, Comparison, SideReport, Significance
-from labledger.compare.decision import amount, decide, judge_gates
+from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
 from labledger.compare.options import CompareOptions, Errors, Estimand
 from labledger.compare.pairs import Paired
@@ -21,6 +21,7 @@ from labledger.compare.statistics import paired_means, paired_rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, RunNotFound
 from labledger.records import json_schemas
+from labledger.text.figures import signed_points
 
 BASE_BETTER = {"base": "PPPPPPPPPPPF", "treat": "FFFFFFFPPPPF"}
 """Twelve tasks, seven lost."""
@@ -458,8 +459,13 @@ def test_a_skewed_metric_is_warned_of(path: Path) -> None:
 
 def test_a_difference_that_is_shown_is_never_said_to_be_nothing() -> None:
     """Less than a twentieth of a point keeps its digits; none at all is 0.0."""
-    said = [amount(value, CompareOptions()) for value in (0.0003, -0.0003, 0.0, 0.123)]
-    assert said == ["0.03 points", "0.03 points", "0.0 points", "12.3 points"]
+    values = (0.0003, -0.0003, 0.0, 0.123)
+    assert [sentences.amount(value, document()) for value in values] == [
+        *("0.03 points", "0.03 points", "0.0 points", "12.3 points"),
+    ]
+    assert [signed_points(value) for value in values] == [
+        *("+0.03 points", "-0.03 points", "+0.0 points", "+12.3 points"),
+    ]
 
 
 def test_a_run_and_a_variant(path: Path) -> None:
@@ -543,13 +549,18 @@ def test_gates_seldom_fail_by_chance_however_many_treatments() -> None:
                 of_values(base, (chance.random(40) < rate).astype(float), family)
                 for _ in range(family)
             ]
-            gates = list(judge_gates(compared, options, family))
+            gates = list(decide_gates(compared, document(family), options.gates))
             alarms += not all(gate.passed for gate in gates)
             # A gate never stands beside a decision that says otherwise.
             for gate, one in zip(gates, compared, strict=True):
-                verdict = decide(one, options, family).verdict
+                verdict = decide(one, document(family)).verdict
                 assert gate.passed == (verdict != "worse")
         assert alarms / 200 <= 0.05
+
+
+def document(family: int = 1) -> Comparison:
+    """What comparisons of pass rates have in common, without the comparisons themselves."""
+    return Comparison("pass_rate", False, 0.95, "as-failures", 0, (), (), "tasks", None, family)
 
 
 def of_values(a: Any, b: Any, family: int) -> Compared:

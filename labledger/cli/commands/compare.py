@@ -11,7 +11,7 @@ from labledger.api import Exit, InvalidInput, Problem
 from labledger.cli.options import arguments, shell_completion
 
 if TYPE_CHECKING:
-    from labledger.api import CompareOptions, Comparison, Errors
+    from labledger.api import Comparison, Errors
 
 FORMATS = ("table", "json", "markdown")
 
@@ -123,7 +123,7 @@ def compare(
         _refuse("--junit", f"which values of {metric} are worse is not known", hint)
     with open_ledger(lab_dir=lab_dir) as ledger:
         comparison = ledger.compare(*sides, options=options)
-    _print(comparison, format, options)
+    _print(comparison, format)
     if junit is not None:
         from labledger.cli.output.comparison_junit import write_junit
 
@@ -136,16 +136,16 @@ def compare(
         raise typer.Exit(int(Exit.GATE_MISSED))
 
 
-def _print(comparison: Comparison, form: str, options: CompareOptions) -> None:
+def _print(comparison: Comparison, form: str) -> None:
     from labledger.cli.output.comparison_table import print_comparison, print_markdown
     from labledger.cli.output.console import out_json
 
     if form == "json":
         out_json(comparison.as_json())
     elif form == "markdown":
-        print_markdown(comparison, options)
+        print_markdown(comparison)
     else:
-        print_comparison(comparison, options)
+        print_comparison(comparison)
 
 
 def _errors(word: str) -> Errors:

@@ -1,4 +1,4 @@
-"""A comparison as a JUnit report: a suite a comparison, a test case a task."""
+"""Write a comparison as a JUnit report: a test suite a comparison, a test case a task."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from labledger.api import LabLedgerError
+from labledger.text.figures import significant
 
 if TYPE_CHECKING:
     from labledger.api import Compared, Comparison, TaskRow
@@ -19,7 +20,7 @@ _UNPAIRED = (
     "skipped_pruned",
     "no_value",
 )
-"""Why there is no pair, whatever came of the trials."""
+"""Reasons why there is no pair that are not errors of a trial."""
 
 _GATES = "gates"
 
@@ -27,9 +28,9 @@ _GATES = "gates"
 def write_junit(comparison: Comparison, path: Path) -> None:
     """Write the report. Raises `LabLedgerError`.
 
-    A task on which B is worse is a failure; one of which a side lost all trials to an error of the
-    laboratory (or, left out, of the agent) is an error, and one that could not be paired is
-    skipped. Each gate is a test case too.
+    A task on which B is worse is a failure. One of which a side lost all trials to an error of the
+    lab (or of the agent, where those are left out) is an error. One that could not be paired for
+    another reason is skipped. Each gate is a test case too.
     """
     root = ET.Element("testsuites", name="labledger compare")
     for compared in comparison.comparisons:
@@ -64,7 +65,7 @@ def _test_case(suite: ET.Element, compared: Compared, row: TaskRow, lower_is_bet
         ET.SubElement(case, "skipped" if unpaired else "error", message=reasons)
     elif row.a != row.b and (row.b > row.a) is lower_is_better:
         a, b = compared.labels
-        message = f"{a} {row.a:.6g}, {b} {row.b:.6g}, of the trials that count"
+        message = f"{a} {significant(row.a)}, {b} {significant(row.b)}, of the trials that count"
         ET.SubElement(case, "failure", message=message)
     if row.pairs and reasons:
         ET.SubElement(case, "system-out").text = f"left out: {reasons}"

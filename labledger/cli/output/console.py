@@ -18,6 +18,7 @@ from io import RawIOBase, TextIOWrapper
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
 from labledger.cli.output.next_steps import typed_lab_dir, with_lab_dir
+from labledger.text.figures import DASH, significant
 from labledger.text.terminal_text import escape_json, escape_line, escape_lines
 
 if TYPE_CHECKING:
@@ -235,9 +236,9 @@ def table(
 def cell(value: Any) -> str:
     """A value as it stands in a table, on one line."""
     if value is None:
-        return "–"
+        return DASH
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return significant(value)
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     return escape_line(str(value))
@@ -250,17 +251,3 @@ def print_checks(checks: Iterable[CheckResult]) -> None:
         out(f"{mark}  {check.name}: {check.detail}")
         if not check.ok and check.hint:
             out(f"      → {check.hint}")
-
-
-def percent(rate: float | None) -> str:
-    return "–" if rate is None else f"{rate:.1%}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person reads them: ``8s``, ``3:07``, ``2:10:00``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

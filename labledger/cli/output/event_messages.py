@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from labledger.cli.output.console import duration
+from labledger.text.figures import clock_time
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def notable_line(event: JsonObject) -> str | None:
         case "warning" | "dispatch_paused":
             return f"warning: {event['message']}"
         case "dispatch_resumed":
-            return f"{_RESUMED[event['cause']]}, after {duration(event['seconds'])}; going on"
+            return f"{_RESUMED[event['cause']]}, after {clock_time(event['seconds'])}; going on"
         case "waiting_for_lease" | "run_wanted":
             return owner_line(event)
         case "stopping":
@@ -51,7 +51,7 @@ def owner_line(event: JsonObject) -> str:
         )
     return (
         f"run {event['run_id']} belongs to {who} since {event['since']}; waiting for the end of "
-        f"its lease, at most {duration(event['seconds'])}; Ctrl-C leaves the run to it"
+        f"its lease, at most {clock_time(event['seconds'])}; Ctrl-C leaves the run to it"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, Spent
-from labledger.cli.output.console import out, percent, say, table
+from labledger.cli.output.console import out, say, table
 from labledger.cli.output.next_steps import to_type
 from labledger.cli.output.run_progress import (
     VERDICT_COLUMNS,
@@ -13,6 +13,7 @@ from labledger.cli.output.run_progress import (
     spent_texts,
     without_verdict,
 )
+from labledger.text.figures import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

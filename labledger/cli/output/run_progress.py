@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from labledger.api import PassCounts, Spent
-from labledger.cli.output.console import duration, percent
 from labledger.cli.output.event_messages import UNITS, owner_line, stopping_note
+from labledger.text.figures import clock_time, percent
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ class RunView:
             f"{self.waiting} waiting to commit",
         )
         eta = self.remaining_s
-        left = () if eta is None else (f"about {duration(eta)} left",)
-        return *slots, f"{duration(self.elapsed_s)} elapsed", *left
+        left = () if eta is None else (f"about {clock_time(eta)} left",)
+        return *slots, f"{clock_time(self.elapsed_s)} elapsed", *left
 
     def counts(self, variant: str) -> tuple[int, ...]:
         """How many slots of a variant ended in each way: `VERDICT_COLUMNS`, and left out."""

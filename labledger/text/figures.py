@@ -1,0 +1,109 @@
+"""Format numbers for people: counts, rates, differences, p values, costs, durations, times.
+
+The terminal, Markdown, the report's page and the sentences of comparisons format every figure here,
+so that it reads the same everywhere. What is unknown is a dash, never 0.
+"""
+
+from __future__ import annotations
+
+from labledger.clock import parse
+
+DASH = "–"
+
+
+def count(number: int) -> str:
+    """Return such as ``1,200``."""
+    return f"{number:,}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share from 0 to 1 as ``61.9%``."""
+    return DASH if share is None else f"{share:.1%}"
+
+
+def points(share: float) -> str:
+    """Return a share from 0 to 1 as percentage points: ``2.0 points``; only 0 itself is ``0.0``."""
+    value = 100 * share
+    digits = ".1f" if abs(value) >= 0.05 or not value else ".2g"
+    return f"{value:{digits}} points"
+
+
+def signed_points(difference: float) -> str:
+    """Return a difference of shares as ``+2.0 points``."""
+    return f"{'-' if difference < 0 else '+'}{points(abs(difference))}"
+
+
+def percent_range(low: float, high: float, *, signed: bool = False) -> str:
+    """Return the bounds of a share, or of a difference of shares, as ``-1.5 to +31.3``."""
+    sign = "+" if signed else ""
+    return f"{100 * low:{sign}.1f} to {100 * high:{sign}.1f}"
+
+
+def significant(value: float) -> str:
+    """Return a number of any unit with six significant digits."""
+    return f"{value:.6g}"
+
+
+def rounded(value: float | None) -> str:
+    """Return a number of any unit for a table: ``1,234``, ``123.46``, ``0.1235``."""
+    if value is None:
+        return DASH
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.4g}"
+
+
+def usd(amount: float | None, digits: int = 2) -> str:
+    """Return an amount of money: ``$1,234.50``."""
+    return DASH if amount is None else f"${amount:,.{digits}f}"
+
+
+def confidence_level(confidence: float) -> str:
+    """Return the name of an interval, such as ``95 % CI``."""
+    return f"{100 * confidence:.6g} % CI"
+
+
+def p_value(p: float) -> str:
+    """Return such as ``0.031`` or ``< 0.001``."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def p_equation(name: str, p: float) -> str:
+    """Return such as ``p = 0.031`` or ``p < 0.001``."""
+    text = p_value(p)
+    return f"{name} {text}" if text.startswith("<") else f"{name} = {text}"
+
+
+def duration(milliseconds: float | None) -> str:
+    """Return a measured time: ``0.42 s``, ``12.3 s``, ``4 min 5 s``, ``2 h 3 min``.
+
+    The script of the report's page has the same function in JavaScript.
+    """
+    if milliseconds is None:
+        return DASH
+    seconds = milliseconds / 1000
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def clock_time(seconds: float) -> str:
+    """Return a time that is still running, for the live display: ``8s``, ``3:07``, ``2:10:00``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def moment(text: str) -> str:
+    """Return a time of the ledger, to the minute: ``20 November 2026, 12:42 UTC``."""
+    time = parse(text)
+    return f"{time.day} {time:%B %Y, %H:%M} UTC"
