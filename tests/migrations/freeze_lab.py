@@ -1,0 +1,78 @@
+"""Write a lab with real runs, by the commands of one version, into an archive beside this file.
+
+    PYTHONPATH=tests python tests/migrations/freeze_lab.py [CHECKOUT]
+
+CHECKOUT is a checkout of the version; this one by default. Needs a Docker engine and the images.
+Run it once when a version is released, and commit the archive: `test_frozen_labs.py` then holds
+every later version to what is in it. The lab has a finished run, a regrading of it, and a run that
+its budget stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+
+from commands import CHECKOUT, run_real
+from experiments import BY_MODE, FAILS, GRADER, RIGHT, UNGRADABLE, Project
+
+FOLDER = Path("/tmp/labledger-frozen")
+"""Where the lab is made. Runs record the path of their experiment; this one is nobody's own."""
+
+ARCHIVES = Path(__file__).parent / "frozen"
+
+PAYS = """echo '{"type": "call", "in": 100, "out": 20}' >>"$AGENTLAB_TRAJECTORY_PATH"\n"""
+TASKS = {"paid": PAYS + RIGHT, "by_mode": BY_MODE, "odd": UNGRADABLE, "fails": FAILS}
+METRICS = [
+    {"id": f"tokens_{way}", "from": "events", "event": "call", "field": way, "aggregate": "sum"}
+    for way in ("in", "out")
+]
+LENIENT = GRADER.replace('[ "$answer" != ungradable ]', "true")
+
+
+def freeze(checkout: Path) -> Path:
+    """Return the archive of a lab that the code of `checkout` has written."""
+    FOLDER.mkdir()
+    try:
+        project = Project(FOLDER, TASKS, max_concurrency=2)
+        project.document["metrics"] = METRICS
+        project.save()
+        project.write("lenient.sh", LENIENT)
+
+        def labledger(*words: object, code: int = 0) -> str:
+            done = run_real(*words, folder=FOLDER, PYTHONPATH=str(checkout))
+            assert done.returncode == code, (words, done.returncode, done.stderr)
+            return done.stdout
+
+        version = labledger("--version").split()[-1]
+        pace = ("--env", "PACE=passing")
+        labledger("run", "experiment.yaml", "--run-id", "first", *pace)
+        labledger("regrade", "first", "--grader", "lenient.sh")
+        budget = ("--budget-tokens", 1, "--max-concurrency", 1)
+        labledger("run", "experiment.yaml", "--run-id", "stopped", *pace, *budget, code=3)
+        labledger("verify")
+        project.clear()
+        assert not (project.lab / "ledger.sqlite-wal").stat().st_size
+        ARCHIVES.mkdir(exist_ok=True)
+        path = ARCHIVES / f"labledger-{version}.tar.xz"
+        with tarfile.open(path, "w:xz") as archive:
+            archive.add(project.lab, ".lab", filter=_archived)
+        return path
+    finally:
+        shutil.rmtree(FOLDER)
+
+
+def _archived(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Return a member without owner and time; None for the ledger's write-ahead log, now empty."""
+    if member.name.endswith(("-wal", "-shm")):
+        return None
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
+
+
+if __name__ == "__main__":
+    path = freeze(Path(sys.argv[1]).resolve() if sys.argv[1:] else CHECKOUT)
+    print(f"{path}: {path.stat().st_size} bytes")

@@ -1,0 +1,100 @@
+"""Labs that released versions wrote, frozen in `frozen/`: today's code reads them to the byte.
+
+`freeze_lab.py` writes the archive of a version.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+from freeze_lab import ARCHIVES
+
+from labledger.api import open_ledger
+from labledger.export import mirrors, run_folder, summary
+from labledger.ledger.database import migrations
+from labledger.ledger.writer import LedgerWriter
+from labledger.maintenance.import_runs import import_runs
+from labledger.maintenance.verify_lab import verify_lab
+from labledger.run_control.process_identity import this_process
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.lab_folder import LabFolder
+
+RUNS = ("first", "first.g2", "stopped")
+FILES = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
+"""What of a run is written from the ledger, and where it lies in the run's folder."""
+
+
+@pytest.fixture(params=sorted(ARCHIVES.iterdir()), ids=lambda path: path.name.split(".tar")[0])
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> LabFolder:
+    """The lab of a version, with its ledger upgraded where it is of an earlier revision."""
+    with tarfile.open(request.param) as archive:
+        archive.extractall(tmp_path, filter="data")
+    lab = LabFolder(tmp_path / ".lab")
+    if migrations.current(lab.ledger) != migrations.HEAD:
+        migrations.upgrade(lab.ledger)
+    return lab
+
+
+def check_exports(lab: LabFolder, folders: Path, exported: Path) -> None:
+    """Require that every run's exports are, byte for byte, the files of its frozen folder."""
+    with open_ledger(lab_dir=lab.root) as ledger:
+        for run_id in RUNS:
+            for what, path in FILES.items():
+                ledger.export(run_id, what, exported)
+                assert exported.read_bytes() == (folders / run_id / path).read_bytes(), (
+                    run_id,
+                    what,
+                )
+
+
+def test_a_frozen_lab_verifies(lab: LabFolder) -> None:
+    """Every digest of ledger, artifacts, experiment files and mirrors is still right."""
+    report = verify_lab(lab, None)
+    assert report.findings == ()
+    assert report.runs == len(RUNS)
+    assert report.slots > 16
+
+
+def test_a_frozen_lab_exports_its_mirrors(lab: LabFolder, tmp_path: Path) -> None:
+    """Mirrors, summary and chain are written again with the bytes that the version wrote."""
+    check_exports(lab, lab.root / "runs", tmp_path / "exported")
+
+
+def test_a_frozen_lab_is_answered(lab: LabFolder) -> None:
+    """Verdicts, the current grading, and why a run stopped are what the version recorded."""
+    with open_ledger(lab_dir=lab.root) as ledger:
+        graded = """SELECT task_id, variant_id, generation, verdict FROM all_scores
+            WHERE task_id IN ('by_mode', 'odd') AND run_id = 'first' ORDER BY 1, 2, 3"""
+        assert [tuple(row.values()) for row in ledger.query(graded)] == [
+            *(("by_mode", "base", generation, "pass") for generation in (1, 2)),
+            *(("by_mode", "treat", generation, "fail") for generation in (1, 2)),
+            ("odd", "base", 2, "fail"),
+            ("odd", "treat", 2, "fail"),
+        ]
+        stop = ledger.run("stopped").stop
+        assert stop is not None
+        assert (stop.cause, ledger.run("stopped").budget) == ("budget", {"tokens": 1})
+        assert ledger.run("stopped").next_schedule_idx < ledger.run("stopped").total_slots
+
+
+def test_the_stopped_run_of_a_frozen_lab_can_be_owned(lab: LabFolder) -> None:
+    """A coordinator of today takes its lease and gives it a larger budget."""
+    with LedgerWriter.open(lab.ledger, ArtifactStore(lab.root / "artifacts")) as writer:
+        lease = writer.leases.acquire("stopped", this_process(), 30)
+        writer.set_budget(lease, {"tokens": 1000})
+    with open_ledger(lab_dir=lab.root) as ledger:
+        assert ledger.run("stopped").budget == {"tokens": 1000}
+
+
+def test_frozen_runs_are_imported(lab: LabFolder, tmp_path: Path) -> None:
+    """From the ledger or from folders of mirrors they arrive whole, and export the same bytes."""
+    runs = lab.root / "runs"
+    by_ledger, by_mirrors = (LabFolder(tmp_path / name / ".lab") for name in ("a", "b"))
+    assert len(import_runs(by_ledger, lab.root)) == len(RUNS)
+    for run_id in RUNS:
+        import_runs(by_mirrors, runs / run_id, without_artifacts=True)
+    for here in (by_ledger, by_mirrors):
+        check_exports(here, runs, tmp_path / "exported")
+    assert verify_lab(by_ledger, None).findings == ()
