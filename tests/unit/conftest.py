@@ -1,4 +1,4 @@
-"""An empty ledger, and the ways into it, for the tests of ledger and export."""
+"""What unit tests share: no Docker engine, and an empty ledger with the ways into it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ import sample_ledgers as kit
 
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
+
+
+@pytest.fixture(autouse=True)
+def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unit tests need no Docker: for them, and for the commands that they run, there is none."""
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
 
 
 @pytest.fixture
