@@ -386,7 +386,7 @@ def test_processes_find_what_one_does(
     )
     alone = verify(path, processes=1)
     assert {finding.schedule_idx for finding in alone.findings} >= {0, 1, 3, 4, 5}
-    monkeypatch.setattr("labledger.ledger.verification.verify._RANGE", 1)
+    monkeypatch.setattr("labledger.ledger.verification.verify._COMMITS_PER_RANGE", 1)
     monkeypatch.setattr(sys, "executable", program)
     assert verify(path, processes=3) == alone
 

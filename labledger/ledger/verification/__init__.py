@@ -1,5 +1,5 @@
-"""Checks that a ledger still says what was committed.
+"""Checks that a ledger still contains what was committed.
 
-In: a ledger. Out: findings; damage of any kind is a finding, never an exception.
-Changes nothing.
+In: a ledger. Out: findings; damage of any kind is a finding, never an exception. Changes nothing.
+`verify` is the entry; `chain_check` is the quick check of reports.
 """

@@ -1,8 +1,8 @@
-"""Checking that a run's commits follow from each other, without reading what they committed.
+"""Check that a run's commits follow from each other, without reading what they committed.
 
-This takes seconds where `verify`, which also recomputes the digest of every record, takes minutes.
-It finds commits that were changed, removed, inserted or reordered; it does not find a record that
-was changed and whose commit was left alone. Called by reports.
+This takes seconds when `verify`, which also recomputes the digest of every record, takes minutes.
+It detects commits that were changed, removed, inserted or reordered, but no changed record whose
+commit is unchanged. Reports call it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx"""
 
 
 def problems(connection: Connection, run_no: int, run_id: str) -> Iterator[tuple[int | None, str]]:
-    """What is wrong with a run's chain: the slot, None where it is about the run, and a sentence.
+    """Yield the problems of a run's chain: the slot, or None for the run, and a sentence.
 
-    A link is held against the one before it as that stands, so that one change is one finding.
+    Each link is compared with the one before it as stored, so that one change is one problem.
     """
     head, committed = connection.exec_driver_sql(_HEAD_SQL, (run_no,)).one()
     next_idx = 0

@@ -1,4 +1,9 @@
-"""Whether what the ledger holds of a run besides its committed slots fits them and itself."""
+"""Check what the ledger stores of a run besides its committed slots.
+
+That is: what it was created and started with, progress, staged results, the dispatch journal,
+budget, lease, gradings and `slot_outcome`. Verification calls it. A check that cannot read its rows
+yields a problem; none raises.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +56,16 @@ _STAGED_SQL = (
     f"{row_sql.select_with_digest('staged_result')} AND schedule_idx NOT IN "  # noqa: S608
     "(SELECT schedule_idx FROM slot_commit WHERE run_no = ?1) ORDER BY schedule_idx, attempt"
 )
+_RESOLVED_SQL = "SELECT resolved FROM run WHERE run_no = ?"
+_WORKSPACES_SQL = """
+SELECT tar, size, task_id, count(*), min(task_idx) FROM (
+  SELECT task_idx, task_id,
+    CASE WHEN json_valid(body) THEN json_extract(body, '$.workspace.tar') END AS tar,
+    CASE WHEN json_valid(body) THEN json_extract(body, '$.workspace.size') END AS size
+  FROM run_task JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest
+  WHERE run_no = ?)
+WHERE tar IS NOT NULL GROUP BY tar ORDER BY min(task_idx)"""
+"""Each workspace's tar with its first task and its number of tasks."""
 _IS_OWNED_SQL = "SELECT count(*) FROM lease WHERE run_no = ?"
 _ROW_DIGESTS = tuple(table for table in DIGESTED if table != "staged_result")
 """Tables whose row digests are checked here; those of staged results are checked with them."""
@@ -69,9 +84,9 @@ _LEASE_SQL = (
 def problems(
     connection: Connection, run_no: int, run_id: str, store: ArtifactStore | None = None
 ) -> Iterator[Message]:
-    """Find what does not fit. A check that cannot read its rows is a finding as well.
+    """Yield every problem of a run's rows.
 
-    Files in which events of staged results lie are checked where their `store` is given.
+    The files of events of staged results are checked if their `store` is given.
     """
     checks: tuple[tuple[str, Callable[[], Iterator[Message]]], ...] = (
         ("row, variants, tasks or slots", lambda: _genesis(connection, run_no)),
@@ -87,27 +102,55 @@ def problems(
         yield from guarded(f"the run's {what} cannot be read", check)
 
 
-def guarded(otherwise: str, check: Callable[[], Iterator[Message]]) -> Iterator[Message]:
-    """Make a check; where it cannot go on, say `otherwise` and why."""
+def guarded(failure: str, check: Callable[[], Iterator[Message]]) -> Iterator[Message]:
+    """Yield the problems of a check; if it cannot read its rows, yield `failure` and the cause."""
     try:
         yield from check()
     except UNREADABLE as error:
-        yield None, f"{otherwise}: {error}"
+        yield None, f"{failure}: {error}"
+
+
+def missing_files(connection: Connection, store: ArtifactStore, run_no: int) -> Iterator[str]:
+    """Yield the frozen files and workspaces of a run that are not in the store unchanged."""
+    try:
+        frozen = [*_frozen_files(connection, run_no), *_workspaces(connection, run_no)]
+        for _, sha256, _ in frozen:
+            bytes.fromhex(sha256)  # Anything else names no file of the store.
+    except (ValueError, LookupError, TypeError, AttributeError):
+        yield "the files that it was started with cannot be told from its resolved experiment"
+        return
+    for description, sha256, size in frozen:
+        problem = store.find_damage(sha256, size)
+        if problem is not None:
+            yield f"{description}: artifact {sha256} {problem}"
+
+
+def _frozen_files(connection: Connection, run_no: int) -> Iterator[tuple[str, str, int]]:
+    document = json.loads(connection.exec_driver_sql(_RESOLVED_SQL, (run_no,)).scalar_one())
+    for phase, entries in document.get("files", {}).items():
+        for entry in entries:
+            yield f"{phase} file {entry['name']}", entry["sha256"], entry["size"]
+
+
+def _workspaces(connection: Connection, run_no: int) -> Iterator[tuple[str, str, int]]:
+    for sha256, size, task_id, count, _ in _rows(connection, _WORKSPACES_SQL, run_no):
+        others = f" and {count - 1} more" if count > 1 else ""
+        yield f"workspace of task {task_id}{others}", sha256, size
 
 
 def _genesis(connection: Connection, run_no: int) -> Iterator[Message]:
-    """The run's row, variants, tasks with their payloads, and slots."""
+    """Compare the run's row, variants, tasks with their payloads, and slots with the genesis."""
     row = connection.exec_driver_sql(_RUN_SQL, (run_no,)).one()
     genesis = digest_chain.Genesis(dict(zip(statements.RUN_COLUMNS, row, strict=True)))
     numbered = True
-    for place, (idx, *variant) in enumerate(_rows(connection, _VARIANTS_SQL, run_no)):
+    for number, (idx, *variant) in enumerate(_rows(connection, _VARIANTS_SQL, run_no)):
         genesis.variant(*variant)
-        numbered &= idx == place
-    for place, (idx, task_id, digest, payload_digest, body) in enumerate(
+        numbered &= idx == number
+    for number, (idx, task_id, digest, payload_digest, body) in enumerate(
         _rows(connection, _TASKS_SQL, run_no)
     ):
         genesis.task(task_id, digest, payload_digest)
-        numbered &= idx == place
+        numbered &= idx == number
         if canonical_json.sha256_hex(body.encode()) != payload_digest:
             yield None, f"the payload of task {task_id} was changed"
     total = 0
@@ -121,7 +164,7 @@ def _genesis(connection: Connection, run_no: int) -> Iterator[Message]:
 
 
 def _progress(connection: Connection, run_no: int) -> Iterator[Message]:
-    """How far the run is, and when it went on or ended, against its commits."""
+    """Compare the run's progress, status, epoch and end with its commits."""
     row = connection.exec_driver_sql(_PROGRESS_SQL, (run_no,)).one()
     next_idx, status, epoch, updated_at, ended_at, total, last_epoch, committed, last_commit = row
     committed = committed or 0
@@ -149,7 +192,7 @@ def _row_digests(
 def _staged(
     connection: Connection, run_no: int, run_id: str, store: ArtifactStore | None
 ) -> Iterator[Message]:
-    """Results that wait to be committed."""
+    """Check the results that wait to be committed."""
     is_owned = bool(connection.exec_driver_sql(_IS_OWNED_SQL, (run_no,)).scalar())
     for (idx,) in _rows(connection, _LEFT_STAGED_SQL, run_no):
         yield idx, "a staged result was left behind by the commit"
@@ -161,10 +204,10 @@ def _staged(
         try:
             folder = Path() if store is None else store.staged_events
             result = AttemptResult.from_json(json.loads(payload), folder)
-            mine = (result.schedule_idx, result.attempt, result.slot_commit_id, result.ids.run_id)
+            key = (result.schedule_idx, result.attempt, result.slot_commit_id, result.ids.run_id)
             if canonical_json.dumps(result.as_json()) != payload or not _TIME.fullmatch(staged_at):
                 yield idx, "a staged result is not in the form in which results are staged"
-            elif mine != (idx, attempt, slot_commit_id(run_id, idx), run_id):
+            elif key != (idx, attempt, slot_commit_id(run_id, idx), run_id):
                 yield idx, "a staged result is about another slot or attempt"
             elif store is not None:
                 yield from ((idx, message) for message in _event_file(result, is_owned))
@@ -173,7 +216,7 @@ def _staged(
 
 
 def _event_file(result: AttemptResult, is_owned: bool) -> Iterator[str]:
-    """Check the file in which the events of a staged result lie, where they do.
+    """Check the file of a staged result's events, if they are in a file.
 
     The owner of the run may have committed the result since, and deleted the file.
     """
@@ -184,7 +227,7 @@ def _event_file(result: AttemptResult, is_owned: bool) -> Iterator[str]:
 
 
 def _dispatches(connection: Connection, run_no: int, run_id: str) -> Iterator[Message]:
-    """The journal of containers: each is named for its slot and attempt."""
+    """Check the dispatch journal, whose containers are named after slot and attempt."""
     (epoch,) = connection.exec_driver_sql(
         "SELECT epoch FROM schedule_progress WHERE run_no = ?", (run_no,)
     ).one()
@@ -198,7 +241,7 @@ def _dispatches(connection: Connection, run_no: int, run_id: str) -> Iterator[Me
 
 
 def _settings(connection: Connection, run_no: int) -> Iterator[Message]:
-    """What is no result and may change, so far as it can only be of one form."""
+    """Check the form of the budget and the lease."""
     for kind, amount in _rows(connection, _BUDGET_SQL, run_no):
         if not math.isfinite(amount):
             yield None, f"the budget of {kind} is no amount: {amount}"

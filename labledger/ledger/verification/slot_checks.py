@@ -1,10 +1,9 @@
-"""Whether the rows of committed slots are those that were committed, a range of slots at a time.
+"""Check that the rows of committed slots are those that were committed, a range of slots at a time.
 
-Rows make records, records make the digests that the chain links; and a record makes the very rows
-again that it was made of, so that no column escapes. Where a range cannot be read as a whole, its
-slots are read one by one: the damage of one hides nothing about the others.
-
-The rows come straight from the driver, without what SQLAlchemy adds to each of them.
+Records are made again from the rows, and their digests from the records; rows are made again from
+the records, so that every column is compared. If a range cannot be read, its slots are read one by
+one: damage to one slot hides nothing about the others. Verification calls this module, in several
+processes.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ UNREADABLE = (
     ArithmeticError,
     RecursionError,
 )
-"""What reading damaged rows raises: texts that are not UTF-8 or no JSON, words that nobody knows,
-rows that are not there, pages that SQLite cannot read."""
+"""What reading damaged rows raises: texts that are not UTF-8 or JSON, unknown statuses, missing
+rows, pages that SQLite cannot read."""
 
-Check = Callable[[str, Commit], Iterable[str]]
-"""What else to find in a run's commit, as sentences."""
+CommitCheck = Callable[[str, Commit], Iterable[str]]
+"""Yields the problems of a commit of the run with this id, as sentences."""
 
 Message = tuple[int | None, str]
-"""The slot, where it is about one, and what was found."""
+"""A problem in a sentence, with its slot or None."""
 
 _ARTIFACT_SQL = "SELECT content, size FROM artifact WHERE sha256 = ?"
 _BEFORE_SQL = """
@@ -51,18 +50,19 @@ SELECT schedule_idx, chain_digest FROM slot_commit WHERE run_no = ? AND schedule
 ORDER BY schedule_idx DESC LIMIT 1"""
 _GENESIS_SQL = "SELECT genesis_digest FROM schedule WHERE run_no = ?"
 _TRIALS_SQL = f"{row_sql.select('trial')} AND schedule_idx >= ? AND schedule_idx < ?"
-_REMEMBERED = 10_000
+_MAX_REMEMBERED = 10_000
+"""Artifacts that are remembered as unchanged."""
 
 
 @dataclass
-class Checked:
-    """What was looked at in some slots, and what was found."""
+class CheckedSlots:
+    """Numbers of slots and artifacts that were checked, and the problems in them."""
 
     slots: int = 0
     artifacts: int = 0
     messages: list[Message] = field(default_factory=list)
 
-    def add(self, other: Checked) -> None:
+    def add(self, other: CheckedSlots) -> None:
         self.slots += other.slots
         self.artifacts += other.artifacts
         self.messages += other.messages
@@ -72,33 +72,36 @@ class SlotChecks:
     """Checks ranges of slots of a ledger on one connection."""
 
     def __init__(
-        self, connection: Connection, store: ArtifactStore | None, also: Check | None = None
+        self,
+        connection: Connection,
+        store: ArtifactStore | None,
+        extra_check: CommitCheck | None = None,
     ) -> None:
         self._driver: Any = connection.driver
         self._store = store
-        self._also = also
-        self._whole: set[str] = set()
-        """Artifacts that were found to be whole: many slots share the same ones."""
+        self._extra_check = extra_check
+        self._unchanged: set[str] = set()
+        """Digests of artifacts that were checked already: many slots share the same ones."""
 
-    def check(self, run_no: int, run_id: str, start: int, stop: int) -> Checked:
-        """Check the slots from `start` to `stop` (not included) that are committed."""
+    def check(self, run_no: int, run_id: str, start: int, stop: int) -> CheckedSlots:
+        """Check the committed slots from `start` to `stop` (exclusive)."""
         try:
-            checked = Checked()
+            checked = CheckedSlots()
             for messages in self._checks(run_no, run_id, start, stop, checked):
                 checked.messages += messages
             return checked
         except UNREADABLE:
             if stop - start == 1:
-                return self._one_by_one(run_no, run_id, start)
+                return self._check_slot(run_no, run_id, start)
         middle = (start + stop) // 2
         checked = self.check(run_no, run_id, start, middle)
         checked.add(self.check(run_no, run_id, middle, stop))
         return checked
 
-    def _one_by_one(self, run_no: int, run_id: str, idx: int) -> Checked:
-        """Make every check of a slot that some of them cannot read."""
-        checked = Checked(slots=1)
-        for check in self._checks(run_no, run_id, idx, idx + 1, Checked()):
+    def _check_slot(self, run_no: int, run_id: str, idx: int) -> CheckedSlots:
+        """Check a slot that some checks cannot read: those report that, and the others go on."""
+        checked = CheckedSlots(slots=1)
+        for check in self._checks(run_no, run_id, idx, idx + 1, CheckedSlots()):
             try:
                 checked.messages += check
             except UNREADABLE as error:
@@ -108,7 +111,7 @@ class SlotChecks:
         return checked
 
     def _checks(
-        self, run_no: int, run_id: str, start: int, stop: int, checked: Checked
+        self, run_no: int, run_id: str, start: int, stop: int, checked: CheckedSlots
     ) -> tuple[Iterator[Message], ...]:
         return (
             self._commits(run_no, run_id, start, stop, checked),
@@ -116,9 +119,9 @@ class SlotChecks:
         )
 
     def _commits(
-        self, run_no: int, run_id: str, start: int, stop: int, checked: Checked
+        self, run_no: int, run_id: str, start: int, stop: int, checked: CheckedSlots
     ) -> Iterator[Message]:
-        """Every commit against its digests and the chain."""
+        """Compare every commit with its digests and the chain."""
         before = self._driver.execute(_BEFORE_SQL, (run_no, start)).fetchone()
         if before is None:
             (head,) = self._driver.execute(_GENESIS_SQL, (run_no,)).fetchone() or (None,)
@@ -132,27 +135,27 @@ class SlotChecks:
             if idx != next_idx:
                 yield next_idx, f"the commits of slots {next_idx} to {idx - 1} are missing"
                 head = None
-            found = [*_digests(run_id, commit, head), *_trial(trials.get(idx), commit.records)]
-            found += self._references(commit.records, checked)
-            yield from ((idx, message) for message in found)
-            if self._also is not None:
-                yield from ((idx, message) for message in self._also(run_id, commit))
+            messages = [*_digests(run_id, commit, head), *_trial(trials.get(idx), commit.records)]
+            messages += self._references(commit.records, checked)
+            yield from ((idx, message) for message in messages)
+            if self._extra_check is not None:
+                yield from ((idx, message) for message in self._extra_check(run_id, commit))
             head, next_idx = commit.chain_digest, idx + 1
 
-    def _references(self, records: SlotRecords, checked: Checked) -> Iterator[str]:
-        """The artifacts that a slot's evidence refers to."""
+    def _references(self, records: SlotRecords, checked: CheckedSlots) -> Iterator[str]:
+        """Check the artifacts that a slot's evidence refers to."""
         if self._store is None:
             return
         referred = {sha for line in records.evidence for sha in REFERENCE.findall(line)}
         checked.artifacts += len(referred)
-        for sha256 in sorted(referred - self._whole):
+        for sha256 in sorted(referred - self._unchanged):
             problem = self._artifact(self._store, sha256)
             if problem is not None:
                 yield f"artifact {sha256} {problem}"
                 continue
-            if len(self._whole) >= _REMEMBERED:
-                self._whole.clear()
-            self._whole.add(sha256)
+            if len(self._unchanged) >= _MAX_REMEMBERED:
+                self._unchanged.clear()
+            self._unchanged.add(sha256)
 
     def _artifact(self, store: ArtifactStore, sha256: str) -> str | None:
         row = self._driver.execute(_ARTIFACT_SQL, (bytes.fromhex(sha256),)).fetchone()
@@ -161,23 +164,24 @@ class SlotChecks:
         content, size = row
         if content is None:
             return store.find_damage(sha256, size)
-        whole = canonical_json.sha256_hex(content) == sha256 and len(content) == size
-        return None if whole else "was changed"
+        if canonical_json.sha256_hex(content) == sha256 and len(content) == size:
+            return None
+        return "was changed"
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The part of a connection that `stream` uses, on the driver's own."""
+    """The part of a connection that `commit_stream` uses, without the cost of `Row` objects."""
 
     driver: Any
 
     def exec_driver_sql(self, sql: str, params: tuple[Any, ...]) -> Iterable[Any]:
-        found: Iterable[Any] = self.driver.execute(sql, params)
-        return found
+        rows: Iterable[Any] = self.driver.execute(sql, params)
+        return rows
 
 
 def _digests(run_id: str, commit: Commit, head: str | None) -> Iterator[str]:
-    """One commit; `head` is the chain before it, None where that is not known."""
+    """Check a commit; `head` is the chain's digest before it, None if that is unknown."""
     records = commit.records
     if commit.slot_commit_id != slot_commit_id(run_id, records.schedule_idx):
         yield "the commit's id was changed"
@@ -197,7 +201,7 @@ def _digests(run_id: str, commit: Commit, head: str | None) -> Iterator[str]:
 
 
 def _trial(row: tuple[Any, ...] | None, records: SlotRecords) -> Iterator[str]:
-    """The columns of a trial against its record, in which a phase that did not run is null."""
+    """Compare the columns of a trial with its record, in which a phase that did not run is null."""
     if row is not None and records.trials:
         record = json.loads(records.trials[0])
         if trial_rows.trial_row_of_record(row[0], row[1], record) != row:

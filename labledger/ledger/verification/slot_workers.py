@@ -1,9 +1,9 @@
-"""Other processes that check ranges of slots, each on a connection of its own.
+"""Check ranges of slots in other processes, each with its own connection.
 
 What is committed never changes, so ranges that one process has listed are the same for all. A
-worker is a program of its own that is asked over pipes: the program that verifies may be anybody's
-and have threads, so it is neither forked nor started a second time. A worker that fails is done
-without.
+worker is a program of its own that answers over pipes: the caller may be any program and have
+threads, so it is neither forked nor started a second time. The ranges of a worker that fails are
+checked by the caller.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from threading import Thread
 from typing import IO, NamedTuple
 
 from labledger.ledger.database.sqlite import readonly_engine
-from labledger.ledger.verification.slot_checks import Checked, SlotChecks
+from labledger.ledger.verification.slot_checks import CheckedSlots, SlotChecks
 from labledger.storage.artifact_store import ArtifactStore
 
-_WORTH_IT = 4
-"""Ranges from which on a process more is worth its start."""
-_MOST = 8
+_MIN_RANGES = 4
+"""With fewer ranges, starting workers takes longer than it saves."""
+_MAX_PROCESSES = 8
 
 
 class SlotRange(NamedTuple):
-    """Slots of a run, from `start` to `stop` (not included)."""
+    """Slots of a run, from `start` to `stop` (exclusive)."""
 
     run_no: int
     run_id: str
@@ -37,7 +37,7 @@ class SlotRange(NamedTuple):
     stop: int
 
 
-Finish = Callable[[Callable[[SlotRange], Checked]], list[Checked]]
+Finish = Callable[[Callable[[SlotRange], CheckedSlots]], list[CheckedSlots]]
 """Checks what no worker has taken yet, waits for the workers, and returns the results in order."""
 
 
@@ -50,19 +50,19 @@ def started(
 ) -> Iterator[Finish]:
     """Start to check `ranges` of the ledger at `path`, in up to `processes` with this one."""
     waiting = deque(enumerate(ranges))
-    results: dict[int, Checked] = {}
-    wanted = processes or min(len(os.sched_getaffinity(0)), _MOST)
-    count = 0 if path is None or len(ranges) < _WORTH_IT else wanted - 1
+    results: dict[int, CheckedSlots] = {}
+    wanted = processes or min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
+    count = 0 if path is None or len(ranges) < _MIN_RANGES else wanted - 1
     workers = [_start(path, store) for _ in range(count) if path is not None]
     threads = [Thread(target=_feed, args=(w, waiting, results), daemon=True) for w in workers]
     for thread in threads:
         thread.start()
 
-    def finish(check: Callable[[SlotRange], Checked]) -> list[Checked]:
+    def finish(check: Callable[[SlotRange], CheckedSlots]) -> list[CheckedSlots]:
         _check_waiting(waiting, results, check)
         for thread in threads:
             thread.join()
-        _check_waiting(waiting, results, check)  # What a worker that failed has put back.
+        _check_waiting(waiting, results, check)  # Ranges of workers that failed.
         return [results[number] for number in range(len(ranges))]
 
     try:
@@ -76,26 +76,26 @@ def started(
 
 def _check_waiting(
     waiting: deque[tuple[int, SlotRange]],
-    results: dict[int, Checked],
-    check: Callable[[SlotRange], Checked],
+    results: dict[int, CheckedSlots],
+    check: Callable[[SlotRange], CheckedSlots],
 ) -> None:
     while True:
         try:
-            number, place = waiting.popleft()
+            number, slot_range = waiting.popleft()
         except IndexError:
             return
-        results[number] = check(place)
+        results[number] = check(slot_range)
 
 
 def _start(path: Path, store: ArtifactStore | None) -> subprocess.Popen[str]:
-    known = os.pathsep.join(filter(None, sys.path))
+    search_path = os.pathsep.join(filter(None, sys.path))
     return subprocess.Popen(
         [sys.executable, "-m", __name__, str(path), "" if store is None else str(store.root)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env=os.environ | {"PYTHONPATH": known, "PYTHONIOENCODING": "utf-8:surrogatepass"},
+        env=os.environ | {"PYTHONPATH": search_path, "PYTHONIOENCODING": "utf-8:surrogatepass"},
         encoding="utf-8",
         errors="surrogatepass",
     )
@@ -104,39 +104,38 @@ def _start(path: Path, store: ArtifactStore | None) -> subprocess.Popen[str]:
 def _feed(
     worker: subprocess.Popen[str],
     waiting: deque[tuple[int, SlotRange]],
-    results: dict[int, Checked],
+    results: dict[int, CheckedSlots],
 ) -> None:
-    """Ask a worker for one range after the other, until none is left or it fails."""
+    """Have a worker check one range after the other, until none is left or it fails."""
     stdin, stdout = worker.stdin, worker.stdout
     if stdin is None or stdout is None:
         return
     while True:
         try:
-            number, place = waiting.popleft()
+            number, slot_range = waiting.popleft()
         except IndexError:
             return
         try:
-            results[number] = _ask(stdin, stdout, place)
+            results[number] = _request(stdin, stdout, slot_range)
         except (OSError, ValueError, TypeError):
-            waiting.append((number, place))
+            waiting.append((number, slot_range))
             return
 
 
-def _ask(stdin: IO[str], stdout: IO[str], place: SlotRange) -> Checked:
-    stdin.write(json.dumps(place) + "\n")
+def _request(stdin: IO[str], stdout: IO[str], slot_range: SlotRange) -> CheckedSlots:
+    stdin.write(json.dumps(slot_range) + "\n")
     stdin.flush()
     slots, artifacts, messages = json.loads(stdout.readline())
-    return Checked(slots, artifacts, [(idx, message) for idx, message in messages])
+    return CheckedSlots(slots, artifacts, [(idx, message) for idx, message in messages])
 
 
 def serve(path: Path, store: ArtifactStore | None) -> None:
-    """Check the ranges that stdin asks for, one a line, until it ends."""
+    """Check the ranges that stdin names, one a line, until it ends."""
     engine = readonly_engine(path)
     with engine.connect() as connection:
         checks = SlotChecks(connection, store)
         for line in sys.stdin:
-            place = SlotRange(*json.loads(line))
-            checked = checks.check(*place)
+            checked = checks.check(*SlotRange(*json.loads(line)))
             answer = [checked.slots, checked.artifacts, checked.messages]
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
