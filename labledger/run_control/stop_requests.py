@@ -14,9 +14,18 @@ from types import FrameType
 
 
 class StopRequest:
-    """How urgently the run is asked to stop: 0 not at all, 1 after running trials, 2 now.
+    """A request that a run stop. It may be raised from any thread and from a signal handler.
 
-    A request changes only this object, so that a signal handler may make one at any point.
+    `level` is 0 without a request, 1 to stop once running trials have finished, and 2 to kill their
+    containers and stop now. The run polls it a few times a second. A stopped run can be resumed,
+    with a new stop request.
+
+    Example:
+        >>> import labledger
+        >>> options = labledger.RunOptions()
+        >>> options.stop_request.raise_level("a button")
+        >>> options.stop_request.level
+        1
     """
 
     def __init__(self) -> None:

@@ -26,7 +26,39 @@ from labledger.run_control.trial_folder_retention import FolderRetention
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options that are not part of the experiment."""
+    """The options of a run that are not part of its experiment.
+
+    Frozen: `dataclasses.replace` makes a changed copy. Use new options, or at least a new
+    `stop_request`, for each run.
+
+    Attributes:
+        lab_dir: The lab folder; None for `LABLEDGER_DIR`, the nearest `.lab` folder upwards, or a
+            new one in the working directory.
+        run_id: The run's id; None for one made of the experiment's id and the time.
+        max_concurrency: How many trials run at once; None for the experiment's number.
+        limit: Use only the first so many tasks.
+        tasks: Use only tasks whose id matches one of these globs.
+        variants: Use only variants whose id matches one of these globs.
+        env: Values of the `$NAME`s that the experiment takes from outside. They override those of
+            `env_files` and of this process's environment. Never stored and never shown.
+        env_files: Files of `NAME=VALUE` lines; a later file overrides an earlier one.
+        frozen: Resume with the stored copy of the experiment, even if its files have changed.
+        take_over: Resume a run that another coordinator owns, once its lease has expired.
+        lease_ttl_s: Seconds that this coordinator owns the run without a heartbeat.
+        patience_s: Seconds that a dispatch pause may last before the run stops, resumable. Dispatch
+            pauses while the Docker engine is gone or starts nothing, or a disk is full.
+        min_free_bytes: Bytes that must be free in the lab folder and in the engine's folder to
+            dispatch a trial.
+        max_error_rate: The largest share of slots, from 0 to 1, that may end as `setup_error`,
+            `grade_error` or `infra_error` before the run stops; None for no limit.
+        budget_usd: US dollars that the run may spend, by the metric `cost_usd`, before it stops,
+            resumable. The run stores it: None leaves that of a resumed run, `math.inf` removes it.
+        budget_tokens: The same in tokens, by the metrics `tokens_in` and `tokens_out`.
+        keep: Which trial folders are retained, in `kept` of the run folder. They may hold secrets.
+        on_event: Called with each run event, a dictionary, in the thread that called `run`. The
+            `put` method of a `queue.Queue` serves too. What it raises interrupts the run.
+        stop_request: Stops the run from another thread, by `stop_request.raise_level()`.
+    """
 
     lab_dir: Path | str | None = None
     run_id: str | None = None
@@ -37,27 +69,15 @@ class RunOptions:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     env_files: tuple[Path | str, ...] = ()
     frozen: bool = False
-    """Resume with the stored copy of the experiment, whether or not its files have changed."""
     take_over: bool = False
-    """Resume a run that another coordinator owns, as soon as its lease has expired."""
     lease_ttl_s: float = TTL_S
-    """How long the run stays owned by this coordinator without a heartbeat, in seconds."""
     patience_s: float = PATIENCE_S
-    """How long a dispatch pause may last, in seconds, before the run stops, resumable. Dispatch
-    pauses while the Docker engine is gone or starts nothing, or a disk is full."""
     min_free_bytes: int = MIN_FREE_BYTES
-    """How many bytes must be free in the lab folder and the engine's folder to dispatch a trial."""
     max_error_rate: float | None = None
-    """The largest share of slots that may end as setup_error, grade_error or infra_error."""
     budget_usd: float | None = None
-    """How much may be spent, by the metric `cost_usd`, before the run stops, resumable. The limit
-    is stored with the run: None leaves that of a resumed run unchanged, `math.inf` removes it."""
     budget_tokens: float | None = None
-    """The same, by the metrics `tokens_in` and `tokens_out`."""
     keep: FolderRetention = FolderRetention.NONE
-    """Which trial folders are retained, in `kept/` of the run folder."""
     on_event: Listener = ignore_events
-    """Called with each run event, in the thread that runs the coordinator."""
     stop_request: StopRequest = field(default_factory=StopRequest)
 
     def with_listener(self, listener: Listener) -> RunOptions:
@@ -72,6 +92,7 @@ class RunOptions:
 
     @property
     def overrides(self) -> Overrides:
+        """The options that choose slots, as the experiment's reader takes them."""
         return Overrides(
             limit=self.limit,
             tasks=self.tasks,

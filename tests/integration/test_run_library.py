@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import queue
+import signal
+import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from experiments import HOLDS_CAREFUL, RIGHT, EngineLog, Project
@@ -13,6 +17,7 @@ from experiments import HOLDS_CAREFUL, RIGHT, EngineLog, Project
 import labledger
 from labledger.errors import Exit, LeaseHeld, PreflightFailed, RunExists
 from labledger.ledger.database.sqlite import DRIVER
+from labledger.run_control.events import EventKind
 from labledger.run_control.process_identity import this_process
 from labledger.storage.lab_folder import LabFolder
 
@@ -41,13 +46,61 @@ def test_the_front_door(project: Project) -> None:
     assert b"+right" in patch
 
 
-def test_a_run_in_a_thread(project: Project) -> None:
-    """A run needs no main thread and leaves the process's signals alone."""
+def test_a_run_in_a_thread_without_a_terminal(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run needs neither the main thread nor standard streams, and leaves the process alone."""
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in signals], Path.cwd()
+    during = []
+    events: queue.SimpleQueue[labledger.JsonObject] = queue.SimpleQueue()
+
+    def listen(event: labledger.JsonObject) -> None:
+        during.append(([signal.getsignal(number) for number in signals], Path.cwd()))
+        events.put(event)
+
     outcomes: list[labledger.RunOutcome] = []
-    thread = threading.Thread(target=lambda: outcomes.append(project.start("threaded")))
+    thread = threading.Thread(
+        target=lambda: outcomes.append(project.start("threaded", on_event=listen))
+    )
     thread.start()
     thread.join()
     assert outcomes[0].complete
+    assert during == [before] * len(during)
+    kinds = set()
+    while not events.empty():
+        kinds.add(events.get()["event"])
+    assert {"run_started", "slot_committed", "run_ended"} <= kinds <= {*get_args(EventKind)}
+
+
+def test_a_run_inside_an_event_loop_is_stopped_from_another_thread(project: Project) -> None:
+    """A loop stays free beside a run, which another thread stops; the loop itself can resume it."""
+    project.tasks({"a": RIGHT, "b": RIGHT})
+    events: queue.SimpleQueue[labledger.JsonObject] = queue.SimpleQueue()
+    values = {"PACE": "passing"}
+    options = labledger.RunOptions(
+        project.lab, run_id="looped", max_concurrency=1, env=values, on_event=events.put
+    )
+
+    async def run_and_stop() -> tuple[labledger.RunOutcome, labledger.RunOutcome]:
+        running = asyncio.create_task(
+            asyncio.to_thread(labledger.run, project.folder, options), name="run"
+        )
+        while (await asyncio.to_thread(events.get))["event"] != "slot_dispatched":
+            assert not running.done()
+        options.stop_request.raise_level("a stop button")
+        stopped = await running
+        # In the main thread and inside the running loop, as a cell of a notebook would.
+        return stopped, labledger.resume("looped", labledger.RunOptions(project.lab, env=values))
+
+    stopped, resumed = asyncio.run(run_and_stop())
+    assert (stopped.stopped, stopped.complete, stopped.exit_code) == (True, False, 130)
+    assert stopped.stop is not None
+    assert "a stop button" in stopped.stop.message
+    assert resumed.complete
+    project.check_whole("looped")
 
 
 def test_a_listener_that_fails_gives_the_run_back(tmp_path: Path, engine_log: EngineLog) -> None:

@@ -62,6 +62,7 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == expected
+    assert "labledger/py.typed" in names
 
 
 def test_installed_wheel_creates_a_ledger(wheel: Path, tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+"""The public library: its names, their help, and that the command line needs nothing else."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import labledger
+from labledger import api, errors
+
+PROJECT = Path(__file__).parents[2]
+REFERENCE = (PROJECT / "docs/reference/python.md").read_text("utf-8")
+
+FUNCTIONS = [name for name in labledger.__all__ if inspect.isfunction(getattr(labledger, name))]
+METHODS = [
+    f"Ledger.{name}"
+    for name, _ in inspect.getmembers(labledger.Ledger, inspect.isfunction)
+    if not name.startswith("_")
+]
+
+
+def public(name: str) -> Any:
+    value: Any = labledger
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def test_the_reference_lists_every_public_name() -> None:
+    """`labledger.__all__` is what docs/reference/python.md documents, no more and no less."""
+    documented = re.findall(r"^\.\. (?:auto\w+|py:data):: (\w+)$", REFERENCE, re.MULTILINE)
+    assert sorted(documented) == sorted(labledger.__all__)
+    assert set(labledger.__all__) <= set(dir(labledger))
+
+
+def test_every_error_is_public() -> None:
+    """A caller can catch each error by a name of `labledger`."""
+    raised = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.LabLedgerError)
+    }
+    assert raised <= set(labledger.__all__)
+
+
+def test_type_checkers_see_what_is_loaded_later() -> None:
+    """Each name that `labledger.api` loads when it is used is imported for type checkers too."""
+    tree = ast.parse(Path(api.__file__).read_text("utf-8"))
+    imported = {
+        (node.module, alias.asname or alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    for name, module in api._MODULES.items():
+        assert {(f"labledger.{module}", n) for n in (name, "*")} & imported, name
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_help_is_enough_to_use_a_function(name: str) -> None:
+    """The help of a function explains each parameter, what it raises, and shows an example."""
+    function = public(name)
+    text = inspect.getdoc(function) or ""
+    for parameter in inspect.signature(function).parameters:
+        assert re.search(rf"^    {parameter}: ", text, re.MULTILINE), parameter
+    assert "\nExample:\n" in text
+    assert "\nRaises:\n" in text or name in {"doctor", "view_names"}
+    assert "->" in str(inspect.signature(function))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_a_ledger_has_help(name: str) -> None:
+    """Each method has a docstring in the imperative; the class says what all of them raise."""
+    text = inspect.getdoc(public(name)) or ""
+    assert re.match(r"(Return|Write|Close|Compare) ", text), text
+    assert "RunNotFound" in (inspect.getdoc(labledger.Ledger) or "")
+
+
+def test_the_help_of_run_options_explains_every_option() -> None:
+    """Each field is described where `help` shows it, and seconds and bytes are named so."""
+    text = inspect.getdoc(labledger.RunOptions) or ""
+    for field in labledger.RunOptions.__dataclass_fields__:
+        assert re.search(rf"^    {field}: ", text, re.MULTILINE), field
+        if field.endswith("_s"):
+            assert re.search(rf"^    {field}: Seconds", text, re.MULTILINE)
+
+
+def test_options_do_not_show_secrets() -> None:
+    """Values for the experiment are not in the options' text, which may end in a log."""
+    assert "hidden" not in repr(labledger.RunOptions(env={"TOKEN": "hidden"}))
+
+
+def calls(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+
+
+def test_the_library_leaves_the_process_alone() -> None:
+    """Nothing below the command line prints, asks, exits, or changes folder, mask or locale."""
+    refused = {"print", "input", "exit", "sys.exit", "os._exit", "os.chdir", "os.umask"}
+    refused |= {"locale.setlocale", "os.putenv", "contextlib.chdir", "chdir", "breakpoint"}
+    for path in (PROJECT / "labledger").rglob("*.py"):
+        outside = path.name == "__main__.py" or {"cli", "templates"} & set(path.parts)
+        if not outside:
+            assert not refused & set(calls(path)), path
+
+
+def test_the_contract_of_the_command_line_names_every_package() -> None:
+    """A new package is forbidden to the command line too, until it is allowed on purpose."""
+    settings = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
+    contract = next(
+        contract
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        if contract.get("source_modules") == ["labledger.cli"]
+    )
+    present = {
+        f"labledger.{path.stem}"
+        for path in (PROJECT / "labledger").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    allowed = {"labledger.__init__", "labledger.__main__", "labledger.api", "labledger.cli"}
+    allowed |= {"labledger.text"}
+    assert present - allowed <= set(contract["forbidden_modules"])
