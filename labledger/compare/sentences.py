@@ -138,11 +138,16 @@ class ComparisonText:
 
 
 def comparison_texts(comparison: Comparison) -> list[ComparisonText]:
-    """Return every comparison of a document in words.
+    """Return every comparison of a document in words, as `labledger compare` prints them.
 
-    >>> with open_ledger() as ledger:
-    ...     for text in comparison_texts(ledger.compare("my-run")):
-    ...         print(text.title, text.decision, sep="\n")
+    Args:
+        comparison: What `Ledger.compare` returned.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     for text in labledger.comparison_texts(ledger.compare("my-run")):
+        ...         print(text.title, text.decision)
     """
     return [
         ComparisonText(
