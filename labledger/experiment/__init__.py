@@ -1,5 +1,5 @@
-"""From experiment.yaml to the resolved experiment: parse, check, resolve, schedule.
+"""From experiment.yaml to the plan of a run: parse, check, resolve, schedule.
 
-In: an experiment file and overrides. Out: a resolved document with digests, slots in order.
-Knows no Docker and no database.
+In: an experiment file and overrides, or a stored resolved document. Out: an `ExperimentPlan` of
+frozen dataclasses with its digest, and slots in order. Imports no Docker, no database, no ledger.
 """

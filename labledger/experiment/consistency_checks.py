@@ -15,6 +15,7 @@ from typing import Any
 from labledger.experiment import name_references
 from labledger.experiment.inputs import staged_files
 from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, UnusablePath
+from labledger.experiment.name_references import CONTRACT_NAMES
 from labledger.records import JsonObject
 from labledger.text.byte_sizes import parse_size
 from labledger.text.phrases import near_names
@@ -81,9 +82,9 @@ def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iter
     yield from _resource_problems(valid)
     yield from _user_problems(valid)
     yield from _grader_binding_problems(valid)
-    for path in PHASES.values():
-        yield from _phase_problems(valid, path)
-        yield from _file_problems(valid, path, folder)
+    for phase in PHASES.values():
+        yield from _phase_problems(valid, phase)
+        yield from _file_problems(valid, phase, folder)
     yield from _metric_problems(valid)
 
 
@@ -108,14 +109,14 @@ def authored_variants(data: Any) -> list[tuple[FieldPath, JsonObject]]:
 
 def _variant_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     seen: dict[str, FieldPath] = {}
-    for place in (("baseline",), *_plan_paths(valid)):
-        name = valid.get((*place, "variant_id"))
+    for path in (("baseline",), *_plan_paths(valid)):
+        name = valid.get((*path, "variant_id"))
         if name in seen:
             first = "the baseline" if seen[name] == ("baseline",) else f"entry {seen[name][-1]}"
             message = f"the variant id {name!r} is already used by {first}"
-            yield FieldProblem((*place, "variant_id"), message, "give each variant a unique id")
+            yield FieldProblem((*path, "variant_id"), message, "give each variant a unique id")
         elif name is not None:
-            seen[name] = place
+            seen[name] = path
 
 
 def _plan_paths(valid: _ValidParts) -> list[FieldPath]:
@@ -142,20 +143,20 @@ def _resource_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
 
 def _user_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     """Check `runtime.agent.user`: only root can start the agent as another user."""
-    place = ("runtime", "agent", "user")
-    agent, container = valid.get(place), valid.get(("runtime", "user"))
+    path = ("runtime", "agent", "user")
+    agent, container = valid.get(path), valid.get(("runtime", "user"))
     if agent is None:
         return
     if _is_root(agent):
         hint = "leave it out: the agent then runs as the container's user, root in most images"
-        yield FieldProblem(place, f"found {agent}; expected a user other than root", hint)
+        yield FieldProblem(path, f"found {agent}; expected a user other than root", hint)
     elif container is not None and not _is_root(container):
         message = (
             f"found {agent}, but runtime.user is {container}; only root can start the agent as "
             "another user"
         )
         hint = "remove runtime.user, or set it to root; the grader then runs as root too"
-        yield FieldProblem(place, message, hint)
+        yield FieldProblem(path, message, hint)
 
 
 def _is_root(user: str | int) -> bool:
@@ -164,47 +165,44 @@ def _is_root(user: str | int) -> bool:
 
 def _texts(valid: _ValidParts, phase: FieldPath) -> Iterator[tuple[FieldPath, str]]:
     """Yield each valid text of a phase that may contain a `$NAME`, with its path."""
-    for place, word in valid.items((*phase, "command")):
-        yield place, str(word)
-    for place, _, value in valid.mapping((*phase, "env")):
-        yield place, str(value)
+    for path, word in valid.items((*phase, "command")):
+        yield path, str(word)
+    for path, _, value in valid.mapping((*phase, "env")):
+        yield path, str(value)
 
 
 def _grader_binding_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     """Check that the grader, which is the same for all variants, uses no variant's bindings."""
     variants: list[FieldPath] = [("baseline",), *_plan_paths(valid)]
     bound = {name for v in variants for _, name, _ in valid.mapping((*v, "bindings"))}
-    for place, text in _texts(valid, PHASES["grader"]):
+    for path, text in _texts(valid, PHASES["grader"]):
         for name in sorted(bound.intersection(name_references.names(text))):
             message = f"${name} is a binding; the grader is the same for every variant"
             hint = "if the grader needs it, read it from $AGENTLAB_BINDINGS_PATH"
-            yield FieldProblem(place, message, hint)
+            yield FieldProblem(path, message, hint)
 
 
-def _phase_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem]:
-    if valid.get((*path, "command", 0)) == "":
-        yield FieldProblem((*path, "command", 0), "is empty; expected the program to start")
-    for place, text in _texts(valid, path):
+def _phase_problems(valid: _ValidParts, phase: FieldPath) -> Iterator[FieldProblem]:
+    program = (*phase, "command", 0)
+    if valid.get(program) == "":
+        yield FieldProblem(program, "is empty; expected the program to start")
+    for path, text in _texts(valid, phase):
         for name in name_references.names(text):
-            if (
-                name_references.is_contract_name(name)
-                and name not in name_references.CONTRACT_NAMES
-            ):
-                known = sorted(name_references.CONTRACT_NAMES)
-                near = near_names(name, known) or known
+            if name_references.is_contract_name(name) and name not in CONTRACT_NAMES:
+                near = near_names(name, sorted(CONTRACT_NAMES)) or sorted(CONTRACT_NAMES)
                 hint = f"names that labledger sets: {' '.join(f'${each}' for each in near)}"
-                yield FieldProblem(place, f"${name} is not set in a container", hint)
-    for place, name, _ in valid.mapping((*path, "env")):
+                yield FieldProblem(path, f"${name} is not set in a container", hint)
+    for path, name, _ in valid.mapping((*phase, "env")):
         if name_references.is_contract_name(name):
-            yield FieldProblem(place, f"{name} is set by labledger in every container")
+            yield FieldProblem(path, f"{name} is set by labledger in every container")
 
 
-def _file_problems(valid: _ValidParts, path: FieldPath, folder: Path) -> Iterator[FieldProblem]:
-    for place, name in valid.items((*path, "files")):
+def _file_problems(valid: _ValidParts, phase: FieldPath, folder: Path) -> Iterator[FieldProblem]:
+    for path, name in valid.items((*phase, "files")):
         try:
             staged_files.find_files(folder, name)
         except UnusablePath as refused:
-            yield FieldProblem(place, refused.message, refused.hint)
+            yield FieldProblem(path, refused.message, refused.hint)
 
 
 def _metric_problems(valid: _ValidParts) -> Iterator[FieldProblem]:

@@ -1,4 +1,8 @@
-"""`$NAME` references in authored text: the one place that knows their syntax."""
+"""The syntax of `$NAME` references in authored text.
+
+`$NAME` and `${NAME}` refer to a binding, to a name of the container contract or to the environment;
+`$$` is a dollar sign. Resolving substitutes bindings, and a trial's phase scripts expand the rest.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,7 @@ class Part(NamedTuple):
 
 
 def parse(text: str) -> list[Part]:
-    """Split `text` into literals and names. `$NAME` and `${NAME}` refer; `$$` is a dollar sign.
-
-    A dollar sign before anything else stands for itself.
-    """
+    """Split `text` into literals and names. A dollar sign before anything else is literal."""
     parts: list[Part] = []
     literal = ""
     end = 0
@@ -55,16 +56,17 @@ CONTRACT_NAMES = frozenset(
 
 
 def is_contract_name(name: str) -> bool:
-    """True for a name that every container has by the contract, whatever the experiment says."""
+    """Return True for a name that only labledger may set, in every container."""
     return name.startswith("AGENTLAB_") or name == "WORKSPACE"
 
 
 def names(text: str) -> Iterator[str]:
+    """Yield the names that `text` refers to, in its order."""
     return (part.text for part in parse(text) if part.is_name)
 
 
 def substitute(text: str, known: Mapping[str, str]) -> str:
-    """Put in the values of known names; the result is authored text again, still escaped."""
+    """Return `text` with the values of known names put in, as authored text again: escaped."""
     return "".join(
         escape(known[part.text])
         if part.is_name and part.text in known
@@ -76,10 +78,10 @@ def substitute(text: str, known: Mapping[str, str]) -> str:
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:
-    """The final text, with every name replaced. Raises `KeyError` for an unknown name."""
+    """Return the final text, with every name replaced. Raises `KeyError` for an unknown name."""
     return "".join(known[part.text] if part.is_name else part.text for part in parse(text))
 
 
 def escape(text: str) -> str:
-    """Authored text that stands for `text` itself."""
+    """Return authored text that stands for `text` itself."""
     return text.replace("$", "$$")

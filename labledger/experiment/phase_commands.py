@@ -17,7 +17,7 @@ from labledger.experiment.consistency_checks import PHASES, authored_variants, l
 from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, relative_name
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.inputs.task_row import plain_number
-from labledger.experiment.plan import GraderPlan, PhasePlan, VariantPlan
+from labledger.experiment.plan import GraderPlan, NamedPhase, PhasePlan, VariantPlan
 from labledger.records import JsonObject, canonical_json
 
 DEPS = "/agentlab/deps"
@@ -102,15 +102,13 @@ def authored_path(phase: str, path: FieldPath) -> FieldPath:
     return (*PHASES[phase], *path)
 
 
-def require_executable(
-    authored: Authored, phases: Iterable[tuple[str, str | None, PhasePlan]], files: Files
-) -> None:
+def require_executable(authored: Authored, phases: Iterable[NamedPhase], files: Files) -> None:
     """Raise `InvalidInput` if a command starts a staged file that is not executable."""
     problems: dict[FieldPath, Problem] = {}
-    for phase, _, plan in phases:
-        path = authored_path(phase, ("command", 0))
-        for file in files[phase]:
-            started = plan.command[0] == f"{DEPS}/{phase}/{file.name}"
+    for phase in phases:
+        path = authored_path(phase.name, ("command", 0))
+        for file in files[phase.name]:
+            started = phase.plan.command[0] == f"{DEPS}/{phase.name}/{file.name}"
             if started and not file.executable:
                 hint = f"chmod +x {file.source}, or start it with its interpreter"
                 problems[path] = authored.problem(path, f"{file.name} is not executable", hint)

@@ -10,10 +10,10 @@ their digest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from labledger.errors import LedgerError
 from labledger.experiment.inputs.field_problems import FieldPath
@@ -290,6 +290,15 @@ class GraderPlan(PhasePlan):
     """Whether the agent must not be able to read the grader's files."""
 
 
+class NamedPhase(NamedTuple):
+    """A phase of an experiment, for checks of all phases."""
+
+    name: str
+    plan: PhasePlan
+    variant_id: str | None = None
+    """None for the grader."""
+
+
 @dataclass(frozen=True, slots=True)
 class VariantPlan(Section):
     """A variant with its phases, in which its bindings are substituted."""
@@ -359,7 +368,7 @@ class ExperimentPlan(Section):
         """Return the plan of an authored experiment, before its tasks are read."""
         benchmark = authored["benchmark"]
         split_id = authored["dataset"].get("split_id") or benchmark.get("split") or "test"
-        phases = [grader, *(p for v in variants for p in (v.setup, v.agent) if p is not None)]
+        uses = (use for phase in _phases(variants, grader) for use in phase.plan.outside_names())
         return cls(
             experiment=Identity.of_authored(authored["experiment"]),
             dataset=DatasetPlan.of_authored(authored["dataset"], benchmark["name"], split_id),
@@ -369,7 +378,7 @@ class ExperimentPlan(Section):
             design=Design.of_authored(authored.get("design", {})),
             variants=variants,
             grader=grader,
-            environment=tuple(sorted({n for plan in phases for _, n in plan.outside_names()})),
+            environment=tuple(sorted({name for _, name in uses})),
             files=files,
         )
 
@@ -407,18 +416,17 @@ class ExperimentPlan(Section):
         )
         return GraderIdentity(digest, self.regrades.generation if self.regrades else 1)
 
-    def outside_names(self) -> Iterator[tuple[str, str | None, FieldPath, str]]:
-        """Yield phase, variant id, path and name of each `$NAME` that the environment must set."""
-        for phase, variant_id, plan in self.phases():
-            yield from ((phase, variant_id, *use) for use in plan.outside_names())
+    def phases(self) -> Iterator[NamedPhase]:
+        """Yield each phase: those of the variants, and then the grader."""
+        return _phases(self.variants, self.grader)
 
-    def phases(self) -> Iterator[tuple[str, str | None, PhasePlan]]:
-        """Yield name, variant id (None for the grader) and plan of each phase."""
-        for variant in self.variants:
-            if variant.setup is not None:
-                yield "setup", variant.variant_id, variant.setup
-            yield "agent", variant.variant_id, variant.agent
-        yield "grader", None, self.grader
+
+def _phases(variants: Iterable[VariantPlan], grader: GraderPlan) -> Iterator[NamedPhase]:
+    for variant in variants:
+        if variant.setup is not None:
+            yield NamedPhase("setup", variant.setup, variant.variant_id)
+        yield NamedPhase("agent", variant.agent, variant.variant_id)
+    yield NamedPhase("grader", grader)
 
 
 def result_part(document: JsonObject) -> JsonObject:

@@ -23,6 +23,7 @@ from labledger.experiment.plan import (
     Benchmark,
     ExperimentPlan,
     GraderPlan,
+    NamedPhase,
     Regrades,
 )
 from labledger.records import JsonObject
@@ -69,7 +70,7 @@ class NewGrader:
             problem = authored.problem(files_path, refused.message, refused.hint)
             raise InvalidInput(f"the grader of {path}", [problem]) from None
         plan = grader_plan(authored.data, {"grader": files})
-        require_executable(authored, [("grader", None, plan)], {"grader": files})
+        require_executable(authored, [NamedPhase("grader", plan)], {"grader": files})
         evaluator = Benchmark.of_authored(authored.data["benchmark"], split_id="").evaluator
         return cls(path.absolute(), plan, files, evaluator, authored.text)
 

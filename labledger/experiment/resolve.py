@@ -28,7 +28,7 @@ from labledger.experiment.phase_commands import (
     require_executable,
     variant_plans,
 )
-from labledger.experiment.plan import ExperimentPlan, Filters, result_part
+from labledger.experiment.plan import ExperimentPlan, Filters, NamedPhase, result_part
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
@@ -127,34 +127,36 @@ class ResolvedExperiment:
     def missing_names(self, known: Collection[str]) -> list[Problem]:
         """Return a problem for each needed `$NAME` not in `known`, where it is first used."""
         problems: dict[str, Problem] = {}
-        for phase, variant, path, name in self.plan.outside_names():
-            if name not in known and name not in problems:
-                problems[name] = self._missing_name(phase, variant, path, name, known)
+        for phase in self.plan.phases():
+            for path, name in phase.plan.outside_names():
+                if name not in known and name not in problems:
+                    problems[name] = self._missing_name(phase, path, name, known)
         return list(problems.values())
 
     def _missing_name(
-        self, phase: str, variant: str | None, path: FieldPath, name: str, known: Collection[str]
+        self, phase: NamedPhase, path: FieldPath, name: str, known: Collection[str]
     ) -> Problem:
-        by_variant = f"bound by variant {variant!r} nor " if variant else ""
-        neither = "neither " if variant else "not "
+        variant_id = phase.variant_id
+        by_variant = f"bound by variant {variant_id!r} nor " if variant_id else ""
+        neither = "neither " if variant_id else "not "
         message = f"${name} is {neither}{by_variant}set by --env, --env-file or the environment"
         bound = {key for v in self.plan.variants for key in v.bindings}
         close = near_names(name, sorted(bound | set(known)))
         hint = f"pass --env {name}=… or export {name}"
         if close:
             hint = f"did you mean ${close[0]}? otherwise {hint}"
-        return self.authored.problem(authored_path(phase, path), message, hint)
+        return self.authored.problem(authored_path(phase.name, path), message, hint)
 
     def warnings(self) -> list[Problem]:
         """Return a warning for each word of a command that names a file missing from `files`."""
         problems: dict[FieldPath, Problem] = {}
-        for phase, _, plan in self.plan.phases():
-            for index, word in enumerate(plan.command):
+        for phase in self.plan.phases():
+            for index, word in enumerate(phase.plan.command):
                 name = literal_name(word)
-                path = authored_path(phase, ("command", index))
+                path = authored_path(phase.name, ("command", index))
                 if name and "." in name and (self.authored.folder / name).is_file():
                     message = f"{name!r} is a file beside the experiment, but it is not staged"
-                    hint = f"add it to {'.'.join(map(str, PHASES[phase]))}.files"
+                    hint = f"add it to {'.'.join(map(str, PHASES[phase.name]))}.files"
                     problems[path] = self.authored.problem(path, message, hint)
         return list(problems.values())
 

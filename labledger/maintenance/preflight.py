@@ -20,7 +20,7 @@ from labledger.errors import (
     Problem,
 )
 from labledger.experiment import name_references
-from labledger.experiment.plan import ExperimentPlan, PhasePlan
+from labledger.experiment.plan import ExperimentPlan, NamedPhase
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.ledger.database import migrations
 from labledger.maintenance.check_results import CheckResult, check_disk_space
@@ -203,12 +203,9 @@ def check_commands(
     probes: ImageProbes,
     ref: str,
     image: str,
-    phases: Iterable[tuple[str, str | None, PhasePlan]],
+    phases: Iterable[NamedPhase],
 ) -> Iterator[CheckResult]:
-    """Check that a container of the image has the shell and every phase's command.
-
-    `phases` are names, variant ids and plans, as `ExperimentPlan.phases` yields them.
-    """
+    """Check that a container of the image has the shell and every phase's command."""
     commands = _commands(phases)
     wanted = sorted({*_NEEDED_TOOLS, *commands})
     script = "; ".join(
@@ -277,16 +274,16 @@ def _check_agent_user(
     )
 
 
-def _commands(phases: Iterable[tuple[str, str | None, PhasePlan]]) -> dict[str, str]:
+def _commands(phases: Iterable[NamedPhase]) -> dict[str, str]:
     """Return the first word of each phase's command with the phase that needs it.
 
     Staged files are left out: they do not come from the image. If several phases need a command,
     the grader is named first.
     """
     commands: dict[str, str] = {}
-    for phase, variant_id, plan in sorted(phases, key=lambda named: named[1] is not None):
-        needed_by = f"the {phase}" if variant_id is None else f"the {phase} of variant {variant_id}"
-        word = plan.command[0]
+    for phase in sorted(phases, key=lambda phase: phase.variant_id is not None):
+        of_variant = "" if phase.variant_id is None else f" of variant {phase.variant_id}"
+        word = phase.plan.command[0]
         if not any(name_references.names(word)) and not word.startswith(f"{contract.DEPS}/"):
-            commands.setdefault(name_references.expand(word, {}), needed_by)
+            commands.setdefault(name_references.expand(word, {}), f"the {phase.name}{of_variant}")
     return commands

@@ -14,7 +14,7 @@ from labledger import __version__
 from labledger.docker.engine import Engine
 from labledger.errors import AlreadyGraded, LedgerError, PreflightFailed, Problem, RunNotComplete
 from labledger.experiment import environment_values
-from labledger.experiment.plan import ExperimentPlan, result_part
+from labledger.experiment.plan import ExperimentPlan, NamedPhase, result_part
 from labledger.experiment.replacement_grader import NewGrader
 from labledger.ledger.commit.run_registration import TaskRow
 from labledger.ledger.database.model import Grading, NewRun, RunInfo
@@ -121,7 +121,7 @@ def _check(
     checks = [check_disk_space(DiskSpace.of(lab.root, info, options.min_free_bytes))]
     probes = ImageProbes(engine, info, oci_runtime=oci)
     for ref, image in root.images.items():
-        checks += check_commands(probes, ref, image, [("grader", None, new.plan)])
+        checks += check_commands(probes, ref, image, [NamedPhase("grader", new.plan)])
     problems = [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
     if problems:
         raise PreflightFailed(problems)

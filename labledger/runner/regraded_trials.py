@@ -5,9 +5,6 @@ Used by the slot queue of a regrading. Nothing is written.
 
 from __future__ import annotations
 
-from typing import Self
-
-from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.records.artifacts import digest_of
 from labledger.records.identity import TrialIds
@@ -22,12 +19,6 @@ class StoredTrials:
         self._reader = reader
         self._run_id = run_id
         self._last: SlotRecords | None = None
-
-    @classmethod
-    def of_regrading(cls, reader: LedgerReader, run: RunInfo) -> Self | None:
-        """Return the trials that `run` grades again, or None if it is not a regrading."""
-        regrades = run.regrades
-        return None if regrades is None else cls(reader, regrades["run_id"])
 
     def reason_not_stored(self, schedule_idx: int) -> str | None:
         """Return why a slot's trial was never run, or None if it was run."""

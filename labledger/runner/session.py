@@ -42,6 +42,7 @@ from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.lease_owner import Heartbeat, owning_run
 from labledger.runner.options import Regrading, RunOptions, RunOutcome
+from labledger.runner.regraded_trials import StoredTrials
 from labledger.runner.slot_queue import SlotQueue
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.storage.artifact_store import ArtifactStore
@@ -78,12 +79,12 @@ class Session:
             stack.enter_context(on_signals(self.options.stop_request))
             run = self._apply_budget(reader, lease)
             budget = Budget.of(run, reader, self.options.on_event)
-            plan = ExperimentPlan.of_document(run.resolved)
-            self._prepare_folder(run, plan)
+            experiment = ExperimentPlan.of_document(run.resolved)
+            self._prepare_folder(run, experiment)
             fence = partial(self.writer.leases.while_owned, lease)
             mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.repair(reader, self.run_id)
-            stop_cause = self._run_slots(run, plan, reader, mirrors, lease, budget)
+            stop_cause = self._run_slots(run, experiment, reader, mirrors, lease, budget)
             stop = self._stop_reason(stop_cause, budget)
             with self._tolerating_errors(stop_cause):
                 mirrors.sync()
@@ -97,7 +98,7 @@ class Session:
                 write_summary(folder, summary, fence)
             with self._tolerating_errors(stop_cause):
                 self.writer.leases.release(lease, status, None if complete else stop)
-            regrading = self._regrading(run, reader, complete)
+            regrading = self._regrading(experiment, reader, complete)
         outcome = RunOutcome(
             run_id=self.run_id,
             folder=folder,
@@ -127,14 +128,16 @@ class Session:
             self.writer.set_budget(lease, self.new_limits)
         return reader.run(self.run_id)
 
-    def _regrading(self, run: RunInfo, reader: LedgerReader, complete: bool) -> Regrading | None:
+    def _regrading(
+        self, experiment: ExperimentPlan, reader: LedgerReader, complete: bool
+    ) -> Regrading | None:
         """Return the changed outcomes of a regrading, or None for any other run."""
-        if run.regrades is None:
+        if experiment.regrades is None:
             return None
-        gradings = reader.gradings(run.run_id)
-        generation = run.regrades["generation"]
+        gradings = reader.gradings(self.run_id)
+        generation = experiment.regrades.generation
         earlier = [g for g in gradings if g.complete and g.generation < generation][-1]
-        changes = flips(self.lab.ledger, earlier.run_id, run.run_id) if complete else ()
+        changes = flips(self.lab.ledger, earlier.run_id, self.run_id) if complete else ()
         return Regrading(gradings[0].root_id, generation, earlier.generation, changes)
 
     @contextmanager
@@ -150,11 +153,12 @@ class Session:
                 raise
             self.options.on_event(run_event("warning", message=error.message))
 
-    def _prepare_folder(self, run: RunInfo, plan: ExperimentPlan) -> None:
+    def _prepare_folder(self, run: RunInfo, experiment: ExperimentPlan) -> None:
         """Create the run folder and its files, all from the ledger and the artifact store."""
         folder = self.lab.run_folder(run.run_id)
         create_run_folder(folder, run)
-        stage_dependencies(plan.files, self.store, folder / "deps", sealed=plan.is_sealed)
+        sealed = experiment.is_sealed
+        stage_dependencies(experiment.files, self.store, folder / "deps", sealed=sealed)
 
     def _run_slots(
         self,
@@ -185,6 +189,8 @@ class Session:
         )
         executor = LocalExecutor(width, full_disks)
         plans = self._plans(run, experiment, reader.ledger_id, engine_data_folder(engine_info))
+        regrades = experiment.regrades
+        stored_trials = None if regrades is None else StoredTrials(reader, regrades.run_id)
         coordinator = Coordinator(
             run=run,
             engine=self.engine,
@@ -193,8 +199,8 @@ class Session:
                 writer=self.writer,
                 mirrors=mirrors,
                 repair_mirrors=lambda: mirrors.repair(reader, run.run_id),
-                pruning=self._pruning(run, experiment, reader),
-                error_rate=self._error_rate(run),
+                pruning=self._pruning(experiment, reader),
+                error_rate=self._error_rate(experiment),
                 budget=budget,
                 staged={idx: None for idx, slot in unfinished.items() if slot.staged},
                 disk_pause=pauses.disk,
@@ -203,7 +209,7 @@ class Session:
                 heartbeat=Heartbeat(self.writer, lease, executor, self.options.on_event),
                 emit=self.options.on_event,
             ),
-            slot_queue=SlotQueue(reader, run, plans, unfinished),
+            slot_queue=SlotQueue(reader, run, plans, unfinished, stored_trials),
             executor=executor,
             retry=experiment.design.retry,
             pauses=pauses,
@@ -220,15 +226,14 @@ class Session:
             clean_up_run(self.engine, reader, run, folder, self.options.keep, self.options.on_event)
         return coordinator.stop_cause
 
-    def _error_rate(self, run: RunInfo) -> ErrorRate:
+    def _error_rate(self, experiment: ExperimentPlan) -> ErrorRate:
         rate = ErrorRate(self.options.max_error_rate)
-        return replace(rate, counted=OF_REGRADING) if run.regrades else rate
+        return replace(rate, counted=OF_REGRADING) if experiment.regrades else rate
 
-    @staticmethod
-    def _pruning(run: RunInfo, experiment: ExperimentPlan, reader: LedgerReader) -> Pruning:
+    def _pruning(self, experiment: ExperimentPlan, reader: LedgerReader) -> Pruning:
         """Return the state of pruning. A regrading prunes nothing: its trials have run."""
         prune = None if experiment.regrades else experiment.design.prune
-        return Pruning(prune, reader.consecutive_failures(run.run_id))
+        return Pruning(prune, reader.consecutive_failures(self.run_id))
 
     def _engine_info(self) -> JsonObject:
         """Return the engine's description of itself, empty if the engine is not reachable."""

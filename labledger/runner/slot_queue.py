@@ -32,7 +32,9 @@ class SlotQueue:
         run: RunInfo,
         plans: Mapping[str, TrialPlan],
         unfinished: Mapping[int, UnfinishedSlot],
+        stored_trials: StoredTrials | None = None,
     ) -> None:
+        """`stored_trials` are, in a regrading, those that it grades again."""
         self._reader = reader
         self._run = run
         self._plans = plans
@@ -44,7 +46,7 @@ class SlotQueue:
         self._chunk: deque[Slot] = deque()
         self._next_idx = run.next_schedule_idx
         self._task: Task | None = None
-        self._stored_trials = StoredTrials.of_regrading(reader, run)
+        self._stored_trials = stored_trials
 
     def retry(self, spec: AttemptSpec, *, others_first: int = 0) -> None:
         """Queue the next attempt of a slot, after `others_first` new slots have been tried."""

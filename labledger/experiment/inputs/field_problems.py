@@ -1,6 +1,6 @@
 """Types for problems in authored files whose line is not known yet, and safe relative names.
 
-The checks of this package report a `FieldProblem` with the path of a field; `authoring` adds file
+The checks of this package report a `FieldProblem` with the path of a field; `authored` adds file
 and line and makes an `errors.Problem` of it.
 """
 
