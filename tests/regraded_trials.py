@@ -13,6 +13,7 @@ from labledger.ledger.commit.slot_rows import slot_records, slot_rows
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Stamp
 from labledger.trial.contract import AttemptSpec, StoredTrial
+from labledger.trial.regrading.regraded_trial import RegradedTrial
 
 NEW_GRADER = GraderIdentity("2" * 64, 2)
 NOT_RUN = "echo the agent ran again >>/agentlab/workspace/ran; exit 9"
@@ -31,7 +32,7 @@ def earlier_of(result: AttemptResult) -> StoredTrial:
 
 def judging(spec: AttemptSpec, earlier: StoredTrial) -> AttemptSpec:
     """The same spec, but to judge an earlier trial again."""
-    return replace(spec, plan=replace(spec.plan, grader=NEW_GRADER), regraded_trial=earlier)
+    return replace(spec, plan=replace(spec.plan, grader=NEW_GRADER), kind=RegradedTrial(earlier))
 
 
 def regraded_spec(

@@ -31,6 +31,7 @@ from labledger.trial.full_disks import FullDisks
 from labledger.trial.life import inputs, worker
 from labledger.trial.life.context import TrialContext
 from labledger.trial.life.start_limiter import StartLimiter
+from labledger.trial.trial_kind import FreshTrial
 
 BUSYBOX = "labledger/busybox:1"
 PYTHON = "labledger/python:3"
@@ -189,7 +190,8 @@ class Trials:
             sealing=sealing,
         )
         row = {"id": slot.task_id, "task": {"n": 1}} | (task or {})
-        spec = AttemptSpec(plan, slot, run_id, attempt, Task.from_json(row), may_exist)
+        task = Task.from_json(row)
+        spec = AttemptSpec(plan, slot, run_id, attempt, task, FreshTrial(), may_exist)
         self._made.append(spec)
         return spec
 

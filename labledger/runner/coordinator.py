@@ -34,7 +34,6 @@ from labledger.trial.contract import AttemptSpec
 from labledger.trial.life.container_identity import find_container, kill_container
 from labledger.trial.life.start_limiter import StartRefused
 from labledger.trial.life.uncollected import OutputUnreadable
-from labledger.trial.regrading.strategy import is_carried_over
 
 _POLL_S = 0.25
 _MAX_DISPATCHES_PER_ROUND = 256
@@ -320,7 +319,7 @@ class Coordinator:
             self.stop_cause = Stop(StopCause.UNCOLLECTED, error.message)
             self._warn(error.message)
             return
-        if is_carried_over(spec):
+        if spec.kind.is_carried_over(spec):
             # Its reason describes the engine, disk or container at the time its agent ran.
             self._store_result(result, spec)
             return
@@ -347,7 +346,7 @@ class Coordinator:
         for reason in result.notes:
             self._report_restart(spec, reason)
         will_retry = self.retry.applies_to(result.status, result.attempt)
-        will_retry = will_retry and not is_carried_over(spec)
+        will_retry = will_retry and not spec.kind.is_carried_over(spec)
         self.commit_queue.count(result, final=not will_retry)
         # A retry goes before new slots, and may be queued only once this attempt is durable.
         specs = [] if will_retry else self._choose_with_result()

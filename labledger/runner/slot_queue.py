@@ -19,6 +19,8 @@ from labledger.maintenance.unfinished_slots import UnfinishedSlot
 from labledger.records.identity import Slot
 from labledger.runner.regraded_trials import StoredTrials
 from labledger.trial.contract import AttemptSpec, TrialPlan
+from labledger.trial.regrading.regraded_trial import RegradedTrial
+from labledger.trial.trial_kind import FreshTrial
 
 _CHUNK = 512
 
@@ -106,8 +108,8 @@ class SlotQueue:
             run_id=self._run.run_id,
             attempt=unfinished.attempt,
             task=self._task_of(slot),
+            kind=FreshTrial() if stored is None else RegradedTrial(stored.trial(slot.schedule_idx)),
             container_may_exist=unfinished.container_may_exist,
-            regraded_trial=None if stored is None else stored.trial(slot.schedule_idx),
         )
 
     def _task_of(self, slot: Slot) -> Task:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labledger.experiment.inputs.task_row import Task
 from labledger.experiment.plan import (
@@ -23,7 +24,11 @@ from labledger.experiment.plan import (
     VariantPlan,
 )
 from labledger.records import JsonObject
+from labledger.records.attempt_result import Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
+
+if TYPE_CHECKING:
+    from labledger.trial.trial_kind import TrialKind
 
 ROOT = "/agentlab"
 IN = f"{ROOT}/in"
@@ -172,6 +177,31 @@ class StoredTrial:
     contents: Mapping[str, bytes]
     """Its artifacts that are stored in the ledger, by SHA-256 (hex). Others are in the store."""
 
+    @property
+    def phases(self) -> dict[str, Phase]:
+        """Its phases that ran."""
+        recorded = self.record["phases"]
+        return {
+            name: Phase(phase["exit_status"], phase["duration_ms"], phase["timed_out"])
+            for name in PHASE_NAMES
+            if (phase := recorded.get(name)) is not None
+        }
+
+    @property
+    def phases_before_grading(self) -> dict[str, Phase]:
+        return {name: phase for name, phase in self.phases.items() if name != "grader"}
+
+    @property
+    def redactions(self) -> int:
+        """How many secrets were redacted from its outputs."""
+        count = self.evidence.get("ext", {}).get("redacted")
+        return count if isinstance(count, int) else 0
+
+    def extension(self, key: str) -> JsonObject:
+        """Return the object under a key of `ext` in its evidence, {} if there is none."""
+        value = self.evidence.get("ext", {}).get(key)
+        return value if isinstance(value, dict) else {}
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptSpec:
@@ -182,10 +212,10 @@ class AttemptSpec:
     run_id: str
     attempt: int
     task: Task
+    kind: TrialKind
+    """What runs in the container, and what differs because of it."""
     container_may_exist: bool = False
     """True if an earlier coordinator may have created this attempt's container."""
-    regraded_trial: StoredTrial | None = None
-    """In a regrading, the stored trial to grade again: only the grader runs."""
 
     @property
     def ids(self) -> TrialIds:
@@ -229,13 +259,12 @@ class AttemptSpec:
     @property
     def deadline_s(self) -> float:
         """Seconds after which the host kills the container, if it does not keep its time limits."""
-        phases = PHASE_NAMES if self.regraded_trial is None else ("grader",)
-        return sum(self.timeout_s(phase) for phase in phases) + OUTER_MARGIN_S
+        return sum(self.timeout_s(phase) for phase in self.kind.phases) + OUTER_MARGIN_S
 
     @property
-    def expected_exit_statuses(self) -> frozenset[int]:
-        """The statuses with which `trial.sh` can end a container that is started once."""
-        return ExitStatus.SINGLE_START if self.regraded_trial is None else ExitStatus.GRADER_PART
+    def runs_agent(self) -> bool:
+        """Whether the agent runs in the container: if it may have run, that is not repeated."""
+        return "agent" in self.kind.phases
 
     def labels(self) -> dict[str, str]:
         return {

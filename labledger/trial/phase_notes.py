@@ -7,9 +7,11 @@ agent phase.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from labledger.records.attempt_result import Phase
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec, StoredTrial
+from labledger.trial.contract import AttemptSpec
 from labledger.workspace import untrusted_files
 
 
@@ -77,22 +79,7 @@ def phase_lines(fields: dict[str, PhaseFields]) -> str:
     )
 
 
-def phases_of_record(earlier: StoredTrial) -> dict[str, Phase]:
-    """Return the phases of a stored trial that ran, from its record."""
-    phases = earlier.record["phases"]
-    return {
-        name: Phase(phase["exit_status"], phase["duration_ms"], phase["timed_out"])
-        for name in contract.PHASE_NAMES
-        if (phase := phases.get(name)) is not None
-    }
-
-
-def phases_before_grading(earlier: StoredTrial) -> dict[str, Phase]:
-    """Return the phases of a stored trial that are not repeated: all but the grader."""
-    return {name: phase for name, phase in phases_of_record(earlier).items() if name != "grader"}
-
-
-def phase_notes_of(phases: dict[str, Phase]) -> str:
+def phase_notes_of(phases: Mapping[str, Phase]) -> str:
     """Return the content of a `phases` file for phases of which only the durations are known.
 
     Each starts at the end of the one before it.

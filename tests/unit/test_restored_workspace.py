@@ -16,8 +16,8 @@ from labledger.records.canonical_json import sha256_hex
 from labledger.records.identity import Slot, TrialIds
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.contract import StoredTrial
-from labledger.trial.evidence.stored_artifacts import EvidenceIncomplete, StoredArtifacts
 from labledger.trial.regrading.restored_workspace import WorkspaceRestore
+from labledger.trial.regrading.stored_artifacts import EvidenceIncomplete, StoredArtifacts
 from labledger.workspace import tar_files
 from labledger.workspace.listing import Entry, Listing, MalformedListing
 from labledger.workspace.seed import InlineSeed, TarSeed, UnsafeSeed

@@ -2,8 +2,8 @@
 
 Every artifact is redacted before it is stored. Artifacts up to `INLINE_LIMIT` are stored in the
 ledger with the commit, larger ones in the artifact store at once. What cannot be stored safely is
-left out, with the problem in `ext.problems`. Used by `collect`; `recalled` has the variant for
-regradings.
+left out, with the problem in `ext.problems`. Used by `collect`; `regraded_evidence`
+has the variant for regradings.
 """
 
 from __future__ import annotations
@@ -213,14 +213,12 @@ class EvidenceCollector:
         return self.redactor.finds_in(chain([name.encode(), b"\n"], content))
 
     def add_identity(self, facts: JsonObject, score: JsonObject | None) -> None:
-        """Add isolation facts, grader, generation and regraded trial to evidence and score.
+        """Add isolation facts, grader, generation and the kind's facts to evidence and score.
 
         What the score itself says under these keys is replaced.
         """
         self.ext["isolation"] = self.redactor.json(facts)
-        if (earlier := self.spec.regraded_trial) is not None:
-            ids = earlier.ids
-            self.ext["regrades"] = {"run_id": ids.run_id, "trial_id": ids.trial_id}
+        self.ext |= self.spec.kind.extension
         if score is not None:
             given = {k: v for k, v in score.get("ext", {}).items() if k not in _OWN_EXTENSIONS}
             ours = {key: self.ext[key] for key in _OWN_EXTENSIONS if key in self.ext}

@@ -24,8 +24,7 @@ from labledger.trial.evidence.grading import (
     grade_attempt,
 )
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.regraded_evidence import RegradedEvidence
-from labledger.trial.phase_notes import has_begun, parse_phases, phases_before_grading, read_phases
+from labledger.trial.phase_notes import has_begun, parse_phases, read_phases
 
 DISK_WAS_FULL = (
     "the disk was full at some time between this trial's start and its end; what its processes "
@@ -43,11 +42,11 @@ WAS_PAUSED = (
 def collect_result(spec: AttemptSpec, ended: ContainerExit, isolation: JsonObject) -> AttemptResult:
     """Read a trial's outputs and return its result. The container is not needed any more.
 
-    `isolation` are the facts of `trust.isolation_facts`, recorded in score and evidence.
+    `isolation` are the trial's isolation facts, recorded in score and evidence.
     Raises `OSError` for failures of this host.
     """
     redactor = redactor_for(spec)
-    evidence = evidence_of(spec, redactor)
+    evidence = spec.kind.evidence(spec, redactor)
     outcome = _outcome(spec, ended, redactor)
     phases = _phases(spec, ended)
     evidence.collect_inputs()
@@ -137,37 +136,30 @@ def _ended_from_within(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
         message = f"{what} before trial.sh began; does the engine see the files in {spec.folder}?"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
     message = f"{what}, which only a process in it can have brought about"
-    if spec.regraded_trial is not None:
+    if not spec.runs_agent:
         return GradingOutcome(SlotStatus.GRADE_ERROR, Reason.GRADER_EXIT_NONZERO, message)
     return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
 
 
-def evidence_of(spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:
-    """Return the collector of a trial's evidence; in a regrading it refers to what is stored."""
-    if spec.regraded_trial is None:
-        return EvidenceCollector(spec, redactor)
-    return RegradedEvidence(spec, redactor, spec.regraded_trial)
-
-
 def _phases(spec: AttemptSpec, ended: ContainerExit) -> dict[str, Phase]:
-    """The phases that ran. Where `trial.sh` did not end the trial, its own note is not trusted.
+    """Return the phases that ran.
 
-    What the host noted between the two starts of a container is: no container can change it.
+    The container's own note is trusted only if `trial.sh` ended the trial; else what the host noted
+    between the two starts of the container, if there were two.
     """
     noted = (
         read_phases(spec)
         if _ended_by_trial_script(ended)
         else parse_phases(ended.first_phases or "")
     )
-    if spec.regraded_trial is None:
-        return noted
-    grader = {"grader": noted["grader"]} if "grader" in noted else {}
-    return phases_before_grading(spec.regraded_trial) | grader
+    kind = spec.kind
+    own = {name: phase for name, phase in noted.items() if name in kind.phases}
+    return {**kind.earlier_phases, **own}
 
 
 def _logged_phases(spec: AttemptSpec, ended: ContainerExit, phases: dict[str, Phase]) -> list[str]:
-    """The phases that may have logs: all of them, unless it is known which ones ran."""
-    is_known = spec.regraded_trial is not None or _ended_by_trial_script(ended)
+    """Return the phases that may have logs: all of them, unless it is known which ones ran."""
+    is_known = not spec.runs_agent or _ended_by_trial_script(ended)
     return list(phases if phases and is_known else spec.plan.phases)
 
 

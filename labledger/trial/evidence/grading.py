@@ -220,13 +220,11 @@ def add_identity(
 def merged_ids(given: object, spec: AttemptSpec) -> object:
     """Return a row's `ids` completed with the slot's; unchanged if they are not an object.
 
-    In a regrading the ids of the stored trial are accepted as well. Raises `IdentityMismatch` if
+    Those of a stored trial that is graded again are accepted as well. Raises `IdentityMismatch` if
     they name another trial.
     """
     expected = spec.ids.as_json()
-    known = (
-        [expected] if spec.regraded_trial is None else [expected, spec.regraded_trial.ids.as_json()]
-    )
+    known = [expected, *(ids.as_json() for ids in spec.kind.other_ids)]
     if given is None:
         return expected
     if not isinstance(given, dict):

@@ -11,7 +11,6 @@ from labledger.experiment.plan import Sealing
 from labledger.records import JsonObject
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.evidence.stored_artifacts import stored_extension
 from labledger.trial.evidence.tampering import Checked, FilesystemChanges, inspect_changes
 
 _ROOT = frozenset({"", "0", "0:0", "root", "root:root", "0:root", "root:0"})
@@ -31,17 +30,9 @@ _UNGRADED = frozenset(
 def isolation_facts(engine: Engine, spec: AttemptSpec, ended: ContainerExit) -> JsonObject:
     """Return the isolation facts of a trial whose container has stopped.
 
-    Its file system is inspected now unless that was done before grading. In a regrading no agent
-    ran in the container, so nothing but the image was there when the grader came.
+    Its file system is inspected now unless that was done before grading.
     Raises `EngineUnavailable`.
     """
-    if spec.regraded_trial is not None:
-        image_user = engine.image_user(spec.image_id)
-        user = stored_extension(spec.regraded_trial, "isolation").get(
-            "agent_user", _user(spec, image_user)
-        )
-        sealed = {"sealed": Sealing.AFTER_AGENT.value}
-        return _facts(spec, user, FilesystemChanges("before_grading")) | sealed
     ungraded = ended.exit_status in _UNGRADED
     when: Checked = "before_grading" if ungraded else "after_grading"
     changes = ended.changes
@@ -50,6 +41,17 @@ def isolation_facts(engine: Engine, spec: AttemptSpec, ended: ContainerExit) -> 
         gone = FilesystemChanges(None, unchecked="its container is gone")
         changes = gone if container is None else inspect_changes(engine, spec, container, when)
     return _facts(spec, _user(spec, engine.image_user(spec.image_id)), changes)
+
+
+def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject) -> JsonObject:
+    """Return the isolation facts of a trial whose agent ran in another container.
+
+    Nothing but the image was there when the grader came. `recorded` are the facts of the agent's
+    container, {} if they are not known. Raises `EngineUnavailable`.
+    """
+    user = recorded.get("agent_user", _user(spec, engine.image_user(spec.image_id)))
+    sealed = {"sealed": Sealing.AFTER_AGENT.value}
+    return _facts(spec, user, FilesystemChanges("before_grading")) | sealed
 
 
 def unknown_isolation_facts(spec: AttemptSpec, why: str) -> JsonObject:

@@ -44,7 +44,7 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
         return _without_container(spec, context)
     if state.has_started and folder_exists(spec):
         return _wait_for_container(spec, context, state)
-    if state.has_started and spec.regraded_trial is None:
+    if state.has_started and spec.runs_agent:
         context.record_restart(spec, _FOLDER_DELETED)
     container_start.remove_container(spec, context, state.container_id)
     return None
@@ -57,8 +57,8 @@ def folder_exists(spec: AttemptSpec) -> bool:
 
 def _without_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
     """Return the exit of an attempt whose container is gone, None if it is to be run again."""
-    if attempt_notes.is_marked_not_started(spec.folder) or spec.regraded_trial is not None:
-        # A regrading loses nothing by it: the stored trial is restored once more.
+    if attempt_notes.is_marked_not_started(spec.folder) or not spec.runs_agent:
+        # Nothing is lost without an agent: the grader's inputs are prepared once more.
         return None
     if folder_exists(spec):
         return ContainerExit(None, *_until_now(time.monotonic()), container_removed=True)
@@ -138,9 +138,8 @@ def _by_its_phases(spec: AttemptSpec, ended: ContainerExit) -> ContainerExit:
     """
     if ended.exit_status not in ExitStatus.ALL or ended.exit_status_forged:
         return ended
-    stored_phases = () if spec.regraded_trial is None else ("setup", "agent")
     phases = read_phases(spec).items()
-    shortest = sum(phase.duration_ms for name, phase in phases if name not in stored_phases)
+    shortest = sum(phase.duration_ms for name, phase in phases if name in spec.kind.phases)
     if shortest <= ended.duration_ms <= shortest + _SLACK_MS:
         return ended
     ended_at = clock.parse(ended.started_at) + timedelta(milliseconds=shortest)

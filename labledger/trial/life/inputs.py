@@ -25,8 +25,7 @@ from labledger.storage.durable_files import new_file, publish, sync_folder, sync
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.life.context import TrialContext
-from labledger.trial.regrading import restored_inputs
-from labledger.workspace.seed import OPEN_FOLDER, workspace_seed
+from labledger.workspace.seed import OPEN_FOLDER
 
 INCOMING = "incoming"
 """The folder of a run in which the folders of its trials are filled."""
@@ -37,7 +36,7 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
 
     It is filled elsewhere and gets its name at the end, as a whole, if the run still belongs to
     this process: one that was suspended meanwhile never writes into another one's trial. Raises
-    `WaitAbandoned`, and `EvidenceIncomplete` if the stored trial of a regrading cannot be restored.
+    `WaitAbandoned`, and `TrialSettled` if its result is known without a container.
     """
     incoming = spec.plan.run_dir / INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
@@ -71,10 +70,7 @@ def _fill(folder: Path, spec: AttemptSpec) -> None:
         (folder / "sealed").chmod(0o755)
     if spec.plan.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
-    if spec.regraded_trial is None:
-        workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder / "workspace")
-    else:
-        restored_inputs.restore(spec, spec.regraded_trial, folder)
+    spec.kind.fill(spec, folder)
 
 
 def trial_script_name() -> str:
@@ -102,7 +98,7 @@ def _share_trial_script(deps: Path, incoming: Path) -> None:
 def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
     if phase == "grader":
         return spec.plan.sealing is Sealing.NONE
-    return spec.regraded_trial is None
+    return phase in spec.kind.phases
 
 
 def stage_dependencies(

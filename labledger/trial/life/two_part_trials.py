@@ -91,7 +91,7 @@ def run_grader_part_if_due(
     does.
     """
     if spec.plan.sealing is not Sealing.AFTER_AGENT:
-        return ContainerExit.of(state, state.exit_status, spec.expected_exit_statuses)
+        return ContainerExit.of(state, state.exit_status, spec.kind.exit_statuses)
     agent_part = _AgentPart.read(spec)
     if agent_part is None:
         seen = inspect_changes(context.engine, spec, state.container_id, "before_grading")

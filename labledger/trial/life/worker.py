@@ -31,10 +31,8 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
 from labledger.trial import attempt_notes, contract
 from labledger.trial.contract import AttemptSpec, ExitStatus
-from labledger.trial.evidence import isolation_facts
 from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.evidence.stored_artifacts import EvidenceIncomplete
 from labledger.trial.full_disks import DISK_FULL_ERRNOS
 from labledger.trial.life import container_start, inputs
 from labledger.trial.life.adoption import adopt, finish_adopted, folder_exists
@@ -43,23 +41,22 @@ from labledger.trial.life.container_identity import find_container, foreign_name
 from labledger.trial.life.context import TrialContext
 from labledger.trial.life.start_limiter import StartRefused, WaitAbandoned
 from labledger.trial.life.uncollected import output_unreadable_error
-from labledger.trial.regrading import strategy
+from labledger.trial.trial_kind import TrialSettled
 
 
 def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     """Run one attempt, or adopt its existing container, and return the collected result.
 
     Leaves the container and the trial folder in place: the coordinator removes them when the
-    result is durable. In a regrading only the grader runs, and nothing runs for a trial that
-    cannot be graded.
+    result is durable. `spec.kind` says which phases run; for some trials none does.
 
     Raises `StartRefused` or `WaitAbandoned` when the run is stopping, and `EngineUnavailable`,
     `DiskFull` or `OutputUnreadable` when the trial's outcome cannot be determined yet. Every other
     failure becomes the status of the result.
     """
-    if spec.regraded_trial is not None and strategy.is_carried_over(spec):
+    if spec.kind.is_carried_over(spec):
         with context.limiter.reading():
-            return strategy.carried_over(spec, spec.regraded_trial)
+            return spec.kind.carried_over_result(spec)
     begun = clock.utc_now()
     try:
         context.engine.connect()
@@ -72,9 +69,8 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
         raise
     except (StartRefused, WaitAbandoned, EngineUnavailable, DiskFull):
         raise
-    except EvidenceIncomplete as error:
-        assert spec.regraded_trial is not None
-        return strategy.incomplete(spec, spec.regraded_trial, error.message)
+    except TrialSettled as settled:
+        return settled.result
     except ContainerFailed as error:
         is_taken = isinstance(error, ContainerNameTaken)
         reason = Reason.NAME_TAKEN if is_taken else Reason.CONTAINER_FAILED
@@ -104,10 +100,8 @@ def _collect_result(
             # `trial.sh` was killed before it could open the permissions of its files, or it did
             # not own all of them.
             _fix_permissions(context.engine, spec)
-        if spec.regraded_trial is not None:
-            ended = strategy.combined_with_stored_phases(spec.regraded_trial, ended)
-        ended = replace(ended, was_paused=_was_paused(context, ended))
-        isolation = isolation_facts.isolation_facts(context.engine, spec, ended)
+        ended = spec.kind.whole_exit(replace(ended, was_paused=_was_paused(context, ended)))
+        isolation = spec.kind.isolation_facts(context.engine, spec, ended)
         with context.limiter.reading():
             return collect_result(spec, ended, isolation)
     except (OSError, ContainerFailed) as error:
@@ -250,7 +244,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
         _memory_limit_hit(engine, container, exit_status),
         was_removed,
         disk_was_full=context.full_disks.were_full_since(spec.plan.disks, started),
-        exit_status_forged=exit_status in ExitStatus.ALL - spec.expected_exit_statuses,
+        exit_status_forged=exit_status in ExitStatus.ALL - spec.kind.exit_statuses,
     )
 
 

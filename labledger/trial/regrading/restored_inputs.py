@@ -2,7 +2,7 @@
 
 The stored files were written in a container and may come from an imported ledger, so they are as
 untrusted as any output. Either everything that a grader can read is restored exactly, or
-`EvidenceIncomplete` is raised. Used by `inputs`.
+`EvidenceIncomplete` is raised. Used by `RegradedTrial`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from labledger.trial import contract, phase_notes
 from labledger.trial.contract import AttemptSpec, StoredTrial
-from labledger.trial.evidence.stored_artifacts import EvidenceIncomplete, StoredArtifacts
 from labledger.trial.regrading.restored_workspace import WorkspaceRestore
+from labledger.trial.regrading.stored_artifacts import EvidenceIncomplete, StoredArtifacts
 from labledger.workspace.listing import Listing, MalformedListing
 from labledger.workspace.seed import OPEN_FILE, UnsafeSeed, workspace_seed
 
@@ -23,15 +23,15 @@ _READ_BY_GRADERS = {
 }
 
 
-def restore(spec: AttemptSpec, earlier: StoredTrial, folder: Path) -> None:
+def restore(spec: AttemptSpec, trial: StoredTrial, folder: Path) -> None:
     """Fill a new trial folder with the state of a stored trial.
 
     The workspace is restored as that trial ended, including what its own grader wrote there.
     Owners and times of files, and files outside of the workspace, are not stored and so not
     restored. Raises `EvidenceIncomplete` if the rest cannot be restored exactly.
     """
-    stored = StoredArtifacts.of(spec, earlier)
-    before = phase_notes.phases_before_grading(earlier)
+    stored = StoredArtifacts.of(spec, trial)
+    before = trial.phases_before_grading
     if "agent" not in before:
         raise EvidenceIncomplete("it is not known how its agent ended")
     _write(folder / "in" / contract.PHASES_FILE, phase_notes.phase_notes_of(before).encode())

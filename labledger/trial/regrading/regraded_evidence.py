@@ -1,7 +1,8 @@
 """Collect the evidence of a regraded trial, which refers to the stored evidence of its agent.
 
 Only the outputs of the new grader are read from the trial folder; everything from before grading
-refers to the stored artifacts again. Used by `collect` and `regrading`.
+refers to the stored artifacts again. Used by
+`RegradedTrial`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from labledger.records.events import Event, EventFile
 from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.stored_artifacts import StoredArtifacts, redacted_in, stored_extension
+from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 
 
 class RegradedEvidence(EvidenceCollector):
@@ -24,35 +25,30 @@ class RegradedEvidence(EvidenceCollector):
     not what the new grader changed there.
     """
 
-    def __init__(self, spec: AttemptSpec, redactor: Redactor, earlier: StoredTrial) -> None:
+    def __init__(self, spec: AttemptSpec, redactor: Redactor, trial: StoredTrial) -> None:
         super().__init__(spec, redactor)
-        self._stored = StoredArtifacts.of(spec, earlier)
-        redactor.count += redacted_in(earlier)
+        self.stored = StoredArtifacts.of(spec, trial)
+        redactor.count += trial.redactions
 
     def recall(self) -> None:
         """Refer to all stored evidence, including its grading: for a trial that is carried over."""
-        self._recall(*self._stored.references)
-        earlier = self._stored.earlier
-        for reference in stored_extension(earlier, "rejected").values():
+        self._recall(*self.stored.references)
+        trial = self.stored.trial
+        for reference in trial.extension("rejected").values():
             self._refer(str(reference))
-        self.ext |= deepcopy(earlier.evidence.get("ext", {}))
+        self.ext |= deepcopy(trial.evidence.get("ext", {}))
 
     def _recall(self, *names: str) -> None:
         for name in names:
-            if (problem := self._stored.problem(name)) is not None:
+            if (problem := self.stored.problem(name)) is not None:
                 self.add_problem(name, problem)
-            if (reference := self._stored.references.get(name)) is not None:
+            if (reference := self.stored.references.get(name)) is not None:
                 self.references[name] = reference
                 self._refer(reference)
 
     def _refer(self, reference: str) -> None:
-        if (artifact := self._stored.artifact(reference)) is not None:
+        if (artifact := self.stored.artifact(reference)) is not None:
             self.artifacts[artifact.sha256] = artifact
-
-    @property
-    def isolation(self) -> JsonObject:
-        """The isolation facts of the stored trial, {} if it has none."""
-        return stored_extension(self._stored.earlier, "isolation")
 
     def collect_logs(self, phases: list[str]) -> None:
         for phase in ("setup", "agent"):
@@ -61,15 +57,15 @@ class RegradedEvidence(EvidenceCollector):
 
     def collect_result(self) -> JsonObject | None:
         self._recall("trial_output")
-        content = self._stored.read("trial_output")
+        content = self.stored.read("trial_output")
         return None if content is None else self.checked_result(content)
 
     def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
         self._recall("events")
-        content = self._stored.read("events") or b""
+        content = self.stored.read("events") or b""
         return self.read_events(io.BytesIO(content), len(content))
 
     def collect_workspace(self) -> list[str]:
         self._recall(*(f"workspace_{name}" for name in ("before", "after", "patch", "files")))
-        hooks = self.isolation.get("workspace_hooks")
+        hooks = self.stored.trial.extension("isolation").get("workspace_hooks")
         return hooks if isinstance(hooks, list) else []

@@ -1,8 +1,8 @@
 """Read the stored artifacts of a trial that is graded again.
 
 They may come from an imported ledger and are not trusted: contents are checked against their
-digests. `EvidenceIncomplete` is raised if something is missing. Used by `restoring`,
-`restored_workspace` and `recalled`.
+digests. `EvidenceIncomplete` is raised if something is missing. Used by
+`restored_inputs`, `restored_workspace` and `regraded_evidence`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from labledger.errors import LabLedgerError
-from labledger.records import JsonObject
 from labledger.records.artifacts import REFERENCE, Artifact
 from labledger.records.canonical_json import sha256_hex
 from labledger.storage.artifact_store import ArtifactStore
@@ -35,21 +34,21 @@ class EvidenceIncomplete(LabLedgerError):
 class StoredArtifacts:
     """The artifacts of a stored trial, by their names in its evidence."""
 
-    earlier: StoredTrial
+    trial: StoredTrial
     store: ArtifactStore
 
     @classmethod
-    def of(cls, spec: AttemptSpec, earlier: StoredTrial) -> StoredArtifacts:
-        return cls(earlier, ArtifactStore(spec.plan.store_root))
+    def of(cls, spec: AttemptSpec, trial: StoredTrial) -> StoredArtifacts:
+        return cls(trial, ArtifactStore(spec.plan.store_root))
 
     @property
     def references(self) -> dict[str, str]:
-        references: dict[str, str] = self.earlier.evidence["evidence"]
+        references: dict[str, str] = self.trial.evidence["evidence"]
         return references
 
     def problem(self, name: str) -> str | None:
         """Return the recorded reason why a piece of evidence is missing or incomplete, if any."""
-        problem = stored_extension(self.earlier, "problems").get(name)
+        problem = self.trial.extension("problems").get(name)
         return None if problem is None else str(problem)
 
     def read(self, name: str) -> bytes | None:
@@ -66,13 +65,13 @@ class StoredArtifacts:
     def opened(self, name: str) -> Iterator[BinaryIO | None]:
         """Open an artifact as a file, unchecked; None if there is none.
 
-        Raises `EvidenceIncomplete` where its artifact is gone.
+        Raises `EvidenceIncomplete` if its artifact is gone.
         """
         if (reference := self.references.get(name)) is None:
             yield None
             return
         digest = _digest(reference)
-        if (content := self.earlier.contents.get(digest)) is not None:
+        if (content := self.trial.contents.get(digest)) is not None:
             yield io.BytesIO(content)
             return
         try:
@@ -88,7 +87,7 @@ class StoredArtifacts:
         if match is None:
             return None
         digest = match[1]
-        if (content := self.earlier.contents.get(digest)) is not None:
+        if (content := self.trial.contents.get(digest)) is not None:
             return Artifact.inline(content)
         try:
             return Artifact(digest, self.store.path(digest).stat().st_size, None)
@@ -97,19 +96,7 @@ class StoredArtifacts:
 
     def holds_redacted(self, content: bytes) -> bool:
         """Return True if a secret may have been redacted from a stored content."""
-        return bool(redacted_in(self.earlier)) and _MARK.search(content) is not None
-
-
-def stored_extension(earlier: StoredTrial, key: str) -> JsonObject:
-    """Return the object under a key of `ext` in a stored trial's evidence, {} if there is none."""
-    value = earlier.evidence.get("ext", {}).get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def redacted_in(earlier: StoredTrial) -> int:
-    """Return how many secrets were redacted from a stored trial's outputs."""
-    count = earlier.evidence.get("ext", {}).get("redacted")
-    return count if isinstance(count, int) else 0
+        return self.trial.redactions > 0 and _MARK.search(content) is not None
 
 
 def _digest(reference: str) -> str:

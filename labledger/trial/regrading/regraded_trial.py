@@ -1,0 +1,182 @@
+"""A stored trial that another grader grades again.
+
+Only the grader runs, in a new container over what the stored trial left. A trial that never reached
+its grading is carried over unchanged. One whose evidence cannot be restored exactly becomes a
+`grade_error`. The runner of a regrading makes the `RegradedTrial` of each attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from labledger import clock
+from labledger.docker.engine import Engine
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.events import Event, EventFile
+from labledger.records.identity import TrialIds
+from labledger.records.outcomes import Reason, SlotStatus
+from labledger.trial.contract import AttemptSpec, ExitStatus, StoredTrial
+from labledger.trial.evidence import isolation_facts, metrics
+from labledger.trial.evidence.collect import redactor_for
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.regrading.regraded_evidence import RegradedEvidence
+from labledger.trial.regrading.restored_inputs import restore
+from labledger.trial.regrading.stored_artifacts import EvidenceIncomplete
+from labledger.trial.trial_kind import TrialKind, TrialSettled
+
+_GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
+_UNGRADABLE = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED})
+"""Reasons of agent failures after which a trial is never graded."""
+_FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class RegradedTrial(TrialKind):
+    """A trial that runs the grader alone, on the restored outputs of a stored trial."""
+
+    stored: StoredTrial
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        return ("grader",)
+
+    @property
+    def exit_statuses(self) -> frozenset[int]:
+        return ExitStatus.GRADER_PART
+
+    @property
+    def earlier_phases(self) -> Mapping[str, Phase]:
+        return self.stored.phases_before_grading
+
+    @property
+    def other_ids(self) -> tuple[TrialIds, ...]:
+        return (self.stored.ids,)
+
+    @property
+    def extension(self) -> JsonObject:
+        ids = self.stored.ids
+        return {"regrades": {"run_id": ids.run_id, "trial_id": ids.trial_id}}
+
+    def is_carried_over(self, spec: AttemptSpec) -> bool:
+        """Return True unless the trial was graded, or would have been under this run's policy."""
+        status, reason = self.stored.record["status"], self.stored.record["reason"]
+        can_be_graded = status in _FAILED and reason not in _UNGRADABLE
+        return status not in _GRADED and not (
+            can_be_graded and spec.plan.benchmark.policy.grade_failed_agents
+        )
+
+    def carried_over_result(self, spec: AttemptSpec) -> AttemptResult:
+        """Return the result of a trial that has nothing to grade: that of the stored trial."""
+        record = self.stored.record
+        evidence = self.evidence(spec, redactor_for(spec))
+        evidence.recall()
+        outcome = _Outcome(
+            SlotStatus(record["status"]),
+            record["reason"],
+            record["message"],
+            record["exit_status"],
+            record["ended_at"],
+            record["duration_ms"],
+            self.stored.phases,
+        )
+        return _result(spec, evidence, outcome)
+
+    def fill(self, spec: AttemptSpec, folder: Path) -> None:
+        try:
+            restore(spec, self.stored, folder)
+        except EvidenceIncomplete as error:
+            raise TrialSettled(self._incomplete_result(spec, error.message)) from error
+
+    def _incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
+        """Return the result of a trial that cannot be restored. `why` becomes its message."""
+        redactor = redactor_for(spec)
+        evidence = self.evidence(spec, redactor)
+        evidence.collect_inputs()
+        evidence.collect_logs([])
+        evidence.collect_workspace()
+        duration_ms = self._until_graded_ms
+        started_at = clock.parse(self.stored.record["started_at"])
+        outcome = _Outcome(
+            SlotStatus.GRADE_ERROR,
+            Reason.EVIDENCE_INCOMPLETE,
+            redactor.message(why),
+            None,
+            clock.iso(started_at + timedelta(milliseconds=duration_ms)),
+            duration_ms,
+            self.stored.phases_before_grading,
+        )
+        return _result(spec, evidence, outcome)
+
+    def whole_exit(self, ended: ContainerExit) -> ContainerExit:
+        duration_ms = self._until_graded_ms + ended.duration_ms
+        return replace(ended, started_at=self.stored.record["started_at"], duration_ms=duration_ms)
+
+    @property
+    def _until_graded_ms(self) -> int:
+        """How long the stored trial took without its grader, in milliseconds."""
+        grader = self.stored.phases.get("grader")
+        duration_ms: int = self.stored.record["duration_ms"]
+        return max(0, duration_ms - (grader.duration_ms if grader else 0))
+
+    def isolation_facts(
+        self, engine: Engine, spec: AttemptSpec, _ended: ContainerExit
+    ) -> JsonObject:
+        return isolation_facts.facts_without_agent(engine, spec, self.stored.extension("isolation"))
+
+    def evidence(self, spec: AttemptSpec, redactor: Redactor) -> RegradedEvidence:
+        return RegradedEvidence(spec, redactor, self.stored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The fields of a result that differ between carried-over and incomplete trials."""
+
+    status: SlotStatus
+    reason: str | None
+    message: str | None
+    exit_status: int | None
+    ended_at: str
+    duration_ms: int
+    phases: dict[str, Phase]
+
+
+def _result(spec: AttemptSpec, evidence: RegradedEvidence, outcome: _Outcome) -> AttemptResult:
+    record = evidence.stored.trial.record
+    result: JsonObject | None = None
+    events: tuple[Event, ...] | EventFile = ()
+    dropped: int = record["events_dropped"]
+    with suppress(EvidenceIncomplete):
+        result = evidence.collect_result()
+    with suppress(EvidenceIncomplete):
+        events, dropped = evidence.collect_events()
+    evidence.add_identity(evidence.stored.trial.extension("isolation"), None)
+    sources = metrics.Sources(result, None, events, outcome.phases, outcome.duration_ms)
+    return AttemptResult(
+        ids=spec.ids,
+        schedule_idx=spec.slot.schedule_idx,
+        slot_commit_id=spec.slot_commit_id,
+        attempt=spec.attempt,
+        status=outcome.status,
+        reason=outcome.reason,
+        message=outcome.message,
+        started_at=record["started_at"],
+        ended_at=outcome.ended_at,
+        duration_ms=outcome.duration_ms,
+        container=spec.container_name,
+        image_ref=record["image"]["ref"],
+        image_id=record["image"]["id"],
+        exit_status=outcome.exit_status,
+        outcome=record["outcome"],
+        phases=outcome.phases,
+        evidence=(evidence.record(outcome.ended_at, outcome.exit_status, outcome.duration_ms),),
+        metrics=metrics.collect(spec.plan.metrics, sources),
+        events=events,
+        events_dropped=dropped,
+        artifacts=tuple(evidence.artifacts.values()),
+    )
