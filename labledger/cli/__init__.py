@@ -1,5 +1,5 @@
-"""The command line: words in, words out.
+"""The command line: parses arguments, calls `labledger.api`, and prints the results.
 
 In: arguments and environment of a process. Out: text on stdout and stderr, and an exit code.
-Nothing imports this package. It holds no rule of its own: what a command does lives below.
+Imports nothing of labledger but `api` and `text`, and nothing imports this package.
 """

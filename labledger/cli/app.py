@@ -1,4 +1,4 @@
-"""The `labledger` command: what commands there are, and one boundary for their errors."""
+"""The `labledger` command: the list of its commands, and one place that handles their errors."""
 
 from __future__ import annotations
 
@@ -8,18 +8,9 @@ import typer
 
 from labledger import __version__
 from labledger.api import Exit, LabLedgerError
-from labledger.cli.commands import (
-    compare,
-    experiments,
-    import_runs,
-    ledger_queries,
-    maintenance,
-    regrade,
-    report,
-)
+from labledger.cli.commands import compare, experiments, ledger_queries, maintenance, report
+from labledger.cli.error_messages import system_failure, usage_error
 from labledger.cli.output.console import has_no_reader, prepare_streams, say, say_error, silence
-from labledger.cli.system_errors import in_words
-from labledger.cli.usage_errors import usage_error
 
 app = typer.Typer(
     name="labledger",
@@ -47,20 +38,18 @@ def _common(
 
 
 experiments.register(app)
-regrade.register(app)
 ledger_queries.register(app)
 report.register(app)
 compare.register(app)
-import_runs.register(app)
 maintenance.register(app)
 
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""What typer raises for a command line that it refuses; it has no public name."""
+"""The base class of typer's errors for a command line that it refuses; it has no public name."""
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and raise `SystemExit` with its exit code."""
     prepare_streams()
     code = _exit_code()
     try:
@@ -71,28 +60,28 @@ def main() -> None:
 
 
 def _exit_code() -> int:
-    """Run the command; every error labledger knows becomes a message and an exit code."""
+    """Run the command, print its error if it raises one, and return the exit code."""
     try:
         return int(app(standalone_mode=False) or Exit.COMPLETE)
     except LabLedgerError as error:
         failure = error
     except SystemExit:
-        # typer raises it, with code 1, in the place of an error about a pipe without a reader.
+        # typer raises it, with code 1, instead of the error about a pipe without a reader.
         if not has_no_reader(sys.stdout):
             raise
         silence(sys.stdout)
         return int(Exit.COMPLETE)
     except OSError as error:
         if has_no_reader(sys.stdout):
-            # The reader of a pipe has seen enough, as `head` does.
+            # The reader of the pipe, such as `head`, has ended.
             silence(sys.stdout)
             return int(Exit.COMPLETE)
-        failure = in_words(error)
+        failure = system_failure(error)
     except UnicodeEncodeError as error:
-        # A name of bytes that are no text: everything of ours is written in UTF-8.
+        # A path may hold bytes that are not text; all that labledger writes is UTF-8.
         failure = LabLedgerError(
-            f"the name {error.object!r} holds bytes that are not UTF-8",
-            hint="rename what it names, or correct the word that was typed",
+            f"the name {error.object!r} contains bytes that are not UTF-8",
+            hint="rename the file or folder, or correct the argument",
         )
     except KeyboardInterrupt:
         say("labledger: interrupted")

@@ -9,7 +9,7 @@ import pytest
 from experiments import BY_MODE, PASSING, RIGHT, UNGRADABLE, Project
 
 from labledger.api import open_ledger
-from labledger.cli.output.run_progress import RunView
+from labledger.cli.output.run_progress import RunProgress
 
 pytestmark = pytest.mark.docker
 
@@ -51,11 +51,11 @@ def test_every_answer_has_the_same_rates(tmp_path: Path, image_ids: dict[str, st
     spoiled = 'if [ "$mode" = hasty ]; then echo ungradable >answer; exit 3; fi; answer=wrong'
     scripts = {f"solved-{n}": RIGHT for n in range(12)} | {f"other-{n}": spoiled for n in range(12)}
     project = Project(tmp_path, scripts, max_concurrency=4)
-    live = RunView()
+    live = RunProgress()
     with closing(project.run("even", *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
     for told in coordinator.events:
-        live.take(told)
+        live.add(told)
     status = project.output("status", "even")
     final = project.output("resume", "even", *PASSING)
     with open_ledger(lab_dir=project.lab) as ledger:

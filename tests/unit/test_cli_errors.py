@@ -9,7 +9,7 @@ import pytest
 from commands import run_forked
 from source_labs import begin
 
-from labledger.cli.system_errors import in_words
+from labledger.cli.error_messages import system_failure
 
 
 def labledger(folder: Path, *words: object) -> tuple[int, str]:
@@ -27,7 +27,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     code, said = labledger(tmp_path, "import", tmp_path / "there")
     assert code == 3
     assert "Errno" not in said
-    assert f"could not go on with `labledger import` at {runs}/theirs: Not a directory" in said
+    assert f"`labledger import` failed at {runs}/theirs: Not a directory" in said
     assert f"{runs} is a file where a folder is needed; move it away, and try again" in said
 
 
@@ -45,7 +45,7 @@ def test_a_named_file_that_is_not_there(tmp_path: Path, words: tuple[str, ...]) 
 def test_every_error_has_words(number: int | None) -> None:
     """With a path or without, known or not, there is a reason and a hint."""
     for error in (OSError(number, "Reason", "/path"), OSError(number, "Reason"), OSError("Reason")):
-        found = in_words(error)
+        found = system_failure(error)
         assert "Errno" not in found.message
         assert found.message.endswith("Reason")
         assert found.hint

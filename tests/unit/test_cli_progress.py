@@ -13,8 +13,7 @@ import pytest
 from rich.console import Console
 
 from labledger.cli.output import run_display
-from labledger.cli.output.event_messages import notable_line, started_line
-from labledger.cli.output.run_progress import RunView
+from labledger.cli.output.run_progress import RunProgress, notable_line, started_line
 from labledger.ledger.database.model import Spent, VariantCounts
 from labledger.records.pass_rate import PassCounts, has_passed
 from labledger.run_control.events import run_event
@@ -51,10 +50,10 @@ def finished(status: str = "completed", **fields: object) -> dict[str, Any]:
     return run_event("trial_finished", status=status, **{**known, "will_retry": False, **fields})
 
 
-def view_of(*events: dict[str, Any]) -> RunView:
-    view = RunView()
+def view_of(*events: dict[str, Any]) -> RunProgress:
+    view = RunProgress()
     for told in events:
-        view.take(told)
+        view.add(told)
     return view
 
 
@@ -62,7 +61,7 @@ def test_a_resumed_run_counts_from_where_it_stood() -> None:
     """What was committed before is committed, and is no measure of this coordinator's pace."""
     view = view_of(STARTED)
     assert (view.committed, view.total, view.remaining_s) == (2, 10, None)
-    view.take(committed(2, "completed", "pass"))
+    view.add(committed(2, "completed", "pass"))
     assert view.committed == 3
 
 
@@ -72,13 +71,13 @@ def test_the_time_left_is_told_when_it_is_known() -> None:
     for idx in range(2, 6):
         assert view.remaining_s is None
         assert "left" not in view.line()
-        view.take(finished())
-        view.take(committed(idx, "completed", "pass"))
+        view.add(finished())
+        view.add(committed(idx, "completed", "pass"))
     assert view.remaining_s == pytest.approx(view.elapsed_s, rel=0.5)
     assert " elapsed · about 0s left" in view.line()
     few = view_of({**STARTED, "max_concurrency": 1}, finished(), finished())
     assert few.remaining_s is None
-    few.take(finished())
+    few.add(finished())
     assert few.remaining_s is not None
 
 
@@ -87,7 +86,7 @@ def test_a_resumed_run_has_the_rates_of_all_that_is_committed() -> None:
     view = view_of(STARTED)
     assert (view.rate("base"), view.rate("treat")) == ("100.0%", "–")
     assert view.all_statuses() == {"completed": 1, "grade_error": 1}
-    view.take(committed(2, "completed", "fail"))
+    view.add(committed(2, "completed", "fail"))
     assert view.rate("base") == "50.0%"
     assert view.verdicts["base"] == {"pass": 1, "fail": 1}
 
@@ -119,11 +118,11 @@ def test_running_never_exceeds_what_may_run() -> None:
     """Trials that are only being prepared are not shown as running."""
     view = view_of(STARTED, run_event("tick", running=8, waiting=3))
     assert (view.running, view.waiting) == (4, 3)
-    view.take(finished())
+    view.add(finished())
     assert view.running == 4, "seven are left, of which four may run"
     for _ in range(5):
-        view.take(finished())
-    view.take(committed(2, "completed", "pass", waiting=2))
+        view.add(finished())
+    view.add(committed(2, "completed", "pass", waiting=2))
     assert (view.running, view.waiting) == (2, 2)
 
 
@@ -160,9 +159,9 @@ def test_the_line_says_what_is_still_cleaned_up() -> None:
     """Folders that go while trials run are not told of, unless more wait than run; the last are."""
     view = view_of(STARTED, run_event("tick", running=3, waiting=0, removing=4))
     assert "cleaning up" not in view.line()
-    view.take(run_event("tick", running=3, waiting=0, removing=5))
+    view.add(run_event("tick", running=3, waiting=0, removing=5))
     assert "cleaning up 5 trial folders" in view.line()
-    view.take(run_event("tick", running=0, waiting=0, removing=1))
+    view.add(run_event("tick", running=0, waiting=0, removing=1))
     assert "cleaning up 1 trial folder" in view.line()
 
 
@@ -176,8 +175,8 @@ def test_the_line_says_what_the_run_spent_of_its_budget() -> None:
     assert view.line().endswith(
         "2.5 of 20 USD spent · 0 of 1,000,000 tokens spent (unknown of 5 trials)"
     )
-    view.take(finished(cost_usd=0.25, tokens=None))
-    view.take(finished("infra_error", reason="container_failed"))
+    view.add(finished(cost_usd=0.25, tokens=None))
+    view.add(finished("infra_error", reason="container_failed"))
     assert view.spent == {"cost_usd": Spent(2.75, 6, 0), "tokens": Spent(0, 0, 6)}
 
 
@@ -207,7 +206,7 @@ def test_a_resume_says_what_it_found() -> None:
     """Whoever resumes learns what earlier coordinators had done."""
     line = started_line({**STARTED, "staged": 1, "begun": 3})
     assert "after 2 committed, with 1 finished and 3 begun" in line
-    assert "going on" not in started_line({**STARTED, "committed": 0})
+    assert "continues" not in started_line({**STARTED, "committed": 0})
 
 
 def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[str]) -> None:

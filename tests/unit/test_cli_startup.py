@@ -77,7 +77,7 @@ def test_answers_from_a_ledger_need_nothing_that_runs_trials(tmp_path: Path) -> 
 
 LEAVES = """\
 import atexit, sys, threading, time
-from labledger.cli.process_exit import leave
+from labledger.__main__ import leave
 {}
 sys.stdout.write("said ")
 atexit.register(sys.stdout.write, "and done")

@@ -16,7 +16,7 @@ from commands import Case, command_env, command_line, run_forked, show
 import labledger
 from labledger import RunOptions, errors
 from labledger.api.ledger import open_ledger
-from labledger.cli.output.next_steps import to_type, typed_lab_dir, with_lab_dir
+from labledger.cli.output.console import to_type, typed_lab_dir, with_lab_dir
 from labledger.errors import QueryFailed
 from labledger.experiment.authored import load_experiment
 from labledger.experiment.name_references import CONTRACT_NAMES

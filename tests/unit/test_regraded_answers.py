@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from labledger.api import open_ledger
 from labledger.cli.app import app
-from labledger.cli.options import shell_completion
+from labledger.cli.options import arguments
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.options import CompareOptions
 from labledger.errors import InvalidInput, QueryFailed, RunNotFound
@@ -427,5 +427,5 @@ def test_the_shell_completes_regradings_too(path: Path) -> None:
     class Typed:
         params: ClassVar[dict[str, Any]] = {"lab_dir": path.parent}
 
-    found = shell_completion.run_ids(Typed, "run-1")  # type: ignore[arg-type]
+    found = arguments.complete_run_id(Typed, "run-1")  # type: ignore[arg-type]
     assert sorted(found) == ["run-1", "run-1.g2", "run-1.g3", "run-1.g4"]

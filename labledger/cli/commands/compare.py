@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from labledger.api import Exit, InvalidInput, Problem
-from labledger.cli.options import arguments, shell_completion
+from labledger.cli.options import arguments
 
 if TYPE_CHECKING:
     from labledger.api import Comparison, Errors
@@ -30,7 +30,7 @@ def compare(
             "sides, each RUN or RUN:VARIANT. Of a run that was graded again, RUN.g1 is its first "
             "grading, RUN.g2 the second; RUN is what counts.",
             show_default=False,
-            autocompletion=shell_completion.run_ids,
+            autocompletion=arguments.complete_run_id,
         ),
     ],
     metric: Annotated[

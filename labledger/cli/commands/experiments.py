@@ -1,21 +1,30 @@
-"""Commands that make and run experiments: init, preflight, run, resume."""
+"""Commands that create and run experiments: init, preflight, run, resume, regrade."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from labledger.cli.options import arguments
-from labledger.cli.options.run_options import Running, runs_trials, variants_of
-from labledger.cli.output.console import out, out_json, print_checks, say
-from labledger.cli.output.next_steps import to_type
+from labledger.cli.options.run_options import Running, grades_trials, runs_trials, variants_of
+from labledger.cli.output.console import out, out_json, out_lines, print_checks, say, to_type
+from labledger.text.phrases import counted
+
+if TYPE_CHECKING:
+    from labledger.api import RunPlan
+
+_SLOTS_SHOWN = 200
+_REGRADING_ERROR_RATE = 0.5
+"""The largest share of errors of a regrading, unless --max-error-rate is given."""
 
 
 def register(app: typer.Typer) -> None:
-    for command in (init, preflight, run, resume):
+    for command in (init, preflight, run, resume, regrade):
         app.command()(command)
 
 
@@ -26,10 +35,10 @@ def init(
     ] = "agent-eval",
     image: Annotated[str | None, typer.Option(help="The image its trials run in.")] = None,
 ) -> None:
-    """Make a small, commented experiment that runs."""
-    from labledger.api import create_experiment
+    """Create a small, commented experiment that runs as it is."""
+    from labledger import api
 
-    for path in create_experiment(directory, profile, image=image):
+    for path in api.create_experiment(directory, profile, image=image):
         out(str(path))
     say()
     say(f"next: labledger run {shlex.quote(str(directory / 'experiment.yaml'))}")
@@ -41,9 +50,9 @@ def preflight(
     env: arguments.Env = None,
     env_file: arguments.EnvFile = None,
     json: arguments.Json = False,
-    pull: Annotated[bool, typer.Option("--pull", help="Pull images that are not here.")] = False,
+    pull: Annotated[bool, typer.Option("--pull", help="Pull missing images.")] = False,
 ) -> None:
-    """Check all that a run needs; create nothing."""
+    """Check everything that a run needs; create nothing."""
     from labledger import api
 
     options = api.RunOptions(
@@ -64,7 +73,7 @@ def preflight(
 def run(
     experiment: arguments.Experiment,
     running: Running,
-    run_id: Annotated[str | None, typer.Option(help="A name for the run.")] = None,
+    run_id: Annotated[str | None, typer.Option(help="The run's id.")] = None,
     limit: arguments.Limit = None,
     task: arguments.Tasks = None,
     variant: arguments.Variants = None,
@@ -74,8 +83,8 @@ def run(
 ) -> None:
     """Run an experiment in containers.
 
-    Every variant on every task, as often as its replications say, each trial in a container of
-    its own and graded there. Begins with the checks of `preflight`.
+    Runs every variant on every task, with its replications. Each trial has a container of its own
+    and is graded there. Begins with the checks of `preflight`.
     """
     from labledger import api
 
@@ -83,9 +92,7 @@ def run(
         run_id=run_id, limit=limit, tasks=tuple(task or ()), variants=tuple(variant or ())
     )
     if dry_run:
-        from labledger.cli.output.dry_run import print_plan
-
-        print_plan(api.plan_run(experiment, options), as_json=running.json)
+        _print_plan(api.plan_run(experiment, options), as_json=running.json)
         return
     running.watch(
         options,
@@ -94,13 +101,32 @@ def run(
     )
 
 
+def _print_plan(plan: RunPlan, *, as_json: bool) -> None:
+    """Print the resolved experiment as YAML, and the schedule; or both as JSON."""
+    if as_json:
+        slots = [asdict(slot) for slot in plan.slots()]
+        out_json({"digest": plan.digest, "resolved": plan.resolved, "schedule": slots})
+        return
+    import yaml
+
+    out_lines(yaml.safe_dump(plan.resolved, sort_keys=False, allow_unicode=True))
+    out(f"# digest {plan.digest}")
+    out(f"# grader: {plan.sealing}")
+    out(f"# schedule: {counted(plan.total_slots, 'slot')}")
+    for slot in islice(plan.slots(), _SLOTS_SHOWN):
+        out(f"# {slot.schedule_idx:6}  {slot.variant_id}  {slot.task_id}  {slot.repl_idx}")
+    if plan.total_slots > _SLOTS_SHOWN:
+        out(f"# … and {plan.total_slots - _SLOTS_SHOWN} more; --json prints them all")
+    say("nothing was run")
+
+
 @runs_trials
 def resume(
     run_id: arguments.RunId,
     running: Running,
     frozen: Annotated[
         bool,
-        typer.Option("--frozen", help="Use the run's own copy where the experiment has changed."),
+        typer.Option("--frozen", help="Use the run's own copy if the experiment has changed."),
     ] = False,
     take_over: Annotated[
         bool,
@@ -120,5 +146,40 @@ def resume(
     running.watch(
         running.options(frozen=frozen, take_over=take_over),
         lambda options: api.resume(run_id, options),
+        lambda: variants_of(run_id, running.lab_dir),
+    )
+
+
+@grades_trials
+def regrade(
+    run_id: arguments.RunId,
+    running: Running,
+    grader: Annotated[
+        Path,
+        typer.Option(
+            help="An experiment file, whose grader is used, or a script that replaces the run's "
+            "own grader.",
+        ),
+    ],
+    again: Annotated[
+        bool, typer.Option("--again", help="Grade even if this grader has graded the run before.")
+    ] = False,
+) -> None:
+    """Grade the stored trials of a complete run with another grader. Runs no agent.
+
+    Each trial's workspace, result and events are put into a fresh container, where the grader
+    runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
+    reports use the new generation once it is complete. `labledger resume` continues an interrupted
+    regrading by its own run id. Stops if more than half of the slots end as errors, unless
+    --max-error-rate says otherwise.
+    """
+    from labledger import api
+
+    options = running.options()
+    if options.max_error_rate is None:
+        options = replace(options, max_error_rate=_REGRADING_ERROR_RATE)
+    running.watch(
+        options,
+        lambda watched: api.regrade(run_id, grader, watched, again=again),
         lambda: variants_of(run_id, running.lab_dir),
     )

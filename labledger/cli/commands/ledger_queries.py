@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from labledger.cli.options import arguments, shell_completion
+from labledger.cli.options import arguments
 from labledger.cli.output.console import exact_stdout, out, out_json, say, table
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def query(
         str | None,
         typer.Argument(
             help="One SELECT statement, or a view's name for all of its rows.",
-            autocompletion=shell_completion.views,
+            autocompletion=arguments.complete_view,
         ),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the statement from a file.")] = None,

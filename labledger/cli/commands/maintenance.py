@@ -1,15 +1,19 @@
-"""Commands that look after the ledger and its machine: verify, db, doctor."""
+"""Commands that maintain a lab folder: verify, import, clean, doctor, db."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from labledger.api import Exit
-from labledger.cli.options import arguments, shell_completion
+from labledger.cli.options import arguments
 from labledger.cli.output.console import out, out_json, print_checks, say
+from labledger.text.phrases import counted
+
+if TYPE_CHECKING:
+    from labledger.api import ImportedRun
 
 db = typer.Typer(
     help="Upgrade, inspect and back up the ledger.", no_args_is_help=True, rich_markup_mode=None
@@ -17,6 +21,7 @@ db = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
+    app.command("import")(import_runs)
     app.command()(verify)
     app.command()(doctor)
     app.command()(clean)
@@ -29,15 +34,15 @@ def register(app: typer.Typer) -> None:
 def verify(
     run_id: Annotated[
         str | None,
-        typer.Argument(help="One run; without it, all.", autocompletion=shell_completion.run_ids),
+        typer.Argument(help="One run; without it, all.", autocompletion=arguments.complete_run_id),
     ] = None,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
     """Find committed rows that were changed.
 
-    Every row is checked against the chain of digests, the files that a run was started with
-    against theirs, and every mirror against the ledger.
+    Checks every row against the chain of digests, the files that a run was started with against
+    their digests, and every mirror against the ledger.
     """
     from labledger import api
 
@@ -50,6 +55,69 @@ def verify(
         out(report.line())
     if report.findings:
         raise typer.Exit(int(Exit.INCOMPLETE))
+
+
+def import_runs(
+    source: Annotated[
+        Path, typer.Argument(help="A ledger file, a lab folder, or a run's folder.", readable=False)
+    ],
+    run: Annotated[
+        list[str] | None, typer.Option(help="Only this run of the source; repeatable.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Verify and compare; write nothing.")
+    ] = False,
+    without_artifacts: Annotated[
+        bool,
+        typer.Option(
+            "--without-artifacts", help="From mirrors, import the records without logs and files."
+        ),
+    ] = False,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Import runs of another ledger into this one.
+
+    The source is verified first and never changed. From a run's folder without its ledger, the
+    mirrors are read. A run that is here already stays as it is; if the source has more slots of
+    it, the rest is imported. A different run with the same id is refused.
+    """
+    from labledger import api
+
+    imported = api.import_runs(
+        source, run or (), lab_dir=lab_dir, dry_run=dry_run, without_artifacts=without_artifacts
+    )
+    if json:
+        out_json([each.as_json() for each in imported])
+        return
+    for each in imported:
+        out(_import_line(each, dry_run=dry_run))
+    if not imported:
+        out(f"{source} holds no run")
+
+
+def _import_line(imported: ImportedRun, *, dry_run: bool) -> str:
+    """Return how a run of the source was imported, as a line for a person."""
+    whole = f"{imported.committed} of {imported.total} slots committed"
+    match imported.standing.value:
+        case "new":
+            text = f"{'would import' if dry_run else 'imported'} {imported.run_id}: {whole}"
+        case "grown":
+            word = "would bring" if dry_run else "brought"
+            text = f"{word} {imported.run_id} from {imported.here} to {whole}"
+        case _:
+            further = f", {imported.here} here" if imported.here > imported.committed else ""
+            return f"{imported.run_id} is here already, the same: {whole}{further}"
+    if imported.left_staged:
+        text += (
+            f"; {counted(imported.left_staged, 'finished result')} not committed there: "
+            "resume the run there, and import it again"
+        )
+    if imported.missing_artifacts:
+        text += (
+            f"; {counted(imported.missing_artifacts, 'reference')} to artifacts that were not there"
+        )
+    return text
 
 
 def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None:
@@ -70,14 +138,18 @@ def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> No
 
 def clean(
     run: Annotated[str | None, typer.Option(help="Only containers of this run.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be removed.")
+    ] = False,
     unfinished: Annotated[
         bool,
-        typer.Option("--unfinished", help="Also those whose trials resume would continue."),
+        typer.Option(
+            "--unfinished", help="Also remove those with trials that resume would continue."
+        ),
     ] = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Remove containers that nothing needs.
+    """Remove containers that are not needed any more.
 
     Removes only containers of this ledger that belong to no live run and hold no trial that
     `labledger resume` would continue.

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share: how they are declared, parsed, completed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,37 @@ from typing import Annotated
 import typer
 
 from labledger.api import InvalidInput, Problem
-from labledger.cli.options import shell_completion
 from labledger.text.byte_sizes import parse_size
+
+_COMPLETIONS = 200
+_RUNS_SQL = (
+    "SELECT run_id FROM ("
+    "SELECT run_id, created_at FROM runs UNION "
+    "SELECT run_id || '.g' || generation, created_at FROM gradings WHERE generation > 1"
+    ") WHERE substr(run_id, 1, length(:typed)) = :typed ORDER BY created_at DESC LIMIT :most"
+)
+
+
+def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids that begin with what was typed, the newest run first."""
+    from labledger.api import LabLedgerError, open_ledger
+    from labledger.text.terminal_text import escape_line
+
+    try:
+        with open_ledger(lab_dir=ctx.params.get("lab_dir")) as ledger:
+            rows = ledger.rows(_RUNS_SQL, {"typed": incomplete, "most": _COMPLETIONS})[1]
+            # A name that a terminal cannot show as it is cannot be typed either.
+            return [run_id for (run_id,) in rows if escape_line(run_id) == run_id]
+    except LabLedgerError:
+        return []
+
+
+def complete_view(incomplete: str) -> list[str]:
+    """Return the views whose names begin with what was typed."""
+    from labledger.api import view_names
+
+    return [name for name in view_names() if name.startswith(incomplete)]
+
 
 Experiment = Annotated[
     Path, typer.Argument(help="The experiment file, or a folder that holds experiment.yaml.")
@@ -20,20 +49,21 @@ Experiment = Annotated[
 RunId = Annotated[
     str,
     typer.Argument(
-        help="A run's id, as `labledger runs` lists it.", autocompletion=shell_completion.run_ids
+        help="A run's id, as `labledger runs` lists it.", autocompletion=complete_run_id
     ),
 ]
 LabDir = Annotated[
     Path | None,
     typer.Option(
-        help="The lab folder; without it LABLEDGER_DIR, or the nearest .lab upwards.",
-        readable=False,  # Left to the checks, which say what to do.
+        help="The lab folder; by default LABLEDGER_DIR, or the nearest .lab upwards.",
+        readable=False,  # Checked by the library, with a hint of what to do.
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N tasks.")]
 Tasks = Annotated[
-    list[str] | None, typer.Option("--task", help="Only tasks whose id fits this glob; repeatable.")
+    list[str] | None,
+    typer.Option("--task", help="Only tasks whose id matches this glob; repeatable."),
 ]
 Variants = Annotated[
     list[str] | None, typer.Option("--variant", help="Only these variants (glob); repeatable.")
@@ -49,7 +79,7 @@ FailUnder = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[VARIANT=]RATE",
-        help="Exit 1 where a variant's pass rate is lower than this; repeatable.",
+        help="Exit 1 if a variant's pass rate is lower than this; repeatable.",
     ),
 ]
 

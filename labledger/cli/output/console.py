@@ -1,7 +1,8 @@
-"""How the command line speaks: results on stdout, everything else on stderr.
+"""All output of the command line: results on stdout, everything else on stderr.
 
-Everything that the command line writes goes through this module, which escapes it for a terminal;
-JSON, CSV and the bytes of an export stay exact for the program that reads them.
+Text is escaped for a terminal; JSON, CSV and the bytes of an export stay exact for the program that
+reads them. A command in backticks is printed with the `--lab-dir` that this command was given, so
+that it can be typed as it is. Every other module of `cli` prints by these functions.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import select
+import shlex
 import stat
 import sys
 from codecs import getincrementaldecoder, register_error
 from collections.abc import Iterable, Sequence
 from io import RawIOBase, TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, cast
 
-from labledger.cli.output.next_steps import typed_lab_dir, with_lab_dir
 from labledger.text.figures import DASH, significant
 from labledger.text.terminal_text import escape_json, escape_line, escape_lines
 
@@ -27,13 +30,17 @@ if TYPE_CHECKING:
     from labledger.api import CheckResult, LabLedgerError
 
 
+_COMMAND = re.compile(r"`(labledger (?!init\b)[^`]*)`")
+_OPTION = "--lab-dir"
+
+
 def out(line: str = "") -> None:
-    """Write a line of the result itself, escaped; commands in backticks are as to be typed."""
+    """Write a line of the result, escaped."""
     _write(_for_person(line) + "\n")
 
 
 def out_sentence(line: str) -> None:
-    """Write a line as `out` does; on a terminal, break it between words, never within a name."""
+    """Write a line of the result; on a terminal, break it between words, never within a name."""
     if not sys.stdout.isatty():
         out(line)
         return
@@ -51,29 +58,30 @@ def out_sentence(line: str) -> None:
 
 
 def out_lines(text: str) -> None:
-    """Write several lines of the result itself, each escaped."""
+    """Write several lines of the result, each escaped."""
     _write(escape_lines(text) + "\n")
 
 
 def out_json(value: Any) -> None:
+    """Write a value as indented JSON."""
     out_json_text(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def out_json_text(document: str) -> None:
-    """Write a line or a document of JSON: the same values, none of them raw on a terminal."""
+    """Write a document of JSON, with JSON escapes for characters that a terminal interprets."""
     _use_utf8(sys.stdout)
     _write(escape_json(document) + "\n")
 
 
 def exact_stdout() -> BinaryIO:
-    """Where bytes that programs read are written: stdout, escaped where it is a terminal."""
+    """Return stdout as a binary stream: exact, but escaped if it is a terminal."""
     sys.stdout.flush()
     _use_utf8(sys.stdout)
     return cast("BinaryIO", _TerminalBytes()) if sys.stdout.isatty() else sys.stdout.buffer
 
 
 class _TerminalBytes(RawIOBase):
-    """Lines of UTF-8 on their way to a terminal."""
+    """A binary stream of UTF-8 lines that writes them to a terminal, escaped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +96,7 @@ class _TerminalBytes(RawIOBase):
 
 
 def _write(text: str) -> None:
-    """Write on stdout. A terminal that has been closed needs nothing."""
+    """Write on stdout. A terminal that has been closed is ignored."""
     try:
         sys.stdout.write(text)
     except OSError as error:
@@ -98,29 +106,29 @@ def _write(text: str) -> None:
 
 
 def say(line: str = "") -> None:
-    """Write a line about the work, as `out` does. Where nobody can read it, the work goes on."""
-    _tell(sys.stderr, _for_person(line))
+    """Write a line about the work on stderr, escaped. An unwritable stderr is ignored."""
+    _write_line(sys.stderr, _for_person(line))
 
 
 def _for_person(line: str) -> str:
     return escape_line(with_lab_dir(line, typed_lab_dir()) if "`" in line else line)
 
 
-def tell_json(value: Any) -> None:
-    """Write a line of JSON on stdout at once. Where nobody can read it, the work goes on."""
+def out_json_line(value: Any) -> None:
+    """Write a line of JSON on stdout and flush it. An unwritable stdout is ignored."""
     _use_utf8(sys.stdout)
-    _tell(sys.stdout, escape_json(json.dumps(value, ensure_ascii=False)))
+    _write_line(sys.stdout, escape_json(json.dumps(value, ensure_ascii=False)))
 
 
-def _tell(stream: TextIO, text: str) -> None:
-    """Write a line at once. A stream that cannot be written any more is silenced for good."""
-    lasting = Lasting(stream)
-    lasting.write(text + "\n")
-    lasting.flush()
+def _write_line(stream: TextIO, text: str) -> None:
+    """Write a line and flush it."""
+    forgiving = ForgivingStream(stream)
+    forgiving.write(text + "\n")
+    forgiving.flush()
 
 
-class Lasting:
-    """A stream that is silenced for good when it cannot be written any more."""
+class ForgivingStream:
+    """A stream that discards everything from the first error on, instead of raising."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -143,21 +151,21 @@ class Lasting:
 
 
 def silence(stream: TextIO) -> None:
-    """Send what is still to be written, and what waits in a buffer, nowhere."""
+    """Discard what is in the stream's buffer and everything that will be written to it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
 _REPLACEMENTS = {"–": "-", "·": "-", "→": "->", "…": "...", "×": "x", "≤": "<=", "≥": ">="}
-"""What stands for characters of ours in an encoding that does not have them."""
+"""Replacements for characters of our messages that an encoding may not have."""
 
 
 def prepare_streams() -> None:
-    """Make stdout and stderr writable, whatever their encoding, also where they are closed.
+    """Make stdout and stderr writable in any encoding, even if the process began without them.
 
-    What is written to a closed one goes nowhere, instead of into a file that is opened later and
-    gets its number.
+    A missing stream is replaced by /dev/null. Otherwise the next file that is opened would get its
+    number, and messages would be written into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -173,25 +181,27 @@ def prepare_streams() -> None:
 
 
 _UNENCODABLE = "labledger"
-"""The name of the error handler of our streams."""
+"""The name of the codec error handler of stdout and stderr."""
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
-    ours = (_REPLACEMENTS.get(c) or c.encode("unicode_escape").decode("ascii") for c in text)
-    return "".join(ours), error.end
+    replacements = (
+        _REPLACEMENTS.get(c) or c.encode("unicode_escape").decode("ascii") for c in text
+    )
+    return "".join(replacements), error.end
 
 
 def _use_utf8(stream: TextIO) -> None:
-    """Write UTF-8 from now on, which JSON and our other formats are in."""
+    """Write UTF-8 from now on, the encoding of JSON and of all exported formats."""
     if isinstance(stream, TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
         stream.reconfigure(encoding="utf-8")
 
 
 def has_no_reader(stream: TextIO) -> bool:
-    """Whether a stream is a pipe that nobody reads any more."""
+    """Return whether a stream is a pipe whose reader has closed it."""
     poll = select.poll()
     poll.register(stream.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
@@ -203,7 +213,7 @@ def _is_closed_terminal(stream: TextIO, error: OSError) -> bool:
 
 
 def say_error(error: LabLedgerError) -> None:
-    """Write what went wrong and what to do. Only the first line begins at the left margin."""
+    """Write an error and its hint. Only the first line begins at the left margin."""
     first, *others = f"labledger: {error.message}".split("\n")
     say(first)
     for line in others:
@@ -213,9 +223,10 @@ def say_error(error: LabLedgerError) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
+    """Return a console of rich on stdout or stderr."""
     from rich.console import Console
 
-    file = cast("TextIO", Lasting(sys.stderr)) if stderr else None
+    file = cast("TextIO", ForgivingStream(sys.stderr)) if stderr else None
     return Console(file=file, highlight=False, soft_wrap=True)
 
 
@@ -234,7 +245,7 @@ def table(
 
 
 def cell(value: Any) -> str:
-    """A value as it stands in a table, on one line."""
+    """Return a value as text for a cell of a table, on one line."""
     if value is None:
         return DASH
     if isinstance(value, float):
@@ -245,9 +256,42 @@ def cell(value: Any) -> str:
 
 
 def print_checks(checks: Iterable[CheckResult]) -> None:
-    """The result of one check, and a suggested fix if it failed."""
+    """Print the result of each check, and the suggested fix if it failed."""
     for check in checks:
         mark = "ok  " if check.ok else "warn" if check.warning else "FAIL"
         out(f"{mark}  {check.name}: {check.detail}")
         if not check.ok and check.hint:
             out(f"      → {check.hint}")
+
+
+# -- commands to type next
+
+
+def to_type(command: str, lab_dir: Path | None) -> str:
+    """Return a command with the `--lab-dir` that this command was given."""
+    return command if lab_dir is None else f"{command} {_OPTION} {shlex.quote(str(lab_dir))}"
+
+
+def with_lab_dir(text: str, lab_dir: Path | None) -> str:
+    """Return text with `--lab-dir` added to its commands in backticks."""
+    if lab_dir is None:
+        return text
+    return _COMMAND.sub(
+        lambda match: f"`{match[1] if _is_complete(match[1]) else to_type(match[1], lab_dir)}`",
+        text,
+    )
+
+
+def _is_complete(command: str) -> bool:
+    """Return whether a command needs no lab folder, or names one."""
+    return _OPTION in command or command.endswith(" --help")
+
+
+def typed_lab_dir(words: Sequence[str] | None = None) -> Path | None:
+    """Return the lab folder that the command line of this process names."""
+    words = sys.argv[1:] if words is None else words
+    for number, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == _OPTION and (equals or number + 1 < len(words)):
+            return Path(value if equals else words[number + 1])
+    return None

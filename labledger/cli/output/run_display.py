@@ -1,4 +1,7 @@
-"""Watching a run: a live display on a terminal, plain lines elsewhere, JSON lines on request."""
+"""Displays of a run in progress: live on a terminal, plain lines elsewhere, JSON lines on request.
+
+Each is a listener for run events, and a context manager around the run.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from labledger.cli.output.console import console, say, tell_json
-from labledger.cli.output.event_messages import notable_line
-from labledger.cli.output.run_progress import VERDICT_COLUMNS, RunView, spent_texts
+from labledger.cli.output.console import console, out_json_line, say
+from labledger.cli.output.run_progress import (
+    VERDICT_COLUMNS,
+    RunProgress,
+    notable_line,
+    spent_texts,
+)
 from labledger.text.terminal_text import escape_line
 
 if TYPE_CHECKING:
@@ -25,7 +32,7 @@ _LINE_EVERY_S = 2.0
 
 
 class JsonWatcher:
-    """One event a line on stdout."""
+    """Writes each event as a line of JSON on stdout."""
 
     def __enter__(self) -> JsonWatcher:
         return self
@@ -35,11 +42,11 @@ class JsonWatcher:
 
     def __call__(self, event: JsonObject) -> None:
         if event["event"] != "tick":
-            tell_json(event)
+            out_json_line(event)
 
 
 class QuietWatcher(JsonWatcher):
-    """Says nothing but warnings."""
+    """Prints warnings only."""
 
     def __call__(self, event: JsonObject) -> None:
         if event["event"] in {"warning", "dispatch_paused", "run_wanted"}:
@@ -47,28 +54,28 @@ class QuietWatcher(JsonWatcher):
 
 
 class PlainWatcher(JsonWatcher):
-    """Lines for a log file: where the run stands every few seconds, and what went wrong."""
+    """Prints lines for a log file: progress every few seconds, and each notable event."""
 
     def __init__(self) -> None:
-        self._view = RunView()
+        self._progress = RunProgress()
         self._last = 0.0
 
     def __call__(self, event: JsonObject) -> None:
-        self._view.take(event)
+        self._progress.add(event)
         if (line := notable_line(event)) is not None:
             say(line)
         elif event["event"] in {"slot_committed", "tick"} and self._is_due(event):
-            say(self._view.line())
+            say(self._progress.line())
 
     def _is_due(self, event: JsonObject) -> bool:
-        if event["event"] == "slot_committed" and self._view.committed == self._view.total:
+        if event["event"] == "slot_committed" and self._progress.committed == self._progress.total:
             self._last = time.monotonic()
             return True
         return self._is_time()
 
     def _is_time(self) -> bool:
         now = time.monotonic()
-        pause = _LINE_EVERY_S if self._view.elapsed_s < 60 else 15 * _LINE_EVERY_S
+        pause = _LINE_EVERY_S if self._progress.elapsed_s < 60 else 15 * _LINE_EVERY_S
         if now - self._last < pause:
             return False
         self._last = now
@@ -76,10 +83,10 @@ class PlainWatcher(JsonWatcher):
 
 
 class LiveWatcher:
-    """A display that stays at the foot of the terminal."""
+    """Shows a display at the bottom of the terminal."""
 
     def __init__(self) -> None:
-        self._view = RunView()
+        self._progress = RunProgress()
         self._live: Live | None = None
 
     def __enter__(self) -> LiveWatcher:
@@ -104,12 +111,12 @@ class LiveWatcher:
             self._live.stop()
 
     def __call__(self, event: JsonObject) -> None:
-        self._view.take(event)
+        self._progress.add(event)
         line = notable_line(event)
         if line is not None and self._live is not None:
             from rich.text import Text
 
-            # Lines end between words, so that names stay whole.
+            # Lines break between words, so that names stay whole.
             self._live.console.print(Text(escape_line(line)), soft_wrap=False)
 
     def _draw(self) -> RenderableType:
@@ -118,28 +125,28 @@ class LiveWatcher:
         from rich.table import Table
         from rich.text import Text
 
-        view = self._view
-        if not view.total:
-            return _line(view.note or "checking …")
+        progress = self._progress
+        if not progress.total:
+            return _line(progress.note or "checking …")
         bar = Table.grid(expand=True)  # A bar by itself does not end its line.
-        bar.add_row(ProgressBar(total=view.total, completed=view.committed))
+        bar.add_row(ProgressBar(total=progress.total, completed=progress.committed))
         parts: list[RenderableType] = [
-            Text(escape_line(view.run_id), style="bold", overflow="fold"),
+            Text(escape_line(progress.run_id), style="bold", overflow="fold"),
             bar,
-            _Phrases(view.standing()),
-            _variants(view),
+            _Phrases(progress.progress_texts()),
+            _variants(progress),
         ]
-        if texts := spent_texts(view.spent, view.budget):
+        if texts := spent_texts(progress.spent, progress.budget):
             parts.append(_Phrases(texts, "dim"))
-        if cleaning := view.cleaning_text():
+        if cleaning := progress.cleaning_text():
             parts.append(_line(cleaning, "dim"))
-        if view.note:
-            parts.append(Text(escape_line(view.note), style="yellow"))
+        if progress.note:
+            parts.append(Text(escape_line(progress.note), style="yellow"))
         return Group(*parts)
 
 
 class _Phrases:
-    """Phrases beside each other, on as few lines as hold them; no line ends within a phrase."""
+    """Phrases in a row, on as few lines as possible; none is broken across lines."""
 
     def __init__(self, phrases: Sequence[str], style: str = "") -> None:
         self._phrases = phrases
@@ -157,13 +164,13 @@ class _Phrases:
 
 
 def _line(text: str, style: str = "") -> Text:
-    """Text on one line, whatever the width of the terminal."""
+    """Return text on one line, cut to the width of the terminal."""
     from rich.text import Text
 
     return Text(escape_line(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _variants(view: RunView) -> RenderableType:
+def _variants(progress: RunProgress) -> RenderableType:
     from rich.table import Table
 
     drawn = Table.grid(padding=(0, 2))
@@ -172,16 +179,16 @@ def _variants(view: RunView) -> RenderableType:
     for name, column in zip(names, drawn.columns[1:], strict=True):
         column.min_width = len(name)  # Only the names of variants are cut on a narrow terminal.
         column.justify = "right"
-    for variant in view.variants[:12]:
-        counts = map(str, view.counts(variant))
-        drawn.add_row(_line(variant), _line(view.rate(variant), "bold"), *counts)
-    if len(view.variants) > 12:
-        drawn.add_row(f"and {len(view.variants) - 12} more")
+    for variant in progress.variants[:12]:
+        counts = map(str, progress.counts(variant))
+        drawn.add_row(_line(variant), _line(progress.rate(variant), "bold"), *counts)
+    if len(progress.variants) > 12:
+        drawn.add_row(f"and {len(progress.variants) - 12} more")
     return drawn
 
 
 def watcher(*, as_json: bool, quiet: bool) -> JsonWatcher | LiveWatcher:
-    """The way to watch that fits the options and the terminal."""
+    """Return the display that fits the options and the terminal."""
     if as_json:
         return JsonWatcher()
     if quiet:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, Spent
-from labledger.cli.output.console import out, say, table
-from labledger.cli.output.next_steps import to_type
+from labledger.cli.output.console import out, say, table, to_type
 from labledger.cli.output.run_progress import (
     VERDICT_COLUMNS,
     VERDICTS,

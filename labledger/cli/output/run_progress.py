@@ -1,4 +1,8 @@
-"""Where a run stands, as its events add up to it."""
+"""The progress of a run in words: one line for an event, and totals over all of its events.
+
+`RunProgress` adds events up; `notable_line` describes a single one. `run_display` and `run_outcome`
+print their texts.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from labledger.api import PassCounts, Spent
-from labledger.cli.output.event_messages import UNITS, owner_line, stopping_note
 from labledger.text.figures import clock_time, percent
 from labledger.text.phrases import counted
 
@@ -21,19 +24,28 @@ VERDICTS = ("pass", "fail", "missing", "error")
 VERDICT_COLUMNS = ("pass", "fail", "miss", "err", "agent")
 """Column names of what a pass rate counts: the verdicts, and failed agents without one."""
 
+UNITS = {"cost_usd": "USD", "tokens": "tokens"}
+"""The unit of each kind of budget."""
+
+_PAUSE_ENDS = {
+    "engine": "the Docker engine answers again",
+    "disk": "there is enough disk space again",
+    "refusals": "the Docker engine starts trials again",
+}
+
 _LEAST_FINISHED = 3
-"""From fewer trials nothing is foretold."""
+"""How many trials must have finished before the remaining time is estimated."""
 
 
-class RunView:
-    """What a run's events add up to."""
+class RunProgress:
+    """The totals of a run's events so far."""
 
     def __init__(self) -> None:
         self.run_id = ""
         self.total = 0
         self.committed = 0
         self.in_flight = 0
-        """Trials that run or are prepared."""
+        """How many trials run or are being prepared."""
         self.waiting = 0
         self.width = 0
         self.finished = 0
@@ -42,15 +54,16 @@ class RunView:
         self.statuses: dict[str, Counter[str]] = defaultdict(Counter)
         self.verdicts: dict[str, Counter[str]] = defaultdict(Counter)
         self.passes: dict[str, PassCounts] = defaultdict(PassCounts)
-        """These three count all that is committed, by whichever coordinator."""
+        """These three count everything that is committed, by this coordinator or earlier ones."""
         self.note = ""
         self.spent = {"cost_usd": Spent(), "tokens": Spent()}
-        """What the run spent, by every coordinator that it had."""
+        """What the run spent, under this coordinator and earlier ones."""
         self.budget: Mapping[str, float] = {}
         self._began = time.monotonic()
         self._dispatching_since: float | None = None
 
-    def take(self, event: JsonObject) -> None:
+    def add(self, event: JsonObject) -> None:
+        """Add one event to the totals."""
         match event["event"]:
             case "run_started":
                 self.run_id, self.total, self.note = event["run_id"], event["total"], ""
@@ -59,7 +72,7 @@ class RunView:
                 self.variants, self.width = event["variants"], event["max_concurrency"]
                 self.budget = event["budget"]
                 self._count_earlier(event["counts"])
-                self.spent |= {kind: Spent(**found) for kind, found in event["spent"].items()}
+                self.spent |= {kind: Spent(**spent) for kind, spent in event["spent"].items()}
             case "trial_finished":
                 self.finished += 1
                 self.in_flight = max(0, self.in_flight - 1)
@@ -88,7 +101,7 @@ class RunView:
                 self.note = event["message"]
 
     def _count_earlier(self, counts: Iterable[JsonObject]) -> None:
-        """Begin with what earlier coordinators of the run have committed."""
+        """Count what earlier coordinators of the run have committed."""
         for count in counts:
             variant = count["variant_id"]
             self.statuses[variant] = Counter(count["statuses"])
@@ -105,7 +118,7 @@ class RunView:
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds to the end at the pace so far; None until as many have ended as run at once."""
+        """The estimated seconds to the end; None until as many trials ended as run at once."""
         if self._dispatching_since is None or self.finished < max(self.width, _LEAST_FINISHED):
             return None
         if self.committed == self.total:
@@ -117,9 +130,9 @@ class RunView:
         return sum(self.statuses.values(), Counter())
 
     def line(self) -> str:
-        """One line on where the run stands."""
+        """Return the run's progress as one line."""
         statuses = self.all_statuses()
-        committed, running, waiting, *times = self.standing()
+        committed, running, waiting, *times = self.progress_texts()
         parts = [
             *(committed, running, waiting),
             *(f"{variant} {self.rate(variant)}" for variant in self.variants[:4]),
@@ -132,13 +145,13 @@ class RunView:
         return " · ".join([*parts, *spent_texts(self.spent, self.budget)])
 
     def cleaning_text(self) -> str:
-        """Return how many trial folders await removal, where that is more than usual, or ""."""
+        """Return how many trial folders await removal if they are more than usual, else ""."""
         if self.removing <= (self.width if self.in_flight else 0):
             return ""
         return f"cleaning up {counted(self.removing, 'trial folder')}"
 
-    def standing(self) -> tuple[str, ...]:
-        """How many slots are how far; how long it took, and may still take."""
+    def progress_texts(self) -> tuple[str, ...]:
+        """Return how many slots are committed, running and waiting, and the times."""
         slots = (
             f"{self.committed}/{self.total} committed",
             f"{self.running} running",
@@ -149,29 +162,102 @@ class RunView:
         return *slots, f"{clock_time(self.elapsed_s)} elapsed", *left
 
     def counts(self, variant: str) -> tuple[int, ...]:
-        """How many slots of a variant ended in each way: `VERDICT_COLUMNS`, and left out."""
+        """Return the slots of a variant by `VERDICT_COLUMNS`, then those left out of its rate."""
         verdicts = [self.verdicts[variant][verdict] for verdict in VERDICTS]
         passes = self.passes[variant]
         left_out = self.statuses[variant].total() - passes.counted
         return *verdicts, without_verdict(passes, verdicts), left_out
 
     def rate(self, variant: str) -> str:
-        """The pass rate of a variant so far, as a percentage."""
+        """Return the pass rate of a variant so far, as a percentage."""
         return percent(self.passes[variant].rate)
 
 
 def without_verdict(passes: PassCounts, verdicts: Iterable[int]) -> int:
-    """How many slots count as not passed though they have no verdict: their agent failed."""
+    """Return how many slots count as not passed without a verdict: their agent failed."""
     return max(0, passes.counted - sum(verdicts))
 
 
 def spent_texts(spent: Mapping[str, Spent], budget: Mapping[str, float]) -> list[str]:
-    """What was spent, and of how much, for a person: where it is limited, or anything is known."""
+    """Return what was spent, by kind, of each kind that is limited or known."""
     return [
-        f"{found.total:,.10g} "
+        f"{amount.total:,.10g} "
         + (f"of {budget[kind]:,.10g} " if kind in budget else "")
         + f"{UNITS[kind]} spent"
-        + (f" (unknown of {counted(found.unknown, 'trial')})" if found.unknown else "")
-        for kind, found in spent.items()
-        if found.known or kind in budget
+        + (f" (unknown of {counted(amount.unknown, 'trial')})" if amount.unknown else "")
+        for kind, amount in spent.items()
+        if amount.known or kind in budget
     ]
+
+
+# -- one event
+
+
+def notable_line(event: JsonObject) -> str | None:
+    """Return a line for an event that a person should see, or None."""
+    match event["event"]:
+        case "run_started":
+            return started_line(event)
+        case "warning" | "dispatch_paused":
+            return f"warning: {event['message']}"
+        case "dispatch_resumed":
+            pause = clock_time(event["seconds"])
+            return f"{_PAUSE_ENDS[event['cause']]}, after {pause}; dispatching trials again"
+        case "waiting_for_lease" | "run_wanted":
+            return owner_line(event)
+        case "stopping":
+            return stopping_note(event["level"])
+        case "budget_spent":
+            return str(event["message"])
+        case "trial_finished" if event["status"] != "completed":
+            return failed_line(event)
+        case _:
+            return None
+
+
+def owner_line(event: JsonObject) -> str:
+    """Return which process owns the run or wants it, and until when."""
+    who = f"process {event['pid']} on {event['host']}"
+    if event["event"] == "run_wanted":
+        return (
+            f"warning: {who} wants this run since {event['since']} and takes it over at "
+            f"{event['expires_at']}; until then it continues here"
+        )
+    return (
+        f"run {event['run_id']} belongs to {who} since {event['since']}; waiting for the end of "
+        f"its lease, at most {clock_time(event['seconds'])}; Ctrl-C stops waiting"
+    )
+
+
+def started_line(event: JsonObject) -> str:
+    """Return the size of the run that starts, what is done already, and its budget."""
+    slots = counted(event["total"], "slot")
+    line = f"run {event['run_id']}: {slots}, {event['max_concurrency']} at once"
+    if event["committed"] or event["staged"] or event["begun"]:
+        line += (
+            f"; continues after {event['committed']} committed, with {event['staged']} finished "
+            f"and {counted(event['begun'], 'begun trial')} of an earlier coordinator"
+        )
+    if limits := event["budget"]:
+        amounts = " or ".join(f"{limit:,.10g} {UNITS[kind]}" for kind, limit in limits.items())
+        line += (
+            f"; once {amounts} are spent, no trial starts, and those that run then "
+            f"(at most {event['max_concurrency']}) still add to it"
+        )
+    return line
+
+
+def failed_line(event: JsonObject) -> str:
+    """Return how an attempt failed, and whether the slot gets another one."""
+    again = ", running it again" if event["will_retry"] else ""
+    return (
+        f"slot {event['schedule_idx']} ({event['variant_id']}, {event['task_id']}): "
+        f"{event['status']}: {event['reason']}{again}"
+    )
+
+
+def stopping_note(level: int) -> str:
+    """Return what happens after a stop request of a level."""
+    if level == 1:
+        return "stopping: running trials finish and are committed; Ctrl-C again ends them now"
+    return "stopping now: containers are being killed; their slots run again on resume"

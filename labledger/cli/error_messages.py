@@ -1,0 +1,138 @@
+"""Messages and hints for errors that labledger does not raise itself.
+
+These are a command line that typer refuses, and errors of the operating system that no other module
+has converted. The caller, `app.main`, prints them like any `LabLedgerError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from labledger.api import Exit, InvalidInput, LabLedgerError, Problem
+from labledger.text.phrases import near_names
+
+_HINTS = {
+    errno.ENOENT: "something that labledger needs was moved or removed; put it back",
+    errno.EEXIST: "move it out of the way",
+    errno.EISDIR: "move the folder out of the way",
+    errno.EACCES: "check its owner and its permissions, and those of its folders",
+    errno.EPERM: "check its owner and its permissions, and those of its folders",
+    errno.EROFS: "choose a folder on a file system that can be written",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of the space of your quota there",
+    errno.EIO: "check the disk and its file system",
+    errno.EMFILE: "raise the limit of open files (`ulimit -n`), or run fewer trials at once (-n)",
+    errno.ENFILE: "close other programs: the machine has as many files open as it can",
+    errno.ENOMEM: "free some memory, or run fewer trials at once (-n)",
+}
+_RETRY = "and try again; what is committed stays, and `labledger resume` continues a run"
+
+
+class SystemFailure(LabLedgerError):
+    """The operating system refused something that the command needs."""
+
+    exit_code = Exit.INCOMPLETE
+
+
+def system_failure(error: OSError) -> SystemFailure:
+    """Return the error to show for an error of the operating system.
+
+    It names the command, the path, the reason, and what to do.
+    """
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    reason = error.strerror or str(error) or type(error).__name__
+    hint = _HINTS.get(error.errno or 0, "remove the cause")
+    location = ""
+    if error.filename is not None:
+        path = Path(str(error.filename))
+        location = f" at {path}"
+        if error.errno == errno.ENOTDIR:
+            hint = f"{_file_in_the_way(path)} is a file where a folder is needed; move it away"
+    return SystemFailure(
+        f"`labledger {command}` failed{location}: {reason}", hint=f"{hint}, {_RETRY}"
+    )
+
+
+def _file_in_the_way(path: Path) -> Path:
+    """Return the nearest of a path and its parents that exists and is not a folder."""
+    return next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), path)
+
+
+def usage_error(error: Any) -> LabLedgerError:
+    """Return the error to show for a usage error of typer, whichever parser it was built with."""
+    context = error.ctx
+    command = context.command_path if context else "labledger"
+    problem = Problem(*_usage_problem(error, command), hint=_suggestion(error))
+    return InvalidInput(
+        "the command line", [problem], hint=f"`{command} --help` lists its arguments and options"
+    )
+
+
+def _usage_problem(error: Any, command: str) -> tuple[str, str]:
+    """Return the option, argument or command, and what is wrong with it."""
+    kind, message = type(error).__name__, str(error.message)
+    param = getattr(error, "param", None)
+    if kind == "MissingParameter" and param is not None:
+        return _name(param), "is missing"
+    if param is not None:
+        return _name(param), _expected(error, message)
+    if kind == "NoSuchOption":
+        return error.option_name, f"{command} has no such option"
+    if kind == "BadOptionUsage" and "requires an argument" in message:
+        return error.option_name, "found nothing after it; expected a value"
+    if unknown := re.match(r"No such command '(.*?)'", message):
+        return unknown[1], f"{command} has no such command"
+    if extra := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message):
+        return extra[1], f"{command} takes no such argument; expected fewer"
+    return command, message
+
+
+def _name(param: Any) -> str:
+    """Return an option as it is typed, or an argument as the usage shows it."""
+    options = [word for word in param.opts if word.startswith("-")]
+    return max(options, key=len) if options else str(param.name).upper()
+
+
+def _expected(error: Any, message: str) -> str:
+    details = getattr(error.__cause__, "errors", None)
+    if details is None:
+        return message
+    detail = details()[0]
+    expected = next(_expectations(detail), None)
+    if expected is None:
+        return str(detail["msg"]).removeprefix("Value error, ")
+    return f"found {detail['input']!r}; expected {expected}"
+
+
+def _expectations(detail: Any) -> Iterator[str]:
+    bounds, kind = detail.get("ctx", {}), str(detail["type"])
+    if kind.startswith("int_"):
+        yield "a whole number"
+    if kind.startswith(("float_", "finite_")):
+        yield "a number"
+    if "ge" in bounds:
+        yield f"{bounds['ge']:g} or more"
+    if "le" in bounds:
+        yield f"{bounds['le']:g} or less"
+    if choices := re.search(r"is not one of (.*?)\.?$", str(detail["msg"])):
+        yield f"one of {choices[1].replace(chr(39), '')}"
+
+
+def _suggestion(error: Any) -> str | None:
+    """Return a question with the option or command that was probably meant."""
+    if error.ctx is None:
+        return None
+    command, message = error.ctx.command, str(error.message)
+    if typed := getattr(error, "option_name", None):
+        known = [word for param in command.params for word in param.opts if word[:2] == "--"]
+    elif unknown := re.match(r"No such command '(.*?)'", message):
+        typed, known = unknown[1], list(getattr(command, "commands", ()))
+    else:
+        return None
+    near = near_names(typed, known) if typed not in known else []
+    return f"did you mean {near[0]}?" if near else None
