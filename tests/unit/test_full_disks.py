@@ -96,7 +96,9 @@ def test_an_artifact_that_could_not_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disks: FullDisks
 ) -> None:
     """The same of a large artifact, on the disk of the artifacts."""
-    spec = Trials(tmp_path, {BUSYBOX: "sha256:0"}).spec(task={"large": "x" * INLINE_LIMIT})
+    spec = Trials(tmp_path, {BUSYBOX: "sha256:0"}).spec(
+        task={"task": {"large": "x" * INLINE_LIMIT}}
+    )
     prepare_trial_folder(spec)
     spec.plan.store_root.mkdir()
     ended = ContainerExit(0, clock.utc_now(), clock.utc_now(), 0)
