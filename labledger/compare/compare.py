@@ -31,6 +31,7 @@ from labledger.compare.side_trials import Side, Trials, read_clusters, read_tria
 from labledger.compare.statistics import paired_means, samples
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, Problem
+from labledger.experiment.stored_facts import StoredFacts
 from labledger.ledger.database.model import Graded
 from labledger.ledger.reader import LedgerReader
 
@@ -128,7 +129,7 @@ def _cluster_field(runs: Mapping[str, Graded], options: CompareOptions) -> str |
 
 
 def _cluster_fields(runs: Mapping[str, Graded]) -> set[str | None]:
-    return {(graded.run.resolved.get("dataset") or {}).get("cluster") for graded in runs.values()}
+    return {StoredFacts.of_document(graded.run.resolved).cluster for graded in runs.values()}
 
 
 def _require_clusters(

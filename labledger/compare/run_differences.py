@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from labledger.experiment.stored_facts import StoredFacts
 from labledger.ledger.database.model import Graded
 from labledger.ledger.query import query
 from labledger.records.outcomes import RunStatus
-
-_BENCHMARK = ("adapter_id", "name", "version", "split")
 
 _FLIPS_SQL = """
 SELECT
@@ -69,13 +68,15 @@ def _warnings(a: Graded, b: Graded) -> Iterator[str]:
             yield f"run {graded.name} is not complete: {committed}"
     if same:
         return
-    benchmark_a, benchmark_b = _benchmark(a.run.resolved), _benchmark(b.run.resolved)
-    if benchmark_a != benchmark_b:
-        yield f"the benchmarks differ: {_named(benchmark_a)} and {_named(benchmark_b)}"
-    if _graders_differ(a, b):
+    facts_a, facts_b = (StoredFacts.of_document(graded.run.resolved) for graded in (a, b))
+    if facts_a.benchmark != facts_b.benchmark:
+        yield f"the benchmarks differ: {_benchmark(facts_a)} and {_benchmark(facts_b)}"
+    digests = a.grading.grader_digest, b.grading.grader_digest
+    # Where a digest is not known, the graders are compared as written.
+    if facts_a.grader != facts_b.grader if None in digests else digests[0] != digests[1]:
         yield (
-            f"the graders differ, in command or files: {_grader_of(a)} and {_grader_of(b)}; "
-            "verdicts may not mean the same"
+            f"the graders differ, in command or files: {_grader(a, facts_a)} and "
+            f"{_grader(b, facts_b)}; verdicts may not mean the same"
         )
     elif a.root_id == b.root_id:
         yield "both gradings are by the same grader: what it judges differently is its own doing"
@@ -85,31 +86,12 @@ def _warnings(a: Graded, b: Graded) -> Iterator[str]:
         yield f"the image {', '.join(sorted(images))} was not the same one in both runs"
 
 
-def _graders_differ(a: Graded, b: Graded) -> bool:
-    """Return whether the digests differ or, where one is not known, the graders as written."""
-    digests = a.grading.grader_digest, b.grading.grader_digest
-    if None in digests:
-        return _grader(a.run.resolved) != _grader(b.run.resolved)
-    return digests[0] != digests[1]
+def _benchmark(facts: StoredFacts) -> str:
+    return " ".join(map(str, facts.benchmark.values())) or "none"
 
 
-def _benchmark(resolved: dict[str, Any]) -> dict[str, Any]:
-    benchmark = resolved.get("benchmark") or {}
-    return {key: benchmark[key] for key in _BENCHMARK if benchmark.get(key)}
-
-
-def _named(benchmark: dict[str, Any]) -> str:
-    return " ".join(map(str, benchmark.values())) or "none"
-
-
-def _grader(resolved: dict[str, Any]) -> list[Any]:
-    files = (resolved.get("files") or {}).get("grader") or []
-    return [resolved.get("grader"), sorted((f["name"], f["sha256"]) for f in files)]
-
-
-def _grader_of(graded: Graded) -> str:
+def _grader(graded: Graded, facts: StoredFacts) -> str:
     """Return a grading's grader as its command, run and digest."""
-    command = (graded.run.resolved.get("grader") or {}).get("command") or []
     digest = graded.grading.grader_digest
     name = graded.name if digest is None else f"{graded.name}, {grader_name(digest)}"
-    return f"{' '.join(map(str, command)) or 'none'} ({name})"
+    return f"{' '.join(map(str, facts.grader_command)) or 'none'} ({name})"

@@ -20,15 +20,13 @@ from labledger.experiment.inputs.field_problems import FieldPath
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.inputs.task_row import plain_number
 from labledger.experiment.name_references import is_contract_name, names
+from labledger.experiment.stored_facts import benchmark_identity
 from labledger.experiment.stored_sections import Section
 from labledger.records import JsonObject, canonical_json
 from labledger.records.outcomes import SlotStatus
 from labledger.text.byte_sizes import parse_size
 
 SCHEMA_VERSION = "resolved_experiment_v1"
-
-BENCHMARK_IDENTITY = ("adapter_id", "name", "version", "split")
-"""The keys of a benchmark that predictions, scores and summaries repeat."""
 
 
 def _given(authored: JsonObject, **conversions: Callable[[Any], Any]) -> dict[str, Any]:
@@ -190,8 +188,8 @@ class Benchmark(Section):
 
     @property
     def identity(self) -> dict[str, str]:
-        """What predictions, scores and summaries repeat of the benchmark."""
-        return {key: value for key in BENCHMARK_IDENTITY if (value := getattr(self, key))}
+        """What predictions and scores repeat of the benchmark."""
+        return benchmark_identity(self.as_json())
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labledger import faults
+from labledger.experiment.stored_facts import StoredFacts, benchmark_identity
 from labledger.ledger.database.model import PrimaryMetric, RunInfo, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject, json_schemas
@@ -22,7 +23,6 @@ PATH = Path("benchmark/summary.json")
 SCHEMA = "benchmark_summary_v1"
 _VERDICTS = tuple(verdict.value for verdict in Verdict)
 _RATE_KEYS = frozenset(PassCounts().as_json())
-_BENCHMARK_KEYS = ("adapter_id", "name", "version", "split")
 
 
 def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
@@ -38,11 +38,11 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
     counts = reader.counts(run_id)
     metrics = reader.primary_metrics(run_id)
     first = reader.first_score(run_id)
-    benchmark = run.resolved.get("benchmark") or (first or {}).get("benchmark", {})
+    benchmark = StoredFacts.of_document(run.resolved).benchmark
     summary: JsonObject = {
         "schema_version": SCHEMA,
         "run_id": run_id,
-        "benchmark": {key: benchmark[key] for key in _BENCHMARK_KEYS if benchmark.get(key)},
+        "benchmark": benchmark or benchmark_identity((first or {}).get("benchmark", {})),
         "totals": {
             "trials": sum(count.scored for count in counts),
             **{

@@ -7,9 +7,9 @@ large run. The report says which.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from itertools import islice
 
+from labledger.experiment.stored_facts import StoredFacts, benchmark_identity
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
@@ -18,6 +18,7 @@ from labledger.report.ledger_queries import Asked
 from labledger.report.options import ReportOptions
 from labledger.report.tally import Tally
 
+_EVALUATOR = ("name", "version", "mode")
 _FINDINGS = 20
 
 
@@ -32,7 +33,7 @@ def provenance(
     run = graded.run
     images = {**run.images, **tally.images}
     first = reader.first_score(run.run_id) or {}
-    benchmark = run.resolved.get("benchmark") or first.get("benchmark") or {}
+    benchmark = StoredFacts.of_document(run.resolved).benchmark
     evaluator = first.get("evaluator") or {}
     return {
         "experiment_digest": run.digest,
@@ -40,8 +41,8 @@ def provenance(
         "ledger_id": reader.ledger_id,
         "chain_head": reader.chain_head(run.run_id),
         "images": [{"ref": str(ref), "id": str(id_)} for ref, id_ in sorted(images.items())],
-        "benchmark": _named(benchmark, ("adapter_id", "name", "version", "split")),
-        "evaluator": _named(evaluator, ("name", "version", "mode")),
+        "benchmark": benchmark or benchmark_identity(first.get("benchmark") or {}),
+        "evaluator": {key: str(evaluator[key]) for key in _EVALUATOR if evaluator.get(key)},
         "grading": _grading(graded),
         "isolation": [
             {"says": json.loads(text), "scores": count} for text, count in asked.isolation()
@@ -62,10 +63,6 @@ def _grading(graded: Graded) -> JsonObject:
         "grader_digest": graded.grading.grader_digest,
         "created_at": graded.grading.created_at,
     }
-
-
-def _named(values: JsonObject, keys: Iterable[str]) -> JsonObject:
-    return {key: str(values[key]) for key in keys if values.get(key)}
 
 
 def _all_verified(reader: LedgerReader, run_id: str) -> JsonObject:
