@@ -1,9 +1,9 @@
-"""The statements with which Alembic made a ledger's tables, kept for the next new ledger.
+"""Cache the statements with which Alembic created the tables of an empty ledger.
 
-Alembic and SQLAlchemy take longer to import than a small run takes, and make the same tables each
-time. What they made once is kept in the user's cache folder under a digest of the migrations and
-of the libraries that ran them; where anything of those has changed, Alembic is asked again. Only
-`migrate` uses this, and only for a ledger with nothing in it.
+Importing Alembic and SQLAlchemy takes longer than a small run, and they create the same tables
+each time. The statements are stored in the user's cache folder under a digest of the migrations
+and of the libraries that ran them; if any of those has changed, Alembic runs again. Only
+`migrations` uses this module, and only for a ledger with nothing in it.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ _REVISION_SQL = "SELECT version_num FROM alembic_version"
 _SET_REVISION_SQL = "INSERT INTO alembic_version (version_num) VALUES (?)"
 
 
-def make(connection: Connection) -> bool:
-    """Make the tables in an empty database, inside the caller's transaction.
+def create_tables(connection: Connection) -> bool:
+    """Create the tables of an empty database, inside the caller's transaction.
 
-    Returns False, and changes nothing, where it is not known how.
+    Returns False, and changes nothing, if the cache does not have the statements.
     """
-    content = user_cache.read(_name())
+    content = user_cache.read(_cache_name())
     if content is None:
         return False
-    made = json.loads(content)
-    for statement in made["statements"]:
+    cached = json.loads(content)
+    for statement in cached["statements"]:
         connection.exec_driver_sql(statement)
-    connection.exec_driver_sql(_SET_REVISION_SQL, (made["revision"],))
+    connection.exec_driver_sql(_SET_REVISION_SQL, (cached["revision"],))
     return True
 
 
-def keep(connection: Connection) -> None:
-    """Keep the statements that made the tables which Alembic has just made."""
-    made = {
+def store_tables(connection: Connection) -> None:
+    """Store the statements of the tables that Alembic has just created."""
+    cached = {
         "revision": connection.exec_driver_sql(_REVISION_SQL).scalar_one(),
         "statements": connection.exec_driver_sql(_TABLES_SQL).scalars().all(),
     }
-    user_cache.keep(_name(), json.dumps(made).encode())
+    user_cache.keep(_cache_name(), json.dumps(cached).encode())
 
 
-def _name() -> str:
-    return f"tables-{canonical_json.digest(list(_what_makes_tables()))}"
+def _cache_name() -> str:
+    return f"tables-{canonical_json.digest(list(_inputs()))}"
 
 
-def _what_makes_tables() -> Iterator[tuple[str, str]]:
-    """All that the tables depend on: the migrations' text, and which libraries run them."""
+def _inputs() -> Iterator[tuple[str, str]]:
+    """Yield all that the tables depend on: the migrations' text, and which libraries run them."""
     top = resources.migrations()
     for path in sorted(top.rglob("*.py")):
         yield str(path.relative_to(top)), canonical_json.sha256_hex(path.read_bytes())
     for name in _LIBRARIES:
-        found = importlib.util.find_spec(name)
-        if found is not None and found.origin is not None:
-            about = Path(found.origin).stat()
-            yield found.origin, f"{about.st_size} {about.st_mtime_ns}"
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin is not None:
+            status = Path(spec.origin).stat()
+            yield spec.origin, f"{status.st_size} {status.st_mtime_ns}"

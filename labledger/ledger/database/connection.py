@@ -1,10 +1,9 @@
-"""Connections to SQLite, results of statements, and transactions, over the driver itself.
+"""Connections to SQLite, their transactions, and results of statements, directly on the driver.
 
-The ledger's code speaks SQL and needs no more than this of a database library; SQLAlchemy, whose
-import takes longer than most commands do, is left to Alembic, which makes the tables. The method
-names are SQLAlchemy's, so that Alembic's connection can be used in the same way.
-
-The driver's own errors come through: `engine.translated` makes `LedgerError` of them.
+The ledger's code is written in SQL and needs no more of a database library. Importing SQLAlchemy
+takes longer than most commands, so only Alembic uses it. The method names are SQLAlchemy's, so that
+Alembic's connection can be used in the same way. Errors of the driver are not converted here:
+`sqlite.translated` makes `LedgerError` of them.
 """
 
 from __future__ import annotations
@@ -19,67 +18,67 @@ Params = Sequence[Any] | Mapping[str, Any]
 """The values of one statement, or a list with those of each of its repetitions."""
 
 _MAX_IDLE = 5
-"""How many connections are kept for further use."""
+"""The number of closed connections that are reused."""
 
 
 class Result:
-    """The rows of a statement, fetched as they are asked for; columns can be read by name."""
+    """The rows of a statement, fetched one by one; columns can be read by name."""
 
-    def __init__(self, cursor: Any, when_closed: Callable[[Result], None]) -> None:
+    def __init__(self, cursor: Any, on_close: Callable[[Result], None]) -> None:
         self._cursor = cursor
-        self._when_closed = when_closed
-        self._make = _row_type(tuple(column[0] for column in cursor.description or ()))
+        self._on_close = on_close
+        self._row = _row_type(tuple(column[0] for column in cursor.description or ()))
 
     @property
     def rowcount(self) -> int:
-        """How many rows the statement has changed."""
+        """The number of rows that the statement changed."""
         return int(self._cursor.rowcount)
 
     def close(self) -> None:
-        """Give up the rows that were not fetched. The state they were read from is released."""
+        """Discard the rows that were not fetched, and release the snapshot they are read from."""
         self._cursor.close()
-        self._when_closed(self)
+        self._on_close(self)
 
     def __iter__(self) -> Iterator[Any]:
-        yield from map(self._make, self._cursor)
+        yield from map(self._row, self._cursor)
         self.close()
 
     def fetchmany(self, size: int) -> list[Any]:
-        """At most `size` further rows; none at the end."""
-        rows = [self._make(row) for row in self._cursor.fetchmany(size)]
+        """Return at most `size` further rows, none at the end."""
+        rows = [self._row(row) for row in self._cursor.fetchmany(size)]
         if not rows:
             self.close()
         return rows
 
     def all(self) -> list[Any]:
-        """All further rows."""
+        """Return all further rows."""
         return list(self)
 
     def first(self) -> Any:
-        """The first row, or None where there is none. Closes the result."""
+        """Return the first row, or None if there is none, and close the result."""
         row = self._cursor.fetchone()
         self.close()
-        return None if row is None else self._make(row)
+        return None if row is None else self._row(row)
 
     def one(self) -> Any:
-        """The only row. Raises `LookupError` where there is none or another one."""
+        """Return the only row. Raise `LookupError` if there is none, or more than one."""
         rows = self._cursor.fetchmany(2)
         self.close()
         if len(rows) != 1:
-            raise LookupError("no row was found" if not rows else "more than one row was found")
-        return self._make(rows[0])
+            raise LookupError(f"the statement has {'no row' if not rows else 'more than one row'}")
+        return self._row(rows[0])
 
     def scalar(self) -> Any:
-        """The first value of the first row, or None where there is no row."""
+        """Return the first value of the first row, or None if there is no row."""
         row = self.first()
         return None if row is None else row[0]
 
     def scalar_one(self) -> Any:
-        """The first value of the only row. Raises `LookupError` as `one` does."""
+        """Return the first value of the only row. Raise `LookupError` as `one` does."""
         return self.one()[0]
 
     def scalars(self) -> Scalars:
-        """The first value of each row."""
+        """Return the first value of each row."""
         return Scalars(self)
 
 
@@ -97,7 +96,7 @@ class Scalars:
 
 
 class Row(tuple[Any, ...]):
-    """The values of a row, also to be read by the names of their columns."""
+    """The values of a row, which can also be read by the names of their columns."""
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
@@ -114,7 +113,7 @@ class Row(tuple[Any, ...]):
 
 @lru_cache(maxsize=256)
 def _row_type(columns: tuple[str, ...]) -> type[Row]:
-    """The rows that have these columns. Costs much less than a `namedtuple`."""
+    """Return the type of rows with these columns. It costs much less than a `namedtuple`."""
     return type("Row", (Row,), {"__slots__": (), "_fields": columns})
 
 
@@ -122,21 +121,21 @@ class Connection:
     """A connection to a database file, for one thread at a time.
 
     A connection that only reads is in one transaction from its first statement until it is closed,
-    and so sees one state. One that writes is in a transaction only within `begin`.
+    and so reads one snapshot. One that writes is in a transaction only within `begin`.
     """
 
-    def __init__(self, driver: Any, *, writes: bool, when_closed: Callable[[Any], None]) -> None:
+    def __init__(self, driver: Any, *, writes: bool, on_close: Callable[[Any], None]) -> None:
         self.driver = driver
         """The driver's own connection."""
         self._writes = writes
-        self._when_closed = when_closed
+        self._on_close = on_close
         self._results: set[Result] = set()
         self.closed = False
         if not writes:
             driver.execute("BEGIN")
 
     def exec_driver_sql(self, statement: str, parameters: Params | None = None) -> Result:
-        """Execute a statement. A list of parameters repeats it for each of them."""
+        """Execute a statement, once for each item if `parameters` is a list."""
         if isinstance(parameters, list) and parameters:
             cursor = self.driver.executemany(statement, parameters)
         else:
@@ -148,7 +147,7 @@ class Connection:
 
     @contextmanager
     def begin(self) -> Iterator[Self]:
-        """A transaction that takes the write lock at once: committed whole, or rolled back."""
+        """Begin a transaction, with the write lock. It is rolled back if the block raises."""
         self.driver.execute("BEGIN IMMEDIATE")
         try:
             yield self
@@ -172,7 +171,7 @@ class Connection:
             result.close()
 
     def close(self) -> None:
-        """Give up what was not committed, and what was not fetched."""
+        """Roll back what was not committed, and discard what was not fetched."""
         if self.closed:
             return
         self.closed = True
@@ -181,7 +180,7 @@ class Connection:
         except BaseException:
             self.driver.close()
             raise
-        self._when_closed(self.driver)
+        self._on_close(self.driver)
 
     def __enter__(self) -> Self:
         return self
@@ -191,7 +190,7 @@ class Connection:
 
 
 class Engine:
-    """Makes connections to one database file. May be used from any thread."""
+    """Opens connections to one database file. May be used from any thread."""
 
     def __init__(self, open_driver: Callable[[], Any], *, writes: bool) -> None:
         self._open_driver = open_driver
@@ -201,13 +200,13 @@ class Engine:
         self._disposed = False
 
     def connect(self) -> Connection:
-        """A connection: one that was closed before, where connections that read can share it."""
+        """Return a connection. Connections that only read are reused after they were closed."""
         with self._lock:
             driver = self._idle.pop() if self._idle else None
         if driver is None:
             driver = self._open_driver()
         try:
-            return Connection(driver, writes=self._writes, when_closed=self._put_back)
+            return Connection(driver, writes=self._writes, on_close=self._put_back)
         except BaseException:
             driver.close()
             raise
@@ -220,7 +219,7 @@ class Engine:
         driver.close()
 
     def dispose(self) -> None:
-        """Close every connection that is not in use; the others are closed after their use."""
+        """Close every connection that is not in use; the others close when they are released."""
         with self._lock:
             self._disposed = True
             idle, self._idle = self._idle, []

@@ -1,4 +1,9 @@
-"""Creating and upgrading ledgers. Alembic makes the tables; nothing else does."""
+"""Create, upgrade and back up ledgers, and check their revision.
+
+Alembic alone creates and changes tables; `cached_tables` repeats what it created before. An
+upgrade is one transaction after a backup. `labledger db`, everything that opens a ledger, and
+imports call this module.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import (
     APPLICATION_ID,
     DRIVER,
-    emptied,
+    empty_ledger_error,
     readonly_engine,
     require,
     translated,
@@ -29,7 +34,7 @@ from labledger.storage import network_filesystems
 from labledger.storage.durable_files import sync_folder
 
 REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
-"""Every revision in order; the last is the one this labledger reads and writes."""
+"""Every revision in order; this labledger reads and writes the last one."""
 
 HEAD = REVISIONS[-1]
 
@@ -40,14 +45,14 @@ class Upgraded:
 
     path: Path
     before: str | None
-    """The revision found; None where the ledger was created."""
+    """The revision before the upgrade; None if the ledger was created."""
     after: str
     backup: Path | None
-    """The copy made before the change; None where there was nothing to lose."""
+    """The copy of the ledger before the upgrade; None if the ledger was created or up to date."""
 
 
 def current(path: Path) -> str | None:
-    """The revision of the ledger at `path`; None where its creation was interrupted.
+    """Return the revision of the ledger at `path`; None if its creation was interrupted.
 
     Raises `LedgerMissing`, and `LedgerError` for a file that is not a ledger.
     """
@@ -70,14 +75,14 @@ def check_current(path: Path) -> None:
 
 
 def check_revision(connection: Connection, path: Path) -> None:
-    """`check_current` on an open connection."""
-    found = _revision(connection, path)
-    if found is None:
-        raise emptied(path)
-    _refuse_newer(found, path)
-    if found != HEAD:
+    """Do what `check_current` does, on an open connection."""
+    revision = _revision(connection, path)
+    if revision is None:
+        raise empty_ledger_error(path)
+    _refuse_newer(revision, path)
+    if revision != HEAD:
         raise LedgerOutdated(
-            f"the ledger at {path} is at revision {found}; this labledger needs {HEAD}",
+            f"the ledger at {path} is at revision {revision}; this labledger needs {HEAD}",
             hint="`labledger db upgrade` brings it up to date, after a backup",
         )
 
@@ -90,8 +95,8 @@ def check_exists(path: Path) -> None:
 def upgrade(path: Path) -> Upgraded:
     """Create the ledger at `path`, or bring it up to date after backing it up.
 
-    All in one transaction; two processes that do it at once both succeed. Raises `LedgerTooNew`,
-    and `LedgerError` where a run is live or the file is not a ledger; then nothing has changed.
+    This is one transaction; two processes that do it at once both succeed. Raises `LedgerTooNew`,
+    and `LedgerError` if a run is live or the file is not a ledger; then nothing has changed.
     """
     network_filesystems.refuse_network(path)
     _create_folder(path.parent)
@@ -101,11 +106,11 @@ def upgrade(path: Path) -> Upgraded:
         engine = writable_engine(path, foreign_keys=False)
         try:
             with translated("upgrade the ledger", path), engine.connect() as connection:
-                before, saved = _prepare(connection, path)
+                before, backup_path = _prepare(connection, path)
                 if before != HEAD:
                     with connection.begin():
                         _migrate(connection, path, before)
-                return Upgraded(path, before, HEAD, saved)
+                return Upgraded(path, before, HEAD, backup_path)
         finally:
             engine.dispose()
 
@@ -113,7 +118,7 @@ def upgrade(path: Path) -> Upgraded:
 def backup(path: Path, target: Path) -> Path:
     """Copy the ledger, live or not, to the new file `target` and check the copy.
 
-    Raises `LedgerError` where `target` exists or the copy is not whole; then no file is left.
+    Raises `LedgerError` if `target` exists or the copy is damaged; then no file is left.
     """
     engine = readonly_engine(path)
     try:
@@ -125,7 +130,7 @@ def backup(path: Path, target: Path) -> Path:
 
 
 def _prepare(connection: Connection, path: Path) -> tuple[str | None, Path | None]:
-    """The revision found and the backup made; refuses what must not be upgraded."""
+    """Return the revision and the path of the backup. Raise if the ledger cannot be upgraded."""
     with connection.begin():
         before = _revision(connection, path)
         if before is None or before == HEAD:
@@ -144,9 +149,9 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
     views_and_triggers.drop_all(connection)
     if before is not None:
         run_alembic(connection)
-    elif not cached_tables.make(connection):
+    elif not cached_tables.create_tables(connection):
         run_alembic(connection)
-        cached_tables.keep(connection)
+        cached_tables.store_tables(connection)
     faults.fault_point("inside_upgrade")
     if before is None:
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -154,7 +159,7 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
             "INSERT INTO ledger_meta (key, value) VALUES ('ledger_id', ?), ('created_at', ?)",
             (uuid.uuid4().hex, clock.utc_now()),
         )
-    schema_checks.keep_identity(connection)
+    schema_checks.store_identity(connection)
     views_and_triggers.create_all(connection)
     broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
     if broken is not None:
@@ -176,18 +181,21 @@ def run_alembic(connection: Connection, revision: str = "head") -> None:
     config = Config()
     config.set_main_option("script_location", str(resources.migrations()).replace("%", "%%"))
     engine = create_engine(
-        "sqlite://", module=DRIVER, creator=lambda: _Lent(connection.driver), poolclass=NullPool
+        "sqlite://",
+        module=DRIVER,
+        creator=lambda: _BorrowedConnection(connection.driver),
+        poolclass=NullPool,
     )
     try:
-        with _only_warnings(logging.getLogger("alembic")), engine.connect() as lent:
-            config.attributes["connection"] = lent
+        with _only_warnings(logging.getLogger("alembic")), engine.connect() as borrowed:
+            config.attributes["connection"] = borrowed
             command.upgrade(config, revision)
     except DBAPIError as error:
         raise error.orig or error from error
 
 
-class _Lent:
-    """A driver's connection for somebody who must not end the transaction that it is in."""
+class _BorrowedConnection:
+    """A driver's connection for Alembic, which must not end the caller's transaction."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -196,18 +204,18 @@ class _Lent:
         return getattr(self._driver, name)
 
     def commit(self) -> None:
-        """Leave that to the owner."""
+        """Do nothing: the caller commits."""
 
     def rollback(self) -> None:
-        """Leave that to the owner, who hears of the failure."""
+        """Do nothing: the caller rolls back, because the error reaches it."""
 
     def close(self) -> None:
-        """Leave that to the owner."""
+        """Do nothing: the caller closes the connection."""
 
 
 @contextmanager
 def _only_warnings(logger: logging.Logger) -> Iterator[None]:
-    """Keep what a library says of its own doings out of the log of whoever uses labledger."""
+    """Keep a library's informational messages out of the log of the program that uses labledger."""
     level = logger.level
     logger.setLevel(max(level, logging.WARNING))
     try:
@@ -226,22 +234,24 @@ def _revision(connection: Connection, path: Path) -> str | None:
             f"{path} is a SQLite database, but not a ledger of labledger",
             hint="choose another folder with --lab-dir",
         )
-    found: str = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()
-    return found
+    sql = "SELECT version_num FROM alembic_version"
+    revision: str = connection.exec_driver_sql(sql).scalar_one()
+    return revision
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Look without writing: opening for writing would already change a file that is not ours."""
+    """Check the file without writing: opening it for writing would already change a foreign one."""
     with suppress(LedgerMissing):
-        found = current(path)
-        if found is not None:
-            _refuse_newer(found, path)
+        revision = current(path)
+        if revision is not None:
+            _refuse_newer(revision, path)
 
 
-def _refuse_newer(found: str, path: Path) -> None:
-    if found not in REVISIONS:
+def _refuse_newer(revision: str, path: Path) -> None:
+    if revision not in REVISIONS:
         raise LedgerTooNew(
-            f"the ledger at {path} is at revision {found}; this labledger knows {HEAD} and older",
+            f"the ledger at {path} is at revision {revision}; "
+            f"this labledger knows {HEAD} and older",
             hint="install the labledger that wrote it, or a later one",
         )
 
@@ -272,12 +282,12 @@ def _copy(connection: Connection, target: Path) -> None:
         copy = DRIVER.connect(str(target), isolation_level=None)
         try:
             connection.driver.backup(copy)
-            verdict = copy.execute("PRAGMA integrity_check").fetchone()[0]
+            integrity = copy.execute("PRAGMA integrity_check").fetchone()[0]
             copy.execute("PRAGMA journal_mode = DELETE")
         finally:
             copy.close()
-        if verdict != "ok":
-            raise LedgerError(f"the backup {target} is not whole: {verdict}")
+        if integrity != "ok":
+            raise LedgerError(f"the backup {target} is not whole: {integrity}")
         with target.open("rb") as handle:
             os.fsync(handle.fileno())
         sync_folder(target.parent)
@@ -296,10 +306,10 @@ def _create_folder(folder: Path) -> None:
 
 
 def _create_file(path: Path) -> None:
-    """Make an empty file that only its owner can read; SQLite's other files take its mode.
+    """Create an empty file that only its owner can read; SQLite's other files take its mode.
 
-    A file that is there is not opened: closing it again would drop the locks that SQLite holds
-    on it for other connections of this process.
+    An existing file is not opened: closing it again would drop the locks that SQLite has on it for
+    other connections of this process.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -311,7 +321,7 @@ def _create_file(path: Path) -> None:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that creators and upgraders wait for each other."""
+    """Lock the folder, so that processes that create or upgrade the ledger wait for each other."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

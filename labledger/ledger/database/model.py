@@ -1,4 +1,7 @@
-"""What crosses the ledger's border besides trial results: runs, leases, dispatches, counts."""
+"""What the ledger takes and returns besides trial results: runs, leases, dispatches, counts.
+
+All are frozen dataclasses. The writer and the reader use them, and whoever calls these.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A run that is about to be created; its tasks and slots are given apart, as streams."""
+    """A run to be created; its tasks and slots are passed separately, as streams."""
 
     run_id: str
     experiment_id: str
@@ -33,34 +36,34 @@ class NewRun:
     digest: str
     """Digest of what affects results, from the resolved experiment."""
     source_path: str
-    """Where the authored file lay."""
+    """Path of the authored file."""
     images: JsonObject
     """Image id by image reference."""
     variants: tuple[Variant, ...]
     labledger_version: str
     budget: Mapping[str, float] = field(default_factory=dict)
-    """What it may spend, by kind of `SPENT_METRICS`."""
+    """Limits of what it may spend, by kind of `SPENT_METRICS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A coordinator process, named so that a later one can tell whether it still lives."""
+    """A coordinator process, identified so that others can check whether it is still alive."""
 
     host: str
-    """The machine's name, and after a space what tells its boots and namespaces apart."""
+    """The machine's name and, after a space, an identifier of its boot and namespaces."""
     pid: int
     process_token: str
-    """What tells this process from a later one with the same pid, such as its start time."""
+    """Tells this process from a later one with the same pid, such as its start time."""
 
     @property
     def machine(self) -> str:
-        """The host's name alone, for a person."""
+        """The machine's name alone, for messages."""
         return self.host.partition(" ")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseInfo:
-    """Who owns a run now. Times are UTC text in the form of `labledger.clock`."""
+    """The lease of a run. Times are UTC text in the form of `labledger.clock`."""
 
     run_id: str
     epoch: int
@@ -82,10 +85,10 @@ class TakeoverRequest:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a heartbeat brought."""
+    """The result of a heartbeat."""
 
     expires_at: str
-    """Until when the run cannot be taken from its owner."""
+    """Until when nobody else can acquire the run."""
     takeover_request: TakeoverRequest | None
     """Who waits for the run. While the request stands, heartbeats do not extend the lease."""
 
@@ -103,13 +106,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """The journal's word that a container may exist."""
+    """An entry of the dispatch journal: a container that may exist."""
 
     schedule_idx: int
     attempt: int
     container: str
     host: str
-    """The machine whose engine the container was to be created on."""
+    """The machine whose engine was to create the container."""
     dispatched_at: str
 
 
@@ -119,7 +122,7 @@ class StagedAttempt:
 
     attempt: int
     final: bool
-    """False when a retry was to follow."""
+    """False if a retry was to follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ class Stop:
     cause: str
     """One of `StopCause`."""
     message: str
-    """The same in a sentence, with what to do."""
+    """The cause as a sentence, with what to do."""
 
     def as_json(self) -> JsonObject:
         return asdict(self)
@@ -137,7 +140,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """All that the ledger holds on a run as a whole."""
+    """What the ledger stores about a run as a whole."""
 
     run_id: str
     experiment_id: str
@@ -159,17 +162,17 @@ class RunInfo:
     updated_at: str
     ended_at: str | None
     stop: Stop | None
-    """Why its last coordinator stopped early; None where it did not, or could not say so."""
+    """Why its last coordinator stopped early; None if it did not, or was killed."""
     lease: LeaseInfo | None
-    """None when nobody owns the run."""
+    """None if nobody owns the run."""
     takeover_request: TakeoverRequest | None
     """Who wants the run, or last wanted it: see `TakeoverRequest.expires_at`."""
     budget: Mapping[str, float]
-    """What it may spend, by kind: `cost_usd`, `tokens`; no limit of a kind that is not here."""
+    """Limits by kind, `cost_usd` or `tokens`; a kind that is missing has no limit."""
     run_no: int
 
     def as_json(self) -> JsonObject:
-        """The run as a whole, without the experiment's text."""
+        """Return the run without the experiment's text."""
         owner = self.lease and {**asdict(self.lease.owner), "expires_at": self.lease.expires_at}
         request = self.takeover_request
         wanted_by = request and {**asdict(request.owner), "expires_at": request.expires_at}
@@ -199,9 +202,9 @@ class RunInfo:
 
     @property
     def regrades(self) -> JsonObject | None:
-        """Of a regrading: the run whose evidence it judges, its generation, its grader's digest."""
-        found: JsonObject | None = self.resolved.get("regrades")
-        return found
+        """Of a regrading: its root run, its generation, its grader's digest; else None."""
+        regrades: JsonObject | None = self.resolved.get("regrades")
+        return regrades
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +214,16 @@ class Grading:
     root_id: str
     """The run whose agents ran."""
     generation: int
-    """From 1, which is the root's own."""
+    """From 1, which is the root run's own."""
     run_id: str
-    """The run of the ledger that holds it."""
+    """The run that has its rows."""
     grading_id: str
-    """What `compare` and `report` know it by: the root's id, `.g` and the generation."""
+    """Its name in `compare` and `report`: the root's id, `.g` and the generation."""
     grader_digest: str | None
-    """None where an older labledger did not write it."""
+    """None if an older labledger did not store it."""
     complete: bool
     counts: bool
-    """Whether its rows are those that the views show."""
+    """Whether it is the current grading, whose rows the views show."""
     created_at: str
 
     def as_json(self) -> JsonObject:
@@ -229,15 +232,15 @@ class Grading:
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """A run as it is asked for its outcomes: one of its gradings."""
+    """One grading of a run, as selected by a name."""
 
     name: str
-    """As it was asked for: the run itself, where what counts is meant, or the grading's id."""
+    """The name that selected it: a run's id for its current grading, or a grading's id."""
     run: RunInfo
-    """The run that holds the grading's rows."""
+    """The run that has the grading's rows."""
     grading: Grading
     generations: int
-    """How many gradings there are, complete or not."""
+    """The number of gradings, complete or not."""
 
     @property
     def root_id(self) -> str:
@@ -246,14 +249,14 @@ class Graded:
 
 @dataclass(frozen=True, slots=True)
 class VariantCounts:
-    """How far a variant is: slots by status, and verdicts of the slots that count as scored."""
+    """A variant's slots: scheduled, committed, by status, and by verdict if they are scored."""
 
     variant_id: str
     scheduled: int = 0
     committed: int = 0
     statuses: Mapping[str, int] = field(default_factory=dict)
     verdicts: Mapping[str, int] = field(default_factory=dict)
-    """Of committed slots with a score row, except `grade_error`: its score is kept, not counted."""
+    """Of committed slots with a score. The score of a `grade_error` is stored, but not counted."""
     passes: PassCounts = field(default_factory=PassCounts)
     """How committed slots count for the pass rate."""
 
@@ -273,21 +276,21 @@ class VariantCounts:
 
 
 SPENT_METRICS = {"cost_usd": ("cost_usd",), "tokens": ("tokens_in", "tokens_out")}
-"""The ids of the metrics that say what a trial spent, by kind."""
+"""The metrics that report what a trial spent, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What trials spent of one kind, as far as they say it."""
+    """What trials spent of one kind, as far as they reported it."""
 
     total: float = 0
     known: int = 0
-    """How many trials say it."""
+    """The number of trials that reported it."""
     unknown: int = 0
-    """How many ran and do not."""
+    """The number of trials that ran and did not report it."""
 
     def plus(self, amount: float | None) -> Spent:
-        """With one more trial."""
+        """Return the sum with one more trial."""
         if amount is None:
             return Spent(self.total, self.known, self.unknown + 1)
         return Spent(self.total + amount, self.known + 1, self.unknown)

@@ -1,4 +1,8 @@
-"""SQLite as the ledger uses it: which driver, which settings, and driver errors in our words."""
+"""SQLite as the ledger uses it: the driver, its settings, the write-ahead log, and errors.
+
+`writable_engine` and `readonly_engine` are the only ways to open a ledger. `translated` is the one
+boundary where errors of the driver become `LedgerError`, with a hint.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +27,13 @@ LOCK_WAIT_S = 30
 """How long a statement waits for another connection's write."""
 
 LOG_LIMIT_BYTES = 64 << 20
-"""What the write-ahead log is cut back to. While a reader stays, it may grow beyond that."""
+"""Size to which the write-ahead log is truncated. While a reader uses it, it may grow beyond."""
 
-_READERS_WAIT_S = 0.1
-"""How long emptying the log waits for readers; nobody writes meanwhile."""
+_READER_WAIT_S = 0.1
+"""How long emptying the log waits for readers; nobody can write meanwhile."""
 
 _SAFE_SQLITE = (3, 51, 3)
+"""The first release without a known corruption in WAL mode."""
 _PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     "PRAGMA recursive_triggers = ON",
@@ -43,7 +48,7 @@ _WRITER_PRAGMAS = (
 
 
 def _choose_driver() -> ModuleType:
-    """The newer SQLite of the standard library's and pysqlite3's, where that is installed."""
+    """Return the standard library's driver, or pysqlite3 if it is installed and not older."""
     try:
         from pysqlite3 import dbapi2
     except ImportError:
@@ -56,26 +61,26 @@ DRIVER = _choose_driver()
 
 
 def driver_risk(version: tuple[int, ...] | None = None) -> str | None:
-    """A sentence that names the risk of the SQLite in use (or of `version`), or None."""
-    found = version or DRIVER.sqlite_version_info
-    if found >= _SAFE_SQLITE:
+    """Return a sentence about the risk of the SQLite in use (or of `version`), or None."""
+    version = version or DRIVER.sqlite_version_info
+    if version >= _SAFE_SQLITE:
         return None
     return (
-        f"SQLite {'.'.join(map(str, found))} has a known, rare corruption in WAL mode when one "
-        "connection writes while another checkpoints (mended in 3.51.3); "
+        f"SQLite {'.'.join(map(str, version))} has a known, rare corruption in WAL mode when one "
+        "connection writes while another checkpoints (fixed in 3.51.3); "
         "`pip install pysqlite3` brings a newer SQLite"
     )
 
 
 def writable_engine(path: Path, *, foreign_keys: bool = True) -> Engine:
-    """An engine whose transactions take the write lock at once. Creates no file."""
+    """Return an engine whose transactions take the write lock at once. It creates no file."""
     return _engine(path, "mode=rw", foreign_keys=foreign_keys, pragmas=_WRITER_PRAGMAS)
 
 
 def readonly_engine(path: Path) -> Engine:
-    """An engine that cannot write; each of its transactions sees one state of the ledger.
+    """Return an engine that cannot write; each of its transactions reads one snapshot.
 
-    Raises `LedgerMissing` where there is no file, and `LedgerError` where it cannot be opened.
+    Raises `LedgerMissing` if there is no file, and `LedgerError` if it cannot be opened.
     """
     require(path)
     engine = _engine(path, "mode=ro")
@@ -87,12 +92,12 @@ def readonly_engine(path: Path) -> Engine:
         if log_size(path) == 0 and not os.access(path.parent, os.W_OK):
             engine = _engine(path, "immutable=1")
         else:
-            raise _in_our_words("open the ledger", path, error) from error
+            raise _ledger_error("open the ledger", path, error) from error
     return engine
 
 
 def require(path: Path) -> None:
-    """Raise `LedgerMissing` unless there is a file with something in it."""
+    """Raise `LedgerMissing` unless there is a file that is not empty."""
     try:
         size = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
@@ -102,11 +107,11 @@ def require(path: Path) -> None:
     except OSError as error:
         raise LedgerError(f"could not open the ledger: {error.strerror} ({path})") from error
     if size == 0 and log_size(path) == 0:
-        raise emptied(path)
+        raise empty_ledger_error(path)
 
 
-def emptied(path: Path) -> LedgerError:
-    """What to say of a ledger with nothing in it: it is yet to be made, or was lost."""
+def empty_ledger_error(path: Path) -> LedgerError:
+    """Return the error for a ledger with nothing in it: its creation failed, or it was lost."""
     runs = path.parent / "runs"
     if any(runs.glob("*/resolved.json")):
         return LedgerError(
@@ -122,12 +127,12 @@ def emptied(path: Path) -> LedgerError:
 
 
 @contextmanager
-def translated(what: str, path: Path) -> Iterator[None]:
-    """The one boundary where a failure of the driver while trying to `what` is a `LedgerError`."""
+def translated(action: str, path: Path) -> Iterator[None]:
+    """Raise a `LedgerError` ("could not `action`") if the driver fails in the block."""
     try:
         yield
     except (DRIVER.Error, UnicodeDecodeError) as error:
-        raise _in_our_words(what, path, error) from error
+        raise _ledger_error(action, path, error) from error
 
 
 def _engine(
@@ -158,12 +163,12 @@ def _engine(
 
 
 def _matches(pattern: str, value: str | None) -> bool | None:
-    """SQL's `value REGEXP pattern`, which SQLite leaves to its users."""
+    """Implement SQL's `value REGEXP pattern`, for which SQLite has no function of its own."""
     return None if value is None else re.search(pattern, value) is not None
 
 
 def log_size(path: Path) -> int:
-    """Bytes of the write-ahead log beside a database."""
+    """Return the size of the write-ahead log beside a database, in bytes."""
     try:
         return path.with_name(path.name + "-wal").stat().st_size
     except OSError:
@@ -171,14 +176,13 @@ def log_size(path: Path) -> int:
 
 
 def empty_log(connection: Connection) -> bool:
-    """Move all of the write-ahead log into the database. False where a reader still needs it.
+    """Move all of the write-ahead log into the database; return False if a reader still uses it.
 
-    Readers that come one after another, so that there is always one, are waited out; one that
-    stays is not.
+    This waits for readers that overlap each other, but not for one that stays.
     """
     driver: Any = connection.driver
     try:
-        driver.execute(f"PRAGMA busy_timeout = {round(_READERS_WAIT_S * 1000)}")
+        driver.execute(f"PRAGMA busy_timeout = {round(_READER_WAIT_S * 1000)}")
         busy, *_ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         driver.execute(f"PRAGMA busy_timeout = {LOCK_WAIT_S * 1000}")
     except DRIVER.Error:
@@ -187,7 +191,7 @@ def empty_log(connection: Connection) -> bool:
 
 
 def shrink_log(connection: Connection, path: Path) -> bool:
-    """Empty the log where it has outgrown its limit. False where a reader still needs it."""
+    """Empty the log if it has outgrown its limit; return False if a reader still uses it."""
     return log_size(path) <= LOG_LIMIT_BYTES or empty_log(connection)
 
 
@@ -202,11 +206,11 @@ _HINTS = (
 )
 
 
-def _in_our_words(what: str, path: Path, error: Exception) -> LedgerError:
-    # The driver cannot read a message of SQLite's that quotes a damaged name.
-    unread = "the database is malformed: it holds a name that is not UTF-8"
-    cause = unread if isinstance(error, UnicodeDecodeError) else str(error)
-    kinds = {"full": LedgerDiskFull, "not a database": NotALedger}
-    kind = next((kind for word, kind in kinds.items() if word in cause), LedgerError)
-    hint = next((hint for word, hint in _HINTS if word in cause), None)
-    return kind(f"could not {what}: {cause} ({path})", hint=hint)
+def _ledger_error(action: str, path: Path, error: Exception) -> LedgerError:
+    # The driver cannot decode a message of SQLite that quotes a damaged name.
+    undecodable = "the database is malformed: it holds a name that is not UTF-8"
+    cause = undecodable if isinstance(error, UnicodeDecodeError) else str(error)
+    types = {"full": LedgerDiskFull, "not a database": NotALedger}
+    error_type = next((types[text] for text in types if text in cause), LedgerError)
+    hint = next((hint for text, hint in _HINTS if text in cause), None)
+    return error_type(f"could not {action}: {cause} ({path})", hint=hint)

@@ -34,7 +34,7 @@ from labledger.records.outcomes import RunStatus, SlotStatus, Verdict
 
 
 class AnyValue(UserDefinedType[Any]):
-    """SQLite's `ANY` of STRICT tables: an integer, a float or text is kept as what it is."""
+    """SQLite's `ANY` of STRICT tables: an integer, a float or text is stored without conversion."""
 
     cache_ok = True
 
@@ -43,10 +43,10 @@ class AnyValue(UserDefinedType[Any]):
 
 
 EVENT_TYPE = "CASE json_type(body, '$.type') WHEN 'text' THEN body ->> '$.type' END"
-"""An event's type is its body's own `type`, where that is text."""
+"""An event's type is the `type` of its body, if that is text."""
 
 USUAL_METRICS = ("tokens_in", "tokens_out", "cost_usd")
-"""Metrics that every experiment means alike, where it has them; views give them columns."""
+"""Metrics that mean the same in every experiment; views have columns for them."""
 
 metadata = MetaData()
 
@@ -72,8 +72,8 @@ def _key(table: str, *columns: str) -> PrimaryKeyConstraint:
     return PrimaryKeyConstraint(*columns, name=f"pk_{table}")
 
 
-def _refers(table: str, parent: str, *columns: str) -> ForeignKeyConstraint:
-    """Columns are named alike in parent and child."""
+def _references(table: str, parent: str, *columns: str) -> ForeignKeyConstraint:
+    """Return a foreign key whose columns have the same names in parent and child."""
     return ForeignKeyConstraint(
         columns, [f"{parent}.{column}" for column in columns], name=f"fk_{table}_{parent}"
     )
@@ -83,9 +83,9 @@ def _check(table: str, name: str, condition: str) -> CheckConstraint:
     return CheckConstraint(condition, name=f"ck_{table}_{name}")
 
 
-def _one_of(table: str, column: str, words: type[SlotStatus | Verdict | RunStatus]) -> Any:
-    listed = ", ".join(f"'{word.value}'" for word in words)
-    return _check(table, column, f"{column} IN ({listed})")
+def _one_of(table: str, column: str, values: type[SlotStatus | Verdict | RunStatus]) -> Any:
+    literals = ", ".join(f"'{value.value}'" for value in values)
+    return _check(table, column, f"{column} IN ({literals})")
 
 
 def _slot_columns() -> tuple[Column[int], Column[int]]:
@@ -130,11 +130,11 @@ grading = Table(
     _integer("generation"),
     _key("grading", "run_no"),
     UniqueConstraint("root_id", "generation", name="uq_grading_generation"),
-    _refers("grading", "run", "run_no"),
+    _references("grading", "run", "run_no"),
     _check("grading", "generation", "generation >= 1"),
     **_STRICT,
 )
-"""Which generation of scores a run is, and of which run: its own first, or a regrading's root."""
+"""Each run's generation of scores and root run, which is the run itself unless it regrades."""
 
 counted = Table(
     "counted",
@@ -144,10 +144,10 @@ counted = Table(
     _key("counted", "root_no"),
     UniqueConstraint("run_no", name="uq_counted_run_no"),
     ForeignKeyConstraint(["root_no"], ["run.run_no"], name="fk_counted_root"),
-    _refers("counted", "run", "run_no"),
+    _references("counted", "run", "run_no"),
     **_STRICT,
 )
-"""Whose rows count for each root: its own, or those of its newest complete regrading."""
+"""The run with the current grading of each root: the root, or its newest complete regrading."""
 
 run_variant = Table(
     "run_variant",
@@ -159,7 +159,7 @@ run_variant = Table(
     _text("bindings"),
     _key("run_variant", "run_no", "variant_idx"),
     UniqueConstraint("run_no", "variant_id", name="uq_run_variant_variant_id"),
-    _refers("run_variant", "run", "run_no"),
+    _references("run_variant", "run", "run_no"),
     _check("run_variant", "role", "role IN ('baseline', 'treatment')"),
     **_CLUSTERED,
 )
@@ -183,8 +183,8 @@ run_task = Table(
     _text("payload_digest"),
     _key("run_task", "run_no", "task_idx"),
     UniqueConstraint("run_no", "task_id", name="uq_run_task_task_id"),
-    _refers("run_task", "run", "run_no"),
-    _refers("run_task", "task_payload", "payload_digest"),
+    _references("run_task", "run", "run_no"),
+    _references("run_task", "task_payload", "payload_digest"),
     **_CLUSTERED,
 )
 
@@ -199,8 +199,8 @@ slot = Table(
     _integer("repl_idx"),
     _key("slot", "run_no", "schedule_idx"),
     UniqueConstraint("run_no", "variant_idx", "task_idx", "repl_idx", name="uq_slot_cell"),
-    _refers("slot", "run_variant", "run_no", "variant_idx"),
-    _refers("slot", "run_task", "run_no", "task_idx"),
+    _references("slot", "run_variant", "run_no", "variant_idx"),
+    _references("slot", "run_task", "run_no", "task_idx"),
     _check("slot", "schedule_idx", "schedule_idx >= 0"),
     _check("slot", "repl_idx", "repl_idx >= 0"),
     **_CLUSTERED,
@@ -213,7 +213,7 @@ schedule = Table(
     _integer("total_slots"),
     _text("genesis_digest"),
     _key("schedule", "run_no"),
-    _refers("schedule", "run", "run_no"),
+    _references("schedule", "run", "run_no"),
     **_STRICT,
 )
 
@@ -230,7 +230,7 @@ schedule_progress = Table(
     _text("stop_message", null=True),
     _row_digest(),
     _key("schedule_progress", "run_no"),
-    _refers("schedule_progress", "run", "run_no"),
+    _references("schedule_progress", "run", "run_no"),
     _one_of("schedule_progress", "status", RunStatus),
     **_STRICT,
 )
@@ -248,7 +248,7 @@ lease = Table(
     _text("expires_at"),
     _row_digest(),
     _key("lease", "run_no"),
-    _refers("lease", "run", "run_no"),
+    _references("lease", "run", "run_no"),
     **_STRICT,
 )
 
@@ -263,7 +263,7 @@ claim = Table(
     _text("expires_at"),
     _row_digest(),
     _key("claim", "run_no"),
-    _refers("claim", "run", "run_no"),
+    _references("claim", "run", "run_no"),
     **_STRICT,
 )
 
@@ -275,15 +275,15 @@ budget = Table(
     Column("amount", REAL, nullable=False),
     _row_digest(),
     _key("budget", "run_no", "kind"),
-    _refers("budget", "run", "run_no"),
+    _references("budget", "run", "run_no"),
     _check("budget", "kind", "kind IN ('cost_usd', 'tokens')"),
     _check("budget", "amount", "amount >= 0"),
     **_CLUSTERED,
 )
-"""What a run may spend; of a kind without a row, whatever it takes.
+"""Limits of what a run may spend; a kind without a row has none.
 
-It is somebody's will and may change, no result: the chain does not cover it, and no import
-brings it.
+A budget is a setting that may change, not a result: the chain does not cover it, and imports do not
+copy it.
 """
 
 dispatch = Table(
@@ -297,7 +297,7 @@ dispatch = Table(
     _text("dispatched_at"),
     _row_digest(),
     _key("dispatch", "run_no", "schedule_idx", "attempt", "epoch"),
-    _refers("dispatch", "slot", "run_no", "schedule_idx"),
+    _references("dispatch", "slot", "run_no", "schedule_idx"),
     _check("dispatch", "attempt", "attempt >= 1"),
     **_CLUSTERED,
 )
@@ -312,7 +312,7 @@ staged_result = Table(
     _text("staged_at"),
     _row_digest(),
     _key("staged_result", "run_no", "schedule_idx", "attempt"),
-    _refers("staged_result", "slot", "run_no", "schedule_idx"),
+    _references("staged_result", "slot", "run_no", "schedule_idx"),
     _check("staged_result", "final", "final IN (0, 1)"),
     **_STRICT,
 )
@@ -330,7 +330,7 @@ slot_commit = Table(
     _text("chain_digest"),
     _key("slot_commit", "run_no", "schedule_idx"),
     UniqueConstraint("slot_commit_id", name="uq_slot_commit_slot_commit_id"),
-    _refers("slot_commit", "slot", "run_no", "schedule_idx"),
+    _references("slot_commit", "slot", "run_no", "schedule_idx"),
     _one_of("slot_commit", "status", SlotStatus),
     **_CLUSTERED,
 )
@@ -362,7 +362,7 @@ trial = Table(
     _text("image_id"),
     _integer("events_dropped"),
     _key("trial", "run_no", "schedule_idx"),
-    _refers("trial", "slot_commit", "run_no", "schedule_idx"),
+    _references("trial", "slot_commit", "run_no", "schedule_idx"),
     _one_of("trial", "status", SlotStatus),
     _one_of("trial", "verdict", Verdict),
     **_CLUSTERED,
@@ -383,7 +383,7 @@ attempt = Table(
     _text("container"),
     _text("image_id"),
     _key("attempt", "run_no", "schedule_idx", "attempt"),
-    _refers("attempt", "trial", "run_no", "schedule_idx"),
+    _references("attempt", "trial", "run_no", "schedule_idx"),
     _check("attempt", "attempt", "attempt >= 1"),
     _one_of("attempt", "status", SlotStatus),
     **_CLUSTERED,
@@ -398,7 +398,7 @@ metric = Table(
     _text("source"),
     Column("value", AnyValue, nullable=False),
     _key("metric", "run_no", "schedule_idx", "row_seq"),
-    _refers("metric", "trial", "run_no", "schedule_idx"),
+    _references("metric", "trial", "run_no", "schedule_idx"),
     **_CLUSTERED,
 )
 
@@ -410,7 +410,7 @@ event = Table(
     _text("body"),
     Column("type", Text, Computed(EVENT_TYPE, persisted=False), nullable=True),
     _key("event", "run_no", "schedule_idx", "row_seq"),
-    _refers("event", "trial", "run_no", "schedule_idx"),
+    _references("event", "trial", "run_no", "schedule_idx"),
     **_CLUSTERED,
 )
 
@@ -431,7 +431,7 @@ prediction = Table(
     _text("kind"),
     _text("record"),
     _key("prediction", "run_no", "schedule_idx", "row_seq"),
-    _refers("prediction", "trial", "run_no", "schedule_idx"),
+    _references("prediction", "trial", "run_no", "schedule_idx"),
     **_STRICT,
 )
 
@@ -445,7 +445,7 @@ score = Table(
     Column("primary_metric_value", REAL, nullable=False),
     _text("record"),
     _key("score", "run_no", "schedule_idx", "row_seq"),
-    _refers("score", "trial", "run_no", "schedule_idx"),
+    _references("score", "trial", "run_no", "schedule_idx"),
     _one_of("score", "verdict", Verdict),
     **_STRICT,
 )
@@ -467,7 +467,7 @@ evidence_record = Table(
     _integer("row_seq"),
     _text("record"),
     _key("evidence_record", "run_no", "schedule_idx", "attempt", "row_seq"),
-    _refers("evidence_record", "trial", "run_no", "schedule_idx"),
+    _references("evidence_record", "trial", "run_no", "schedule_idx"),
     **_STRICT,
 )
 
@@ -486,15 +486,15 @@ slot_outcome = Table(
     Column("metric_value", REAL, nullable=True),
     _integer("duration_ms", null=True),
     _key("slot_outcome", "run_no", "variant_idx", "task_idx", "repl_idx"),
-    _refers("slot_outcome", "slot_commit", "run_no", "schedule_idx"),
+    _references("slot_outcome", "slot_commit", "run_no", "schedule_idx"),
     _check("slot_outcome", "passed", "passed IN (0, 1)"),
     **_CLUSTERED,
 )
-"""An index over several tables, kept by triggers: committed slots in the order that views ask in.
+"""An index over several tables, written by triggers: committed slots in the order of the views.
 
-Verdict and primary metric are those that count: a `grade_error` has none; its score is kept only.
-`passed` says how the slot counts for the pass rate (`labledger.records.pass_rate`);
-null where it does not.
+Verdict and primary metric are those that count: a `grade_error` has none, although it may have a
+score. `passed` is how the slot counts for the pass rate (`labledger.records.pass_rate`); null if it
+does not.
 """
 
 artifact = Table(
