@@ -1,5 +1,5 @@
-"""What is done beside runs: preflight, doctor, clean, import, verify.
+"""The checks before a run, and maintenance of a lab folder: doctor, clean, import, verify.
 
-In: a lab folder or an experiment. Out: checks with hints, findings, imported runs.
+In: a lab folder or a resolved experiment. Out: check results with hints, findings, imported runs.
 May not import the runner.
 """

@@ -116,7 +116,7 @@ def _require_verified(opened: Source, chosen: Sequence[str]) -> None:
             listed.append(f"  and {len(findings) - _SHOWN} more")
         raise LedgerError(
             "\n".join([f"{opened.path} does not verify; nothing was imported", *listed]),
-            hint="--run chooses runs that do; `labledger verify` there says more",
+            hint="--run chooses other runs; `labledger verify` of the source lists every finding",
         )
 
 
@@ -149,10 +149,10 @@ def _refuse_conflicts(lab: LabFolder, opened: Source, compared: Sequence[History
     conflicts = [history for history in compared if history.standing is RunRelation.CONFLICT]
     if conflicts:
         listed = [f"  {history.run_id}: {history.difference}" for history in conflicts[:_SHOWN]]
-        head = f"{lab.ledger} holds other histories under the same names as {opened.path}"
+        head = f"{lab.ledger} holds different runs with the same ids as {opened.path}"
         raise LedgerError(
             "\n".join([f"{head}; nothing was imported", *listed]),
-            hint="a run's name is in all its digests and cannot be changed: leave it out by "
+            hint="a run's id is in all its digests and cannot be changed: leave it out by "
             "choosing others with --run, or import into another lab with --lab-dir",
         )
 
@@ -197,9 +197,9 @@ def _require_artifacts(lab: LabFolder, opened: Source, compared: Sequence[Histor
                         raise LedgerError(
                             f"{opened.path} holds mirrors, and not the artifacts that they refer "
                             f"to, such as {sha256}; nothing was imported",
-                            hint="import the ledger that they were made from, or with "
-                            "--without-artifacts their records alone; `labledger verify` will "
-                            "name what is missing",
+                            hint="import the ledger that they were exported from, or only their "
+                            "records with --without-artifacts; `labledger verify` will list the "
+                            "missing artifacts",
                         )
 
 
@@ -215,7 +215,7 @@ def _import_all(
         for run_id in chosen:
             imported = _import_run(writer, opened, run_id)
             if imported.standing is RunRelation.CONFLICT:
-                raise LedgerError(f"run {run_id} was begun here meanwhile; it was not imported")
+                raise LedgerError(f"run {run_id} was created here meanwhile; it was not imported")
             _write_run_folder(lab, reader, run_id)
             yield imported
 

@@ -54,7 +54,7 @@ def locate_source(given: Path) -> SourceLocation:
     if (given / run_folder.CHAIN_PATH).exists():
         return SourceLocation(None, _artifacts_beside(given), given)
     if any((given / path).exists() for path in mirrors.PATHS.values()):
-        message = f"there are mirrors in it, but no {run_folder.CHAIN_PATH} to verify them by"
+        message = f"it holds mirrors, but no {run_folder.CHAIN_PATH} to verify them by"
         hint = "`labledger export RUN_ID --out DIR` writes all that an import needs"
         raise InvalidInput("the import", [Problem(str(given), message, hint=hint)])
     expected = "a ledger file, a lab folder, or a run's folder"

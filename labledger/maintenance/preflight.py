@@ -1,4 +1,8 @@
-"""The checks before a run. They change nothing but the local images, where pulling is allowed."""
+"""The checks before a run: experiment, environment, ledger, Docker, disk space and images.
+
+Nothing is created or changed, but missing images are pulled if that is allowed. A failed check is a
+result, not an exception; `Preflight.require` raises. Used by `preflight`, `run` and `regrade`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ from labledger.maintenance.check_results import CheckResult, check_disk_space
 from labledger.maintenance.image_probes import ImageProbes
 from labledger.records import JsonObject
 from labledger.run_control.disk_space import DiskSpace
-from labledger.storage import network_filesystems as place
+from labledger.storage import network_filesystems
 from labledger.storage.lab_folder import LabFolder
 from labledger.text.phrases import counted
 from labledger.trial import contract
@@ -40,18 +44,19 @@ _NEEDED_TOOLS = ("cat", "chmod", "mkfifo", "rm", "sleep")
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What the checks found."""
+    """The results of the checks before a run."""
 
     checks: tuple[CheckResult, ...]
     images: Mapping[str, str]
-    """Image id by reference, for each image that is here."""
+    """Image id by reference, for each image that this machine has."""
 
     @property
     def failures(self) -> list[CheckResult]:
+        """The failed checks, without warnings."""
         return [check for check in self.checks if not check.ok and not check.warning]
 
     def require(self) -> None:
-        """Raise `PreflightFailed` with every failure and its mend."""
+        """Raise `PreflightFailed` with every failed check and its hint."""
         if self.failures:
             problems = [Problem(c.name, c.detail, hint=c.hint) for c in self.failures]
             raise PreflightFailed(problems, exit_code=self.failures[0].exit_code)
@@ -68,7 +73,7 @@ def preflight(
 ) -> Preflight:
     """Check all that a run of `experiment` needs. With `pull`, missing images are pulled.
 
-    With `use_memory`, images that had what was asked of them before are not asked again.
+    With `use_memory`, probes that an image has passed before are not repeated.
     """
     checks = [
         *_check_experiment(experiment),
@@ -121,8 +126,8 @@ def _check_environment(
     experiment: ResolvedExperiment, environment: Mapping[str, str]
 ) -> Iterator[CheckResult]:
     for problem in experiment.missing_names(environment):
-        place = problem.where if problem.line is None else f"{problem.where}:{problem.line}"
-        detail = f"{place}: {problem.field}: {problem.message}"
+        location = problem.where if problem.line is None else f"{problem.where}:{problem.line}"
+        detail = f"{location}: {problem.field}: {problem.message}"
         yield CheckResult(
             "environment", detail, ok=False, hint=problem.hint, exit_code=Exit.INVALID
         )
@@ -131,9 +136,9 @@ def _check_environment(
             yield CheckResult(
                 "environment",
                 f"the value of ${name} is shorter than {MIN_LENGTH} characters and "
-                "will not be taken out of what is kept",
+                "will not be redacted from what is stored",
                 ok=False,
-                hint="bind it in the experiment if it is no secret",
+                hint="bind it in the experiment if it is not a secret",
                 warning=True,
             )
     if experiment.plan.environment and not experiment.missing_names(environment):
@@ -143,18 +148,18 @@ def _check_environment(
 def _check_ledger(lab: LabFolder) -> Iterator[CheckResult]:
     hint = "choose another folder with --lab-dir"
     try:
-        place.refuse_network(lab.ledger)
+        network_filesystems.refuse_network(lab.ledger)
         with tempfile.TemporaryFile(dir=lab.existing):
             pass
         migrations.check_current(lab.ledger)
     except LedgerMissing:
-        yield CheckResult("ledger", f"{lab.ledger} will be made")
+        yield CheckResult("ledger", f"{lab.ledger} will be created")
     except LedgerError as error:
         yield CheckResult("ledger", error.message, ok=False, hint=error.hint)
     except OSError as error:
         yield CheckResult("ledger", f"{lab.root} cannot be written: {error.strerror}", False, hint)
     else:
-        # Not tried by opening it: closing it again would drop SQLite's locks of this process.
+        # Not checked by opening it: closing it would drop SQLite's locks of this process.
         if os.access(lab.ledger, os.W_OK):
             yield CheckResult("ledger", f"{lab.ledger} is current")
         else:
@@ -207,9 +212,9 @@ def check_commands(
 ) -> Iterator[CheckResult]:
     """Check that a container of the image has the shell and every phase's command."""
     commands = _commands(phases)
-    wanted = sorted({*_NEEDED_TOOLS, *commands})
+    required = sorted({*_NEEDED_TOOLS, *commands})
     script = "; ".join(
-        f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in wanted
+        f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in required
     )
     try:
         status, output = container_start.retry_engine_errors(
@@ -267,8 +272,8 @@ def _check_agent_user(
         "agent user",
         f"{ref} cannot run the agent as {user}: {output.strip()}",
         ok=False,
-        hint=f"see that the setup command mends that: {hint}" if sets_up else hint,
-        # A setup command may yet make the user.
+        hint=f"check that the setup command does this: {hint}" if sets_up else hint,
+        # A setup command may create the user.
         warning=sets_up,
         exit_code=Exit.INVALID,
     )

@@ -23,12 +23,13 @@ from labledger.text.phrases import counted
 
 @dataclass(frozen=True, slots=True)
 class VerificationReport:
-    """How much was verified, and a message for everything that differs from what was committed."""
+    """How much was verified, and everything that differs from what was committed."""
 
     runs: int
     slots: int
     artifacts: int
     findings: tuple[str, ...]
+    """A message for each difference; empty if there is none."""
 
     def line(self) -> str:
         """Return one line for a person."""
@@ -87,7 +88,7 @@ def _mirror_findings(lab: LabFolder, reader: LedgerReader, run_id: str) -> list[
         try:
             differences = compare(reader, run_id, folder)
         except (LabLedgerError, *UNREADABLE) as error:
-            findings.append(f"{folder}: the ledger's records cannot be compared with it: {error}")
+            findings.append(f"{folder}: the ledger's records cannot be read to compare it: {error}")
         else:
             findings += [f"{diff.path}:{diff.line}: {diff.message}; {hint}" for diff in differences]
     return findings

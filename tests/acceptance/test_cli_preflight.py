@@ -152,7 +152,7 @@ def test_no_such_agents_user(project: Project) -> None:
     project.save()
     done = project.command("preflight", project.experiment)
     assert done.returncode == 0
-    assert "see that the setup command mends that" in done.stdout + done.stderr
+    assert "check that the setup command does this" in done.stdout + done.stderr
 
 
 def test_nobody_to_make_the_agent_another_user(project: Project, users_image: str) -> None:

@@ -1,4 +1,4 @@
-"""`labledger compare`: variants or runs against each other."""
+"""`labledger compare`: compares variants or runs, and checks gates."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def compare(
             metavar="SIDES",
             help="RUN: its baseline against every treatment. RUN B: its baseline against its "
             "variant B. RUN A B: two of its variants. Or two "
-            "sides, each RUN or RUN:VARIANT. Of a run that was graded again, RUN.g1 is its first "
-            "grading, RUN.g2 the second; RUN is what counts.",
+            "sides, each RUN or RUN:VARIANT. RUN means its current grading; RUN.g1, RUN.g2, … name "
+            "its gradings.",
             show_default=False,
             autocompletion=arguments.complete_run_id,
         ),
@@ -45,20 +45,21 @@ def compare(
     estimand: Annotated[
         str,
         typer.Option(
-            help="tasks: tasks like these, of which those compared are a sample; suite: these very "
-            "tasks, whose replications are the sample."
+            help="tasks: tasks like these, of which those compared are a sample; suite: exactly "
+            "these tasks, whose replications are the sample."
         ),
     ] = "tasks",
     cluster: Annotated[
         str | None,
         typer.Option(
             metavar="FIELD",
-            help="The field of a task's row by which tasks belong together, such as task.repo; "
-            "without it the experiment's dataset.cluster.",
+            help="The field of a task's row that groups dependent tasks, such as task.repo; by "
+            "default the experiment's dataset.cluster.",
         ),
     ] = None,
     confidence: Annotated[
-        float, typer.Option(help="Of all intervals of differences together, and of decisions.")
+        float,
+        typer.Option(help="The level of all intervals of differences together, and of decisions."),
     ] = 0.95,
     errors: Annotated[
         str,
@@ -74,7 +75,7 @@ def compare(
         float | None,
         typer.Option(
             metavar="X",
-            help="Exit 1 where B is shown to be worse by more than X: the whole interval is "
+            help="Exit 1 if B is shown to be worse by more than X: the whole interval is "
             "beyond it.",
         ),
     ] = None,
@@ -88,17 +89,19 @@ def compare(
     ] = None,
     format: Annotated[str, typer.Option(help="table, json or markdown.")] = "table",  # noqa: A002
     junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a JUnit report, a test a task.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a JUnit report with a test for each task."),
     ] = None,
     seed: Annotated[
-        int, typer.Option(hidden=True, help="Without effect: nothing is drawn at random.")
+        int, typer.Option(hidden=True, help="Has no effect: nothing is drawn at random.")
     ] = 0,
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Compare variants or runs on the same tasks.
 
     Prints intervals that take account of tasks, replications and clusters, what was left out and
-    why, and the smallest difference that so many tasks could have shown. Differences are B minus A.
+    why, and the smallest difference that this number of tasks could have shown. Differences are B
+    minus A.
     """
     from labledger.api import CompareOptions, Estimand, open_ledger
     from labledger.cli.output.console import say
@@ -118,7 +121,7 @@ def compare(
         seed=seed,
     )
     if junit is not None and not options.has_direction:
-        # Or half of the tasks would be failures only for having moved.
+        # Otherwise every task with a difference, in either direction, would be a failure.
         hint = "add --lower-is-better or --higher-is-better"
         _refuse("--junit", f"which values of {metric} are worse is not known", hint)
     with open_ledger(lab_dir=lab_dir) as ledger:
@@ -158,7 +161,7 @@ def _errors(word: str) -> Errors:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Such as ``1,5``, in order, each once."""
+    """Return the numbers in a text such as ``1,5``, in order and without repetitions."""
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     if not all(word.isdecimal() for word in words):
         _refuse("--pass-at", f"found {text!r}; expected whole numbers such as 1,5")

@@ -1,4 +1,4 @@
-"""Commands that answer from the ledger: runs, status, show, query, export."""
+"""Commands that read the ledger: runs, status, show, query, export."""
 
 from __future__ import annotations
 
@@ -96,11 +96,11 @@ def show(
     schedule_idx: Annotated[int, typer.Argument(help="The slot's number in the schedule.")],
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
-    full: Annotated[bool, typer.Option("--full", help="Print logs and patch whole.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print logs and the patch in full.")] = False,
 ) -> None:
     """Show one trial.
 
-    Its phases, times, exit statuses, prediction, score, metrics, logs and evidence.
+    Prints its phases, times, exit statuses, prediction, score, metrics, logs and evidence.
     """
     from labledger.api import open_ledger
     from labledger.cli.output.trial_details import print_trial
@@ -131,8 +131,8 @@ def query(
         typer.Option(
             min=1,
             metavar="N",
-            help="Of runs that were graded again, the newest complete grading up to this one; "
-            "without it, the newest.",
+            help="For runs that were graded again, use the newest complete grading up to this one; "
+            "by default the newest.",
         ),
     ] = None,
     format: Annotated[  # noqa: A002
@@ -144,13 +144,13 @@ def query(
     ] = None,
     schema: Annotated[
         bool,
-        typer.Option("--schema", help="List the views and columns, or those of the view named."),
+        typer.Option("--schema", help="List the views and their columns, or those of one view."),
     ] = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
-    """Ask SQL questions over all runs.
+    """Query all runs with SQL.
 
-    Reads only, also while runs write; --schema lists the views.
+    Only reads, also while runs write; --schema lists the views.
     """
     from labledger.api import open_ledger
     from labledger.cli.output.query_results import (
@@ -167,8 +167,8 @@ def query(
         if schema:
             print_schema(ledger.views(), sql)
             return
-        asked = Query(statement(sql, file), parse_params(param or []), generation)
-        write_result(ledger, asked, format, out_path)
+        given = Query(statement(sql, file), parse_params(param or []), generation)
+        write_result(ledger, given, format, out_path)
 
 
 def export(

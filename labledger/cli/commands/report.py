@@ -1,4 +1,4 @@
-"""`labledger report`: a run as one page for anybody, or as Markdown for a pull request."""
+"""`labledger report`: writes a run as an HTML page, as Markdown or as JSON."""
 
 from __future__ import annotations
 
@@ -26,45 +26,49 @@ def report(
         typer.Option(
             "--out",
             "-o",
-            help="The file to write, or - for stdout; without it report.html, and stdout for "
+            help="The file to write, or - for stdout; by default report.html, and stdout for "
             "--markdown and --json.",
         ),
     ] = None,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Markdown for a pull request instead of the page.")
+        bool, typer.Option("--markdown", help="Write Markdown for a pull request.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="The facts, as report_v1.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Write the facts as JSON (report_v1).")
+    ] = False,
     compare: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SIDES",
             help="Another run to compare this one with (RUN or RUN:VARIANT), or two variants such "
-            "as 'A B'; repeatable. Without it, the baseline with every treatment.",
+            "as 'A B'; repeatable. By default the baseline with every treatment.",
         ),
     ] = None,
     logs: Annotated[
         Literal["none", "failed", "all"],
         typer.Option(
-            help="Whose logs and patches the page holds; failed: of all that did not pass."
+            help="The trials whose logs and patches the page holds; failed: all that did not pass."
         ),
     ] = "failed",
     max_size: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="About how large the page may be; 10m where not given."),
+        typer.Option(
+            metavar="SIZE", help="The approximate size limit of the page; by default 10m."
+        ),
     ] = None,
     verify: Annotated[
         bool,
         typer.Option(
             "--verify",
-            help="Recompute every digest of the run, as `labledger verify` does; without it, only "
+            help="Recompute every digest of the run, as `labledger verify` does; by default only "
             "the chain of its commits is checked.",
         ),
     ] = False,
-    confidence: Annotated[float, typer.Option(help="Of intervals and decisions.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="The level of intervals and decisions.")] = 0.95,
     estimand: Annotated[
         str,
         typer.Option(
-            help="What comparisons are about. tasks: tasks like these; suite: these very tasks, "
+            help="What comparisons are about. tasks: tasks like these; suite: exactly these tasks, "
             "whose replications are the sample."
         ),
     ] = "tasks",
@@ -72,9 +76,9 @@ def report(
 ) -> None:
     """Report a run: one file that works offline.
 
-    Outcomes with intervals, paired differences, tasks, time, cost, errors, trials with their logs,
-    and where all of it comes from. An unfinished run is reported as such. Of a run that was graded
-    again, RUN.g1, RUN.g2, … are its gradings; RUN is what counts.
+    Shows outcomes with intervals, paired differences, tasks, time, cost, errors, trials with their
+    logs, and provenance. An unfinished run is reported as such. RUN means its current grading;
+    RUN.g1, RUN.g2, … name its gradings.
     """
     from labledger.api import Estimand, Logs, ReportOptions, open_ledger
     from labledger.cli.output.console import exact_stdout, say

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 
 
 class Gate(NamedTuple):
+    """The smallest pass rate that a variant must reach."""
+
     variant_id: str | None
     """None for every variant."""
     rate: float
 
 
 def parse_gates(words: list[str]) -> list[Gate]:
-    """`RATE` or `VARIANT=RATE` words. Raises `InvalidInput`."""
+    """Return the gates of `RATE` or `VARIANT=RATE` words. Raises `InvalidInput`."""
     gates, problems = [], []
     for word in words:
         variant, _, rate = word.rpartition("=")

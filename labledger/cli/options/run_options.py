@@ -1,4 +1,4 @@
-"""The options that `run`, `resume` and `regrade` share, and what they do around a run."""
+"""The options that `run`, `resume` and `regrade` share, and how these commands show a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The options of every command that runs trials, as they were typed."""
+    """The options of every command that runs trials, as they were typed.
+
+    A command takes one as a parameter; `runs_trials` turns its fields into options of the command.
+    """
 
     max_concurrency: Annotated[
         int | None,
@@ -31,11 +34,11 @@ class Running:
     env: arguments.Env = None
     env_file: arguments.EnvFile = None
     lab_dir: arguments.LabDir = None
-    json: Annotated[bool, typer.Option("--json", help="One event a line on stdout, as JSON.")] = (
-        False
-    )
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one event a line on stdout, as JSON.")
+    ] = False
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Only warnings, errors and the result.")
+        bool, typer.Option("--quiet", "-q", help="Print only warnings, errors and the result.")
     ] = False
     fail_under: arguments.FailUnder = None
     patience: Annotated[
@@ -50,7 +53,7 @@ class Running:
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="What must be free for another trial to begin, such as 2g; 512m where not given.",
+            help="The free disk space that another trial needs, such as 2g; by default 512m.",
         ),
     ] = None
     max_error_rate: Annotated[
@@ -58,7 +61,7 @@ class Running:
         typer.Option(
             min=0,
             max=1,
-            help="Stop where a larger share of slots ends as setup, grade or infra error.",
+            help="Stop if a larger share of slots ends as setup, grade or infra error.",
         ),
     ] = None
     budget_usd: Annotated[
@@ -79,12 +82,12 @@ class Running:
     keep: Annotated[
         Literal["none", "failed", "all"],
         typer.Option(
-            help="Trial folders that stay, in the run folder's `kept`; secrets in them stay, too.",
+            help="Trial folders to retain, in the run folder's `kept`; they may hold secrets.",
         ),
     ] = "none"
     lease_ttl: Annotated[
         float,
-        typer.Option(min=1, help="Seconds that the run stays this process's without a heartbeat."),
+        typer.Option(min=1, help="Seconds that this process owns the run without a heartbeat."),
     ] = 30.0
 
     def options(self, **own: Any) -> RunOptions:
@@ -173,9 +176,9 @@ def _spread(command: Callable[..., None], names: set[str]) -> Callable[..., None
     def spread(**given: Any) -> None:
         command(running=Running(**{name: given.pop(name) for name in shared}), **given)
 
-    kept = (
+    own_options = (
         param.replace(kind=param.KEYWORD_ONLY) for param in own if param.annotation is not Running
     )
-    spread.__signature__ = inspect.Signature([*kept, *shared.values()])  # type: ignore[attr-defined]
+    spread.__signature__ = inspect.Signature([*own_options, *shared.values()])  # type: ignore[attr-defined]
     spread.__name__, spread.__doc__ = command.__name__, command.__doc__
     return spread

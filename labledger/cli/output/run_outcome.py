@@ -1,4 +1,4 @@
-"""What is printed when a run's coordinator ends, and what to type next."""
+"""The outcome of a run that has ended, the status of a stored run, and commands to type next."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
 
 
 def print_outcome(outcome: RunOutcome) -> None:
+    """Print how a run ended: results by variant, spending, changes of a regrading, and problems."""
     ext = outcome.summary["ext"]
     out(f"run {outcome.run_id}: {ext['committed']} of {ext['scheduled']} slots committed")
     print_summary(outcome.summary)
-    spent = {kind: Spent(**found) for kind, found in ext.get("spent", {}).items()}
+    spent = {kind: Spent(**amount) for kind, amount in ext.get("spent", {}).items()}
     if texts := spent_texts(spent, outcome.budget):
         out(" · ".join(texts))
     if outcome.regrading is not None and outcome.complete:
@@ -43,7 +44,7 @@ def print_outcome(outcome: RunOutcome) -> None:
 
 
 def _print_flips(regrading: Regrading) -> None:
-    """What the new grader sees in another way than the one before."""
+    """Print the outcomes that changed from the earlier grading to the new one."""
     total = sum(flip.slots for flip in regrading.flips)
     changed = [flip for flip in regrading.flips if flip.before != flip.after]
     count = sum(flip.slots for flip in changed)
@@ -54,7 +55,7 @@ def _print_flips(regrading: Regrading) -> None:
 
 
 def print_next(outcome: RunOutcome, lab_dir: Path | None) -> None:
-    """What to type next. `lab_dir` is the lab folder that the command line named."""
+    """Print what to type next. `lab_dir` is the lab folder that the command line named."""
     say("next:")
     for command in _next(outcome):
         typed, gap, note = command.partition("   (")
@@ -62,7 +63,7 @@ def print_next(outcome: RunOutcome, lab_dir: Path | None) -> None:
 
 
 def grading_lines(run_id: str, gradings: Sequence[Grading]) -> Iterator[str]:
-    """That a run was graded again, or which run it is that this one grades again."""
+    """Yield which run a regrading grades again, or which regradings a run has."""
     own = next((grading for grading in gradings if grading.run_id == run_id), None)
     if own is None:
         return
@@ -95,7 +96,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
     if run.lease is not None:
         owner = run.lease.owner
         out(f"owned by process {owner.pid} on {owner.machine} since {run.lease.acquired_at}, ")
-        out(f"  last heard of at {run.lease.renewed_at}; the lease ends {run.lease.expires_at}")
+        out(f"  last heartbeat at {run.lease.renewed_at}; the lease ends {run.lease.expires_at}")
     if state.wanted_by is not None:
         asker = state.wanted_by.owner
         out(
@@ -118,7 +119,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str]) -> None:
-    """A table of outcomes; the column of failed agents is left out where there are none."""
+    """Print a table of outcomes, without the column of failed agents if there are none."""
     at = columns.index(VERDICT_COLUMNS[-1])
     if not any(row[at] for row in rows):
         columns = (*columns[:at], *columns[at + 1 :])
@@ -136,19 +137,19 @@ def _why_stopped(state: RunState) -> str | None:
     if run.status is RunStatus.RUNNING and not state.owned:
         since = f" since {run.lease.renewed_at}" if run.lease else ""
         return (
-            f"its coordinator has not been heard of{since}: it was killed, or its machine is gone"
+            f"its coordinator has sent no heartbeat{since}: it was killed, or its machine is gone"
         )
     return None
 
 
 def print_summary(summary: JsonObject) -> None:
-    """The outcome by variant, with what is left out of the rate."""
-    beside = {variant["variant_id"]: variant for variant in summary["ext"]["variants"]}
+    """Print the outcome by variant, and what is left out of the rate."""
+    extensions = {variant["variant_id"]: variant for variant in summary["ext"]["variants"]}
     names = {variant["primary_metric_name"] for variant in summary["variants"]} - {None}
     mean = f"mean {names.pop()}" if len(names) == 1 else "mean"
     rows, left_out, no_verdict = [], 0, 0
     for variant in summary["variants"]:
-        ext = beside[variant["variant_id"]]
+        ext = extensions[variant["variant_id"]]
         passes = PassCounts(ext["passed"], ext["not_passed"])
         verdicts = [variant[verdict] for verdict in VERDICTS]
         failed = without_verdict(passes, verdicts)
@@ -169,25 +170,26 @@ def print_summary(summary: JsonObject) -> None:
 
 
 def _resume(run_id: str, used_up: Iterable[str]) -> str:
-    """The command that goes on with a run; of what is used up it needs more."""
+    """Return the command that resumes a run, with an option for each budget that is used up."""
     return " ".join(
         [f"labledger resume {run_id}", *(f"{_BUDGET_OPTIONS[kind]} LARGER" for kind in used_up)]
     )
 
 
 def _next(outcome: RunOutcome) -> list[str]:
+    """Return commands that fit the outcome of a run."""
     run_id = outcome.run_id
     if not outcome.complete:
         return [_resume(run_id, outcome.used_up), f"labledger status {run_id}"]
     if outcome.regrading is not None:
         return _next_of_regrading(run_id, outcome.regrading)
     statuses = outcome.summary["ext"]["statuses"]
-    asked = "SELECT task_id, variant_id, verdict FROM scores"
-    commands = [f"labledger query \"{asked} WHERE run_id = '{run_id}'\""]
+    sql = "SELECT task_id, variant_id, verdict FROM scores"
+    commands = [f"labledger query \"{sql} WHERE run_id = '{run_id}'\""]
     if any(n for status, n in statuses.items() if status != "completed"):
         where = f"run_id = '{run_id}' AND status <> 'completed'"
-        asked = "SELECT schedule_idx, status, reason, message FROM trials"
-        commands.append(f'labledger query "{asked} WHERE {where}"')
+        sql = "SELECT schedule_idx, status, reason, message FROM trials"
+        commands.append(f'labledger query "{sql} WHERE {where}"')
     if statuses.get(SlotStatus.GRADE_ERROR):
         commands.append(f"labledger regrade {run_id} --grader FILE   (once the grader is fixed)")
     commands.append(f"labledger show {run_id} 0")
@@ -198,10 +200,10 @@ def _next(outcome: RunOutcome) -> list[str]:
 
 def _next_of_regrading(run_id: str, regrading: Regrading) -> list[str]:
     root_id = regrading.root_id
-    asked = "SELECT task_id, variant_id, repl_idx, generation, verdict FROM all_scores"
+    sql = "SELECT task_id, variant_id, repl_idx, generation, verdict FROM all_scores"
     return [
         f"labledger compare {root_id}.g{regrading.earlier} {run_id}",
-        f"labledger query \"{asked} WHERE run_id = '{root_id}'\"",
+        f"labledger query \"{sql} WHERE run_id = '{root_id}'\"",
         f"labledger report {root_id}",
         f"labledger show {run_id} 0",
     ]

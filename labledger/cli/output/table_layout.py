@@ -1,9 +1,9 @@
-"""Tables for people, laid out so that no name, number or time is broken across lines.
+"""The layout of tables: no name, number or time is broken across lines.
 
-On a terminal, columns of text are wrapped to its width. Where the columns do not fit beside each
-other, the first stands on a line of its own above the others; where that does not help, each row
-is a list of its fields. Off a terminal every row is one line. `console.table` fills it, with text
-that is escaped already, and writes it.
+On a terminal, columns of text are wrapped to its width. If they do not fit beside each other, the
+first is printed on a line of its own above the others. If that does not fit either, each row is
+printed as a list of its fields. Off a terminal every row is one line. `console.table` passes text
+that is escaped already, and writes the result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _WRAPPED_WIDTH = 16
-"""A column of sentences is not narrower than that."""
+"""The smallest width of a column that is wrapped, in cells."""
 _LONGEST_WORD = 48
 """Longer words, such as JSON without spaces, are folded."""
 _LONGEST_NAME = 80
@@ -28,7 +28,7 @@ _GAP = 2
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A table as text."""
+    """The text of a table."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -39,7 +39,7 @@ class Content:
 
 
 def draw(content: Content, console: Console) -> str:
-    """Return the table as it is to be written on a console."""
+    """Return the table as text for a console."""
     natural = [max(map(_width, texts)) for texts in _by_column(content)]
     if not console.is_terminal:
         console.width = sum(natural) + 3 * len(natural)
@@ -61,7 +61,7 @@ def _drawn(content: Content, natural: Sequence[int], width: int) -> Iterator[Ren
 
 
 def _fitted(content: Content, width: int) -> list[int] | None:
-    """Widths of the columns that together fill at most `width`; None where they cannot fit."""
+    """Return column widths that fit into `width` together, or None if there are none."""
     texts = _by_column(content)
     natural = [max(map(_width, column)) for column in texts]
     widths = [
@@ -80,14 +80,14 @@ def _fitted(content: Content, width: int) -> list[int] | None:
 
 
 def _longest_word(texts: Iterable[str]) -> int:
-    """Cells that the longest word needs which is not to be folded."""
+    """Return the width of the longest word that must not be folded, in cells."""
     return max(
-        (_width(word) for text in texts for word in text.split() if _is_kept(word)), default=1
+        (_width(word) for text in texts for word in text.split() if _is_unbroken(word)), default=1
     )
 
 
-def _is_kept(word: str) -> bool:
-    """Whether a word stays on one line."""
+def _is_unbroken(word: str) -> bool:
+    """Return whether a word stays on one line."""
     longest = _LONGEST_NAME if _NAME.fullmatch(word) else _LONGEST_WORD
     return _width(word) <= longest
 
@@ -118,7 +118,7 @@ def _plain_table(content: Content, widths: Sequence[int], *, gap: int) -> Render
 
 
 def _under_first_column(content: Content, widths: Sequence[int]) -> Iterator[RenderableType]:
-    """Each row as the first column's text, and under it the others."""
+    """Yield each row as the text of the first column, with the others below it."""
     from rich.rule import Rule
     from rich.text import Text
 
@@ -146,7 +146,7 @@ def _line(
 
 
 def _records(content: Content) -> Iterator[RenderableType]:
-    """Each row as a list of its fields."""
+    """Yield each row as a list of its fields."""
     from rich.rule import Rule
     from rich.table import Table
     from rich.text import Text

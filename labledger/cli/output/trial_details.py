@@ -1,4 +1,4 @@
-"""`labledger show`: one trial, for a person who wants to know what happened in it."""
+"""`labledger show`: one trial with its phases, records, evidence and logs."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ _SHOWN = (
 def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     """Print the records of one slot, as `Ledger.slot` gives them."""
     slot = records["slot"]
-    where = f"{slot['variant_id']} on {slot['task_id']}, replication {slot['repl_idx']}"
-    out(f"slot {slot['schedule_idx']} of run {slot['run_id']}: {where}")
+    cell = f"{slot['variant_id']} on {slot['task_id']}, replication {slot['repl_idx']}"
+    out(f"slot {slot['schedule_idx']} of run {slot['run_id']}: {cell}")
     if records["status"] is None:
         out("not committed yet")
         return
     if not records["trials"]:
         out(f"{records['status']}: never executed")
         return
-    _print_run(records["trials"][0])
+    _print_trial_record(records["trials"][0])
     _print_rows(records)
     for record in records["evidence"]:
         _print_evidence(ledger, record, full=full)
 
 
-def _print_run(trial: JsonObject) -> None:
+def _print_trial_record(trial: JsonObject) -> None:
     out(_status(trial))
-    out(
-        f"verdict: {trial['verdict'] or 'none'}; the agent's own word: {trial['outcome'] or 'none'}"
-    )
+    outcome = trial["outcome"] or "none"
+    out(f"verdict: {trial['verdict'] or 'none'}; outcome reported by the agent: {outcome}")
     out(f"image {trial['image']['ref']} ({trial['image']['id']})")
     out(f"{trial['started_at']} to {trial['ended_at']}")
     rows = [
@@ -64,9 +63,9 @@ def _status(entry: JsonObject) -> str:
 def _print_rows(records: JsonObject) -> None:
     for name in ("predictions", "scores"):
         for record in records[name]:
-            kept = {k: v for k, v in record.items() if k not in _BOOKKEEPING}
+            shown = {k: v for k, v in record.items() if k not in _BOOKKEEPING}
             out(f"{name.removesuffix('s')}:")
-            out_lines(_indented(json.dumps(kept, indent=2, ensure_ascii=False)))
+            out_lines(_indented(json.dumps(shown, indent=2, ensure_ascii=False)))
     if records["metrics"]:
         rows = [(m["metric_id"], m["source"], m["value"]) for m in records["metrics"]]
         table(("metric", "from", "value"), rows, right=("value",))
@@ -99,21 +98,21 @@ def _print_evidence(ledger: Ledger, record: JsonObject, *, full: bool) -> None:
 _SEALED = {
     "none": "grader files readable",
     "unreadable": "grader files unreadable to it",
-    "after_agent": "grader files put in place after it",
+    "after_agent": "grader files added after it ended",
 }
 
 
 def _isolation(facts: JsonObject) -> str:
-    """How far the trial can be trusted, in a line."""
-    user, seen = facts["agent_user"] or "an unknown user", facts["tampering_suspected"]
+    """Return the isolation facts of a trial as one line."""
+    user, suspected = facts["agent_user"] or "an unknown user", facts["tampering_suspected"]
     words = [f"agent as {user}", _SEALED[facts["sealed"]]]
     if facts["checked"] is None:
-        words.append(f"not looked at for tampering ({facts['unchecked']})")
-    elif seen:
+        words.append(f"not checked for tampering ({facts['unchecked']})")
+    elif suspected:
         others = ["the setup command"] * facts["setup"]
         others += ["the grader"] * (facts["checked"] == "after_grading")
         by = " or ".join(["the agent", *others])
-        words.append(f"tampering suspected, by {by}: {_named(seen, facts['tampering_total'])}")
+        words.append(f"tampering suspected, by {by}: {_named(suspected, facts['tampering_total'])}")
     else:
         words.append("no tampering seen")
     if hooks := facts.get("workspace_hooks"):
