@@ -46,7 +46,7 @@ class ImageProbes:
             image, script, {PROBE_LABEL: "1"}, user, self.oci_runtime
         )
         if (status, output) == (0, ""):
-            user_cache.keep(name, b"")
+            user_cache.store(name, b"")
         return status, output
 
     def _name(self, image: str, script: str, user: str | None) -> str:

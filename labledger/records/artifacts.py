@@ -25,7 +25,7 @@ class Artifact:
     sha256: str
     size: int
     content: bytes | None
-    """None when it lies in the artifact store already."""
+    """None if it is in the artifact store already."""
 
     @classmethod
     def inline(cls, content: bytes) -> Self:

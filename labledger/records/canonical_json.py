@@ -26,7 +26,7 @@ _ENCODER = json.JSONEncoder(
 
 def dumps(value: Any) -> str:
     """Return the canonical text of a JSON value: sorted keys, no spaces, finite numbers."""
-    # The encoder is slow to start, for a number too, of which there are many.
+    # Starting the encoder takes longer than writing a number, and records have many numbers.
     if type(value) is int:
         return int.__repr__(value)
     if type(value) is float and math.isfinite(value):
@@ -35,10 +35,12 @@ def dumps(value: Any) -> str:
 
 
 def dump_bytes(value: Any) -> bytes:
+    """Return the canonical text of a JSON value as UTF-8."""
     return dumps(value).encode("utf-8")
 
 
 def sha256_hex(data: bytes) -> str:
+    """Return the SHA-256 of `data` as 64 hex digits."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -51,8 +53,8 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = N
     """Parse JSON that labledger did not write.
 
     Accepts UTF-8 without a byte order mark, no duplicate key, only finite numbers, integers of
-    64 bits, at most `max_depth` levels and, before it makes any of them, `max_values` values.
-    Raises `MalformedJson` with what was found.
+    64 bits, at most `max_depth` levels and `max_values` values, which are counted before any is
+    made. Raises `MalformedJson`, whose message continues a sentence that begins with the file.
     """
     if max_values is not None and has_more_values_than(max_values, data):
         raise MalformedJson(f"holds more than {max_values:,} values")
@@ -77,7 +79,7 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = N
 
 
 def has_more_values_than(limit: int, data: bytes) -> bool:
-    """True where JSON text has more than so many values, told in flat memory before parsing it.
+    """Return whether JSON text has more than `limit` values, in flat memory and without parsing it.
 
     Three bytes of JSON can take a hundred as a Python object.
     """
@@ -87,16 +89,16 @@ def has_more_values_than(limit: int, data: bytes) -> bool:
 
 
 def count_values(data: bytes, limit: int) -> int:
-    """How many values JSON text has at most, not counting further than one beyond `limit`."""
+    """Return an upper bound of the values in JSON text. Counting stops at `limit` + 1."""
     return sum(1 for _ in islice(_UP_TO_NEXT_VALUE.finditer(data), limit + 1))
 
 
 _UP_TO_NEXT_VALUE = re.compile(
     rb'(?!\Z)(?:[^",\[{]++|"(?:[^"\\]++|\\.?)*+(?:"|\Z))*+(?:[,\[{]|\Z)', re.DOTALL
 )
-"""Texts and all else that lies before a comma or an opening bracket, or before the end.
+"""Everything, strings included, up to a comma or an opening bracket, or up to the end.
 
-It matches at every place but the end, and gives back nothing, so that no byte is looked at twice.
+It matches everywhere but at the end. Its quantifiers are possessive, so that no byte is read twice.
 """
 
 

@@ -1,4 +1,4 @@
-"""Events that an agent wrote: a tuple of them, or a file of those that memory should not hold."""
+"""Events that an agent wrote: one by one, or a file of more than memory should hold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class EventFile:
-    """Events that are too many to be held in memory: a file of their bodies, one a line.
+    """A file of events that are too many to be held in memory: their bodies, one per line.
 
     Can be iterated as often as needed, as a tuple of `Event` can. Each line is canonical JSON.
     """
@@ -35,7 +35,7 @@ class EventFile:
     name: str
     count: int
     sha256: str | None = None
-    """Of the file, in hex; None where an earlier version of labledger staged it."""
+    """Of the file, in hex; None if an earlier version of labledger staged it."""
 
     @property
     def path(self) -> Path:
@@ -64,7 +64,7 @@ class EventFile:
             yield Event.of(row_seq, json.loads(text))
 
     def bodies(self) -> Iterator[str]:
-        """The body of each event, as canonical JSON."""
+        """Yield the body of each event, as canonical JSON."""
         with self.path.open("r", encoding="utf-8", newline="\n") as file:
             for line in file:
                 yield line.removesuffix("\n")

@@ -14,12 +14,12 @@ from typing import NamedTuple, Self
 from labledger.records import JsonObject
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-"""What can name a run, its folder and its containers."""
+"""The form of a run's id, which also names its folder and its containers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One cell of the schedule."""
+    """A cell at its place in the schedule."""
 
     schedule_idx: int
     variant_id: str
@@ -29,7 +29,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class TrialIds:
-    """Who a row is about: the `ids` of every record."""
+    """The `ids` of every record: the run, trial and cell that it is about."""
 
     run_id: str
     trial_id: str
@@ -53,7 +53,7 @@ class TrialIds:
 
 
 def slot_commit_id(run_id: str, schedule_idx: int) -> str:
-    """The name of a slot's commit, known before it happens, so that workers can stamp it."""
+    """Return the id of a slot's commit, which workers write into records before it happens."""
     return "sc_" + hashlib.sha256(f"{run_id}\n{schedule_idx}".encode()).hexdigest()[:24]
 
 

@@ -1,4 +1,8 @@
-"""Record schemas by name, and what a person is told when a record does not fit one."""
+"""The JSON Schemas of records, by name, and messages for people about records that do not fit.
+
+A message names the field, the value that was found and what is expected, and suggests the key that
+was probably meant. Used wherever an experiment, a task or a record is read or made.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,14 @@ if TYPE_CHECKING:
 
 
 _MAX_PROBLEMS = 1000
-"""How many problems of a record are looked at: each takes memory, and a list of a million wrong
-items has a million.
+"""How many problems of a record are read: each takes memory, and a list of a million wrong items
+has a million.
 """
 
 
 @cache
 def load_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema called `name`, such as ``benchmark_score_record_v1``."""
+    """Return the JSON Schema called `name`, such as ``benchmark_score_record_v1``."""
     text = (resources.schemas() / f"{name}.jsonschema").read_text("utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema
@@ -45,7 +49,10 @@ def _validator(name: str) -> Draft202012Validator:
 def _pattern_problems(
     validator: Draft202012Validator, pattern: str, instance: Any, _schema: Any
 ) -> Iterator[ValidationError]:
-    """`pattern` as JSON Schema means it: ``$`` is the end, not also before a last line break."""
+    """Check `pattern` as JSON Schema defines it: ``$`` matches at the end only.
+
+    Python's also matches before a last line break.
+    """
     from jsonschema.exceptions import ValidationError
 
     if validator.is_type(instance, "string") and not _compiled(pattern).search(instance):
@@ -67,7 +74,7 @@ def require_valid(record: Any, name: str) -> None:
 
 
 def problems(record: Any, name: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """The problems of `record` against the schema `name`, as (path, message), in path order."""
+    """Yield the problems of `record` against the schema `name`, as (path, message), by path."""
     errors = list(islice(_validator(name).iter_errors(record), _MAX_PROBLEMS))
     leaves = [leaf for error in errors for leaf in _leaves(error)]
     for leaf in sorted(leaves, key=lambda leaf: [str(step) for step in leaf.absolute_path]):
@@ -75,16 +82,16 @@ def problems(record: Any, name: str) -> Iterator[tuple[tuple[str | int, ...], st
 
 
 def _leaves(error: ValidationError) -> Iterator[ValidationError]:
-    """Of an `anyOf` or `oneOf`, the problems of the branch that the value was closest to."""
+    """Yield an error, or, of an `anyOf` or `oneOf`, those of the branch of the value's type."""
     if error.validator not in {"anyOf", "oneOf"} or not error.context:
         yield error
         return
     branches: dict[int, list[ValidationError]] = {}
     for child in error.context:
         branches.setdefault(int(child.schema_path[0]), []).append(child)
-    right_type = [b for b in branches.values() if all(e.validator != "type" or e.path for e in b)]
-    if len(right_type) == 1:
-        for child in right_type[0]:
+    of_type = [b for b in branches.values() if all(e.validator != "type" or e.path for e in b)]
+    if len(of_type) == 1:
+        for child in of_type[0]:
             yield from _leaves(child)
     else:
         yield error
@@ -92,49 +99,50 @@ def _leaves(error: ValidationError) -> Iterator[ValidationError]:
 
 def _explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], str]]:
     path = tuple(error.absolute_path)
-    found: Any = error.instance
-    wanted: Any = error.validator_value
+    value: Any = error.instance
+    required: Any = error.validator_value
     schema: Any = error.schema
     match error.validator:
         case "additionalProperties":
             known = sorted(schema.get("properties", {}))
-            for key in sorted(set(found) - set(known)):
+            for key in sorted(set(value) - set(known)):
                 name = _shortened(key)
-                yield (*path, name), f"unknown key {name!r}; {_nearest(name, known)}"
+                yield (*path, name), f"unknown key {name!r}; {_suggestion(name, known)}"
         case "required":
-            for key in wanted:
-                if key not in found and repr(key) in error.message:
+            for key in required:
+                if key not in value and repr(key) in error.message:
                     yield path, f"{key!r} is missing"
         case keyword:
             if list(error.schema_path)[-2:-1] == ["propertyNames"]:
-                path = (*path, found)
-            expected = _expected(str(keyword), wanted, schema.get("description"))
-            says = f"found {_show(found)}; expected {expected}"
-            yield path, says if expected else error.message[:300]
+                path = (*path, value)
+            expected = _expected(str(keyword), required, schema.get("description"))
+            message = f"found {_show(value)}; expected {expected}"
+            yield path, message if expected else error.message[:300]
 
 
-def _expected(keyword: str, wanted: Any, description: str | None) -> str | None:
+def _expected(keyword: str, required: Any, description: str | None) -> str | None:
+    """Return what a keyword of a schema requires, in words, or None for a keyword without any."""
     match keyword:
         case "type":
-            return _type_name(wanted)
+            return _type_name(required)
         case "enum":
-            return "one of " + ", ".join(json.dumps(value) for value in wanted)
+            return "one of " + ", ".join(json.dumps(value) for value in required)
         case "const":
-            return json.dumps(wanted)
+            return json.dumps(required)
         case "minProperties" | "maxProperties":
             return description
         case "anyOf" | "oneOf":
             return description or "one of the documented forms"
         case "pattern":
-            return description or f"text matching {wanted}"
+            return description or f"text matching {required}"
         case "minimum":
-            return f"{wanted} or more"
+            return f"{required} or more"
         case "exclusiveMinimum":
-            return f"more than {wanted}"
+            return f"more than {required}"
         case "maximum":
-            return f"{wanted} or less"
+            return f"{required} or less"
         case "minItems" | "minLength":
-            return "something, not nothing" if wanted == 1 else f"at least {wanted} of them"
+            return "something, not nothing" if required == 1 else f"at least {required} of them"
         case _:
             return None
 
@@ -142,10 +150,10 @@ def _expected(keyword: str, wanted: Any, description: str | None) -> str | None:
 _NOT_SUPPORTED = dict.fromkeys(
     ("gpu", "gpus", "device_requests"), "labledger gives containers no GPUs yet"
 )
-"""Keys that other tools have, and what to say of them."""
+"""Keys that other tools have, and a message about each."""
 
 
-def _nearest(key: str, known: list[str]) -> str:
+def _suggestion(key: str, known: list[str]) -> str:
     if key in _NOT_SUPPORTED:
         return _NOT_SUPPORTED[key]
     close = near_names(key, known)
@@ -162,8 +170,8 @@ _TYPE_NAMES = {
 }
 
 
-def _type_name(wanted: str | list[str]) -> str:
-    types = [wanted] if isinstance(wanted, str) else wanted
+def _type_name(required: str | list[str]) -> str:
+    types = [required] if isinstance(required, str) else required
     return " or ".join(_TYPE_NAMES.get(name, name) for name in types)
 
 
@@ -176,7 +184,7 @@ def _shortened(text: str) -> str:
 
 
 def dotted(path: tuple[str | int, ...]) -> str:
-    """A path as a person writes it: ``runtime.agent.command[0]``."""
+    """Return a path as a person writes it: ``runtime.agent.command[0]``."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
@@ -184,5 +192,5 @@ def dotted(path: tuple[str | int, ...]) -> str:
 
 
 def pointer(path: tuple[str | int, ...]) -> str:
-    """A path as a JSON pointer."""
+    """Return a path as a JSON pointer."""
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)

@@ -1,4 +1,4 @@
-"""A named number or text of a trial."""
+"""A metric: a named number or text of a trial."""
 
 from __future__ import annotations
 

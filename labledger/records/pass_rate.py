@@ -1,7 +1,7 @@
 """The definition of the pass rate: which slots passed, which did not, and which are left out.
 
-A slot passed where its verdict is `pass`. It did not pass where its verdict is another one, or
-where its agent failed (a non-zero exit status, a time-out, a forged status) and it has no verdict,
+A slot passed if its verdict is `pass`. It did not pass if its verdict is another one, or if its
+agent failed (a non-zero exit status, a time-out, a forged status) and it has no verdict,
 whatever its grader did then. Every other slot is left out: what the environment, the setup command,
 or the grader of an agent that succeeded did is not the agent's doing.
 

@@ -1,4 +1,7 @@
-"""What the commit of one slot publishes, as the canonical lines that the mirrors hold."""
+"""The records that the commit of one slot publishes, as canonical JSON.
+
+The digest of a commit is taken over them, and each is one line of a mirror.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ RECORD_KINDS = ("predictions", "scores", "evidence", "trials", "metrics", "event
 
 @dataclass(frozen=True, slots=True)
 class SlotRecords:
-    """What one commit publishes: each record as the canonical JSON line that its mirror holds."""
+    """The records of one commit, each as the canonical JSON line of its mirror."""
 
     schedule_idx: int
     variant_id: str
@@ -28,20 +31,20 @@ class SlotRecords:
     evidence: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     events: Collection[str] = ()
-    """A tuple, but for more than should be held in memory."""
+    """A tuple, unless they are too many to be held in memory."""
 
     def lines(self, kind: str) -> Collection[str]:
-        """The records of one of `RECORD_KINDS`, as text without line ends."""
-        found: Collection[str] = getattr(self, kind)
-        return found
+        """Return the records of one of `RECORD_KINDS`, as text without line ends."""
+        lines: Collection[str] = getattr(self, kind)
+        return lines
 
     def objects(self, kind: str) -> list[JsonObject]:
-        """The records of one of `RECORD_KINDS`, parsed."""
+        """Return the records of one of `RECORD_KINDS`, parsed."""
         return [json.loads(line) for line in self.lines(kind)]
 
     @property
     def agent_exit_status(self) -> int | None:
-        """The agent's exit status; None where no agent ran, or where it is not known."""
+        """The agent's exit status; None if no agent ran, or if it is not known."""
         for trial in self.objects("trials"):
             agent = trial["phases"]["agent"]
             return None if agent is None else int(agent["exit_status"])

@@ -12,7 +12,7 @@ _ESCAPE_SEQUENCES = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
     r"|\x1b[@-Z\\^_]"
 )
-_MARKED = Replacements(lambda _: "\ufffd", kept="\t\n")
+_MARKED = Replacements(lambda _: "\ufffd", unchanged="\t\n")
 
 
 def plain(text: str) -> str:

@@ -25,6 +25,7 @@ class ArtifactStore:
         self.root = root
 
     def path(self, sha256: str) -> Path:
+        """Return the path of an artifact, which need not exist."""
         return self.root / "sha256" / sha256[:2] / sha256
 
     @property
@@ -33,6 +34,7 @@ class ArtifactStore:
         return self.root / "staged"
 
     def contains(self, sha256: str) -> bool:
+        """Return whether an artifact exists as a file."""
         return self.path(sha256).is_file()
 
     def find_damage(self, sha256: str, size: int) -> str | None:
@@ -40,12 +42,12 @@ class ArtifactStore:
         try:
             with self.path(sha256).open("rb") as handle:
                 digest = hashlib.file_digest(handle, "sha256").hexdigest()
-                whole = handle.tell() == size
+                has_size = handle.tell() == size
         except FileNotFoundError:
             return f"is missing from the store {self.root}"
         except OSError as error:
             return f"cannot be read from the store: {error.strerror}"
-        return None if digest == sha256 and whole else "was changed in the store"
+        return None if digest == sha256 and has_size else "was changed in the store"
 
     def put_bytes(self, content: bytes) -> str:
         """Store `content` durably and return its SHA-256 in hex."""

@@ -1,4 +1,7 @@
-"""Where a ledger may lie: not on a network file system, on which WAL mode loses data."""
+"""Refuse a ledger on a network file system, on which WAL mode can lose commits.
+
+SQLite's shared memory and locks do not hold between machines. Used before a ledger is opened.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def refuse_network(path: Path) -> None:
-    """Raise `LedgerError` where `path` lies on a network file system.
+    """Raise `LedgerError` if `path` is on a network file system.
 
-    Says nothing where the machine does not tell, as on macOS.
+    Nothing is checked where there is no `mountinfo`, as on macOS.
     """
     try:
         mounts = _MOUNTS.read_text("utf-8", "surrogateescape")
@@ -31,23 +34,23 @@ def refuse_network(path: Path) -> None:
     kind = file_system(path, mounts)
     if kind in NETWORK:
         raise LedgerError(
-            f"{path} lies on a network file system ({kind}), where SQLite's shared memory and "
+            f"{path} is on a network file system ({kind}), where SQLite's shared memory and "
             "locks do not hold between machines and commits can be lost",
             hint="keep the lab on a local disk: --lab-dir, or LABLEDGER_DIR",
         )
 
 
 def file_system(path: Path, mounts: str) -> str | None:
-    """The type of the file system that holds `path`, by the text of Linux's `mountinfo`."""
-    place = path.absolute()
-    found: tuple[int, str] | None = None
+    """Return the type of the file system that holds `path`, from the text of `mountinfo`."""
+    absolute = path.absolute()
+    depth, file_system_type = 0, None
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split()
         if len(fields) < 5 or not after:
             continue
         mount = Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), fields[4]))
-        if place.is_relative_to(mount) and (found is None or len(mount.parts) >= found[0]):
-            # Of two on one place, the later hides the earlier.
-            found = (len(mount.parts), after.split()[0])
-    return found[1] if found else None
+        if absolute.is_relative_to(mount) and len(mount.parts) >= depth:
+            # Of two mounts on one path, the later hides the earlier.
+            depth, file_system_type = len(mount.parts), after.split()[0]
+    return file_system_type

@@ -1,7 +1,7 @@
-"""Small files in the user's cache folder: what was learned once and can be learned again.
+"""Small files in the user's cache folder, such as what an image was found to contain.
 
-Nothing depends on them but time. What is there is used only where it is whole and this user's own;
-where nothing can be kept, nothing is. A name says, by a digest, all that its content depends on.
+Only speed depends on them: a file is used if it is complete and this user's own, and if none can be
+stored, the content is computed again. A name contains a digest of all that the content depends on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from labledger.storage.durable_files import write_file
 
 
 def read(name: str) -> bytes | None:
-    """What was kept under a name; None where it is not there, not whole, or somebody else's."""
+    """Return what was stored under a name; None if it is missing, damaged or another user's."""
     folder = _folder()
     if folder is None:
         return None
@@ -28,19 +28,19 @@ def read(name: str) -> bytes | None:
     return content if digest == sha256_hex(content).encode() else None
 
 
-def keep(name: str, content: bytes) -> None:
-    """Keep a content under a name, where that is possible."""
+def store(name: str, content: bytes) -> None:
+    """Store a content under a name, if possible."""
     folder = _folder()
     if folder is None:
         return
     try:
         write_file(folder / name, sha256_hex(content).encode() + b"\n" + content)
     except OSError:
-        return  # It is learned again the next time.
+        return  # It is computed again the next time.
 
 
 def _folder() -> Path | None:
-    """The folder for such files; None where this user has no home."""
+    """Return the folder of the files; None if this user has no home folder."""
     try:
         top = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:

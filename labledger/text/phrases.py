@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterable
 
 _NEAR, _NEAR_SHORT = 0.7, 0.6
-"""How alike two names are (0 to 1) where one may be a slip of the other. Of three letters, two."""
+"""The similarity, from 0 to 1, from which on one name may be a slip of the other. With names of up
+to three letters, one letter may differ."""
 
 
 def counted(number: int, noun: str) -> str:

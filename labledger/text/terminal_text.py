@@ -20,10 +20,10 @@ _TAB_WIDTH = 8
 
 
 class Replacements(dict[int, str]):
-    """What `str.translate` puts in the place of characters that do not print, found as needed."""
+    """A table for `str.translate` that replaces characters that do not print; filled as needed."""
 
-    def __init__(self, replace: Callable[[str], str], kept: str = "") -> None:
-        super().__init__({ord(character): character for character in kept})
+    def __init__(self, replace: Callable[[str], str], unchanged: str = "") -> None:
+        super().__init__({ord(character): character for character in unchanged})
         self._replace = replace
 
     def __missing__(self, code: int) -> str:
@@ -33,7 +33,7 @@ class Replacements(dict[int, str]):
 
 
 def is_shown(character: str) -> bool:
-    """Whether a terminal shows one character as itself, or as a space."""
+    """Return whether a terminal shows a character as itself, or as a space."""
     if character in _INVISIBLE:
         return False
     return character.isprintable() or unicodedata.category(character) == "Zs"
@@ -65,4 +65,4 @@ def _json_escape(character: str) -> str:
 
 
 _VISIBLE = Replacements(lambda character: character.encode("unicode_escape").decode("ascii"))
-_JSON = Replacements(_json_escape, kept="\n")
+_JSON = Replacements(_json_escape, unchanged="\n")

@@ -45,7 +45,7 @@ def store_tables(connection: Connection) -> None:
         "revision": connection.exec_driver_sql(_REVISION_SQL).scalar_one(),
         "statements": connection.exec_driver_sql(_TABLES_SQL).scalars().all(),
     }
-    user_cache.keep(_cache_name(), json.dumps(cached).encode())
+    user_cache.store(_cache_name(), json.dumps(cached).encode())
 
 
 def _cache_name() -> str:
