@@ -1,8 +1,7 @@
-"""Answers as columns of one type each: Parquet files, and frames of pandas or polars.
+"""Answers of queries as columns of one type each: Parquet files, and frames of pandas or polars.
 
-SQLite gives every value its own type; a column is given the narrowest that holds all of its own:
-64-bit integers, doubles, bytes, or text. Nulls fit everywhere, and a column of nothing else has
-Arrow's type `null`.
+In SQLite every value has its own type. A column gets the narrowest type that holds all its values:
+64-bit integers, doubles, bytes, or text. A column of nulls alone has Arrow's type `null`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from labledger.storage.batches import batched
 BATCH_ROWS = 50_000
 
 ENGINES = {"pandas": "frames", "polars": "polars"}
-"""What makes frames, and the extra that brings it."""
+"""The libraries that make frames, each with the extra that installs it."""
 
 Rows = Iterable[Sequence[Any]]
 
@@ -32,19 +31,21 @@ _KINDS: dict[frozenset[type], str] = {
     frozenset({int, float}): "double",
     frozenset({bytes}): "binary",
 }
-"""Arrow's type for the types of a column's values; for any others it is `string`."""
+"""Arrow's type for the set of types of a column's values; `string` for any other set."""
 
 
 def require_parquet() -> None:
-    """Raise `ExtraMissing` where Parquet cannot be written."""
-    optional_libraries.require_for("writing Parquet", "frames", "pyarrow")
+    """Raise `ExtraMissing` if the library that writes Parquet is not installed."""
+    optional_libraries.require_for(
+        "writing Parquet", "frames", "pyarrow", alternative="; --format csv needs nothing"
+    )
 
 
 def write_parquet(columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch: Path) -> int:
-    """Write an answer as a Parquet file, in flat memory; the number of its rows.
+    """Write an answer as a Parquet file, in flat memory; return the number of its rows.
 
-    The folder `scratch` holds what is not finished, and needs as much room again. Raises
-    `ExtraMissing`, and `QueryFailed` where two columns have one name.
+    The folder `scratch` holds the unfinished file and needs as much disk space again. Raises
+    `ExtraMissing`, and `QueryFailed` if two columns have the same name.
     """
     require_parquet()
     require_names(columns)
@@ -54,24 +55,24 @@ def write_parquet(columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch:
         for batch in batched(rows, BATCH_ROWS):
             spool.add(batch)
             count += len(batch)
-        with spool.finished().open("rb") as whole:
-            shutil.copyfileobj(whole, handle)
+        with spool.close().open("rb") as file:
+            shutil.copyfileobj(file, handle)
     return count
 
 
 def frame(columns: Sequence[str], rows: Rows, engine: str) -> Any:
-    """An answer as a DataFrame of `engine`. In pandas, integers are `Int64`, which has nulls.
+    """Return an answer as a DataFrame of `engine`. In pandas, integers are nullable `Int64`.
 
-    Raises `ExtraMissing`, `InvalidInput` for an unknown engine, and `QueryFailed` where two
-    columns have one name.
+    Raises `ExtraMissing`, `InvalidInput` for an unknown engine, and `QueryFailed` if two
+    columns have the same name.
     """
     if engine not in ENGINES:
         message = f"found {engine!r}; expected one of {', '.join(ENGINES)}"
         raise InvalidInput("the frame", [Problem("engine", message)])
     optional_libraries.require_for(f"a frame of {engine}", ENGINES[engine], engine, "pyarrow")
     require_names(columns)
-    found = list(rows)
-    table = _table(columns, _wider(["null"] * len(columns), found), found)
+    values = list(rows)
+    table = _table(columns, _wider(["null"] * len(columns), values), values)
     if engine == "polars":
         import polars
 
@@ -83,14 +84,14 @@ def frame(columns: Sequence[str], rows: Rows, engine: str) -> Any:
 
 
 class _Spool:
-    """A Parquet file in the making; it is begun anew where a column needs a wider type."""
+    """A Parquet file that is being written; it is rewritten if a column needs a wider type."""
 
     def __init__(self, columns: Sequence[str], folder: Path) -> None:
         self._columns = columns
         self._folder = folder
         self._kinds = ["null"] * len(columns)
         self._number = 0
-        self._writer = self._begin()
+        self._writer = self._open()
 
     def add(self, batch: Sequence[Sequence[Any]]) -> None:
         kinds = _wider(self._kinds, batch)
@@ -98,8 +99,8 @@ class _Spool:
             self._widen(kinds)
         self._writer.write_table(_table(self._columns, self._kinds, batch))
 
-    def finished(self) -> Path:
-        """The whole file, closed."""
+    def close(self) -> Path:
+        """Complete the file; return its path."""
         self._writer.close()
         return self._path
 
@@ -107,7 +108,7 @@ class _Spool:
     def _path(self) -> Path:
         return self._folder / str(self._number)
 
-    def _begin(self) -> Any:
+    def _open(self) -> Any:
         from pyarrow import parquet
 
         return parquet.ParquetWriter(self._path, _schema(self._columns, self._kinds))
@@ -115,29 +116,29 @@ class _Spool:
     def _widen(self, kinds: list[str]) -> None:
         from pyarrow import parquet
 
-        before = self.finished()
+        narrow_path = self.close()
         self._kinds, self._number = kinds, self._number + 1
-        self._writer = self._begin()
-        with parquet.ParquetFile(before) as narrow:
+        self._writer = self._open()
+        with parquet.ParquetFile(narrow_path) as narrow:
             for batch in narrow.iter_batches(BATCH_ROWS):
                 rows = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
                 self._writer.write_table(_table(self._columns, kinds, rows))
-        before.unlink()
+        narrow_path.unlink()
 
 
 def _wider(kinds: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """The kind of each column that holds what is there already, and `rows` as well."""
-    found = [_kind(values) for values in zip(*rows, strict=True)] or kinds
-    return [_both(*pair) for pair in zip(kinds, found, strict=True)]
+    """Return the narrowest kind of each column that holds both `kinds` and the values of `rows`."""
+    of_rows = [_kind(values) for values in zip(*rows, strict=True)] or kinds
+    return [_common_kind({*pair}) for pair in zip(kinds, of_rows, strict=True)]
 
 
 def _kind(values: Iterable[Any]) -> str:
     return _KINDS.get(frozenset(map(type, values)) - {type(None)}, "string")
 
 
-def _both(one: str, other: str) -> str:
-    """The narrowest kind that holds two."""
-    kinds = {one, other} - {"null"}
+def _common_kind(kinds: set[str]) -> str:
+    """Return the narrowest kind that holds these."""
+    kinds = kinds - {"null"}
     if len(kinds) < 2:
         return next(iter(kinds), "null")
     return "double" if kinds == {"int64", "double"} else "string"
@@ -163,7 +164,7 @@ def _table(columns: Sequence[str], kinds: Sequence[str], rows: Sequence[Sequence
 
 
 def _plain(values: Sequence[Any], kind: str) -> Sequence[Any]:
-    """Values that are all of the column's type."""
+    """Return the values converted to the column's type."""
     if kind == "double":
         return [None if value is None else float(value) for value in values]
     return list(map(_text, values)) if kind == "string" else values

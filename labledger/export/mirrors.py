@@ -79,7 +79,7 @@ class MirrorWriter:
                 mirror = _Mirror.open(path)
                 with self._fence():
                     mirror.cut_torn_line()
-                rest = _after_the_whole(mirror, reader, run_id, kind)
+                rest = _missing_records(mirror, reader, run_id, kind)
                 if rest is None:
                     os.close(mirror.descriptor)
                     rebuild(reader, run_id, kind, path, self._fence)
@@ -168,21 +168,21 @@ class _Mirror:
             os.ftruncate(self.descriptor, self.end)
 
     def append_all(self, records: Iterator[tuple[int, str]]) -> None:
-        """Append records in writes of some size, each of whole lines."""
-        waiting: list[str] = []
+        """Append records in writes of at least a block, each of whole lines."""
+        lines: list[str] = []
         size = 0
         for _, line in records:
-            waiting.append(line)
+            lines.append(line)
             size += len(line)
             if size >= _BLOCK:
-                self.write_whole(_as_bytes(waiting))
-                waiting, size = [], 0
-        if waiting:
-            self.write_whole(_as_bytes(waiting))
+                self.write_whole(_as_bytes(lines))
+                lines, size = [], 0
+        if lines:
+            self.write_whole(_as_bytes(lines))
 
     def write_whole(self, content: bytes) -> None:
-        """One write; where it could only be done in part, what was written is taken back."""
-        # Somebody may have cut the file by hand: no hole is left in it.
+        """Append whole lines; if only a part can be written, truncate the file again."""
+        # If somebody shortened the file by hand, no hole is left in it.
         start = min(self.end, os.fstat(self.descriptor).st_size)
         written = 0
         try:
@@ -195,40 +195,40 @@ class _Mirror:
         self.end = start + len(content)
 
 
-def _after_the_whole(
+def _missing_records(
     mirror: _Mirror, reader: LedgerReader, run_id: str, kind: str
 ) -> Iterator[tuple[int, str]] | None:
-    """The records that must follow the whole lines of a mirror.
+    """Return the records that a mirror lacks after its last complete line.
 
-    None where the last slot's lines are not the ledger's.
+    None if the lines of its last slot are not those of the ledger.
     """
-    descriptor, whole = mirror.descriptor, mirror.end
-    if _has_hole(descriptor, whole):
+    descriptor, end = mirror.descriptor, mirror.end
+    if _has_hole(descriptor, end):
         return None
-    if whole == 0:
+    if end == 0:
         return reader.record_lines(run_id, kind)
-    last = _slot_of(_line_before(descriptor, whole)[1])
+    last = _slot_of(_line_before(descriptor, end)[1])
     if last is None:
         return None
-    start = whole
+    start = end
     while start > 0:
         before, line = _line_before(descriptor, start)
         if _slot_of(line) != last:
             break
         start = before
     rest = reader.record_lines(run_id, kind, last)
-    return _after_the_common(descriptor, start, whole, rest)
+    return _skip_existing(descriptor, start, end, rest)
 
 
 def _has_hole(descriptor: int, size: int) -> bool:
-    """True where a part of the file was never written before the power went: it reads as zeros."""
+    """Return whether a part of the file was not written before a power cut: it reads as zeros."""
     return any(b"\0" in os.pread(descriptor, _BLOCK, at) for at in range(0, size, _BLOCK))
 
 
-def _after_the_common(
+def _skip_existing(
     descriptor: int, start: int, end: int, rest: Iterator[tuple[int, str]]
 ) -> Iterator[tuple[int, str]] | None:
-    """Go past the lines that stand in the file already, from `start` to `end`."""
+    """Return `rest` without the lines that the file has already; None if those differ."""
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(start)
         while file.tell() < end:
@@ -239,7 +239,7 @@ def _after_the_common(
 
 
 def _slot_of(line: bytes) -> int | None:
-    """The slot that a line of a mirror is about; None for anything else."""
+    """Return the slot that a line of a mirror is about; None for anything else."""
     try:
         idx = json.loads(line)["schedule_idx"]
         return idx if isinstance(idx, int) else None
@@ -248,19 +248,19 @@ def _slot_of(line: bytes) -> int | None:
 
 
 def _end_of_last_line(descriptor: int, size: int) -> int:
-    """The offset after the last line end; 0 where there is none."""
+    """Return the offset after the last line end; 0 if there is none."""
     position = size
     while position > 0:
         start = max(0, position - _BLOCK)
-        found = os.pread(descriptor, position - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        last = os.pread(descriptor, position - start, start).rfind(b"\n")
+        if last >= 0:
+            return start + last + 1
         position = start
     return 0
 
 
 def _line_before(descriptor: int, end: int) -> tuple[int, bytes]:
-    """The line that ends at offset `end`, and the offset at which it starts."""
+    """Return the offset at which the line that ends at offset `end` starts, and the line."""
     start = _end_of_last_line(descriptor, end - 1)
     return start, os.pread(descriptor, end - start, start)
 
@@ -277,5 +277,5 @@ def _reported(path: Path) -> Iterator[None]:
     except OSError as error:
         raise LedgerError(
             f"could not write the mirror {path}: {error.strerror}",
-            hint="nothing is lost: the ledger holds the records, and resuming mends the mirror",
+            hint="nothing is lost: the ledger holds the records, and resuming completes the mirror",
         ) from error

@@ -1,4 +1,7 @@
-"""The summary of a run: built from committed scores alone, the same bytes for the same ledger."""
+"""The summary of a run, built from committed rows alone: the same bytes for the same ledger.
+
+It is written at a run's end and by imports, and checked by verification.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,12 @@ _RATE_KEYS = frozenset(PassCounts().as_json())
 
 
 def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
-    """A `benchmark_summary_v1` of what is committed so far.
+    """Return the `benchmark_summary_v1` of what is committed so far.
 
     A slot counts as scored when a score row of it is committed and its status is not
-    `grade_error`. `total` and the verdicts count scored slots; `pass_rate` is `pass` over them,
-    and null where there are none: that is what the format says, and not what people are shown.
-    `ext` holds the pass rate by the definition of
-    `labledger.records.pass_rate`, and what was not scored.
+    `grade_error`. `total` and the verdicts count scored slots; `pass_rate` is `pass` over
+    them, and null if there are none. That is the definition of the format; what people are shown is
+    the rate of `records.pass_rate`, which is in `ext` with the counts of what was not scored.
     """
     run = reader.run(run_id)
     counts = reader.counts(run_id)
@@ -56,7 +58,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             "run_digest": run.digest,
             "chain_head": reader.chain_head(run_id),
             **_denominators(_sum(counts)),
-            **_about_spending(reader, run),
+            **_spending(reader, run),
             "variants": [
                 {
                     "variant_id": count.variant_id,
@@ -73,15 +75,15 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
     return summary
 
 
-def _about_spending(reader: LedgerReader, run: RunInfo) -> JsonObject:
-    """What the trials spent; of a regrading, which repeats what was spent before, whose it was."""
+def _spending(reader: LedgerReader, run: RunInfo) -> JsonObject:
+    """Return what the trials spent, or, of a regrading, which spends nothing, what it regrades."""
     if run.regrades is not None:
         return {"regrades": run.regrades}
     return {"spent": {kind: spent.as_json() for kind, spent in reader.spent(run.run_id).items()}}
 
 
 def summary_bytes(summary: JsonObject) -> bytes:
-    """The summary as its file holds it: indented, sorted keys, a line end."""
+    """Return the content of the summary's file: indented, sorted keys, a line end."""
     return (json.dumps(summary, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 

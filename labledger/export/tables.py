@@ -1,4 +1,7 @@
-"""The files that `labledger export` writes for other tools: which there are, and how they are."""
+"""Tables for other tools, which `labledger export` writes as CSV or Parquet.
+
+Their columns and types are those of `ledger.read.export_tables`. Rows are streamed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from labledger.errors import ExtraMissing, InvalidInput, Problem
+from labledger.errors import InvalidInput, Problem
+from labledger.export.data_frames import require_parquet
 from labledger.ledger.read import export_tables
 from labledger.ledger.reader import LedgerReader
 from labledger.storage.batches import batched
@@ -23,14 +27,14 @@ TABULAR = ("csv", "parquet")
 """Formats of flat columns, beside the records of `jsonl`."""
 
 FOLDER = Path("tables")
-"""Where in a run folder the tables go, unless another place is named."""
+"""The folder of the tables in a run folder, unless another path is given."""
 
 _BATCH = 200
 _GROUP_ROWS, _GROUP_BYTES = 100_000, 32 << 20
-"""A row group of a Parquet file ends where it has so many rows, or so many bytes in memory."""
+"""A row group of a Parquet file ends at this number of rows, or of bytes in memory."""
 
 _UNQUOTED = re.compile(r'[^",\r\n\s](?:[^",\r\n]*[^",\r\n\s])?')
-"""Text that stands in CSV as it is: it is not empty, and neither begins nor ends with a space."""
+"""Text that needs no quotes in CSV: not empty, and without a space at either end."""
 
 Row = tuple[Any, ...]
 
@@ -38,9 +42,9 @@ Row = tuple[Any, ...]
 def write_table(
     reader: LedgerReader, run_id: str, kind: str, form: str, out: Path | BinaryIO
 ) -> None:
-    """Write one of `flat.TABLES` as `form`: to a stream, or to a file that appears whole.
+    """Write one of `export_tables.TABLES` as `form`, into a stream or, atomically, into a file.
 
-    Memory does not grow with the rows. Raises `ExtraMissing` where Parquet cannot be written.
+    Memory does not grow with the rows. Raises `ExtraMissing` if Parquet cannot be written.
     """
     if form == "parquet":
         require_parquet()
@@ -51,15 +55,15 @@ def write_table(
         elif isinstance(out, Path):
             _write_parquet(run_id, kind, rows, handle)
         else:
-            # Parquet ends with offsets into the file; a pipe cannot say where it is.
-            with tempfile.TemporaryFile() as whole:
-                _write_parquet(run_id, kind, rows, whole)
-                whole.seek(0)
-                shutil.copyfileobj(whole, handle)
+            # Parquet ends with offsets into the file, which a pipe does not have.
+            with tempfile.TemporaryFile() as file:
+                _write_parquet(run_id, kind, rows, file)
+                file.seek(0)
+                shutil.copyfileobj(file, handle)
 
 
 def write_tables(reader: LedgerReader, run_id: str, form: str, folder: Path) -> list[Path]:
-    """Write every one of `flat.TABLES` into `folder`, each a file. Returns the files."""
+    """Write each of `export_tables.TABLES` into a file in `folder`; return the files."""
     files = {kind: folder / f"{kind}.{form}" for kind in export_tables.TABLES}
     for kind, path in files.items():
         write_table(reader, run_id, kind, form, path)
@@ -67,29 +71,17 @@ def write_tables(reader: LedgerReader, run_id: str, form: str, folder: Path) -> 
 
 
 def check_format(form: str) -> None:
-    """Raise `InvalidInput` for a format that there is not."""
+    """Raise `InvalidInput` unless `form` is one of `TABULAR`."""
     if form not in TABULAR:
         message = f"found {form!r}; expected one of jsonl, {', '.join(TABULAR)}"
         raise InvalidInput("the export", [Problem("--format", message)])
-
-
-def require_parquet() -> None:
-    """Raise `ExtraMissing` where pyarrow is not installed."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError:
-        raise ExtraMissing(
-            "Parquet is written by pyarrow, which this Python does not have",
-            hint="pip install 'labledger[frames]' (in a checkout: pip install -e '.[frames]'); "
-            "--format csv needs nothing",
-        ) from None
 
 
 # -- CSV
 
 
 def _write_csv(columns: Sequence[export_tables.Column], rows: Iterator[Row], out: BinaryIO) -> None:
-    """RFC 4180, UTF-8. Null is an empty field; empty text is two quotes."""
+    """Write CSV by RFC 4180 in UTF-8. Null is an empty field; empty text is two quotes."""
     out.write(_csv_line([column.name for column in columns]).encode())
     booleans = _booleans(columns)
     out.writelines(
@@ -114,7 +106,7 @@ def _csv_field(value: Any) -> str:
 
 
 def _write_parquet(run_id: str, kind: str, rows: Iterator[Row], out: BinaryIO) -> None:
-    """One schema for every file of a kind, whatever the values."""
+    """Write Parquet, with one schema for every file of a kind, whatever the values."""
     import pyarrow
     from pyarrow import parquet
 
@@ -134,7 +126,7 @@ def _write_parquet(run_id: str, kind: str, rows: Iterator[Row], out: BinaryIO) -
 
 
 def parquet_schema(run_id: str, kind: str) -> pyarrow.Schema:
-    """The schema of a kind's file: its columns, and whose and which format it is."""
+    """Return the schema of a kind's file: its columns, and run, kind and format as metadata."""
     import pyarrow
 
     types = {
@@ -143,13 +135,14 @@ def parquet_schema(run_id: str, kind: str) -> pyarrow.Schema:
         export_tables.Kind.REAL: pyarrow.float64(),
         export_tables.Kind.BOOLEAN: pyarrow.bool_(),
     }
-    about = {
+    metadata = {
         "labledger.format": export_tables.FORMAT,
         "labledger.kind": kind,
         "labledger.run_id": run_id,
     }
     return pyarrow.schema(
-        [(column.name, types[column.kind]) for column in export_tables.TABLES[kind].columns], about
+        [(column.name, types[column.kind]) for column in export_tables.TABLES[kind].columns],
+        metadata,
     )
 
 
@@ -166,11 +159,11 @@ def _booleans(columns: Sequence[export_tables.Column]) -> list[int]:
     return [n for n, column in enumerate(columns) if column.kind is export_tables.Kind.BOOLEAN]
 
 
-def _with_booleans(row: Row, places: Sequence[int]) -> Row:
-    """SQLite has no booleans: 0 and 1 become them."""
-    if not places:
+def _with_booleans(row: Row, indexes: Sequence[int]) -> Row:
+    """Return a row with 0 and 1 as booleans, which SQLite does not have."""
+    if not indexes:
         return row
     values = list(row)
-    for n in places:
+    for n in indexes:
         values[n] = None if values[n] is None else bool(values[n])
     return tuple(values)

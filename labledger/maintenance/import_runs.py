@@ -129,7 +129,7 @@ def _compare(lab: LabFolder, opened: Source, chosen: Sequence[str]) -> list[Hist
             target = None
         compared = [histories.compare(opened.connection, target, run_id) for run_id in chosen]
         for history in compared:
-            if target is not None and history.standing is RunRelation.GROWN:
+            if target is not None and history.relation is RunRelation.GROWN:
                 refuse_busy(target, history, clock.utc_now(), process_is_dead)
         return compared
 
@@ -146,7 +146,7 @@ def _reading(path: Path) -> Iterator[Connection]:
 
 
 def _refuse_conflicts(lab: LabFolder, opened: Source, compared: Sequence[History]) -> None:
-    conflicts = [history for history in compared if history.standing is RunRelation.CONFLICT]
+    conflicts = [history for history in compared if history.relation is RunRelation.CONFLICT]
     if conflicts:
         listed = [f"  {history.run_id}: {history.difference}" for history in conflicts[:_SHOWN]]
         head = f"{lab.ledger} holds different runs with the same ids as {opened.path}"
@@ -184,9 +184,9 @@ def _require_artifacts(lab: LabFolder, opened: Source, compared: Sequence[Histor
         except LedgerMissing:
             reader = None
         for history in compared:
-            if history.standing is RunRelation.SAME:
+            if history.relation is RunRelation.SAME:
                 continue
-            for digests in references(opened, history.run_id, history.here):
+            for digests in references(opened, history.run_id, history.committed_here):
                 for sha256 in digests:
                     known = reader is not None and reader.has_artifact(sha256)
                     if (
@@ -224,18 +224,18 @@ def _import_run(writer: LedgerWriter, opened: Source, run_id: str) -> ImportedRu
     with _reading(writer.path) as target:
         before = histories.compare(opened.connection, target, run_id)
     missing = 0
-    if before.standing in (RunRelation.NEW, RunRelation.GROWN):
-        missing = writer.imports.copy_artifacts(opened, run_id, before.here)
+    if before.relation in (RunRelation.NEW, RunRelation.GROWN):
+        missing = writer.imports.copy_artifacts(opened, run_id, before.committed_here)
     return _imported(writer.imports.import_run(opened, run_id, process_is_dead), missing)
 
 
 def _imported(history: History, missing: int = 0) -> ImportedRun:
     return ImportedRun(
         history.run_id,
-        history.standing,
+        history.relation,
         history.total,
         history.committed,
-        history.here,
+        history.committed_here,
         history.left_staged,
         missing,
     )

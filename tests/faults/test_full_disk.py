@@ -150,7 +150,7 @@ def test_mirrors_that_never_can_are_mended_later(project: Project, mirrors_disk:
     """Where the disk stays full to the end, the run says so; everything is in the ledger."""
     with begun(project, *NO_THRESHOLD) as coordinator, filled(mirrors_disk):
         assert coordinator.finish() == 3
-        assert "resuming mends the mirror" in coordinator.stderr
+        assert "resuming completes the mirror" in coordinator.stderr
     assert len(project.rows("full")["slots"]) == 8
     resume_to_the_end(project)
     check_completed(project)

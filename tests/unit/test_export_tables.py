@@ -193,11 +193,11 @@ def test_what_cannot_be_written_is_named(ledger: Ledger, tmp_path: Path) -> None
     assert not out.exists()
 
 
-def test_without_pyarrow_the_mend_is_named(
+def test_without_pyarrow_the_error_says_what_to_install(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only Parquet needs the extra, and says which."""
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ExtraMissing) as refused:
         ledger.export(kit.RUN, "scores", tmp_path / "out", format="parquet")
     assert "labledger[frames]" in str(refused.value.hint)

@@ -325,8 +325,8 @@ TAMPERED = {
     "run": ("UPDATE run SET authored = 'x'", "were changed"),
     "images": ("UPDATE run SET images = '['", "is not JSON"),
     "progress": ("UPDATE schedule_progress SET next_schedule_idx = 5", "progress"),
-    "table": ("ALTER TABLE metric ADD COLUMN more TEXT", "metric is another"),
-    "no table": ("DROP TABLE claim", "claim is another or missing"),
+    "table": ("ALTER TABLE metric ADD COLUMN more TEXT", "metric differs"),
+    "no table": ("DROP TABLE claim", "claim differs or is missing"),
     "no trigger": ("DROP VIEW scores", "scores is missing"),
     "kind": ("PRAGMA application_id = 1", "not a ledger"),
 }
@@ -353,7 +353,7 @@ def test_a_clean_run_beside_a_tampered_one_is_brought(there: Path, here: LabFold
 @pytest.mark.parametrize(
     ("run_id", "changes", "words"),
     [
-        ("../evil", {}, "is no run's name"),
+        ("../evil", {}, "which is not a valid run id"),
         (kit.RUN, {"scores": ({**kit.score(0, "pass", 1.0), "extra": 1},)}, "unknown key 'extra'"),
         (kit.RUN, {"predictions": (kit.prediction(1),)}, "is about another slot"),
     ],

@@ -190,8 +190,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "key": (edit(METRICS, '"metric_id"', '"metric"', 1), "metrics_long.jsonl:1: 'metric_id' is"),
     "deep": (edit(EVENTS, '"n":3', '"n":' + "[" * 999 + "]" * 999, 1), "nests deeper"),
     "huge number": (edit(METRICS, '"value":10}', '"value":1e999}', 1), "metrics_long.jsonl:1"),
-    "name": (edit(CHAIN, '"run_id":"run-1"', '"run_id":"../evil"'), "no run's name"),
-    "type": (edit(CHAIN, '"type":"variant"', '"type":"secret"'), "'secret' is no type"),
+    "name": (edit(CHAIN, '"run_id":"run-1"', '"run_id":"../evil"'), "not a valid run id"),
+    "type": (edit(CHAIN, '"type":"variant"', '"type":"secret"'), "'secret' is not a type"),
     "pipe": (fifo, "is not a regular file"),
     "link": (link, "could not read .*scores.jsonl"),
 }

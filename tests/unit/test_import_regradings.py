@@ -223,7 +223,7 @@ def test_a_regrading_that_labledger_would_not_write_is_refused(
     kit.tamper(
         path, f"UPDATE run SET resolved = '{canonical_json.dumps(document)}' WHERE run_no = 3"
     )
-    with pytest.raises(LedgerError, match=r"run-1\.g3 of the source does not say as a regrading"):
+    with pytest.raises(LedgerError, match=r"run-1\.g3 of the source does not describe"):
         import_runs(here, there)
     assert not here.ledger.exists()
 

@@ -1,7 +1,7 @@
 """Compare a run in two ledgers: the same history, a longer one, or a conflict.
 
 Equal chain digests prove equal histories, so two queries decide; rows are compared only to
-describe a conflict. `importing` uses this before it writes anything.
+describe a conflict. An import uses this before it writes anything.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class RunRelation(StrEnum):
     NEW = "new"
     """Nothing."""
     GROWN = "grown"
-    """Its beginning: the other one has more commits."""
+    """Its first commits: the source has more."""
     SAME = "same"
-    """All of it, or more than the other one has."""
+    """All of it, or more than the source has."""
     CONFLICT = "conflict"
     """Another history under the same name."""
 
@@ -35,13 +35,13 @@ class History:
     """A run of a source compared with the run of that id in the target."""
 
     run_id: str
-    standing: RunRelation
+    relation: RunRelation
     total: int
     """Slots of its schedule in the source."""
     committed: int
     """How many of them the source has committed."""
-    here: int = 0
-    """How many are committed here."""
+    committed_here: int = 0
+    """How many of them the target has committed."""
     left_staged: int = 0
     """Staged results that the source has not committed; they are not imported."""
     difference: str = ""
@@ -78,9 +78,9 @@ def compare(source: Connection, target: Connection | None, run_id: str) -> Histo
     if target is None or ours is None:
         return History(run_id, RunRelation.NEW, total, committed, left_staged=staged)
     our_genesis, _, here = target.exec_driver_sql(_PROGRESS_SQL, (ours,)).one()
-    standing, difference = RunRelation.SAME if here >= committed else RunRelation.GROWN, ""
+    relation, difference = RunRelation.SAME if here >= committed else RunRelation.GROWN, ""
     if our_genesis != genesis:
-        standing, difference = RunRelation.CONFLICT, _first_part(source, theirs, target, ours)
+        relation, difference = RunRelation.CONFLICT, _first_part(source, theirs, target, ours)
     else:
         last = min(here, committed) - 1
         links = [
@@ -88,8 +88,8 @@ def compare(source: Connection, target: Connection | None, run_id: str) -> Histo
             for connection, run_no in ((source, theirs), (target, ours))
         ]
         if links[0] != links[1]:
-            standing, difference = RunRelation.CONFLICT, _first_commit(source, theirs, target, ours)
-    return History(run_id, standing, total, committed, here, staged, difference)
+            relation, difference = RunRelation.CONFLICT, _first_commit(source, theirs, target, ours)
+    return History(run_id, relation, total, committed, here, staged, difference)
 
 
 def _first_part(source: Connection, theirs: int, target: Connection, ours: int) -> str:
@@ -107,7 +107,7 @@ def _first_part(source: Connection, theirs: int, target: Connection, ours: int) 
         for number, there, here in _both(source, theirs, target, ours, sql):
             if there != here:
                 return f"{part} {number} is {_short(there)} there and {_short(here)} here"
-    return "its first digest is another"
+    return "its genesis digest differs"
 
 
 def _first_commit(source: Connection, theirs: int, target: Connection, ours: int) -> str:
@@ -121,7 +121,7 @@ def _first_commit(source: Connection, theirs: int, target: Connection, ours: int
                 f"slot {number} has {what}: committed at {there[3]} there ({there[4]}) "
                 f"and at {here[3]} here ({here[4]})"
             )
-    return "its commits are others"
+    return "its commits differ"
 
 
 def _both(

@@ -2,7 +2,7 @@
 
 Artifacts come first, in batches; they belong to no run, and existing ones are not copied again.
 All rows of a run follow in one transaction, so that an interrupted import never looks like a run.
-`runner.importing` verifies the source before it calls these methods.
+`maintenance.import_runs` verifies the source before it calls these methods.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner
 from labledger.ledger.database.table_rows import KEYS
-from labledger.ledger.exchange import histories
+from labledger.ledger.exchange import histories, mirror_reader
 from labledger.ledger.exchange.histories import History, RunRelation
 from labledger.ledger.exchange.source import Source
 from labledger.ledger.ownership import leases
 from labledger.ledger.ownership.unit_of_work import UnitOfWork
-from labledger.ledger.read import mirror_reader
 from labledger.ledger.read.lookup import run_number
 from labledger.records.artifacts import REFERENCE
 from labledger.records.outcomes import RunStatus
@@ -62,7 +61,7 @@ _PROGRESS_SQL = """
 SELECT next_schedule_idx, epoch, status, updated_at, ended_at, stop_cause, stop_message
 FROM schedule_progress WHERE run_no = ?"""
 _STEP = "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
-_SETTLE = (
+_UPDATE_PROGRESS = (
     row_sql.update(
         "schedule_progress",
         epoch="max(epoch, ?1) + 1",
@@ -115,17 +114,19 @@ class ImportWriter:
         """
         with self._work.transaction(f"import run {run_id}") as connection:
             history = histories.compare(source.connection, connection, run_id)
-            if history.standing is RunRelation.NEW:
+            if history.relation is RunRelation.NEW:
                 run_no = _create(source, connection, run_id)
-            elif history.standing is RunRelation.GROWN:
+            elif history.relation is RunRelation.GROWN:
                 run_no = run_number(connection, run_id)
                 refuse_busy(connection, history, self._work.now(), is_dead)
             else:
                 return history
             source_no = run_number(source.connection, run_id)
             for table in _PER_SLOT:
-                _copy(source.connection, source_no, connection, run_no, table, history.here)
-            _settle(source, source_no, connection, run_no, history)
+                _copy(
+                    source.connection, source_no, connection, run_no, table, history.committed_here
+                )
+            _write_progress(source, source_no, connection, run_no, history)
             faults.fault_point("inside_import")
             return history
 
@@ -145,7 +146,7 @@ class ImportWriter:
     def _copy_artifacts(self, source: Source, digests: Sequence[str], run_id: str) -> int:
         """Import artifacts in one transaction; return how many the source does not have."""
         artifacts, missing = [], 0
-        for sha256 in self._absent(digests):
+        for sha256 in self._missing(digests):
             key = bytes.fromhex(sha256)
             row = source.connection.exec_driver_sql(_ARTIFACT_SQL, (key,)).first()
             if row is not None and row.content is not None:
@@ -159,8 +160,9 @@ class ImportWriter:
                 connection.exec_driver_sql(statements.INSERT_ARTIFACT, artifacts)
         return missing
 
-    def _absent(self, digests: Sequence[str]) -> list[str]:
-        with self._work.transaction("look for artifacts") as connection:
+    def _missing(self, digests: Sequence[str]) -> list[str]:
+        """Return those artifacts that this ledger does not have."""
+        with self._work.transaction("search for artifacts") as connection:
             return [
                 sha256
                 for sha256 in digests
@@ -209,8 +211,8 @@ def refuse_busy(
     if staged:
         raise LedgerError(
             f"run {history.run_id} has grown in the source, and here it has {staged} finished "
-            "results that are not committed: bringing the source's would lose them",
-            hint=f"go on with the run in one place; here, `labledger resume {history.run_id}`",
+            "results that are not committed: importing the source's commits would lose them",
+            hint=f"continue the run in one ledger only; here, `labledger resume {history.run_id}`",
         )
 
 
@@ -230,34 +232,35 @@ def _create(source: Source, connection: Connection, run_id: str) -> int:
     return run_no
 
 
-def _settle(
+def _write_progress(
     source: Source, source_no: int, connection: Connection, run_no: int, history: History
 ) -> None:
-    """Update the run's progress after its rows are written, and fence off earlier owners."""
+    """Write the run's progress after its rows, and fence off earlier owners."""
     committed, epoch, status, updated_at, ended_at, *stop = source.connection.exec_driver_sql(
         _PROGRESS_SQL, (source_no,)
     ).one()
     if status == RunStatus.RUNNING.value:
-        status = _ended(committed == history.total)
+        status = _status_without_owner(committed == history.total)
     ended_at = ended_at or updated_at
-    if history.standing is RunRelation.NEW:
+    if history.relation is RunRelation.NEW:
         progress = (run_no, committed, epoch, status, updated_at, ended_at, *stop)
         connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
     else:
-        steps = [(run_no,)] * (committed - history.here)
+        steps = [(run_no,)] * (committed - history.committed_here)
         connection.exec_driver_sql(_STEP, steps)
-        connection.exec_driver_sql(_SETTLE, (epoch, status, updated_at, ended_at, *stop, run_no))
+        connection.exec_driver_sql(
+            _UPDATE_PROGRESS, (epoch, status, updated_at, ended_at, *stop, run_no)
+        )
         connection.exec_driver_sql(_END_LEASE, (run_no,))
     heads = [
         side.exec_driver_sql(_HEAD_SQL, (number,)).scalar()
         for side, number in ((source.connection, source_no), (connection, run_no))
     ]
     if heads[0] != heads[1]:
-        raise LedgerError(f"run {history.run_id} did not arrive whole; nothing was imported")
+        raise LedgerError(f"run {history.run_id} was not copied completely; nothing was imported")
 
 
-def _ended(complete: bool) -> str:
-    """Return the status of a run without an owner."""
+def _status_without_owner(complete: bool) -> str:
     return (RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED).value
 
 

@@ -41,7 +41,9 @@ def check_runs(connection: Connection, run_ids: Sequence[str]) -> None:
     """Raise `LedgerError` if a run id is not a safe folder name, or a text is not JSON."""
     for run_id in run_ids:
         if not RUN_ID.fullmatch(run_id):
-            raise LedgerError(f"the source holds a run {run_id[:120]!r}, which is no run's name")
+            raise LedgerError(
+                f"the source holds a run {run_id[:120]!r}, which is not a valid run id"
+            )
         run_no = run_number(connection, run_id)
         texts = list(connection.exec_driver_sql(_RUN_SQL, (run_no,)).one())
         for sql in (_BINDINGS_SQL, _PAYLOADS_SQL):
@@ -63,7 +65,9 @@ def _check_regrades(run_id: str, regrades: Any) -> None:
             names = run_id == f"{root}.g{generation}" and generation > 1
             if names and _DIGEST.fullmatch(digest) and _DIGEST.fullmatch(head):
                 return
-    raise LedgerError(f"run {run_id} of the source does not say as a regrading does what it judges")
+    raise LedgerError(
+        f"run {run_id} of the source does not describe the run that it regrades as labledger does"
+    )
 
 
 def problems(run_id: str, commit: Commit) -> Iterator[str]:
@@ -73,7 +77,7 @@ def problems(run_id: str, commit: Commit) -> Iterator[str]:
         for line in records.lines(kind):
             problem = _not_canonical(line)
             if problem is None:
-                problem = _unfit(json.loads(line), name, run_id, commit)
+                problem = _problem_of(json.loads(line), name, run_id, commit)
             if problem is not None:
                 yield f"a record of {kind} {problem}"
     for line in records.events:
@@ -88,11 +92,11 @@ def _not_canonical(text: str) -> str | None:
     except (MalformedJson, UnicodeEncodeError) as error:
         return str(error)
     if not isinstance(value, dict):
-        return "is no JSON object"
+        return "is not a JSON object"
     return None if canonical_json.dumps(value) == text else "is not in its canonical form"
 
 
-def _unfit(record: JsonObject, name: str, run_id: str, commit: Commit) -> str | None:
+def _problem_of(record: JsonObject, name: str, run_id: str, commit: Commit) -> str | None:
     try:
         json_schemas.require_valid(record, name)
     except SchemaInvalid as error:

@@ -150,7 +150,7 @@ def _refuse_irregular(path: Path) -> None:
             continue
         if not stat.S_ISREG(kind):
             raise LedgerError(
-                f"{file} is a link or not a regular file; a source is read only where it lies",
+                f"{file} is a link or not a regular file; a source is read only under its own path",
                 hint="name the file itself",
             )
 
@@ -164,8 +164,8 @@ def _require_same_tables(connection: Connection, path: Path) -> None:
     for name, sql in _tables().items():
         if statements.get(name) != sql:
             raise LedgerError(
-                f"{path} is not as labledger makes a ledger: {name} is another or missing",
-                hint="import the ledger that this one was made from",
+                f"{path} is not a ledger that labledger made: {name} differs or is missing",
+                hint="import the ledger from which this one was made",
             )
 
 

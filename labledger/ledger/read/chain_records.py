@@ -1,7 +1,8 @@
 """Stream a run's chain as records: its creation, and the digests of each commit.
 
 Together with the mirrors of the other records they contain the whole history of a run, so that
-`rebuilding` can restore it. Their bytes depend on the commits only, not on owner or progress.
+`exchange.mirror_reader` can restore it. Their bytes depend on the commits only, not on owner or
+progress.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A temporary table `counted` and temporary views shadow the ledger's own, for this connection only.
 The views must be created again, because the ledger's own views always read its own `counted`.
-`analysis.query` uses this for `--generation` and for comparisons.
+`ledger.query` uses this for `--generation` and for comparisons.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ WHERE grading.run_no = (SELECT run_no FROM run WHERE run_id = ?)"""
 
 def select_generation(connection: Connection, generation: int) -> None:
     """Make the views use, for every run, its newest complete grading up to `generation`."""
-    _count(connection, _NEWEST, generation)
+    _create_views(connection, _NEWEST, generation)
 
 
 def select_run(connection: Connection, run_id: str) -> None:
     """Make the views show the rows of this run or regrading only, even if it is not current."""
-    _count(connection, _ONE, run_id)
+    _create_views(connection, _ONE, run_id)
 
 
-def _count(connection: Connection, rows: str, value: int | str) -> None:
+def _create_views(connection: Connection, rows: str, value: int | str) -> None:
     driver: Any = connection.driver
     driver.execute(_TABLE)
     driver.execute(rows, (value,))

@@ -24,7 +24,7 @@ _STAMP = "trial.attempt, trial.ended_at, run_variant.variant_id, run_task.task_i
 
 
 def _stamped(table: str, order: str, *column_lists: str) -> str:
-    """Rows of `table` with what their records' stamp needs, in the records' order."""
+    """Return the SQL of rows of `table` with the columns of their stamp, in the records' order."""
     return f"""
 SELECT {table}.schedule_idx, {", ".join((_STAMP, *column_lists))}
 FROM {table}

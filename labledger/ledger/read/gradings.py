@@ -107,7 +107,7 @@ def find_orphan_regradings(connection: Connection) -> list[tuple[str, str]]:
     return [(row[0], row[1]) for row in connection.exec_driver_sql(_WITHOUT_ROOT_SQL)]
 
 
-_KEPT_SQL = """
+_STORED_SQL = """
 SELECT run.run_id, grading.root_id, grading.generation
 FROM run LEFT JOIN grading ON grading.run_no = run.run_no WHERE run.run_no = ?"""
 _COUNTED_SQL = """
@@ -130,12 +130,12 @@ _PARTS = {
 def problems(connection: Connection, run_no: int) -> Iterator[str]:
     """Yield problems of a run's rows in `grading` and `counted`, and of the run it regrades."""
     regraded = regrades(connection, run_no)
-    run_id, *kept = connection.exec_driver_sql(_KEPT_SQL, (run_no,)).one()
-    if kept != ([run_id, 1] if regraded is None else [regraded.root_id, regraded.generation]):
+    run_id, *stored = connection.exec_driver_sql(_STORED_SQL, (run_no,)).one()
+    if stored != ([run_id, 1] if regraded is None else [regraded.root_id, regraded.generation]):
         yield "the run's row of grading does not fit its resolved experiment"
     if regraded is None:
         if not connection.exec_driver_sql(_COUNTED_SQL, (run_no,)).scalar():
-            yield "the row of counted, which views go by, is not the run's newest complete grading"
+            yield "the row of counted, which views use, is not the run's newest complete grading"
         return
     if connection.exec_driver_sql(_NOT_COUNTED_SQL, (run_no,)).first():
         yield "it is a regrading, and has a row of counted as if it were a run of its own"
@@ -146,8 +146,10 @@ def problems(connection: Connection, run_no: int) -> Iterator[str]:
     if problem is not None:
         yield problem
     for part, sql in _PARTS.items():
-        one, other = f"{sql} WHERE run_no = ?1", f"{sql} WHERE run_no = ?2"
-        only = (f"SELECT 1 FROM ({a} EXCEPT {b})" for a, b in ((one, other), (other, one)))  # noqa: S608
-        differ = " UNION ALL ".join(only)
-        if connection.exec_driver_sql(differ, (run_no, root[0])).first():
+        ours, theirs = f"{sql} WHERE run_no = ?1", f"{sql} WHERE run_no = ?2"
+        difference = (
+            f"SELECT 1 FROM ({ours} EXCEPT {theirs}) "  # noqa: S608
+            f"UNION ALL SELECT 1 FROM ({theirs} EXCEPT {ours})"
+        )
+        if connection.exec_driver_sql(difference, (run_no, root[0])).first():
             yield f"its {part} are not those of {regraded.root_id}"

@@ -44,11 +44,13 @@ def all_runs(connection: Connection) -> list[RunInfo]:
 
 
 def one_run(connection: Connection, run_no: int) -> RunInfo:
+    """Return the run with a number."""
     result = connection.exec_driver_sql(f"{_RUN_SQL} WHERE run.run_no = ?", (run_no,))
     return _run_info(connection, result.one())
 
 
 def variants(connection: Connection, run_no: int) -> tuple[Variant, ...]:
+    """Return the variants of a run, in the order of the experiment."""
     rows = connection.exec_driver_sql(
         "SELECT variant_id, role, bindings FROM run_variant WHERE run_no = ? ORDER BY variant_idx",
         (run_no,),

@@ -1,6 +1,7 @@
-"""What the trials of a run spent, as far as their metrics say it, which 0 or more does.
+"""What the trials of a run spent: sums of their metrics of cost and tokens that are 0 or more.
 
-What they do not say is unknown, and never taken for nothing.
+What a trial spent without such a metric is unknown; it is counted as unknown, never as 0. Used by
+budgets, summaries and reports.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
 """The option that limits each kind."""
 UNITS = {"cost_usd": "USD", "tokens": "tokens"}
 
-_NEVER_BEGAN = ", ".join(f"'{reason}'" for reason in sorted(NOT_STARTED))
+_NOT_STARTED_LIST = ", ".join(f"'{reason}'" for reason in sorted(NOT_STARTED))
 _RAN_SQL = f"""
 SELECT count(*) FROM attempt
-WHERE run_no = ? AND (reason IS NULL OR reason NOT IN ({_NEVER_BEGAN}))"""  # noqa: S608
+WHERE run_no = ? AND (reason IS NULL OR reason NOT IN ({_NOT_STARTED_LIST}))"""  # noqa: S608
 
 
 def _committed_sql(metric_ids: Iterable[str]) -> str:
-    """The sum of some metrics, and how many slots have one of them.
+    """Return the SQL of the sum of some metrics, and of how many slots have one of them.
 
     Each id is a literal, so that SQLite can use the partial index of the usual metrics.
     """
-    found = (
+    selects = (
         "SELECT schedule_idx, value FROM metric "  # noqa: S608
         f"WHERE run_no = ?1 AND metric_id = '{metric_id}' "
         "AND typeof(value) IN ('integer', 'real') AND value >= 0"
         for metric_id in metric_ids
     )
-    return f"SELECT total(value), count(DISTINCT schedule_idx) FROM ({' UNION ALL '.join(found)})"  # noqa: S608
+    return f"SELECT total(value), count(DISTINCT schedule_idx) FROM ({' UNION ALL '.join(selects)})"  # noqa: S608
 
 
 _COMMITTED_SQL = {kind: _committed_sql(metric_ids) for kind, metric_ids in SPENT_METRICS.items()}
@@ -42,26 +43,29 @@ _STAGED_SQL = "SELECT payload FROM staged_result WHERE run_no = ? AND final ORDE
 
 
 def committed(connection: Connection, run_no: int) -> dict[str, Spent]:
-    """What the committed trials of a run spent, by kind. Of earlier attempts it is not known."""
+    """Return what the committed trials of a run spent, by kind.
+
+    Only a slot's last attempt has metrics: what the earlier ones spent is unknown.
+    """
     ran = connection.exec_driver_sql(_RAN_SQL, (run_no,)).scalar_one()
-    found = {}
+    spent = {}
     for kind, sql in _COMMITTED_SQL.items():
         total, known = connection.exec_driver_sql(sql, (run_no,)).one()
-        found[kind] = Spent(total, known, ran - known)
-    return found
+        spent[kind] = Spent(total, known, ran - known)
+    return spent
 
 
 def so_far(connection: Connection, run_no: int) -> dict[str, Spent]:
-    """The same, with the trials that are finished and wait for their commits."""
-    found = committed(connection, run_no)
+    """Return the same, including the finished trials whose results are staged."""
+    spent = committed(connection, run_no)
     for payload in connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalars():
         for kind, amount in amounts(AttemptResult.from_json(json.loads(payload))).items():
-            found[kind] = found[kind].plus(amount)
-    return found
+            spent[kind] = spent[kind].plus(amount)
+    return spent
 
 
 def amounts(result: AttemptResult) -> dict[str, float | None]:
-    """What an attempt spent of each kind: None where it does not say it, nothing if none ran."""
+    """Return what an attempt spent, by kind: None if unknown. Empty if it was never started."""
     if result.reason in NOT_STARTED:
         return {}
     known = {
@@ -69,13 +73,13 @@ def amounts(result: AttemptResult) -> dict[str, float | None]:
         for metric in result.metrics
         if isinstance(metric.value, int | float) and metric.value >= 0
     }
-    found: dict[str, float | None] = {}
+    spent: dict[str, float | None] = {}
     for kind, metric_ids in SPENT_METRICS.items():
-        said = [known[metric_id] for metric_id in metric_ids if metric_id in known]
-        found[kind] = sum(said) if said else None
-    return found
+        values = [known[metric_id] for metric_id in metric_ids if metric_id in known]
+        spent[kind] = sum(values) if values else None
+    return spent
 
 
 def used_up(limits: Mapping[str, float], spent: Mapping[str, Spent]) -> tuple[str, ...]:
-    """The kinds of which as much is spent as may be."""
+    """Return the kinds of spending that have reached their limit."""
     return tuple(kind for kind, limit in limits.items() if spent[kind].total >= limit)

@@ -1,4 +1,4 @@
-"""Rebuild the rows of a run from a folder of mirrors.
+"""Rebuild the rows of a run from a folder of mirrors, which is how mirrors become a source.
 
 The files are untrusted: only their form is checked here, and their content is written unchanged.
 The caller verifies the digests afterwards, as for any other source of an import.
@@ -42,7 +42,7 @@ FROM slot_commit WHERE run_no = ?1"""
 
 
 class InvalidMirrorLine(ValueError):
-    """A line that does not belong into its file."""
+    """A line that does not belong in its file."""
 
 
 def rebuild(connection: Connection, chain: Path, mirrors: dict[str, Path]) -> str:
@@ -62,7 +62,7 @@ def _chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject]]) ->
     records = (record for _, record in lines)
     run = next(records, None)
     if run is None or (run["schema_version"], run["type"]) != (SCHEMA, "run"):
-        raise InvalidMirrorLine(f"it does not begin with the run of a {SCHEMA}")
+        raise InvalidMirrorLine(f"the file does not begin with the run of a {SCHEMA}")
     columns = [_text(run[name]) if name in JSON_COLUMNS else run[name] for name in _RUN]
     connection.exec_driver_sql(statements.INSERT_RUN, (_RUN_NO, *columns))
     schedule = [run[name] for name in SCHEDULE_COLUMNS]
@@ -70,7 +70,7 @@ def _chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject]]) ->
     counts = dict.fromkeys(_WRITERS, 0)
     for kind, group in groupby(records, key=lambda record: str(record["type"])):
         if kind not in _WRITERS:
-            raise InvalidMirrorLine(f"{kind[:40]!r} is no type of a {SCHEMA}")
+            raise InvalidMirrorLine(f"{kind[:40]!r} is not a type of {SCHEMA}")
         for batch in batched(group, _BATCH):
             _WRITERS[kind](connection, batch, counts[kind])
             counts[kind] += len(batch)
@@ -165,7 +165,10 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def _lines(path: Path) -> Iterator[Iterator[tuple[bytes, JsonObject]]]:
-    """Iterate over a regular file: each line with its JSON object. Errors name file and line."""
+    """Yield an iterator of a regular file's lines, each with its JSON object.
+
+    Raises `LedgerError` with file and line, also for errors of the block that handles a line.
+    """
     number = 0
 
     def read(handle: BinaryIO) -> Iterator[tuple[bytes, JsonObject]]:
@@ -173,10 +176,10 @@ def _lines(path: Path) -> Iterator[Iterator[tuple[bytes, JsonObject]]]:
         while line := handle.readline(_LONGEST_LINE):
             number += 1
             if not line.endswith(b"\n"):
-                raise InvalidMirrorLine("the line has no end, or is too long")
+                raise InvalidMirrorLine("the line is incomplete or too long")
             value = canonical_json.loads(line[:-1], max_depth=_DEPTH)
             if not isinstance(value, dict):
-                raise InvalidMirrorLine("it is no JSON object")
+                raise InvalidMirrorLine("the line is not a JSON object")
             yield line[:-1], value
 
     try:
