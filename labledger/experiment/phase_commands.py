@@ -16,8 +16,8 @@ from labledger.experiment.authored import Authored
 from labledger.experiment.consistency_checks import PHASES, authored_variants, lookup
 from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, relative_name
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.inputs.task_row import plain_number
 from labledger.experiment.plan import GraderPlan, NamedPhase, PhasePlan, VariantPlan
+from labledger.experiment.stored_sections import plain_number
 from labledger.records import JsonObject, canonical_json
 
 DEPS = "/agentlab/deps"

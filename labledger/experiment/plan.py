@@ -1,37 +1,31 @@
 """The resolved experiment as typed, frozen values, and its stored form.
 
 Each class is a section of the document `resolved_experiment_v1`, which is stored with a run and
-decides what runs. `of_authored` makes a section of what a person wrote, `from_json` reads a stored
-one, `as_json` writes it; no other module knows the keys. Stored documents must stay readable and a
-run's digest is taken over `result_part`, so neither keys nor defaults may change: a new key needs a
-default that means what held before, and is listed in `_OPTIONAL` if documents without it must keep
-their digest.
+decides what runs. `from_json` reads a section and `as_json` writes it; `of_authored` makes one of
+what a person wrote, where that differs. No other module knows the keys. Stored documents must stay
+readable and a run's digest is taken over `result_part`, so neither keys nor defaults may change: a
+new key needs a default that means what held before, and is listed in `_OPTIONAL` if documents
+without it must keep their digest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Self
 
 from labledger.errors import LedgerError
 from labledger.experiment.inputs.field_problems import FieldPath
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.inputs.task_row import plain_number
 from labledger.experiment.name_references import is_contract_name, names
 from labledger.experiment.stored_facts import benchmark_identity
-from labledger.experiment.stored_sections import Section
+from labledger.experiment.stored_sections import Section, plain_number
 from labledger.records import JsonObject, canonical_json
 from labledger.records.outcomes import SlotStatus
 from labledger.text.byte_sizes import parse_size
 
 SCHEMA_VERSION = "resolved_experiment_v1"
-
-
-def _given(authored: JsonObject, **conversions: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return the converted values of those keys that a person wrote."""
-    return {name: to(authored[name]) for name, to in conversions.items() if name in authored}
 
 
 class Sealing(StrEnum):
@@ -67,8 +61,7 @@ class Identity(Section):
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
-        name = str(authored.get("name", authored["id"]))
-        return cls(authored["id"], name, **_given(authored, description=str, tags=tuple))
+        return cls.from_json({"name": authored["id"]} | authored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +94,7 @@ class DatasetPlan(Section):
 
     @classmethod
     def of_authored(cls, authored: JsonObject, suite_id: str, split_id: str) -> Self:
-        suite_id = authored.get("suite_id", suite_id)
-        return cls(authored["path"], suite_id, split_id, **_given(authored, limit=int, cluster=str))
+        return cls.from_json({"suite_id": suite_id, "split_id": split_id} | authored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +107,10 @@ class Resources(Section):
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
-        memory = {"memory_bytes": parse_size(authored["memory"])} if "memory" in authored else {}
-        return cls(**_given(authored, cpus=plain_number, pids=int), **memory)
+        given = dict(authored)
+        if "memory" in given:
+            given["memory_bytes"] = parse_size(given.pop("memory"))
+        return cls.from_json(given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +136,12 @@ class Runtime(Section):
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
-        return cls(
-            **_given(authored, image=str, user=_user, network=str, root_read_only=bool),
-            **_given(authored, max_log_bytes=int, oci=str, resources=Resources.of_authored),
+        apart = {"setup", "agent", "user", "resources"}
+        return replace(
+            cls.from_json({key: value for key, value in authored.items() if key not in apart}),
+            user=_user(authored.get("user")),
             agent_user=_user(authored["agent"].get("user")),
+            resources=Resources.of_authored(authored.get("resources", {})),
         )
 
 
@@ -176,15 +172,11 @@ class Benchmark(Section):
 
     @classmethod
     def of_authored(cls, authored: JsonObject, split_id: str) -> Self:
-        name: str = authored["name"]
-        return cls(
-            adapter_id=authored.get("adapter_id", name),
-            name=name,
-            split=authored.get("split", split_id),
-            policy=Policy(**authored.get("policy", {})),
-            evaluator=authored.get("evaluator", {"name": f"{name}-grader", "mode": "custom"}),
-            version=authored.get("version"),
-        )
+        name = authored["name"]
+        evaluator = {"name": f"{name}-grader", "mode": "custom"}
+        default = {"adapter_id": name, "split": split_id, "policy": {}, "evaluator": evaluator}
+        given = {key: value for key, value in authored.items() if key != "grader"}
+        return cls.from_json(default | given)
 
     @property
     def identity(self) -> dict[str, str]:
@@ -218,23 +210,13 @@ class Prune(Section):
 
     max_consecutive_failures: int
 
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        return cls(**_given(authored, max_consecutive_failures=int))
-
 
 @dataclass(frozen=True, slots=True)
 class Retry(Section):
     """After which statuses a slot gets another attempt, and how many it may have."""
 
     max_attempts: int = 2
-    retry_on: tuple[SlotStatus, ...] = (SlotStatus.INFRA_ERROR,)
-    """Sorted."""
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        statuses = _given(authored, retry_on=lambda names: tuple(map(SlotStatus, sorted({*names}))))
-        return cls(**_given(authored, max_attempts=int), **statuses)
+    retry_on: frozenset[SlotStatus] = frozenset({SlotStatus.INFRA_ERROR})
 
     def applies_to(self, status: SlotStatus, attempt: int) -> bool:
         """Return True if a slot whose attempt ended with `status` gets another one."""
@@ -252,14 +234,6 @@ class Design(Section):
     shuffle_tasks: bool = False
     prune: Prune | None = None
     retry: Retry = Retry()
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        return cls(
-            **_given(authored, replications=int, max_concurrency=int, random_seed=int),
-            **_given(authored, schedule=str, shuffle_tasks=bool),
-            **_given(authored, prune=Prune.of_authored, retry=Retry.of_authored),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +347,7 @@ class ExperimentPlan(Section):
             runtime=Runtime.of_authored(authored["runtime"]),
             benchmark=Benchmark.of_authored(benchmark, split_id),
             metrics=tuple(map(MetricDefinition.of_authored, authored.get("metrics", []))),
-            design=Design.of_authored(authored.get("design", {})),
+            design=Design.from_json(authored.get("design", {})),
             variants=variants,
             grader=grader,
             environment=tuple(sorted({name for _, name in uses})),

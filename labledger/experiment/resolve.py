@@ -74,10 +74,6 @@ class ResolvedExperiment:
         return self.authored.path.absolute()
 
     @property
-    def authored_text(self) -> str:
-        return self.authored.text
-
-    @property
     def tasks(self) -> tuple[TaskRef, ...]:
         """The selected tasks, in the file's order."""
         return self.dataset.tasks

@@ -1,8 +1,8 @@
 """The codec of stored documents whose sections are frozen dataclasses.
 
-A `Section` is read and written by the types of its fields: texts and numbers as they are, other
-sections, tuples and mappings of them, and enumerations by value. An unknown key is an error: to
-ignore it could change what a run means. `plan` declares the sections of a resolved experiment.
+A `Section` is read and written by the types of its fields: JSON values, other sections, tuples,
+sets and mappings of them, and enumerations. An unknown key is an error: to ignore it could change
+what a run means. `plan` declares the sections of a resolved experiment, `task_row` those of a task.
 """
 
 from __future__ import annotations
@@ -52,19 +52,30 @@ def _field_types(section: type[Section]) -> Mapping[str, Any]:
 
 
 def _decoded(kind: Any, value: Any) -> Any:
-    """Return a JSON value as the type that a field declares."""
+    """Return a JSON value as the type that a field declares.
+
+    A whole number is an int, so that 60 and 60.0, which a person may write, are stored alike.
+    """
     arguments = get_args(kind)
     if value is None:
         return None
     if isinstance(kind, UnionType):
         return _decoded(arguments[0], value)
-    if get_origin(kind) is tuple:
-        return tuple(_decoded(arguments[0], item) for item in value)
+    if get_origin(kind) in {tuple, frozenset}:
+        return get_origin(kind)(_decoded(arguments[0], item) for item in value)
     if get_origin(kind) is Mapping:
         return {key: _decoded(arguments[1], item) for key, item in value.items()}
     if isinstance(kind, type) and issubclass(kind, Section):
         return kind.from_json(value)
-    return kind(value) if isinstance(kind, type) and issubclass(kind, StrEnum) else value
+    if kind is float:
+        return plain_number(value)
+    converts = kind is int or (isinstance(kind, type) and issubclass(kind, StrEnum))
+    return kind(value) if converts else value
+
+
+def plain_number(value: float) -> float:
+    """Return a whole number as an int."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _encoded(value: Any) -> Any:
@@ -72,6 +83,8 @@ def _encoded(value: Any) -> Any:
         return value.as_json()
     if isinstance(value, tuple):
         return [_encoded(item) for item in value]
+    if isinstance(value, frozenset):
+        return sorted(map(_encoded, value))
     if isinstance(value, Mapping):
         return {key: _encoded(item) for key, item in value.items()}
     return value.value if isinstance(value, StrEnum) else value

@@ -1,7 +1,7 @@
 """Parse YAML into plain JSON values with the line of each field, by the core schema of YAML 1.2.
 
 Values are built from parser events, with limits on depth and size, so that hostile input (deep
-nesting, alias bombs) cannot exhaust memory. `authoring` is the caller. This module imports PyYAML;
+nesting, alias bombs) cannot exhaust memory. `authored` is the caller. This module imports PyYAML;
 import it inside functions, so that commands that read no YAML start fast.
 """
 

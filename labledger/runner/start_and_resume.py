@@ -220,7 +220,7 @@ def _new_run(
         experiment_id=identity.experiment_id,
         name=identity.name,
         resolved=experiment.document,
-        authored=experiment.authored_text,
+        authored=experiment.authored.text,
         digest=experiment.digest,
         source_path=str(experiment.source),
         images=dict(images),

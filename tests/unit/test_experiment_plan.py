@@ -95,7 +95,7 @@ def test_every_key_survives() -> None:
     plan = ExperimentPlan.of_document(json.loads(canonical_json.dumps(NEWEST)))
     assert canonical_json.dumps(plan.as_json()) == canonical_json.dumps(NEWEST)
     assert pickle.loads(pickle.dumps(plan)) == plan
-    assert plan.design.retry.retry_on == (SlotStatus.INFRA_ERROR,)
+    assert plan.design.retry.retry_on == {SlotStatus.INFRA_ERROR}
 
 
 def test_a_new_document_is_written_as_it_is_read(folder: Folder) -> None:

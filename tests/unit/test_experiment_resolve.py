@@ -169,7 +169,7 @@ def test_unknown_names_are_told_with_their_place(folder: Folder) -> None:
     assert resolved.plan.environment == ("KEY", "TOKEN", "moed")
     problems = resolved.missing_names({"KEY": "k", "TOKEN": "t"})
     assert [problem.field for problem in problems] == ["runtime.agent.command[3]"]
-    rows = resolved.authored_text.splitlines()
+    rows = resolved.authored.text.splitlines()
     assert "$moed" in rows[(problems[0].line or 0) - 1]
     assert "did you mean $mode?" in str(problems[0])
     assert [p.field for p in resolved.missing_names(())] == [

@@ -16,7 +16,7 @@ from labledger.errors import LedgerError
 from labledger.experiment.consistency_checks import lookup
 from labledger.experiment.inputs.field_problems import FieldPath, relative_name
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar
-from labledger.experiment.stored_sections import Section
+from labledger.experiment.stored_sections import Section, plain_number
 from labledger.records import JsonObject, canonical_json
 
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
@@ -104,11 +104,6 @@ def is_plainly_valid(row: Any) -> bool:
         return False
     files = workspace["files"]
     return type(files) is dict and all(type(text) is str for text in files.values())
-
-
-def plain_number(value: float) -> float:
-    """Return a whole number as an int, so that 60 and 60.0 have the same frozen form."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def workspace_source(workspace: JsonObject, folder: Path) -> WorkspaceSource | None:
