@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from labledger.api.runs import *
     from labledger.compare.comparison_document import *
     from labledger.compare.options import *
-    from labledger.compare.run_differences import Flip as Flip
+    from labledger.compare.run_differences import OutcomeChange as OutcomeChange
     from labledger.compare.sentences import ComparisonText as ComparisonText
     from labledger.compare.sentences import comparison_texts as comparison_texts
     from labledger.errors import *
@@ -47,7 +47,7 @@ _NAMES = {
     "ledger_revision upgrade_ledger verify",
     "api.runs": "regrade resume run",
     "compare.comparison_document": "Compared Comparison TaskRow",
-    "compare.run_differences": "Flip",
+    "compare.run_differences": "OutcomeChange",
     "compare.sentences": "ComparisonText comparison_texts",
     "compare.options": "CompareOptions Errors Estimand",
     "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "

@@ -16,7 +16,7 @@ from labledger.errors import InvalidInput, Problem
 from labledger.export import data_frames, mirrors, query_rows, run_folder, summary, tables
 from labledger.ledger.database.model import Grading, RunInfo, Spent, TakeoverRequest, VariantCounts
 from labledger.ledger.database.views_and_triggers import VIEWS
-from labledger.ledger.query import Params, ViewInfo, query, require_names, statement, views
+from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
 from labledger.ledger.read import export_tables
 from labledger.ledger.read.spending import used_up
 from labledger.ledger.reader import LedgerReader
@@ -247,7 +247,7 @@ class Ledger:
         self, sql: str, params: Params = (), generation: int | None = None
     ) -> tuple[tuple[str, ...], Generator[tuple[Any, ...]]]:
         """Return the column names of a query and its rows as a stream. See `query`."""
-        return query(self._path, statement(sql), params, generation, views_only=True)
+        return query(self._path, expand_view_name(sql), params, generation, views_only=True)
 
     def write_query(
         self,

@@ -1,8 +1,8 @@
 """What differs between two runs or two gradings, beside the variants that are compared.
 
 `warnings` names what else could explain a difference of two sides: incomplete runs, other
-benchmarks, graders or images. `flips` counts the slots whose outcome a regrading changed; the
-runner reports them at the end of a regrading.
+benchmarks, graders or images. `outcome_changes` counts the slots whose outcome a regrading
+changed; the runner reports them at the end of a regrading.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from labledger.ledger.database.model import Graded
 from labledger.ledger.query import query
 from labledger.records.outcomes import RunStatus
 
-_FLIPS_SQL = """
+_OUTCOME_CHANGES_SQL = """
 SELECT
     coalesce(old.verdict, old.status) AS before, coalesce(new.verdict, new.status) AS after,
     count(*) AS slots
@@ -31,7 +31,7 @@ GROUP BY 1, 2
 ORDER BY before = after, slots DESC, before, after"""
 
 
-class Flip(NamedTuple):
+class OutcomeChange(NamedTuple):
     """How many slots had one outcome before a regrading and another, or the same, after it."""
 
     before: str
@@ -40,13 +40,13 @@ class Flip(NamedTuple):
     slots: int
 
 
-def flips(path: Path, before: str, after: str) -> tuple[Flip, ...]:
+def outcome_changes(path: Path, before: str, after: str) -> tuple[OutcomeChange, ...]:
     """Return the outcomes of all slots in two gradings of one run, changed ones first.
 
     `before` and `after` are the ids of the runs that hold the gradings.
     """
-    _, rows = query(path, _FLIPS_SQL, {"before": before, "after": after})
-    return tuple(Flip(*row) for row in rows)
+    _, rows = query(path, _OUTCOME_CHANGES_SQL, {"before": before, "after": after})
+    return tuple(OutcomeChange(*row) for row in rows)
 
 
 def warnings(a: Graded, b: Graded) -> tuple[str, ...]:

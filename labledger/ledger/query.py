@@ -1,4 +1,8 @@
-"""One SQL question to the ledger, over its documented views. It cannot write, whatever is asked."""
+"""Run one SELECT over the ledger's documented views.
+
+SQLite's authorizer refuses everything but reading, whatever the statement is. `labledger query`,
+comparisons and reports use this module.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from labledger.ledger.database.sqlite import DRIVER, readonly_engine, translated
 from labledger.ledger.read import chosen_grading
 from labledger.text.phrases import near_names
 
-_READING = {
+_READ_ACTIONS = {
     DRIVER.SQLITE_SELECT,
     DRIVER.SQLITE_READ,
     DRIVER.SQLITE_FUNCTION,
@@ -35,7 +39,7 @@ _VIEW_PARTS = {
 }
 """The views, and what SQLite calls their common table expressions."""
 _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "within a transaction")
-"""What SQLite says of a statement that does more than read."""
+"""Parts of SQLite's messages about a statement that does more than read."""
 
 _TABLES_SQL = "SELECT name FROM main.sqlite_schema WHERE type = 'table'"
 _STEPS_BETWEEN_CHECKS = 10_000
@@ -56,16 +60,16 @@ class ViewInfo:
 
     name: str
     comment: str
-    """What one of its rows is."""
+    """What one row is, in one line that begins with ``one row per``."""
     columns: tuple[str, ...]
     meanings: tuple[str, ...]
-    """What each column means."""
+    """The meaning of each column."""
 
 
-def statement(asked: str) -> str:
-    """The SQL of a question: a lone word is a view, and means all of its rows."""
-    word = asked.strip()
-    return f"SELECT * FROM {word}" if _WORD.fullmatch(word) else asked  # noqa: S608
+def expand_view_name(sql: str) -> str:
+    """Return a SELECT of all rows if `sql` is only the name of a view, else `sql`."""
+    word = sql.strip()
+    return f"SELECT * FROM {word}" if _WORD.fullmatch(word) else sql  # noqa: S608
 
 
 def query(
@@ -76,44 +80,44 @@ def query(
     *,
     views_only: bool = False,
 ) -> tuple[tuple[str, ...], Generator[Row]]:
-    """The columns and the rows, streamed, of one SELECT.
+    """Return the columns of one SELECT, and a generator of its rows.
 
-    `params` are values for `:name` or `?` in the statement. With a `generation` the views take,
+    `params` are values for `:name` or `?` in the statement. With a `generation` the views show,
     for every run, the newest complete grading up to that one. With `views_only` the ledger's own
-    tables, which change with it, are refused. Ctrl-C interrupts the query. Raises
-    `QueryFailed`, with the nearest view or column where a name is unknown, `InvalidInput`, and
-    what `migrate.check_current` raises.
+    tables, which change from one revision to another, are refused. Ctrl-C interrupts the query.
+    Raises `QueryFailed`, with the nearest view or column if a name is unknown, `InvalidInput`, and
+    what `migrations.check_current` raises.
     """
     if generation is None:
-        return _answer(path, sql, params, lambda _: None, views_only=views_only)
+        return _execute(path, sql, params, lambda _: None, views_only=views_only)
     if generation < 1:
         problem = Problem("generation", f"found {generation}; expected 1 or more")
         raise InvalidInput("the query", [problem])
     prepare = partial(chosen_grading.select_generation, generation=generation)
-    return _answer(path, sql, params, prepare, views_only=views_only)
+    return _execute(path, sql, params, prepare, views_only=views_only)
 
 
 def query_run(
     path: Path, run_id: str, sql: str, params: Params = ()
 ) -> tuple[tuple[str, ...], Generator[Row]]:
-    """`query`, but the views show one run's own rows alone, whether they count or not.
+    """Do what `query` does, with views that show only one run's rows, even if it is not current.
 
-    Those of a regrading are shown under its root's id.
+    Rows of a regrading are shown under its root's id.
     """
-    return _answer(path, sql, params, partial(chosen_grading.select_run, run_id=run_id))
+    return _execute(path, sql, params, partial(chosen_grading.select_run, run_id=run_id))
 
 
 def require_names(columns: Sequence[str]) -> None:
-    """Raise `QueryFailed` where columns share a name: of a row by names, one would be lost."""
-    twice = sorted({name for name in columns if columns.count(name) > 1})
-    if twice:
+    """Raise `QueryFailed` if columns share a name: a row by names would lose one."""
+    duplicates = sorted({name for name in columns if columns.count(name) > 1})
+    if duplicates:
         raise QueryFailed(
-            f"the query has more than one column called {', '.join(twice)}",
+            f"the query has more than one column called {', '.join(duplicates)}",
             hint="give each its own name with AS",
         )
 
 
-def _answer(
+def _execute(
     path: Path, sql: str, params: Params, prepare: Prepare, *, views_only: bool = False
 ) -> tuple[tuple[str, ...], Generator[Row]]:
     rows = _rows(path, sql, params, prepare, views_only)
@@ -122,20 +126,20 @@ def _answer(
 
 
 def views(path: Path) -> list[ViewInfo]:
-    """The documented views, in the order a reader wants them, with their columns."""
-    found = []
+    """Return the documented views with their columns, in the order a reader wants them."""
+    infos = []
     for name, view in views_and_triggers.VIEWS.items():
         columns, rows = query(path, f"SELECT * FROM {name} LIMIT 0")  # noqa: S608
         list(rows)
         meanings = tuple(meaning(name, column) for column in columns)
-        found.append(ViewInfo(name, view.comment, columns, meanings))
-    return found
+        infos.append(ViewInfo(name, view.comment, columns, meanings))
+    return infos
 
 
 def _rows(
     path: Path, sql: str, params: Params, prepare: Prepare, views_only: bool
 ) -> Generator[Row]:
-    """The column names, then each row."""
+    """Yield the column names, then each row."""
     with ExitStack() as stack:
         engine = readonly_engine(path)
         stack.callback(engine.dispose)
@@ -143,12 +147,12 @@ def _rows(
             connection = stack.enter_context(engine.connect())
             migrations.check_revision(connection, path)
             prepare(connection)
-        known = _names(connection)
+        names = _names(connection)
         authorizer = _restrict(connection, stack, views_only)
         try:
-            given = dict(params) if isinstance(params, Mapping) else tuple(params)
+            values = dict(params) if isinstance(params, Mapping) else tuple(params)
             result = connection.driver.cursor()
-            result.execute(sql, given)
+            result.execute(sql, values)
             if result.description is None:
                 raise QueryFailed("the query is empty", hint="ask with one SELECT statement")
             yield tuple(column[0] for column in result.description)
@@ -157,15 +161,15 @@ def _rows(
             if "interrupted" in str(error):
                 raise KeyboardInterrupt from None
             if authorizer.refused_table is not None:
-                raise _internal(authorizer.refused_table, known["table"]) from error
-            raise _failed(error, known) from error
+                raise _internal_table(authorizer.refused_table, names["table"]) from error
+            raise _failed(error, names) from error
 
 
 def _restrict(connection: Connection, stack: ExitStack, views_only: bool) -> _Authorizer:
-    """Until `stack` ends, only reading is possible, and waiting signals are heeded."""
+    """Allow only reading on the connection until `stack` ends, and let signals interrupt it."""
     driver: Any = connection.driver
     driver.execute("PRAGMA query_only = ON")
-    # Older SQLites set these table functions up at first use, which the authorizer would refuse.
+    # Older SQLites create these table functions at first use, which the authorizer would refuse.
     driver.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").fetchall()
     tables = connection.exec_driver_sql(_TABLES_SQL).scalars().all()
     authorizer = _Authorizer(frozenset(tables) if views_only else ())
@@ -176,13 +180,13 @@ def _restrict(connection: Connection, stack: ExitStack, views_only: bool) -> _Au
 
 
 class _Authorizer:
-    """Allows reading; of the ledger's own tables only what a view reads."""
+    """Allows reading only; of the ledger's own tables only what a view reads."""
 
     def __init__(self, tables: Collection[str]) -> None:
         self._tables = tables
         self._read_by_views: set[str] = set()
         self.refused_table: str | None = None
-        """The table that the query itself names."""
+        """The table of the ledger that the query itself names."""
 
     def __call__(
         self,
@@ -192,12 +196,12 @@ class _Authorizer:
         _schema: str | None,
         source: str | None,
     ) -> int:
-        if action not in _READING or second in _REFUSED_FUNCTIONS:
+        if action not in _READ_ACTIONS or second in _REFUSED_FUNCTIONS:
             return int(DRIVER.SQLITE_DENY)
         if action == DRIVER.SQLITE_READ and first is not None and first in self._tables:
             if source in _VIEW_PARTS:
                 self._read_by_views.add(first)
-            # SQLite names no view for a table of one of which no column is read in the end.
+            # SQLite names no view for a table if the view needs none of its columns in the end.
             elif second or first not in self._read_by_views:
                 self.refused_table = first
                 return int(DRIVER.SQLITE_DENY)
@@ -205,7 +209,7 @@ class _Authorizer:
 
 
 def _names(connection: Connection) -> dict[str, list[str]]:
-    """What a query may name: the views as tables, and all their columns."""
+    """Return the names that a query may use: the views as tables, and all their columns."""
     columns = {
         row[0]
         for view in views_and_triggers.VIEWS
@@ -214,9 +218,9 @@ def _names(connection: Connection) -> dict[str, list[str]]:
     return {"table": list(views_and_triggers.VIEWS), "column": sorted(columns)}
 
 
-def _failed(error: Exception, known: dict[str, list[str]]) -> QueryFailed:
+def _failed(error: Exception, names: dict[str, list[str]]) -> QueryFailed:
     text = str(error)
-    if any(word in text for word in _REFUSALS):
+    if any(refusal in text for refusal in _REFUSALS):
         return QueryFailed(
             "the query was refused: it may only read", hint="ask with one SELECT statement"
         )
@@ -227,11 +231,11 @@ def _failed(error: Exception, known: dict[str, list[str]]) -> QueryFailed:
         )
     if "one statement at a time" in text:
         return QueryFailed("the query is more than one statement", hint="ask one SELECT at a time")
-    return QueryFailed(f"the query failed: {text}", hint=_hint(text, known))
+    return QueryFailed(f"the query failed: {text}", hint=_hint(text, names))
 
 
-def _internal(table: str, views: list[str]) -> QueryFailed:
-    """The error of a query that names a table of the ledger instead of a view."""
+def _internal_table(table: str, views: list[str]) -> QueryFailed:
+    """Return the error for a query that names a table of the ledger instead of a view."""
     near = near_names(table, views)
     view = next((name for name in (f"{table}s", *near) if name in views), None)
     return QueryFailed(
@@ -240,12 +244,12 @@ def _internal(table: str, views: list[str]) -> QueryFailed:
     )
 
 
-def _hint(text: str, known: dict[str, list[str]]) -> str | None:
-    found = _UNKNOWN.search(text)
-    if found is None:
+def _hint(text: str, names_by_kind: dict[str, list[str]]) -> str | None:
+    match = _UNKNOWN.search(text)
+    if match is None:
         return "`labledger query --schema` lists the views and their columns"
-    kind, name = found.groups()
-    names = known.get(kind, [])
+    kind, name = match.groups()
+    names = names_by_kind.get(kind, [])
     name = name.rpartition(".")[2]
     close = near_names(name, names)
     if name in names:

@@ -82,9 +82,8 @@ class LedgerReader:
     def open(cls, path: Path, store: ArtifactStore | None = None) -> Self:
         """Open a ledger of the current revision.
 
-        `store` is the folder `artifacts` beside it by default.
-
-        Raises `LedgerMissing`, `LedgerOutdated`, `LedgerTooNew`, or `LedgerError`.
+        `store` is the folder `artifacts` beside it by default. Raises `LedgerMissing`,
+        `LedgerOutdated`, `LedgerTooNew`, or `LedgerError`.
         """
         engine = readonly_engine(path)
         try:
@@ -261,7 +260,7 @@ class LedgerReader:
             yield from chain_records.records(connection, run_no)
 
     def flat_rows(self, run_id: str, kind: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of one of `flat.TABLES`, with its columns, in schedule order."""
+        """Yield the rows of one of `export_tables.TABLES`, with its columns, in schedule order."""
         with self._of_run(run_id) as (connection, run_no):
             yield from export_tables.TABLES[kind].rows(connection, run_no)
 
@@ -279,7 +278,7 @@ class LedgerReader:
             return spending.committed(connection, run_no)
 
     def spent_so_far(self, run_id: str) -> dict[str, Spent]:
-        """Return the same, including finished trials that are not committed yet."""
+        """Return what `spent` does, including finished trials that are not committed yet."""
         with self._of_run(run_id) as (connection, run_no):
             return spending.so_far(connection, run_no)
 
@@ -309,7 +308,7 @@ class LedgerReader:
             yield from chain_check.problems(connection, run_no, run_id)
 
     def has_artifact(self, sha256: str) -> bool:
-        """Whether the ledger has an artifact (64 hex digits)."""
+        """Return whether the ledger has an artifact (64 hex digits)."""
         with self._snapshot("look for an artifact") as connection:
             sql = "SELECT 1 FROM artifact WHERE sha256 = ?"
             return connection.exec_driver_sql(sql, (_digest_bytes(sha256),)).first() is not None

@@ -26,6 +26,7 @@ from labledger.ledger.database import migrations, row_digests
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Lease, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
+from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.ownership import leases
 from labledger.ledger.ownership.lease_writer import LeaseWriter
 from labledger.ledger.ownership.unit_of_work import UnitOfWork
@@ -167,10 +168,10 @@ class LedgerWriter:
     def commit_result(
         self, lease: Lease, result: AttemptResult, dispatches: Sequence[Dispatch] = ()
     ) -> SlotRecords:
-        """Publish a slot with its last attempt's result, and earlier attempts that were staged.
+        """Commit a slot with its last attempt's result, and earlier attempts that were staged.
 
-        Raises `LeaseLost` where another process owns the run, and `LedgerError` where it is not
-        the slot's turn; then nothing is written.
+        Raises `LeaseLost` if another process owns the run, and `LedgerError` if it is not the
+        slot's turn; then nothing is written.
         """
         idx = result.schedule_idx
         with self._commit(lease, idx, dispatches) as (connection, ids, previous):
@@ -190,7 +191,7 @@ class LedgerWriter:
     def commit_staged(
         self, lease: Lease, schedule_idx: int, dispatches: Sequence[Dispatch] = ()
     ) -> SlotRecords:
-        """Publish a slot whose final result is staged. Raises as `commit_result` does."""
+        """Commit a slot whose final result is staged. Raises as `commit_result` does."""
         with self._commit(lease, schedule_idx, dispatches) as (connection, ids, previous):
             staged = self._staged(connection, lease, schedule_idx)
             if not staged or not staged[-1].final:
@@ -202,12 +203,6 @@ class LedgerWriter:
             connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, schedule_idx))
             return records
 
-    def delete_event_files(self, run_id: str, next_idx: int) -> None:
-        """Delete the files in which events of slots before `next_idx` waited to be committed."""
-        for path in (self._store.staged_events / run_id).glob("*-*.jsonl"):
-            if int(path.name.partition("-")[0]) < next_idx:
-                path.unlink(missing_ok=True)
-
     def commit_unexecuted(
         self,
         lease: Lease,
@@ -216,7 +211,7 @@ class LedgerWriter:
         reason: str,
         dispatches: Sequence[Dispatch] = (),
     ) -> SlotRecords:
-        """Publish that a slot was not run (`UNEXECUTED`), and why. Raises as `commit_result`."""
+        """Commit that a slot was not run (`UNEXECUTED`), and why. Raises as `commit_result`."""
         if status not in UNEXECUTED:
             raise ValueError(f"{status} needs a trial")
         with self._commit(lease, schedule_idx, dispatches) as (connection, ids, previous):
@@ -227,6 +222,12 @@ class LedgerWriter:
             records = SlotRecords(schedule_idx, ids.variant_id, status, reason)
             self._insert_commit(connection, lease, previous, records)
             return records
+
+    def delete_event_files(self, run_id: str, next_idx: int) -> None:
+        """Delete the files with staged events of the slots before `next_idx`: all are committed."""
+        for path in (self._store.staged_events / run_id).glob("*-*.jsonl"):
+            if int(path.name.partition("-")[0]) < next_idx:
+                path.unlink(missing_ok=True)
 
     @contextmanager
     def _commit(
@@ -280,46 +281,43 @@ class LedgerWriter:
         now = self._work.now()
         commit_id = slot_commit_id(lease.run_id, records.schedule_idx)
         payload = digest_chain.payload_digest(records)
-        link = digest_chain.chain_digest(previous, commit_id, lease.epoch, now, payload)
-        connection.exec_driver_sql(
-            statements.INSERT_SLOT_COMMIT,
-            (
-                lease.run_no,
-                records.schedule_idx,
-                commit_id,
-                records.status.value,
-                records.reason,
-                lease.epoch,
-                now,
-                payload,
-                link,
-            ),
+        row = SlotCommitRow(
+            run_no=lease.run_no,
+            schedule_idx=records.schedule_idx,
+            slot_commit_id=commit_id,
+            status=records.status.value,
+            reason=records.reason,
+            epoch=lease.epoch,
+            committed_at=now,
+            payload_digest=payload,
+            chain_digest=digest_chain.chain_digest(previous, commit_id, lease.epoch, now, payload),
         )
+        connection.exec_driver_sql(statements.INSERT_SLOT_COMMIT, row)
 
     def _insert_artifacts(self, connection: Connection, artifacts: Sequence[Artifact]) -> None:
         for artifact in artifacts:
-            self._require_durable(artifact)
+            if artifact.content is None and not self._store.contains(artifact.sha256):
+                raise LedgerError(
+                    f"artifact {artifact.sha256} is neither given nor in the store "
+                    f"{self._store.root}"
+                )
         _insert_many(
             connection,
             statements.INSERT_ARTIFACT,
             [(bytes.fromhex(a.sha256), a.size, a.content) for a in artifacts],
         )
 
-    def _require_durable(self, artifact: Artifact) -> None:
-        if artifact.content is None and not self._store.contains(artifact.sha256):
-            raise LedgerError(
-                f"artifact {artifact.sha256} is neither given nor in the store {self._store.root}"
-            )
-
     def _results(self, lease: Lease, staged: Sequence[Any]) -> list[AttemptResult]:
-        """The results of rows of `staged_result`. Raises `LedgerError` where one was changed."""
+        """Return the results in rows of `staged_result`. Raise `LedgerError` if one was changed."""
         results = []
         for row in staged:
             if not row_digests.matches("staged_result", row):
-                raise _changed(lease, row, "its row of staged_result was changed")
+                raise _staged_result_changed(lease, row, "its row of staged_result was changed")
             result = AttemptResult.from_json(json.loads(row.payload), self._store.staged_events)
-            if isinstance(result.events, EventFile) and (problem := result.events.find_damage()):
-                raise _changed(lease, row, f"its file of events {result.events.path} {problem}")
+            damage = result.events.find_damage() if isinstance(result.events, EventFile) else None
+            if isinstance(result.events, EventFile) and damage:
+                change = f"its file of events {result.events.path} {damage}"
+                raise _staged_result_changed(lease, row, change)
             results.append(result)
         return results
 
@@ -328,10 +326,10 @@ class LedgerWriter:
         return connection.exec_driver_sql(statements.SELECT_STAGED, (lease.run_no, idx)).all()
 
 
-def _changed(lease: Lease, row: Any, what: str) -> LedgerError:
+def _staged_result_changed(lease: Lease, row: Any, change: str) -> LedgerError:
     return LedgerError(
         f"the staged result of slot {row.schedule_idx}, attempt {row.attempt}, of run "
-        f"{lease.run_id} cannot be committed, because it is not what was staged: {what}",
+        f"{lease.run_id} cannot be committed, because it is not what was staged: {change}",
         hint=f"`labledger verify {lease.run_id}` lists every change; go on from a copy of the "
         "ledger and its artifacts from before it (`labledger db backup` copies the ledger)",
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from labledger.compare.run_differences import Flip
+from labledger.compare.run_differences import OutcomeChange
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
 from labledger.ledger.database.model import Stop
@@ -110,7 +110,7 @@ class Regrading:
     generation: int
     earlier: int
     """The generation that it is compared with."""
-    flips: tuple[Flip, ...]
+    outcome_changes: tuple[OutcomeChange, ...]
     """The slots with a changed outcome; empty while the regrading is not complete."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from labledger.compare.run_differences import flips
+from labledger.compare.run_differences import outcome_changes
 from labledger.docker.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
 from labledger.experiment.plan import ExperimentPlan
@@ -137,7 +137,7 @@ class Session:
         gradings = reader.gradings(self.run_id)
         generation = experiment.regrades.generation
         earlier = [g for g in gradings if g.complete and g.generation < generation][-1]
-        changes = flips(self.lab.ledger, earlier.run_id, self.run_id) if complete else ()
+        changes = outcome_changes(self.lab.ledger, earlier.run_id, self.run_id) if complete else ()
         return Regrading(gradings[0].root_id, generation, earlier.generation, changes)
 
     @contextmanager

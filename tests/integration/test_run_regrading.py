@@ -106,7 +106,9 @@ def test_another_grader(project: Project, engine_log: EngineLog) -> None:
     changed = {("odd", "base"): "pass", ("odd", "treat"): "pass"}
     assert outcomes(project, "first.g2") == before | changed
     assert outcome.regrading is not None
-    assert [tuple(flip) for flip in outcome.regrading.flips[:1]] == [("grade_error", "pass", 2)]
+    assert [tuple(change) for change in outcome.regrading.outcome_changes[:1]] == [
+        ("grade_error", "pass", 2)
+    ]
     assert engine_log.starts(project, "first.g2") == {(idx, 1): 1 for idx in range(10)}
     project.check_whole("first.g2")
 

@@ -33,7 +33,7 @@ def print_outcome(outcome: RunOutcome) -> None:
     if texts := spent_texts(spent, outcome.budget):
         out(" · ".join(texts))
     if outcome.regrading is not None and outcome.complete:
-        _print_flips(outcome.regrading)
+        _print_outcome_changes(outcome.regrading)
     if outcome.trouble:
         say(f"stopped early: {outcome.trouble}")
     for variant in outcome.unscored_variants:
@@ -43,15 +43,15 @@ def print_outcome(outcome: RunOutcome) -> None:
         )
 
 
-def _print_flips(regrading: Regrading) -> None:
+def _print_outcome_changes(regrading: Regrading) -> None:
     """Print the outcomes that changed from the earlier grading to the new one."""
-    total = sum(flip.slots for flip in regrading.flips)
-    changed = [flip for flip in regrading.flips if flip.before != flip.after]
-    count = sum(flip.slots for flip in changed)
+    total = sum(change.slots for change in regrading.outcome_changes)
+    changed = [change for change in regrading.outcome_changes if change.before != change.after]
+    count = sum(change.slots for change in changed)
     names = f"generation {regrading.generation} against generation {regrading.earlier}"
     out(f"{names}: {count} of {total} slots changed")
-    for flip in changed:
-        out(f"  {flip.before} → {flip.after}: {flip.slots}")
+    for change in changed:
+        out(f"  {change.before} → {change.after}: {change.slots}")
 
 
 def print_next(outcome: RunOutcome, lab_dir: Path | None) -> None:
