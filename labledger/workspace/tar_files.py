@@ -14,19 +14,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from labledger.records.outcomes import Reason
+from labledger.storage.tar_writer import BLOCK, END, SizeChanged, TarEntry, padded, tar_chunks
 from labledger.workspace.listing import MAX_HASHED, Entry
 from labledger.workspace.untrusted_files import MIB, UnsafeFile, UntrustedFile
 
 CAP = 32 * MIB
 """The limit of such a tar in bytes."""
 
-_BLOCK = tarfile.BLOCKSIZE
+_TYPES = {"file": tarfile.REGTYPE, "link": tarfile.SYMTYPE, "folder": tarfile.DIRTYPE}
+_KINDS = {type_flag: kind for kind, type_flag in _TYPES.items()}
 
 
 def size_of(entries: dict[str, Entry]) -> int:
     """Return the size of a tar of these entries, in bytes."""
-    contents = sum(_padded(e.size) for e in entries.values() if e.kind == "file")
-    return contents + sum(_header_size(*item) for item in entries.items()) + 2 * _BLOCK
+    contents = sum(padded(e.size) for e in entries.values() if e.kind == "file")
+    return contents + sum(_header_size(*item) for item in entries.items()) + len(END)
 
 
 def _header_size(name: str, entry: Entry) -> int:
@@ -34,11 +36,7 @@ def _header_size(name: str, entry: Entry) -> int:
     if entry.kind == "link":
         texts.append(entry.size)
     # A long text takes a header and blocks of its own.
-    return _BLOCK + sum(_BLOCK + _padded(n + 1) for n in texts if n > tarfile.LENGTH_NAME)
-
-
-def _padded(size: int) -> int:
-    return size + -size % _BLOCK
+    return BLOCK + sum(BLOCK + padded(n + 1) for n in texts if n > tarfile.LENGTH_NAME)
 
 
 def chunks(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
@@ -46,30 +44,19 @@ def chunks(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
 
     Raises `UnsafeFile` or `OSError` if a file is not what its entry says.
     """
-    for name, entry in sorted(entries.items()):
-        header = tarfile.TarInfo(name)
-        header.mode = 0o644 if entry.kind == "file" and not entry.executable else 0o755
-        if entry.kind != "file":
-            header.type = tarfile.SYMTYPE if entry.kind == "link" else tarfile.DIRTYPE
-            if entry.kind == "link":
-                header.linkname = os.readlink(workspace / name)  # noqa: PTH115
-            yield _header(header)
-            continue
-        header.size = entry.size
-        yield _header(header)
-        path = workspace / name
-        left = entry.size
-        for chunk in UntrustedFile(path.parent, path.name).chunks(entry.size):
-            left -= len(chunk)
-            yield chunk
-        if left:
-            raise UnsafeFile(Reason.OUTPUT_UNSAFE, f"{name} became shorter")
-        yield bytes(-entry.size % _BLOCK)
-    yield bytes(2 * _BLOCK)
+    try:
+        yield from tar_chunks(_member(workspace, *item) for item in sorted(entries.items()))
+    except SizeChanged as changed:
+        raise UnsafeFile(Reason.OUTPUT_UNSAFE, f"{changed} became shorter") from None
 
 
-def _header(info: tarfile.TarInfo) -> bytes:
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+def _member(workspace: Path, name: str, entry: Entry) -> tuple[TarEntry, Iterator[bytes]]:
+    path, kind = workspace / name, _TYPES[entry.kind]
+    if entry.kind == "file":
+        content = UntrustedFile(path.parent, path.name).chunks(entry.size)
+        return TarEntry(name, kind, entry.size, entry.executable), content
+    target = os.readlink(path) if entry.kind == "link" else ""  # noqa: PTH115
+    return TarEntry(name, kind, target=target), iter(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +85,6 @@ def members(file: BinaryIO) -> Iterator[Member]:
             content = _content(archive, member) if kind == "file" else iter(())
             executable = kind == "file" and bool(member.mode & 0o100)
             yield Member(member.name, kind, executable, os.fsencode(member.linkname), content)
-
-
-_KINDS = {tarfile.REGTYPE: "file", tarfile.SYMTYPE: "link", tarfile.DIRTYPE: "folder"}
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:

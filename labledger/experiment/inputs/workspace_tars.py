@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from labledger.experiment.inputs.field_problems import UnusablePath, is_utf8, relative_name
+from labledger.storage.tar_writer import SizeChanged, TarEntry, tar_chunks
 
-_BLOCK = 512
 _SPOOL_BYTES = 32 << 20
 _UNPACKERS: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,
@@ -65,9 +65,10 @@ class WorkspaceSource:
         try:
             with opened as members:
                 _check_tree(members)
-                for name in sorted(members):
-                    yield from _member_chunks(name, members[name])
-                yield bytes(2 * _BLOCK)
+                yield from tar_chunks(members[name].as_tar(name) for name in sorted(members))
+        except SizeChanged as changed:
+            name = str(changed)
+            raise UnusablePath(f"{name!r} in the workspace changed while it was read") from None
         except _UNREADABLE as error:
             reason = getattr(error, "strerror", None) or error
             raise UnusablePath(f"the workspace {self.path} cannot be read: {reason}") from None
@@ -107,29 +108,20 @@ class _Member:
     """The target of a symbolic link, as written."""
     open: Callable[[], IO[bytes]] = io.BytesIO
 
+    def as_tar(self, name: str) -> tuple[TarEntry, Iterator[bytes]]:
+        """Return the member for the tar writer, with its content in pieces."""
+        entry = TarEntry(name, self.kind, self.size, self.executable, self.target)
+        return entry, self._content()
+
+    def _content(self) -> Iterator[bytes]:
+        with self.open() as content:
+            left = self.size + 1
+            while left and (chunk := content.read(min(left, 1 << 20))):
+                left -= len(chunk)
+                yield chunk
+
 
 _FOLDER = _Member(tarfile.DIRTYPE)
-
-
-def _member_chunks(name: str, member: _Member) -> Iterator[bytes]:
-    header = tarfile.TarInfo(name)
-    header.type = member.kind
-    header.size = member.size
-    header.linkname = member.target
-    plain_file = member.kind == tarfile.REGTYPE and not member.executable
-    header.mode = 0o644 if plain_file else 0o755
-    yield header.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict")
-    if member.kind != tarfile.REGTYPE:
-        return
-    left = member.size
-    with member.open() as content:
-        while left and (chunk := content.read(min(left, 1 << 20))):
-            left -= len(chunk)
-            yield chunk
-        if left or content.read(1):
-            raise UnusablePath(f"{name!r} in the workspace changed while it was read")
-    if padding := -member.size % _BLOCK:
-        yield bytes(padding)
 
 
 def _check_tree(members: dict[str, _Member]) -> None:

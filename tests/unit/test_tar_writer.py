@@ -1,0 +1,35 @@
+"""The bytes of tars, which are part of stored digests."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import pytest
+
+from labledger.records.canonical_json import sha256_hex
+from labledger.storage.tar_writer import SizeChanged, TarEntry, tar_chunks
+
+FILE = tarfile.REGTYPE
+
+
+def test_bytes_of_a_tar_never_change() -> None:
+    """Files, links and folders, long names and blocks that are full give the bytes ever given."""
+    members = [
+        (TarEntry("n" * 150, FILE), b""),
+        (TarEntry("run.sh", FILE, 10, executable=True), b"#!/bin/sh\n"),
+        (TarEntry("sub", tarfile.DIRTYPE), b""),
+        (TarEntry("sub/link", tarfile.SYMTYPE, target="../run.sh"), b""),
+        (TarEntry("é", FILE, 512), b"y" * 512),
+    ]
+    content = b"".join(tar_chunks((entry, [data]) for entry, data in members))
+    assert sha256_hex(content) == "65c6f1b33983b78f300b41aaa4f8ec434321176d41d904462872ba642953bf00"
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        assert archive.getnames() == [entry.name for entry, _ in members]
+
+
+@pytest.mark.parametrize("content", [b"12", b"1234"], ids=["shorter", "longer"])
+def test_file_that_changes_while_it_is_packed(content: bytes) -> None:
+    """No tar is written whose headers do not describe its contents."""
+    with pytest.raises(SizeChanged, match="a"):
+        list(tar_chunks([(TarEntry("a", FILE, 3), [content])]))
