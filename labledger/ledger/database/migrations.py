@@ -1,8 +1,8 @@
 """Create, upgrade and back up ledgers, and check their revision.
 
 Alembic alone creates and changes tables; `cached_tables` repeats what it created before. An
-upgrade is one transaction after a backup. `labledger db`, everything that opens a ledger, and
-imports call this module.
+upgrade is one transaction after a backup. Whatever opens a ledger, and the commands that upgrade
+and back one up, call this module.
 """
 
 from __future__ import annotations
