@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import yaml
 from commands import CHECKOUT, command_env, command_line, run_forked, run_real
 from sample_trials import BUSYBOX, ENGINE
+from waiting import PATIENCE_S, wait_until
 
 from labledger import faults
 from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
@@ -26,9 +27,6 @@ from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.storage.lab_folder import LabFolder
 from labledger.trial.contract import Labels
-
-PATIENCE_S = 60
-"""How long a test waits for what must happen before it fails."""
 
 MEDDLING = {"PYTHONPATH": f"{CHECKOUT / 'tests' / 'faults' / 'meddling'}:{CHECKOUT}"}
 """An environment in which `sitecustomize.py` meddles with a command."""
@@ -173,7 +171,7 @@ class Project:
 
     def await_agents(self, run_id: str, count: int) -> list[int]:
         """Return when so many containers run: the slots that they run for."""
-        until(lambda: len(self.running(run_id)) >= count, f"{count} containers to run")
+        wait_until(lambda: len(self.running(run_id)) >= count, f"{count} containers to run")
         return sorted(slot for slot, _ in self.running(run_id))
 
     def running(self, run_id: str) -> dict[tuple[int, int], str]:
@@ -356,7 +354,7 @@ class EngineLog:
             )
             return made <= gone
 
-        until(all_gone, f"the end of all containers of {run_id}")
+        wait_until(all_gone, f"the end of all containers of {run_id}")
         return self.so_far(project, run_id)
 
     def so_far(self, project: Project, run_id: str) -> Counter[tuple[int, int]]:
@@ -399,14 +397,6 @@ def engine_log_in(folder: Path) -> Iterator[EngineLog]:
             yield EngineLog(path)
         finally:
             process.terminate()
-
-
-def until(happened: Callable[[], object], what: str) -> None:
-    """Return when something has happened; fail where it takes too long."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not happened():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
 
 
 def take_notes(rows: dict[str, list[Any]]) -> dict[tuple[int, int], list[str]]:

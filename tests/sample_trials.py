@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -246,26 +244,3 @@ def problems(result: AttemptResult) -> dict[str, str]:
 
 def brief(result: AttemptResult) -> tuple[str, str | None, int | None]:
     return result.status.value, result.reason, result.exit_status
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; a test fails where it does not come true within 30 s."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "waited for 30 s"
-        time.sleep(0.02)
-
-
-def pause_container(name: str) -> None:
-    """Pause a container. The kernel may refuse while its processes fork: try again for a while."""
-
-    def is_paused() -> bool:
-        command = subprocess.run(["docker", "pause", name], capture_output=True, text=True)
-        assert not command.returncode or "unable to freeze" in command.stderr, command.stderr
-        return not command.returncode
-
-    until(is_paused)
-
-
-def unpause_container(name: str) -> None:
-    subprocess.run(["docker", "unpause", name], check=True, stdout=subprocess.DEVNULL)

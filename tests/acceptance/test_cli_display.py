@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 from commands import command_env, command_line
-from experiments import FAILS, HOLDS, HOLDS_CAREFUL, PATIENCE_S, RIGHT, EngineLog, Project, until
+from experiments import FAILS, HOLDS, HOLDS_CAREFUL, RIGHT, EngineLog, Project
+from waiting import PATIENCE_S, wait_until
 
 from labledger.errors import LedgerError
 
@@ -68,7 +69,7 @@ class Terminal:
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._shown.decode("utf-8", "replace"))
 
     def await_text(self, pattern: str) -> None:
-        until(lambda: re.search(pattern, self.text), pattern)
+        wait_until(lambda: re.search(pattern, self.text), pattern)
 
     def press(self, keys: bytes) -> None:
         os.write(self._master, keys)
@@ -128,7 +129,7 @@ def test_a_terminal_that_closes(
     project = Project(tmp_path, {"a": HOLDS, "b": HOLDS}, max_concurrency=1)
     words = ("run", project.experiment, "--run-id", "closed", "--env", "PACE=holding", *options)
     with closing(Terminal(project, *words)) as terminal:
-        until(lambda: _running(project, "closed"), "a trial to hold")
+        wait_until(lambda: _running(project, "closed"), "a trial to hold")
         terminal.hang_up()
 
         def ended() -> bool:
@@ -137,7 +138,7 @@ def test_a_terminal_that_closes(
                     project.open_gate("closed", slot)
             return terminal.has_ended
 
-        until(ended, "the end of the run")
+        wait_until(ended, "the end of the run")
         assert terminal.finish() == 130
     assert project.json("runs", "--json")[0]["status"] == "interrupted"
     assert sum(engine_log.starts(project, "closed").values()) in (1, 2)
@@ -160,7 +161,7 @@ def test_ctrl_c_on_a_terminal(project: Project) -> None:
     words = ("run", project.experiment, "--run-id", "key", "--env", "PACE=holding")
     words += ("--task", "c", "--variant", "base")
     with closing(Terminal(project, *words)) as terminal:
-        until(lambda: _running(project, "key"), "a trial to hold")
+        wait_until(lambda: _running(project, "key"), "a trial to hold")
         terminal.press(b"\x03")
         terminal.await_text("stopping: running trials finish and are committed; Ctrl-C again")
         terminal.press(b"\x03")
@@ -278,7 +279,7 @@ def test_a_query_is_interrupted(project: Project, plain: object) -> None:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        until(lambda: _reads(process.pid, project.lab / "ledger.sqlite"), "the query to run")
+        wait_until(lambda: _reads(process.pid, project.lab / "ledger.sqlite"), "the query to run")
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import command_env, command_line
-from experiments import PATIENCE_S
+from waiting import PATIENCE_S
 
 from labledger.experiment.templates import PROFILES
 

@@ -16,9 +16,9 @@ from experiments import (
     Coordinator,
     EngineLog,
     Project,
-    until,
 )
 from sample_trials import ENGINE
+from waiting import wait_until
 
 from labledger import clock
 from labledger.api import open_ledger
@@ -86,7 +86,7 @@ def test_killed_behind_a_slow_slot_and_again_while_it_is_adopted(
     # One trial goes on to its end with nobody watching; the other still runs.
     waiting, finishing = (project.containers("twice")[idx, 1] for idx in HELD)
     project.open_gate("twice", HELD[1])
-    until(lambda: state_of(finishing) == "exited", "a container to end by itself")
+    wait_until(lambda: state_of(finishing) == "exited", "a container to end by itself")
     assert state_of(waiting) == "running"
 
     third = ended.enter_context(closing(project.resume("twice", "-n", 1, *HOLDING)))

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from commands import CHECKOUT, command_env, command_line
-from experiments import BY_MODE, PATIENCE_S, Project
+from experiments import BY_MODE, Project
+from waiting import PATIENCE_S
 
 pytestmark = [
     pytest.mark.docker,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from containers import docker
 from experiments import RIGHT, Project
 from sample_trials import BUSYBOX
 
@@ -31,11 +31,9 @@ def bare_image(image_ids: dict[str, str]) -> Iterator[str]:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as made:
         made.addfile(tarfile.TarInfo("empty"))
-    subprocess.run(
-        ["docker", "import", "-", name], input=archive.getvalue(), check=True, capture_output=True
-    )
+    docker("import", "-", name, stdin=archive.getvalue())
     yield name
-    subprocess.run(["docker", "rmi", name], check=True, capture_output=True)
+    docker("rmi", name)
 
 
 def refused(project: Project, code: int, *words: object, **environment: str) -> str:
@@ -120,10 +118,6 @@ def test_no_command(project: Project) -> None:
 def users_image(image_ids: dict[str, str]) -> Iterator[str]:
     """An image whose own user is not root."""
     name = f"labledger-test/users:{os.getpid()}"
-
-    def docker(*words: str) -> str:
-        done = subprocess.run(["docker", *words], check=True, capture_output=True, text=True)
-        return done.stdout.strip()
 
     container = docker("create", BUSYBOX, "sh")
     docker("commit", "--change", "USER agent", container, name)

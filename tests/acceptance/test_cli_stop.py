@@ -9,15 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from experiments import (
-    HOLDING,
-    HOLDS,
-    PASSING,
-    Coordinator,
-    EngineLog,
-    Project,
-    take_notes,
-)
+from experiments import HOLDING, HOLDS, PASSING, Coordinator, EngineLog, Project, take_notes
 
 pytestmark = pytest.mark.docker
 

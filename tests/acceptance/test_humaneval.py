@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from containers import docker
 from humaneval.build import (
     REPLICATIONS,
     VARIANTS,
@@ -61,5 +61,5 @@ def test_humaneval_killed_and_resumed(tmp_path: Path) -> None:
 
 def containers_of(run_id: str) -> list[str]:
     """The containers that a run has left on the engine."""
-    command = ["docker", "ps", "--all", "--quiet", "--filter", f"label=org.labledger.run={run_id}"]
-    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout.split()
+    label = f"label=org.labledger.run={run_id}"
+    return docker("ps", "--all", "--quiet", "--filter", label).split()

@@ -6,7 +6,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from experiments import HOLDING, Project, until
+from experiments import HOLDING, Project
+from waiting import wait_until
 
 RUN = "adopted"
 
@@ -24,5 +25,5 @@ def begin_and_kill(project: Project, count: int) -> None:
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
         first = {(idx, 1) for idx in range(count)}
-        until(lambda: first <= project.running(RUN).keys(), f"{count} agents to run")
+        wait_until(lambda: first <= project.running(RUN).keys(), f"{count} agents to run")
         coordinator.kill()

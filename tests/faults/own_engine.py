@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 from sample_trials import BUSYBOX
+from waiting import PATIENCE_S
 
-PATIENCE_S = 30
 CGROUPS = Path("/sys/fs/cgroup")
 CGROUP_PREFIX = f"labledger-test-engine-{Path('/proc/self/ns/pid').stat().st_ino}-"
 """A process id means a process of one namespace only."""

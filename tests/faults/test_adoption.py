@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from experiments import (
-    HOLDING,
-    HOLDS,
-    PASSING,
-    RIGHT,
-    EngineLog,
-    Project,
-    take_notes,
-    until,
-)
+from containers import docker, pause_container
+from experiments import HOLDING, HOLDS, PASSING, RIGHT, EngineLog, Project, take_notes
 from killed_coordinators import RUN, begin_and_kill, make
-from sample_trials import ENGINE, pause_container, unpause_container
+from sample_trials import ENGINE
+from waiting import wait_until
 
 from labledger.api import open_ledger
 from labledger.faults import VARIABLE
@@ -35,16 +27,12 @@ def let_end(project: Project, schedule_idx: int) -> None:
     """Let a trial that holds come to its end, with nobody watching."""
     name = project.containers(RUN)[schedule_idx, 1]
     project.open_gate(RUN, schedule_idx)
-    until(lambda: state_of(name) == "exited", f"{name} to end")
+    wait_until(lambda: state_of(name) == "exited", f"{name} to end")
 
 
 def state_of(name: str) -> str | None:
     state = ENGINE.inspect(name)
     return state.status if state else None
-
-
-def docker(*words: str) -> None:
-    subprocess.run(["docker", *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def attempts(project: Project, schedule_idx: int) -> list[tuple[str, str | None]]:
@@ -89,7 +77,7 @@ def test_killed_while_a_grader_runs(
     with closing(project.run(RUN, *PASSING)) as coordinator:
         coordinator.until("slot_dispatched")
         out = project.trial_folder(RUN, 0) / "out"
-        until((out / "grading").exists, "the grader to run")
+        wait_until((out / "grading").exists, "the grader to run")
         coordinator.kill()
     with closing(project.resume(RUN, *PASSING)) as coordinator:
         coordinator.until("slot_dispatched")
@@ -134,7 +122,7 @@ def test_a_note_outlives_the_coordinator_that_made_it(
     with closing(project.resume(RUN, *HOLDING)) as coordinator:
         told = coordinator.until("warning")
         assert (told["schedule_idx"], told["attempt"]) == (0, 1)
-        until(lambda: engine_log.so_far(project, RUN).total() == 2, "the second start")
+        wait_until(lambda: engine_log.so_far(project, RUN).total() == 2, "the second start")
         coordinator.kill()
     let_end(project, 0)
     with closing(project.resume(RUN, *HOLDING)) as coordinator:
@@ -196,7 +184,7 @@ def test_containers_started_again_while_nobody_watched(
     docker("restart", "--time", "0", containers[0, 1])
     docker("start", containers[1, 1])
     for name in containers.values():
-        until(lambda name=name: state_of(name) == "exited", f"{name} to end")
+        wait_until(lambda name=name: state_of(name) == "exited", f"{name} to end")
     for idx in (0, 1):
         assert (project.trial_folder(RUN, idx) / "out" / "starts").read_text() == "x\n"
 
@@ -240,14 +228,14 @@ def test_meddled_with_under_a_live_coordinator(
         coordinator.until("slot_dispatched")
         stopped, removed, deleted = project.await_agents(RUN, 3)
         (early,) = {0, 1, 2, 3} - {stopped, removed, deleted}
-        until(lambda: (early, 1) in project.containers(RUN), "the next one to be created")
+        wait_until(lambda: (early, 1) in project.containers(RUN), "the next one to be created")
         containers = project.containers(RUN)
         docker("rm", containers[early, 1])
         shutil.rmtree(project.trial_folder(RUN, deleted))
         docker("stop", "--time", "0", containers[stopped, 1])
         docker("rm", "--force", containers[removed, 1])
         for idx in range(4):
-            until(lambda at=(idx, 2): at in project.running(RUN), f"slot {idx} to run again")
+            wait_until(lambda at=(idx, 2): at in project.running(RUN), f"slot {idx} to run again")
             project.open_gate(RUN, idx, 2)
         assert coordinator.finish() == 0, coordinator.stderr
     assert attempts(project, stopped) == [KILLED, COMPLETED]
@@ -265,13 +253,13 @@ def test_paused_under_a_live_coordinator(tmp_path: Path, image_ids: dict[str, st
     project = make(tmp_path, HOLDS)
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
-        until(lambda: project.running(RUN), "the agent to run")
+        wait_until(lambda: project.running(RUN), "the agent to run")
         name = project.containers(RUN)[0, 1]
         pause_container(name)
         try:
             warning = coordinator.until("warning")
         finally:
-            unpause_container(name)
+            docker("unpause", name)
         assert (warning["schedule_idx"], warning["attempt"]) == (0, 1)
         assert f"`docker unpause {name}`" in warning["message"]
         project.open_gate(RUN, 0)
@@ -289,7 +277,7 @@ def test_removed_while_it_is_adopted(
     with closing(project.resume(RUN, *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
         docker("rm", "--force", project.containers(RUN)[0, 1])
-        until(lambda: (0, 2) in project.running(RUN), "the second attempt")
+        wait_until(lambda: (0, 2) in project.running(RUN), "the second attempt")
         project.open_gate(RUN, 0, 2)
         assert coordinator.finish() == 0, coordinator.stderr
     assert attempts(project, 0) in ([KILLED, COMPLETED], [REMOVED, COMPLETED])

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from experiments import HOLDING, HOLDS, MEDDLING, RIGHT, EngineLog, Project, until
+from experiments import HOLDING, HOLDS, MEDDLING, RIGHT, EngineLog, Project
 from killed_coordinators import RUN, begin_and_kill, make
+from waiting import wait_until
 
 from labledger import clock
 from labledger.api import open_ledger
@@ -78,7 +79,9 @@ def test_the_clock_is_set_while_a_coordinator_runs(
         project.await_agents(RUN, 2)
         for shift in (HOUR_S, -HOUR_S):
             machine.shift(shift)
-            until(lambda by=shift: has_heartbeat_of(project, by), f"a heartbeat at {shift:+} s")
+            wait_until(
+                lambda by=shift: has_heartbeat_of(project, by), f"a heartbeat at {shift:+} s"
+            )
             project.open_gate(RUN, 0 if shift > 0 else 1)
             coordinator.until("slot_committed", times=1 if shift > 0 else 2)
         assert coordinator.finish() == 0, coordinator.stderr

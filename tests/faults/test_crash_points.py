@@ -7,16 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import (
-    BY_MODE,
-    FAILS,
-    HOLDING,
-    HOLDS,
-    PASSING,
-    UNGRADABLE,
-    EngineLog,
-    Project,
-)
+from experiments import BY_MODE, FAILS, HOLDING, HOLDS, PASSING, UNGRADABLE, EngineLog, Project
 
 from labledger.faults import POINTS, VARIABLE
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from engine_proxy import engine_proxy
-from experiments import HOLDING, HOLDS, PASSING, RIGHT, EngineLog, Project, until
+from experiments import HOLDING, HOLDS, PASSING, RIGHT, EngineLog, Project
+from waiting import wait_until
 
 pytestmark = pytest.mark.docker
 
@@ -35,7 +36,9 @@ def test_an_outage_is_waited_out(
             assert coordinator.until("dispatch_paused")["cause"] == "engine"
             proxy.repair()
             for idx in HELD:
-                until(lambda at=(idx, 1): at in project.running("outage"), f"slot {idx} to run")
+                wait_until(
+                    lambda at=(idx, 1): at in project.running("outage"), f"slot {idx} to run"
+                )
                 project.open_gate("outage", idx)
             assert coordinator.finish() == 0, coordinator.stderr
     assert len(coordinator.of("dispatch_paused")) == 1

@@ -7,8 +7,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from experiments import HOLDING, HOLDS, Project, until
+from experiments import HOLDING, HOLDS, Project
 from own_engine import OwnEngine, own_engine
+from waiting import wait_until
 
 from labledger.trial.contract import Labels
 
@@ -36,13 +37,13 @@ def test_trials_that_an_engine_takes_with_it_are_tried_again(
         started = project.run("restart", *HOLDING)
     with closing(started) as coordinator:
         coordinator.until("slot_dispatched", times=2)
-        until(lambda: running(engine) == 2, "two trials to run")
+        wait_until(lambda: running(engine) == 2, "two trials to run")
         engine.stop()
         assert coordinator.until("dispatch_paused")["cause"] == "engine"
         engine.start()
         for idx in (0, 1):
             out = project.trial_folder("restart", idx, attempt=2) / "out"
-            until(out.exists, f"{out} to be there")
+            wait_until(out.exists, f"{out} to be there")
             (out / "gate").touch()
         assert coordinator.finish() == 0, coordinator.stderr
     lost = [e for e in coordinator.of("trial_finished") if e["will_retry"]]

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import PASSING, RIGHT, Coordinator, EngineLog, Project, until
+from experiments import PASSING, RIGHT, Coordinator, EngineLog, Project
 from own_engine import own_engine
 from sample_trials import GRADES, SHELLS, Trials, brief, problems, remove_attempt, run_attempt
 from sealed_trials import AFTER
+from waiting import wait_until
 
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
@@ -111,7 +112,7 @@ def test_a_full_disk_is_waited_out(
     with begun(project, *NO_THRESHOLD) as coordinator:
         with filled(disk):
             assert coordinator.until("dispatch_paused")["cause"] == "disk"
-            until(lambda: not project.running("full"), "the trials that run to end")
+            wait_until(lambda: not project.running("full"), "the trials that run to end")
         assert coordinator.finish() == 0, coordinator.stderr
     check_completed(project)
     assert not any(count > 2 for count in engine_log.starts(project, "full").values())
@@ -310,7 +311,7 @@ def cleared_meanwhile(spec: AttemptSpec) -> AttemptResult:
     (other.folder / "workspace" / "big").write_bytes(bytes(4 << 20))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, full_disks=disks)
-        until((spec.folder / "workspace" / "filled").exists, "the agent to fill its disk")
+        wait_until((spec.folder / "workspace" / "filled").exists, "the agent to fill its disk")
         remove_attempt(other, disks)
         (spec.folder / "out" / "go").touch()
         return running.result()

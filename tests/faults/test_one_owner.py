@@ -20,8 +20,8 @@ from experiments import (
     Coordinator,
     EngineLog,
     Project,
-    until,
 )
+from waiting import wait_until
 
 from labledger import clock
 from labledger.api import open_ledger
@@ -167,7 +167,7 @@ def test_who_stops_waiting_wants_the_run_no_longer(
             ends = asker.until("waiting_for_lease")["expires_at"]
             asker.kill()
         assert stand(project).takeover_request is not None
-        until(lambda: expires_at(project) > ends, "the lease to be made longer")
+        wait_until(lambda: expires_at(project) > ends, "the lease to be made longer")
 
         project.await_agents("one", 2)
         let_go(project)
@@ -209,13 +209,13 @@ def holds_the_ledger(project: Project) -> bool:
 
 def await_loss(project: Project, coordinator: Coordinator) -> None:
     """Return when a coordinator is suspended, outside any transaction, and its lease is over."""
-    until(lambda: is_suspended(coordinator), "the coordinator to be suspended")
+    wait_until(lambda: is_suspended(coordinator), "the coordinator to be suspended")
     while holds_the_ledger(project):
         # One thread reached the point while another one was writing: a moment longer.
         coordinator.signal(signal.SIGCONT)
         coordinator.signal(signal.SIGSTOP)
-        until(lambda: is_suspended(coordinator), "the coordinator to be suspended")
-    until(lambda: expires_at(project) <= clock.utc_now(), "its lease to expire")
+        wait_until(lambda: is_suspended(coordinator), "the coordinator to be suspended")
+    wait_until(lambda: expires_at(project) <= clock.utc_now(), "its lease to expire")
 
 
 def left(project: Project) -> dict[str, tuple[int, bytes]]:
@@ -268,7 +268,7 @@ def test_a_suspended_coordinator_leaves_a_trial_that_runs_alone(
         await_loss(project, first)
         with closing(project.resume("one", *HOLDING)) as second:
             second.until("run_started")
-            until(lambda: list(project.running("one")) == [(2, 1)], "the trial that holds")
+            wait_until(lambda: list(project.running("one")) == [(2, 1)], "the trial that holds")
             running = project.running("one")
             first.signal(signal.SIGCONT)
             check_lost(first, second.pid)

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from sample_trials import ENGINE, GRADES, Trials, brief, remove_attempt, run_attempt, until
+from sample_trials import ENGINE, GRADES, Trials, brief, remove_attempt, run_attempt
 from sealed_trials import AFTER, GRADER, READS, SECRET, isolation, stage
+from waiting import wait_until
 
 from labledger import resources
 from labledger.errors import DiskFull
@@ -135,7 +136,7 @@ def test_running_part_is_waited_for(
     workspace = spec.folder / "workspace"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, gate)
-        until((workspace / "holds").exists)
+        wait_until((workspace / "holds").exists)
         gate.abandon()
         with pytest.raises(WaitAbandoned):
             running.result()

@@ -7,7 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from experiments import HOLDING, HOLDS, PASSING, RIGHT, EngineLog, Project, until
+from experiments import HOLDING, HOLDS, PASSING, RIGHT, EngineLog, Project
+from waiting import wait_until
 
 from labledger.api import open_ledger
 from labledger.ledger.database.model import Spent
@@ -162,7 +163,9 @@ def test_what_is_paid_for_is_collected(project: Project, engine_log: EngineLog) 
     project.tasks({"held": PAYS + HOLDS, **dict.fromkeys("abcdefg", PAYS + RIGHT)})
     with closing(project.run("paid", *HOLDING, "-n", 3, "--budget-usd", 3)) as killed:
         killed.until("trial_finished", times=6)
-        until(lambda: project.running("paid").keys() >= {(0, 1), (1, 1)}, "the agents that hold")
+        wait_until(
+            lambda: project.running("paid").keys() >= {(0, 1), (1, 1)}, "the agents that hold"
+        )
         killed.kill()
     for slot in (0, 1):
         project.open_gate("paid", slot)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import BY_MODE, HOLDS_CAREFUL, RIGHT, WRONG, EngineLog, Project, until
+from experiments import BY_MODE, HOLDS_CAREFUL, RIGHT, WRONG, EngineLog, Project
+from waiting import wait_until
 
 from labledger.api import RunOutcome, open_ledger
 from labledger.errors import Exit
@@ -35,7 +36,7 @@ def told(project: Project) -> list[dict[str, Any]]:
         events.append(event)
         if event["event"] == "tick" and event["waiting"] == SLOTS - 1:
             # What is staged is durable, so its container and its folder go while the run lasts.
-            until(lambda: set(project.containers("disorder")) == {(0, 1)}, "removals")
+            wait_until(lambda: set(project.containers("disorder")) == {(0, 1)}, "removals")
             project.open_gate("disorder", 0)
 
     project.start("disorder", "holding", max_concurrency=4, on_event=watch)

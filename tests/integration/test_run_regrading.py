@@ -21,10 +21,10 @@ from experiments import (
     WRONG,
     EngineLog,
     Project,
-    until,
 )
 from sample_ledgers import give_id
 from sample_trials import ENGINE
+from waiting import wait_until
 
 import labledger
 from labledger.errors import AlreadyGraded, InvalidInput, RunNotComplete, RunNotFound
@@ -247,7 +247,9 @@ def test_an_infra_error_stays_one(tmp_path: Path, image_ids: dict[str, str]) -> 
         coordinator.until("slot_dispatched")
         for attempt in (1, 2):
             for slot in (0, 1):
-                until(lambda at=(slot, attempt): at in project.running("first"), "the container")
+                wait_until(
+                    lambda at=(slot, attempt): at in project.running("first"), "the container"
+                )
                 ENGINE.kill(project.running("first")[slot, attempt])
         assert coordinator.finish() == 3, coordinator.stderr
     project.write("lenient.sh", LENIENT)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import FAILS, HOLDS, EngineLog, Project, until
+from experiments import FAILS, HOLDS, EngineLog, Project
 from sample_trials import ENGINE
+from waiting import wait_until
 
 from labledger.api import RunOutcome, open_ledger
 from labledger.errors import Exit
@@ -49,7 +50,7 @@ def retried(
     project.save()
 
     def container(at: tuple[int, int]) -> str:
-        until(lambda: at in project.running("retried"), f"{at} to run")
+        wait_until(lambda: at in project.running("retried"), f"{at} to run")
         return project.running("retried")[at]
 
     def kill(at: tuple[int, int]) -> None:

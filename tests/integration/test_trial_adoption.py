@@ -17,20 +17,19 @@ from pathlib import Path
 
 import coordinator_driver
 import pytest
+from containers import docker, pause_container
 from sample_trials import (
     ENGINE,
     GRADES,
     Trials,
     brief,
-    pause_container,
     phase,
     prepare_trial_folder,
     problems,
     remove_attempt,
     run_attempt,
-    unpause_container,
-    until,
 )
+from waiting import wait_until
 
 from labledger import clock
 from labledger.docker.engine import Engine
@@ -63,7 +62,7 @@ def begin_and_kill(spec: AttemptSpec, tmp_path: Path) -> Path:
     workspace = spec.folder / "workspace"
     process = subprocess.Popen([sys.executable, coordinator_driver.__file__, file, "run"])
     try:
-        until((workspace / "starts").exists)
+        wait_until((workspace / "starts").exists)
     finally:
         process.kill()
         process.wait()
@@ -90,7 +89,7 @@ def test_ended_container_is_collected(trials: Trials, tmp_path: Path) -> None:
     spec = trials.spec(f"{ONE_START}; exit 3")
     (begin_and_kill(spec, tmp_path) / "go").touch()
     engine = ENGINE
-    until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
+    wait_until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("agent_error", "agent_exit_nonzero", 10)
     assert starts(trials, result) == 1
@@ -118,7 +117,7 @@ def test_time_limit_holds_with_nobody_watching(trials: Trials, tmp_path: Path) -
     spec = trials.spec(phase("echo started >>starts; sleep 300", timeout_s=2.0))
     begin_and_kill(spec, tmp_path)
     engine = ENGINE
-    until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
+    wait_until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert brief(result) == ("agent_timeout", "agent_timeout", 11)
     assert result.verdict == "pass"
@@ -166,7 +165,7 @@ def test_paused_container_is_no_result(trials: Trials, tmp_path: Path) -> None:
         (workspace / "go").touch()
         time.sleep(0.3)
         assert not waiting.done()
-        unpause_container(spec.container_name)
+        docker("unpause", spec.container_name)
         result = waiting.result()
     assert brief(result) == ("completed", None, 0)
 
@@ -180,9 +179,9 @@ def test_a_pause_is_never_the_agent_s_fault(trials: Trials, tmp_path: Path, agen
     pause_container(spec.container_name)
     (workspace / "go").touch()
     time.sleep(2.5 if agent == "sleep 300" else 0)
-    unpause_container(spec.container_name)
+    docker("unpause", spec.container_name)
     engine = ENGINE
-    until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
+    wait_until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)
     result = run_attempt(replace(spec, container_may_exist=True))
     assert (result.status, result.reason) == ("infra_error", "container_paused")
     assert (result.message or "").endswith(
@@ -199,11 +198,11 @@ def test_a_trial_that_completes_in_spite_of_a_pause(trials: Trials) -> None:
     gate = StartLimiter(1)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, gate)
-        until((spec.folder / "workspace" / "starts").exists)
+        wait_until((spec.folder / "workspace" / "starts").exists)
         pause_container(spec.container_name)
-        until(lambda: not gate.paused.empty())
+        wait_until(lambda: not gate.paused.empty())
         (spec.folder / "workspace" / "go").touch()
-        unpause_container(spec.container_name)
+        docker("unpause", spec.container_name)
         result = running.result()
     assert brief(result) == ("completed", None, 0)
     assert "paused from outside" in problems(result)["container"]
@@ -239,7 +238,7 @@ def meddle(trials: Trials, action: Callable[[Engine, str], None]) -> AttemptResu
     spec = trials.spec(f"{ONE_START}; echo unreachable")
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        until((spec.folder / "workspace" / "starts").exists)
+        wait_until((spec.folder / "workspace" / "starts").exists)
         action(ENGINE, spec.container_name)
         return running.result()
 
@@ -279,7 +278,7 @@ def test_phases_are_believed_of_trial_sh_alone(trials: Trials) -> None:
     spec = trials.spec("echo agent 0 0 99999999999999999999 0 >/agentlab/state/phases; sleep 60")
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec)
-        until((spec.folder / "state" / "phases").exists)
+        wait_until((spec.folder / "state" / "phases").exists)
         ENGINE.kill(spec.container_name)
         assert running.result().phases == {}
 
@@ -318,9 +317,9 @@ def test_closed_gate(trials: Trials) -> None:
     waiting = [trials.spec("true", slot=Slot(i, "base", "t/1", 0)) for i in range(2)]
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(run_attempt, inside, gate)
-        until((inside.folder / "workspace" / "starts").exists)
+        wait_until((inside.folder / "workspace" / "starts").exists)
         others = [pool.submit(run_attempt, spec, gate) for spec in waiting]
-        until(lambda: len(trials.containers()) == 3)
+        wait_until(lambda: len(trials.containers()) == 3)
         gate.close()
         for other in others:
             with pytest.raises(StartRefused):
@@ -338,7 +337,7 @@ def test_abandoned_gate(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None
     spec = trials.spec(ONE_START)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, gate)
-        until((spec.folder / "workspace" / "starts").exists)
+        wait_until((spec.folder / "workspace" / "starts").exists)
         gate.abandon()
         with pytest.raises(WaitAbandoned):
             running.result()

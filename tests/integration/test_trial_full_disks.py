@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sample_trials import ENGINE, GRADES, Trials, brief, problems, run_attempt, until
+from sample_trials import ENGINE, GRADES, Trials, brief, problems, run_attempt
 from sealed_trials import AFTER
+from waiting import wait_until
 
 from labledger.docker.engine import Engine, EngineDiskFull
 from labledger.errors import DiskFull
@@ -40,7 +41,7 @@ def test_whichever_disk_it_was(trials: Trials, place: str) -> None:
     disks = FullDisks()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, full_disks=disks)
-        until((spec.folder / "workspace" / "holds").exists)
+        wait_until((spec.folder / "workspace" / "holds").exists)
         disks.record_full(getattr(spec.plan, place))
         (spec.folder / "workspace" / "go").touch()
         result = running.result()
@@ -57,12 +58,12 @@ def abandoned(
     workspace = spec.folder / "workspace"
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_attempt, spec, gate, disks)
-        until((workspace / full).exists)
-        until(partial(is_running, spec))
+        wait_until((workspace / full).exists)
+        wait_until(partial(is_running, spec))
         disks.record_full(spec.plan.run_dir)
         if full != until_file:
             (workspace / "go").touch()
-        until((workspace / until_file).exists)
+        wait_until((workspace / until_file).exists)
         gate.abandon()
         with pytest.raises(WaitAbandoned):
             running.result()

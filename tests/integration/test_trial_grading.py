@@ -6,16 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from sample_trials import (
-    BENCHMARK,
-    GRADER,
-    PREDICTION,
-    SCORE,
-    Trials,
-    brief,
-    predicts,
-    scores,
-)
+from sample_trials import BENCHMARK, GRADER, PREDICTION, SCORE, Trials, brief, predicts, scores
 
 from labledger.records import json_schemas
 from labledger.records.attempt_result import AttemptResult

@@ -16,7 +16,8 @@ from typing import Any
 import coordinator_driver
 import pytest
 from regraded_trials import earlier_of, judging
-from sample_trials import ENGINE, GRADES, PYTHON, SHELLS, Trials, brief, trials_in, until
+from sample_trials import ENGINE, GRADES, PYTHON, SHELLS, Trials, brief, trials_in
+from waiting import wait_until
 
 from labledger.experiment.plan import Sealing
 from labledger.records.attempt_result import AttemptResult
@@ -119,7 +120,7 @@ def test_what_a_killed_container_wrote_is_the_users(user: HostsUser) -> None:
     spec = user.spec(f"{CLOSED}sleep 300")
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(user.run, spec)
-        until((spec.folder / "state" / "done").exists)
+        wait_until((spec.folder / "state" / "done").exists)
         ENGINE.kill(spec.container_name)
         result = running.result()
     assert brief(result) == ("infra_error", "container_killed", 137)

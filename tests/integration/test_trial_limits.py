@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from containers import docker
 from sample_trials import (
     BUSYBOX,
     ENGINE,
@@ -45,8 +45,7 @@ def test_oci_runtime(trials: Trials, oci: str | None) -> None:
     """The engine's own runtime runs a trial, or the one that the experiment names."""
     result = trials.run(runtime={} if oci is None else {"oci": oci})
     assert brief(result) == ("completed", None, 0)
-    command = ["docker", "inspect", "--format", "{{.HostConfig.Runtime}}", result.container]
-    used = subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+    used = docker("inspect", "--format", "{{.HostConfig.Runtime}}", str(result.container))
     assert used == (oci or ENGINE.info()["DefaultRuntime"])
 
 
@@ -168,11 +167,9 @@ def without_shell() -> Iterator[str]:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("nothing"))
-    command = ["docker", "import", "-"]
-    made = subprocess.run(command, input=archive.getvalue(), capture_output=True, check=True)
-    image_id = made.stdout.decode().strip()
+    image_id = docker("import", "-", stdin=archive.getvalue())
     yield image_id
-    subprocess.run(["docker", "image", "rm", image_id], capture_output=True, check=True)
+    docker("image", "rm", image_id)
 
 
 def test_image_without_a_shell(trials: Trials, without_shell: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from containers import docker
 from sample_trials import (
     BUSYBOX,
     ENGINE,
@@ -74,7 +74,7 @@ def test_a_folder_appears_whole_or_not_at_all(trials: Trials, lost: StartLimiter
 
 
 def rename(container: str, name: str) -> None:
-    subprocess.run(["docker", "rename", container, name], check=True)
+    docker("rename", container, name)
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ from sample_trials import (
     remove_attempt,
     run_attempt,
     scores,
-    until,
 )
+from waiting import wait_until
 
 from labledger.experiment.plan import Sealing
 from labledger.records import JsonObject
@@ -301,7 +301,7 @@ def begin_and_kill(spec: AttemptSpec, tmp_path: Path) -> None:
     """Begin a trial in a process of its own, kill that with SIGKILL while its grader waits."""
     process = driven(spec, tmp_path)
     try:
-        until((spec.folder / "workspace" / "graded").exists)
+        wait_until((spec.folder / "workspace" / "graded").exists)
     finally:
         process.kill()
         process.wait()
@@ -332,10 +332,10 @@ def test_going_on_after_kill(trials: Trials, tmp_path: Path, trouble: str) -> No
         shutil.rmtree(spec.folder)
     if trouble == "ended":
         (spec.folder / "workspace" / "go").touch()
-        until(lambda: (state := ENGINE.inspect(spec.container_name)) and state.has_ended)
+        wait_until(lambda: (state := ENGINE.inspect(spec.container_name)) and state.has_ended)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(run_attempt, replace(spec, container_may_exist=True))
-        until(lambda: release(spec) or waiting.done())
+        wait_until(lambda: release(spec) or waiting.done())
         again = waiting.result()
     assert brief(again) == ("completed", None, 0)
     assert again.verdict == "pass"

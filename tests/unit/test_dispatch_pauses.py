@@ -22,7 +22,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch_pauses, "_LONGEST_PAUSE_S", 0.004)
 
 
-def until(ask: Callable[[], Any]) -> Any:
+def first_answer(ask: Callable[[], Any]) -> Any:
     """Ask until there is an answer."""
     deadline = time.monotonic() + 10
     while (answer := ask()) is None:
@@ -46,7 +46,7 @@ def test_a_disk_that_is_short_holds_dispatch_until_there_is_room() -> None:
     assert [(e["event"], e["cause"]) for e in told] == [("dispatch_paused", "disk")]
     assert "5 MB more must be free at /lab" in told[0]["message"]
     short.clear()
-    until(lambda: held.check() or (None if held.active else "over"))
+    first_answer(lambda: held.check() or (None if held.active else "over"))
     assert held.allowed_dispatches(4) == 4
     assert told[-1]["event"] == "dispatch_resumed"
 
@@ -63,7 +63,7 @@ def test_patience_ends() -> None:
     """A hold that lasts longer than anybody's patience is a reason to stop."""
     held = all_holds([], ["full"], patience_s=0.0)
     held.allowed_dispatches(1)
-    stop = until(held.check)
+    stop = first_answer(held.check)
     assert stop.cause == "disk"
     assert "full" in stop.message
 
@@ -76,14 +76,14 @@ def test_a_cause_that_comes_back_without_any_progress_uses_up_patience() -> None
         hold.begin("gone again")
         return hold.check()
 
-    assert "engine" in until(flap)
+    assert "engine" in first_answer(flap)
 
 
 def test_progress_renews_patience() -> None:
     """After a trial was made durable, a hold is a new one with all its patience."""
     hold = DispatchPause("engine", lambda: None, lambda _: None, patience_s=NEVER)
     hold.begin("gone")
-    until(lambda: hold.check() or (None if hold.active else "over"))
+    first_answer(lambda: hold.check() or (None if hold.active else "over"))
     since = hold._since
     hold.begin("gone again")
     assert hold._since == since
@@ -106,7 +106,7 @@ def test_refusals_in_a_row_let_one_trial_go_at_a_time() -> None:
     assert held.allowed_dispatches(4) == 0
     assert "no such image" in told[0]["message"]
 
-    until(lambda: held.check() or held.allowed_dispatches(4) or None)
+    first_answer(lambda: held.check() or held.allowed_dispatches(4) or None)
     assert held.allowed_dispatches(4) == 1
     held.record_dispatches(1)
     assert held.allowed_dispatches(4) == 0

@@ -1,0 +1,25 @@
+"""What tests do to containers and images behind labledger's back, by the docker command."""
+
+from __future__ import annotations
+
+import subprocess
+
+from waiting import wait_until
+
+
+def docker(*words: str, stdin: bytes | None = None) -> str:
+    """Run `docker WORDS`, which must succeed, and return what it printed."""
+    done = subprocess.run(["docker", *words], input=stdin, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().strip()
+
+
+def pause_container(name: str) -> None:
+    """Pause a container. The kernel may refuse while its processes fork: try again for a while."""
+
+    def is_paused() -> bool:
+        command = subprocess.run(["docker", "pause", name], capture_output=True, text=True)
+        assert not command.returncode or "unable to freeze" in command.stderr, command.stderr
+        return not command.returncode
+
+    wait_until(is_paused, f"{name} to be paused")
