@@ -9,9 +9,8 @@ from typing import Any
 import sample_ledgers as kit
 
 from labledger.ledger.database.model import Variant
-from labledger.records.attempt_result import Phase
+from labledger.records.attempt_result import Metric, Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
-from labledger.records.metrics import Metric
 from labledger.records.outcomes import RunStatus, SlotStatus
 
 LETTERS: dict[str, tuple[SlotStatus, str | None]] = {

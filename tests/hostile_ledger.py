@@ -15,10 +15,9 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult
+from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.events import Event
 from labledger.records.identity import Slot, TrialIds
-from labledger.records.metrics import Metric
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.run_control.events import run_event
 

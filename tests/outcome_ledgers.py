@@ -16,9 +16,8 @@ import sample_ledgers as kit
 from labledger.ledger.database.model import Dispatch, Lease, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.identity import Slot, TrialIds
-from labledger.records.metrics import Metric
 from labledger.records.outcomes import RunStatus, SlotStatus
 
 VARIANTS = ("base", "treat", "other")

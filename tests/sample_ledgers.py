@@ -15,10 +15,9 @@ from labledger.ledger.database.sqlite import APPLICATION_ID, DRIVER, writable_en
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject, canonical_json
 from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.events import Event, EventFile
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
-from labledger.records.metrics import Metric
 from labledger.records.outcomes import SlotStatus
 from labledger.storage.artifact_store import ArtifactStore
 

@@ -1,5 +1,5 @@
-"""What is derived from the ledger: mirrors, the summary, tables, data frames.
+"""Files derived from the ledger: mirrors, run folder, summary, tables, data frames.
 
-In: a ledger reader. Out: files, the same bytes for the same ledger.
-Writes nothing to the ledger.
+In: a ledger reader. Out: files, the same bytes for the same ledger. Writes nothing to the ledger,
+and may not import `runner`, `trial` or Docker.
 """

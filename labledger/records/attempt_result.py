@@ -15,7 +15,6 @@ from labledger.records import JsonObject
 from labledger.records.artifacts import Artifact
 from labledger.records.events import Event, EventFile
 from labledger.records.identity import TrialIds
-from labledger.records.metrics import Metric
 from labledger.records.outcomes import SlotStatus
 
 
@@ -27,6 +26,16 @@ class Phase:
     """The command's own status; 124 when its time limit ended it."""
     duration_ms: int
     timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A named number or text, taken from a trial's result, events, score or timing."""
+
+    metric_id: str
+    source: str
+    """`result`, `events`, `score` or `runner`."""
+    value: float | int | str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
-"""Text for people: figures, parts of messages, escaping of foreign text.
+"""Text for people: figures, sizes, parts of messages, escaping of foreign text.
 
-In: numbers and text. Out: text; what foreign text becomes is safe to print.
-Imports only `clock` of labledger.
+In: numbers and text. Out: text that is safe to print. May import only `clock` and `errors`.
 """

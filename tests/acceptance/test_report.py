@@ -17,8 +17,8 @@ from headless_browser import Browser
 
 from labledger.api import Ledger, ReportOptions, open_ledger
 from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import Metric
 from labledger.records.identity import Slot, TrialIds
-from labledger.records.metrics import Metric
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.report.options import MIB, Logs
 

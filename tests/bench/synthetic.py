@@ -9,10 +9,9 @@ from pathlib import Path
 from labledger.ledger.database.model import NewRun, Variant
 from labledger.records import JsonObject
 from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.events import Event
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
-from labledger.records.metrics import Metric
 from labledger.records.outcomes import SlotStatus
 
 IMAGE = "labledger/python:3"

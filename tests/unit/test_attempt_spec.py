@@ -17,11 +17,10 @@ from labledger import resources
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.plan import GraderPlan, PhasePlan, Sealing, VariantPlan
 from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult, Phase
+from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.canonical_json import sha256_hex
 from labledger.records.events import Event, EventFile
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
-from labledger.records.metrics import Metric
 from labledger.records.outcomes import SlotStatus
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import contract

@@ -26,8 +26,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
-from labledger.records.attempt_result import AttemptResult
-from labledger.records.metrics import Metric
+from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.outcomes import SlotStatus
 from labledger.run_control.budget import Budget
 from labledger.run_control.dispatch_pauses import DispatchPauses

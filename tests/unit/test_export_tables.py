@@ -23,7 +23,7 @@ from labledger.api import Ledger, open_ledger
 from labledger.errors import ExtraMissing, InvalidInput, RunNotFound
 from labledger.export import tables
 from labledger.ledger.read import export_tables
-from labledger.records.metrics import Metric
+from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import SlotStatus
 
 TEXT = 'comma, "quote"\r\nline é'

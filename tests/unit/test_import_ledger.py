@@ -32,7 +32,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.import_runs import ImportedRun, import_runs
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.records.artifacts import Artifact
-from labledger.records.metrics import Metric
+from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.storage.lab_folder import LabFolder
 

@@ -14,7 +14,7 @@ from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
-from labledger.records.metrics import Metric
+from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import RunStatus, SlotStatus
 
 

@@ -17,8 +17,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import canonical_json, json_schemas
 from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import AttemptResult
-from labledger.records.metrics import Metric
+from labledger.records.attempt_result import AttemptResult, Metric
 from labledger.records.outcomes import SlotStatus
 from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 

@@ -14,7 +14,7 @@ import sample_ledgers as kit
 from labledger.api import ReportOptions, open_ledger
 from labledger.errors import InvalidInput
 from labledger.records import JsonObject, json_schemas
-from labledger.records.metrics import Metric
+from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import RunStatus
 from labledger.report import errors_and_flaky_tasks, sentences, spending
 from labledger.report.options import MIB

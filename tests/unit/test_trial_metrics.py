@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from labledger.experiment.plan import MetricDefinition
-from labledger.records.attempt_result import Phase
+from labledger.records.attempt_result import Metric, Phase
 from labledger.records.events import Event
-from labledger.records.metrics import Metric
 from labledger.trial.evidence.metrics import Sources, collect, value_at_path, value_at_pointer
 
 BODIES: tuple[dict[str, Any], ...] = (

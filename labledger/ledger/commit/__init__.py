@@ -1,5 +1,5 @@
-"""Rows, lines and digests that a commit writes.
+"""The rows, records and digests that a commit writes.
 
-In: a trial's result. Out: rows of tables, canonical record lines, links of the chain.
-Opens no transaction: the writer does.
+In: the results of a slot's attempts, or a new run. Out: rows of tables, records as canonical JSON,
+digests of the chain. Opens no transaction: the writer does. May not import `read` or `exchange`.
 """

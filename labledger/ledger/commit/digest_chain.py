@@ -1,4 +1,8 @@
-"""Digests that make a changed, removed or inserted row show: a chain from each run's genesis."""
+"""The chain of digests of a run, by which a changed, removed or inserted row is detected.
+
+It begins with the genesis digest of what the run was created with. Each commit adds a digest of the
+one before, its own row, and all records that it publishes. The writer and verification use it.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +14,36 @@ from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
 
 class Genesis:
-    """The digest of a run's immutable part, taken while it streams by.
+    """The digest of what a run was created with, computed while its rows are streamed.
 
     It covers the columns of the run's row, then its variants, tasks and slots, each in order.
     """
 
     def __init__(self, run: Mapping[str, str]) -> None:
         self._hasher = hashlib.sha256(b"labledger genesis 1\n")
-        self._line(dict(run))
+        self._add(dict(run))
 
-    def variant(self, variant_id: str, role: str, bindings: str) -> None:
-        self._line([variant_id, role, bindings])
+    def add_variant(self, variant_id: str, role: str, bindings: str) -> None:
+        self._add([variant_id, role, bindings])
 
-    def task(self, task_id: str, digest: str, payload_digest: str) -> None:
-        self._line([task_id, digest, payload_digest])
+    def add_task(self, task_id: str, digest: str, payload_digest: str) -> None:
+        self._add([task_id, digest, payload_digest])
 
-    def slot(self, variant_idx: int, task_idx: int, repl_idx: int) -> None:
+    def add_slot(self, variant_idx: int, task_idx: int, repl_idx: int) -> None:
         self._hasher.update(b"%d,%d,%d\n" % (variant_idx, task_idx, repl_idx))
 
     def hexdigest(self) -> str:
         return self._hasher.hexdigest()
 
-    def _line(self, value: object) -> None:
+    def _add(self, value: object) -> None:
         self._hasher.update(canonical_json.dump_bytes(value) + b"\n")
 
 
 def payload_digest(records: SlotRecords) -> str:
-    """SHA-256 (hex) of the canonical JSON of everything a commit publishes.
+    """Return the SHA-256 (hex) of the canonical JSON of everything that a commit publishes.
 
-    The records are canonical text already, so the text of the whole is put together from them,
-    piece by piece: the events of a slot may be more than should be held in memory.
+    The records are canonical text already, so the whole text is put together from them, piece by
+    piece: a slot may have more events than memory should hold.
     """
     plain = {
         "reason": canonical_json.dumps(records.reason),
@@ -58,7 +62,7 @@ def payload_digest(records: SlotRecords) -> str:
 
 
 def _as_array(lines: Collection[str]) -> Iterator[str]:
-    """The text of an array of these, in few pieces."""
+    """Yield the text of an array of the lines, in pieces."""
     if isinstance(lines, tuple):
         yield f"[{','.join(lines)}]"
         return
@@ -72,6 +76,6 @@ def _as_array(lines: Collection[str]) -> Iterator[str]:
 def chain_digest(
     previous: str, slot_commit_id: str, epoch: int, committed_at: str, payload: str
 ) -> str:
-    """SHA-256 (hex) of a commit's own row and of the chain before it."""
+    """Return the SHA-256 (hex) of a commit's own row and the digest of the chain before it."""
     parts = (previous, slot_commit_id, str(epoch), committed_at, payload)
     return canonical_json.sha256_hex("\n".join(parts).encode())

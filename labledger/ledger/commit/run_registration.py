@@ -64,7 +64,7 @@ def _insert_variants(
 ) -> dict[str, int]:
     for idx, variant in enumerate(run.variants):
         bindings = canonical_json.dumps(variant.bindings)
-        genesis.variant(variant.variant_id, variant.role, bindings)
+        genesis.add_variant(variant.variant_id, variant.role, bindings)
         connection.exec_driver_sql(
             statements.INSERT_VARIANT, (run_no, idx, variant.variant_id, variant.role, bindings)
         )
@@ -81,7 +81,7 @@ def _insert_tasks(
         for task_id, digest, row in batch:
             body = canonical_json.dumps(row)
             payload_digest = canonical_json.sha256_hex(body.encode())
-            genesis.task(task_id, digest, payload_digest)
+            genesis.add_task(task_id, digest, payload_digest)
             payloads.append((payload_digest, body))
             rows.append((run_no, len(numbers), task_id, digest, payload_digest))
             numbers[task_id] = len(numbers)
@@ -106,7 +106,7 @@ def _insert_slots(
             task_idx = tasks.get(slot.task_id)
             if slot.schedule_idx != total or variant_idx is None or task_idx is None:
                 raise LedgerError(f"slot {total} of the schedule cannot be stored: it is {slot}")
-            genesis.slot(variant_idx, task_idx, slot.repl_idx)
+            genesis.add_slot(variant_idx, task_idx, slot.repl_idx)
             rows.append((run_no, total, variant_idx, task_idx, slot.repl_idx))
             total += 1
         connection.exec_driver_sql(statements.INSERT_SLOT, rows)

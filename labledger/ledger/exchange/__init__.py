@@ -1,5 +1,5 @@
-"""Runs that come from another ledger or from mirrors.
+"""Import of runs from another ledger, or from mirrors.
 
-In: a source. Out: checked records, written by the import in one transaction a run.
-Trusts nothing of its source.
+In: a source, which is untrusted. Out: its runs in this ledger, each written in one transaction.
+Nothing is written of a source that was not verified. May not import `maintenance`, its caller.
 """

@@ -1,4 +1,4 @@
-"""Check the records of a source beyond their digests, which anybody can compute.
+"""Check the records of a source beyond their digests, which anybody can recompute.
 
 Run ids must be safe as folder names, texts canonical JSON, records valid by their schemas and about
 their own slot. `source.Source.verify` runs these checks before an import.

@@ -144,18 +144,18 @@ def _genesis(connection: Connection, run_no: int) -> Iterator[Message]:
     genesis = digest_chain.Genesis(dict(zip(statements.RUN_COLUMNS, row, strict=True)))
     numbered = True
     for number, (idx, *variant) in enumerate(_rows(connection, _VARIANTS_SQL, run_no)):
-        genesis.variant(*variant)
+        genesis.add_variant(*variant)
         numbered &= idx == number
     for number, (idx, task_id, digest, payload_digest, body) in enumerate(
         _rows(connection, _TASKS_SQL, run_no)
     ):
-        genesis.task(task_id, digest, payload_digest)
+        genesis.add_task(task_id, digest, payload_digest)
         numbered &= idx == number
         if canonical_json.sha256_hex(body.encode()) != payload_digest:
             yield None, f"the payload of task {task_id} was changed"
     total = 0
     for idx, *cell in _rows(connection, _SLOTS_SQL, run_no):
-        genesis.slot(*cell)
+        genesis.add_slot(*cell)
         numbered &= idx == total
         total += 1
     expected = [tuple(row) for row in _rows(connection, _SCHEDULE_SQL, run_no)]

@@ -13,9 +13,8 @@ from typing import Any
 
 from labledger.experiment.plan import MetricDefinition
 from labledger.records import JsonObject
-from labledger.records.attempt_result import Phase
+from labledger.records.attempt_result import Metric, Phase
 from labledger.records.events import Event
-from labledger.records.metrics import Metric
 
 
 @dataclass(frozen=True, slots=True)
