@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from labledger.compare.sentences import ComparisonText as ComparisonText
     from labledger.compare.sentences import comparison_texts as comparison_texts
     from labledger.errors import *
-    from labledger.ledger.database.migrations import Upgraded as Upgraded
+    from labledger.ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
     from labledger.ledger.database.model import *
     from labledger.ledger.query import ViewInfo as ViewInfo
     from labledger.maintenance.check_results import CheckResult as CheckResult
@@ -49,12 +49,12 @@ _NAMES = {
     "compare.comparison_document": "Compared Comparison TaskRow",
     "compare.run_differences": "OutcomeChange",
     "compare.sentences": "ComparisonText comparison_texts",
-    "compare.options": "CompareOptions Errors Estimand",
+    "compare.options": "CompareOptions ErrorCounting Estimand",
     "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "
     "InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError LedgerMissing "
     "LedgerOutdated LedgerTooNew MalformedJson NotALedger PreflightFailed Problem QueryFailed "
     "RunExists RunNotComplete RunNotFound SchemaInvalid SlotNotFound TakeoverStopped",
-    "ledger.database.migrations": "Upgraded",
+    "ledger.database.migrations": "LedgerUpgrade",
     "ledger.database.model": "Grading RunInfo Spent Stop VariantCounts",
     "ledger.query": "ViewInfo",
     "maintenance.check_results": "CheckResult",

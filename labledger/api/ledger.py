@@ -5,19 +5,18 @@ Reading works while runs write. Modules that compare and report are imported whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from labledger import clock
 from labledger.errors import InvalidInput, Problem
-from labledger.export import data_frames, mirrors, query_rows, run_folder, summary, tables
+from labledger.export import data_frames, query_rows, run_records, summary
 from labledger.ledger.database.model import Grading, RunInfo, Spent, TakeoverRequest, VariantCounts
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
-from labledger.ledger.read import export_tables
 from labledger.ledger.read.spending import used_up
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from labledger.compare.comparison_document import Comparison
     from labledger.compare.options import CompareOptions
     from labledger.report.options import ReportOptions
-
-RowWriter = Callable[[Sequence[str], Iterable[Sequence[Any]], BinaryIO], None]
-"""Writes column names and rows to a binary stream, in a format of the caller's."""
 
 
 def open_ledger(path: str | Path | None = None, *, lab_dir: str | Path | None = None) -> Ledger:
@@ -253,7 +249,7 @@ class Ledger:
         self,
         sql: str,
         out: str | Path | BinaryIO,
-        format: str | RowWriter = "csv",  # noqa: A002
+        format: str | query_rows.RowWriter = "csv",  # noqa: A002
         params: Params = (),
         generation: int | None = None,
     ) -> int:
@@ -265,7 +261,7 @@ class Ledger:
             sql: As for `query`; so are `params` and `generation`.
             out: The file, or a binary stream.
             format: `csv`, `json`, `jsonl` or `parquet`, or a function that writes column names and
-                rows to a binary stream. Parquet needs a file.
+                rows to a binary stream and returns their number. Parquet needs a file.
 
         Raises:
             QueryFailed: The query failed, or the format cannot hold its rows.
@@ -276,16 +272,11 @@ class Ledger:
             if not isinstance(out, str | Path):
                 raise InvalidInput("the query", [Problem("--format", "parquet needs a file")])
             return self.parquet(sql, Path(out), params, generation)
-        writer = format if callable(format) else _text_writer(format)
+        writer = format if callable(format) else query_rows.text_writer(format)
         columns, rows = self.rows(sql, params, generation)
-        counter = _Counter(rows)
-        with closing(rows):
-            if isinstance(out, str | Path):
-                with replace_output(Path(out)) as handle:
-                    writer(columns, counter, handle)
-            else:
-                writer(columns, counter, out)
-        return counter.count
+        file = replace_output(Path(out)) if isinstance(out, str | Path) else nullcontext(out)
+        with closing(rows), file as stream:
+            return writer(columns, rows, stream)
 
     def frame(
         self,
@@ -398,30 +389,8 @@ class Ledger:
             InvalidInput: There is no such kind of record or format.
             ExtraMissing: Parquet cannot be written: pyarrow is not installed.
         """
-        self._reader.run(run_id)
-        if format != "jsonl":
-            return self._export_tables(run_id, what, out, format)
-        if what == "all":
-            folder = out or self._lab.run_folder(run_id)
-            files = mirrors.rebuild_all(self._reader, run_id, folder)
-            run_folder.write_chain(self._reader, run_id, folder / run_folder.CHAIN_PATH)
-            files.append(folder / run_folder.CHAIN_PATH)
-            return [*files, summary.write_summary(folder, self.summary(run_id))]
-        relative = _mirror_path(what, "all")
-        path = out or self._lab.run_folder(run_id) / relative
-        with replace_output(path) as handle:
-            self.export_to(run_id, what, handle)
-        return [path]
-
-    def _export_tables(self, run_id: str, what: str, out: Path | None, form: str) -> list[Path]:
-        folder = self._lab.run_folder(run_id) / tables.FOLDER
-        if what == "all":
-            tables.check_format(form)
-            return tables.write_tables(self._reader, run_id, form, out or folder)
-        _check_table(what, form, "all")
-        path = out or folder / f"{what}.{form}"
-        tables.write_table(self._reader, run_id, what, form, path)
-        return [path]
+        folder = self._lab.run_folder(self._reader.run(run_id).run_id)
+        return run_records.write_records(self._reader, run_id, folder, what, out, format)
 
     def export_to(
         self,
@@ -433,56 +402,4 @@ class Ledger:
     ) -> None:
         """Write one kind of record, or the summary, to a binary stream. See `export`."""
         self._reader.run(run_id)
-        if format != "jsonl":
-            _check_table(what, format)
-            tables.write_table(self._reader, run_id, what, format, stream)
-            return
-        _mirror_path(what)
-        if what == "summary":
-            stream.write(summary.summary_bytes(self.summary(run_id)))
-        elif what == "chain":
-            run_folder.write_chain(self._reader, run_id, stream)
-        else:
-            mirrors.rebuild(self._reader, run_id, what, stream)
-
-
-class _Counter:
-    """Counts the rows that pass through it."""
-
-    def __init__(self, rows: Iterable[Sequence[Any]]) -> None:
-        self.count = 0
-        self._rows = rows
-
-    def __iter__(self) -> Generator[Sequence[Any]]:
-        for row in self._rows:
-            self.count += 1
-            yield row
-
-
-def _text_writer(form: str) -> RowWriter:
-    query_rows.check_format(form)
-
-    def write(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: BinaryIO) -> None:
-        stream.writelines(text.encode() for text in query_rows.rows_as_text(columns, rows, form))
-
-    return write
-
-
-def _mirror_path(what: str, *also: str) -> Path:
-    """Return the mirror of a kind of record. `also` are other valid values, for the message."""
-    known = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
-    if what not in known:
-        raise InvalidInput("the export", [_not_one_of("--what", what, [*known, *also])])
-    return known[what]
-
-
-def _check_table(what: str, form: str, *also: str) -> None:
-    tables.check_format(form)
-    if what not in export_tables.TABLES:
-        raise InvalidInput(
-            "the export", [_not_one_of(f"--what as {form}", what, [*export_tables.TABLES, *also])]
-        )
-
-
-def _not_one_of(where: str, given: str, known: Iterable[str]) -> Problem:
-    return Problem(where, f"found {given!r}; expected one of {', '.join(known)}")
+        run_records.stream_records(self._reader, run_id, what, stream, format)

@@ -15,7 +15,7 @@ from labledger import clock
 from labledger.storage.lab_folder import LabFolder
 
 if TYPE_CHECKING:
-    from labledger.ledger.database.migrations import Upgraded
+    from labledger.ledger.database.migrations import LedgerUpgrade
     from labledger.maintenance.check_results import CheckResult
     from labledger.maintenance.container_cleanup import ContainerDecision
     from labledger.maintenance.import_runs import ImportedRun
@@ -170,7 +170,7 @@ def doctor(*, lab_dir: str | Path | None = None) -> list[CheckResult]:
     return diagnose(LabFolder.find(lab_dir))
 
 
-def upgrade_ledger(*, lab_dir: str | Path | None = None) -> Upgraded:
+def upgrade_ledger(*, lab_dir: str | Path | None = None) -> LedgerUpgrade:
     """Upgrade the ledger to the revision that this version of labledger needs, after a backup.
 
     Args:

@@ -24,7 +24,7 @@ from labledger.compare.comparison_document import (
 )
 from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
-from labledger.compare.options import CompareOptions, Errors, Estimand
+from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.pairs import Paired, counts_alike, pair
 from labledger.compare.run_differences import warnings
 from labledger.compare.side_trials import Side, Trials, read_clusters, read_trials, require_metric
@@ -248,7 +248,7 @@ def _sensitivities(
     """
     if not options.is_rate:
         return
-    for errors in Errors:
+    for errors in ErrorCounting:
         if errors is not options.errors:
             other = replace(options, errors=errors)
             if counts_alike(two.paired, options, other):

@@ -16,7 +16,7 @@ PASS_RATE = "pass_rate"  # noqa: S105
 """The metric that is computed from verdicts."""
 
 
-class Errors(StrEnum):
+class ErrorCounting(StrEnum):
     """How slots without a counted verdict count in pass rates."""
 
     AS_FAILURES = "as-failures"
@@ -72,7 +72,7 @@ class CompareOptions:
     cluster: str | None = None
     """The field of a task's row whose values are the clusters, such as ``task.repo``; None for that
     of the experiment (`dataset.cluster`), if it has one."""
-    errors: Errors = Errors.AS_FAILURES
+    errors: ErrorCounting = ErrorCounting.AS_FAILURES
     pass_at: tuple[int, ...] = ()
     """The k of pass@k and pass^k; by default the number of replications, where there are more."""
     fail_if_worse: float | None = None

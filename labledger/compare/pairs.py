@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from labledger.compare.options import CompareOptions, Errors
+from labledger.compare.options import CompareOptions, ErrorCounting
 from labledger.compare.side_trials import TaskTrials, Trial, Trials
 from labledger.records.outcomes import SlotStatus, Verdict
 
@@ -135,12 +135,14 @@ def _value(trial: Trial, options: CompareOptions) -> float | str:
     return _passed(trial, options.errors) if options.is_rate else _number(trial)
 
 
-def _passed(trial: Trial, errors: Errors) -> float | str:
+def _passed(trial: Trial, errors: ErrorCounting) -> float | str:
     if trial.verdict not in (None, Verdict.ERROR.value):
         return float(trial.verdict == Verdict.PASS.value)
     reason = "verdict_error" if trial.verdict else str(trial.status)
     by_the_agent = reason in _BY_THE_AGENT or bool(trial.agent_failed)
-    counted = errors is Errors.ALL_AS_FAILURES or (errors is Errors.AS_FAILURES and by_the_agent)
+    counted = errors is ErrorCounting.ALL_AS_FAILURES or (
+        errors is ErrorCounting.AS_FAILURES and by_the_agent
+    )
     return 0.0 if counted else reason
 
 

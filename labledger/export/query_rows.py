@@ -8,83 +8,89 @@ values. Used by the library's `Ledger.write_query`.
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from io import StringIO
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
 
 from labledger.errors import InvalidInput, Problem, QueryFailed
 from labledger.ledger.query import require_names
 from labledger.text.terminal_text import escape_json
 
-TEXT_FORMATS = ("json", "jsonl", "csv")
+Rows = Iterable[Sequence[Any]]
+
+RowWriter = Callable[[Sequence[str], Rows, BinaryIO], int]
+"""Writes column names and rows to a binary stream, and returns the number of rows."""
 
 
-def check_format(form: str) -> None:
-    """Raise `InvalidInput` unless `form` is one of `TEXT_FORMATS`."""
-    if form not in TEXT_FORMATS:
-        expected = ", ".join(("table", *TEXT_FORMATS, "parquet"))
+def text_writer(form: str) -> RowWriter:
+    """Return the writer of a format. Raises `InvalidInput` if there is none.
+
+    A writer of JSON raises `QueryFailed` for what JSON cannot hold: two columns of one name, or an
+    infinite number.
+    """
+    if form not in _TEXTS:
+        expected = ", ".join(("table", *_TEXTS, "parquet"))
         message = f"found {form!r}; expected one of {expected}"
         raise InvalidInput("the query", [Problem("--format", message)])
 
+    def write(columns: Sequence[str], rows: Rows, stream: BinaryIO) -> int:
+        counter = itertools.count()
+        # `zip` takes from the rows first, so that the counter stops at their number.
+        counted = (row for row, _ in zip(rows, counter, strict=False))
+        stream.writelines(text.encode() for text in _TEXTS[form](columns, counted))
+        return next(counter)
 
-def rows_as_text(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: str) -> Iterator[str]:
-    """Yield the rows as text in one of `TEXT_FORMATS`.
-
-    Raises `QueryFailed` for what JSON cannot hold: two columns of one name, or an infinite number.
-    """
-    if form == "csv":
-        yield from _csv(columns, rows)
-        return
-    require_names(columns)
-    objects = (_as_object(columns, row) for row in rows)
-    yield from _json_array(objects) if form == "json" else _json_lines(objects)
+    return write
 
 
-def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    buffer = StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
+def _csv(columns: Sequence[str], rows: Rows) -> Iterator[str]:
+    writer = csv.writer(_Echo(), lineterminator="\n")
+    yield writer.writerow(columns)
     for row in rows:
-        yield _emptied(buffer)
-        writer.writerow(_plain(row))
-    yield _emptied(buffer)
+        yield writer.writerow(_plain(row))
 
 
-def _emptied(buffer: StringIO) -> str:
-    text = buffer.getvalue()
-    buffer.seek(0)
-    buffer.truncate()
-    return text
+class _Echo:
+    """A file whose `write` returns its text, which `csv` passes on to its caller."""
+
+    def write(self, text: str) -> str:
+        return text
 
 
-def _json_lines(objects: Iterable[dict[str, Any]]) -> Iterator[str]:
-    for value in objects:
+def _json_lines(columns: Sequence[str], rows: Rows) -> Iterator[str]:
+    for value in _objects(columns, rows):
         yield escape_json(json.dumps(value, ensure_ascii=False)) + "\n"
 
 
-def _json_array(objects: Iterable[dict[str, Any]]) -> Iterator[str]:
+def _json_array(columns: Sequence[str], rows: Rows) -> Iterator[str]:
     """Yield the text that `json.dumps` of the whole array, with an indent of 2, would return."""
     separator = "["
-    for value in objects:
+    for value in _objects(columns, rows):
         text = json.dumps([value], indent=2, ensure_ascii=False)
         yield separator + escape_json(text.removeprefix("[").removesuffix("\n]"))
         separator = ","
     yield "[]\n" if separator == "[" else "\n]\n"
 
 
-def _as_object(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
-    named = dict(zip(columns, _plain(row), strict=True))
-    for name, value in named.items():
-        if isinstance(value, float) and math.isinf(value):
-            raise QueryFailed(
-                f"the query returned {value} in the column {name}, and JSON has no such number",
-                hint="ask for CSV, or cast it to text",
-            )
-    return named
+def _objects(columns: Sequence[str], rows: Rows) -> Iterator[dict[str, Any]]:
+    require_names(columns)
+    for row in rows:
+        named = dict(zip(columns, _plain(row), strict=True))
+        for name, value in named.items():
+            if isinstance(value, float) and math.isinf(value):
+                raise QueryFailed(
+                    f"the query returned {value} in the column {name}, and JSON has no such number",
+                    hint="ask for CSV, or cast it to text",
+                )
+        yield named
 
 
 def _plain(row: Sequence[Any]) -> list[Any]:
     """Return values that JSON and CSV can hold: bytes as hex."""
     return [value.hex() if isinstance(value, bytes) else value for value in row]
+
+
+_TEXTS = {"json": _json_array, "jsonl": _json_lines, "csv": _csv}
+"""The text of rows, in pieces, by format."""

@@ -15,7 +15,7 @@ from labledger.compare import estimates, sentences
 from labledger.compare.comparison_document import Compared, Comparison, SideReport, Significance
 from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
-from labledger.compare.options import CompareOptions, Errors, Estimand
+from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.pairs import Paired
 from labledger.compare.statistics import paired_means, paired_rates
 from labledger.compare.statistics.samples import Estimate
@@ -138,9 +138,9 @@ def test_what_the_agent_brought_about_is_not_passed(path: Path) -> None:
 def test_errors_can_be_counted_in_other_ways(path: Path) -> None:
     """Left out or all failures, as asked; the other ways are always told beside."""
     runs.make_run(path, {"base": "PPPPPPPP-", "treat": "PPatEAip-"})
-    shown = {errors: only(path, "run-1", errors=errors) for errors in Errors}
+    shown = {errors: only(path, "run-1", errors=errors) for errors in ErrorCounting}
     assert [found.pairs for found in shown.values()] == [6, 3, 7]
-    assert left_out(shown[Errors.LEFT_OUT]) == {
+    assert left_out(shown[ErrorCounting.LEFT_OUT]) == {
         ("b", "agent_error"): 1,
         ("b", "agent_timeout"): 1,
         ("b", "verdict_error"): 1,

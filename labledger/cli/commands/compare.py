@@ -11,7 +11,7 @@ from labledger.api import Exit, InvalidInput, Problem
 from labledger.cli.options import arguments
 
 if TYPE_CHECKING:
-    from labledger.api import Comparison, Errors
+    from labledger.api import Comparison, ErrorCounting
 
 FORMATS = ("table", "json", "markdown")
 
@@ -151,13 +151,13 @@ def _print(comparison: Comparison, form: str) -> None:
         print_comparison(comparison)
 
 
-def _errors(word: str) -> Errors:
-    from labledger.api import Errors
+def _errors(word: str) -> ErrorCounting:
+    from labledger.api import ErrorCounting
 
-    known = [errors.value for errors in Errors]
+    known = [errors.value for errors in ErrorCounting]
     if word not in known:
         _refuse("--errors", f"found {word!r}; expected one of {', '.join(known)}")
-    return Errors(word)
+    return ErrorCounting(word)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -81,14 +81,16 @@ def write_result(ledger: Ledger, query: Query, form: str, path: Path | None) -> 
         say(f"wrote {counted(count, 'row')} to {path}" if form == "parquet" else f"wrote {path}")
 
 
-def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: BinaryIO) -> None:
+def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: BinaryIO) -> int:
     text = TextIOWrapper(stream, "utf-8", newline="", write_through=True)
     with redirect_stdout(text):
-        _print_table(columns, rows)
+        shown = _print_table(columns, rows)
     text.detach()
+    return shown
 
 
-def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+    """Print the first rows as a table, and return their number."""
     stream = iter(rows)
     shown = list(islice(stream, _TABLE_ROWS))
     numeric = [
@@ -99,6 +101,7 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     table(columns, shown, right=numeric)
     if next(stream, None) is not None:
         say(f"only the first {_TABLE_ROWS} rows are shown; --format csv or jsonl prints them all")
+    return len(shown)
 
 
 def print_schema(views: Sequence[ViewInfo], only: str | None = None) -> None:

@@ -40,7 +40,7 @@ HEAD = REVISIONS[-1]
 
 
 @dataclass(frozen=True, slots=True)
-class Upgraded:
+class LedgerUpgrade:
     """What an upgrade did."""
 
     path: Path
@@ -92,7 +92,7 @@ def check_exists(path: Path) -> None:
     require(path)
 
 
-def upgrade(path: Path) -> Upgraded:
+def upgrade(path: Path) -> LedgerUpgrade:
     """Create the ledger at `path`, or bring it up to date after backing it up.
 
     This is one transaction; two processes that do it at once both succeed. Raises `LedgerTooNew`,
@@ -110,7 +110,7 @@ def upgrade(path: Path) -> Upgraded:
                 if before != HEAD:
                     with connection.begin():
                         _migrate(connection, path, before)
-                return Upgraded(path, before, HEAD, backup_path)
+                return LedgerUpgrade(path, before, HEAD, backup_path)
         finally:
             engine.dispose()
 

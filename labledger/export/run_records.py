@@ -1,0 +1,89 @@
+"""A stored run's records written anew: mirrors, chain and summary, or tables for other tools.
+
+In: a reader and a target. Out: files that appear whole or not at all, or bytes on a stream. As
+`jsonl` they are byte for byte what the run wrote. Used by the library's `Ledger.export`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from labledger.errors import InvalidInput, Problem
+from labledger.export import mirrors, run_folder, summary, tables
+from labledger.ledger.read import export_tables
+from labledger.ledger.reader import LedgerReader
+from labledger.storage.durable_files import replace_output
+
+
+def write_records(
+    reader: LedgerReader, run_id: str, folder: Path, what: str, out: Path | None, form: str
+) -> list[Path]:
+    """Write one kind of record, or `all`, to files, and return them.
+
+    `folder` is the run folder, in which they are written if `out` is None. Raises `InvalidInput`,
+    and `ExtraMissing` if Parquet cannot be written.
+    """
+    if form != "jsonl":
+        return _write_tables(reader, run_id, what, out, folder / tables.FOLDER, form)
+    if what == "all":
+        folder = out or folder
+        files = mirrors.rebuild_all(reader, run_id, folder)
+        run_folder.write_chain(reader, run_id, folder / run_folder.CHAIN_PATH)
+        built = summary.build_summary(reader, run_id)
+        return [*files, folder / run_folder.CHAIN_PATH, summary.write_summary(folder, built)]
+    relative = _mirror_path(what, "all")
+    path = out or folder / relative
+    with replace_output(path) as handle:
+        stream_records(reader, run_id, what, handle, form)
+    return [path]
+
+
+def stream_records(
+    reader: LedgerReader, run_id: str, what: str, stream: BinaryIO, form: str
+) -> None:
+    """Write one kind of record, the chain or the summary to a stream. Raises as `write_records`."""
+    if form != "jsonl":
+        _check_table(what, form)
+        tables.write_table(reader, run_id, what, form, stream)
+        return
+    _mirror_path(what)
+    if what == "summary":
+        stream.write(summary.summary_bytes(summary.build_summary(reader, run_id)))
+    elif what == "chain":
+        run_folder.write_chain(reader, run_id, stream)
+    else:
+        mirrors.rebuild(reader, run_id, what, stream)
+
+
+def _write_tables(
+    reader: LedgerReader, run_id: str, what: str, out: Path | None, folder: Path, form: str
+) -> list[Path]:
+    if what == "all":
+        tables.check_format(form)
+        return tables.write_tables(reader, run_id, form, out or folder)
+    _check_table(what, form, "all")
+    path = out or folder / f"{what}.{form}"
+    tables.write_table(reader, run_id, what, form, path)
+    return [path]
+
+
+def _mirror_path(what: str, *also: str) -> Path:
+    """Return the mirror of a kind of record. `also` are other valid values, for the message."""
+    known = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
+    if what not in known:
+        raise InvalidInput("the export", [_not_one_of("--what", what, [*known, *also])])
+    return known[what]
+
+
+def _check_table(what: str, form: str, *also: str) -> None:
+    tables.check_format(form)
+    if what not in export_tables.TABLES:
+        raise InvalidInput(
+            "the export", [_not_one_of(f"--what as {form}", what, [*export_tables.TABLES, *also])]
+        )
+
+
+def _not_one_of(where: str, given: str, known: Iterable[str]) -> Problem:
+    return Problem(where, f"found {given!r}; expected one of {', '.join(known)}")
