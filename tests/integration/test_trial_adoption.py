@@ -174,11 +174,14 @@ def test_paused_container_is_no_result(trials: Trials, tmp_path: Path) -> None:
 def test_a_pause_is_never_the_agent_s_fault(trials: Trials, tmp_path: Path, agent: str) -> None:
     """An agent that fails after a pause, or whose time it used up, has failed by the pause, also
     where nobody watched and only the engine knows of it."""
-    spec = trials.spec(phase(f"echo started >>starts; {agent}", timeout_s=2.0))
+    # Long enough for a busy machine to pause the container before the time is up.
+    spec = trials.spec(phase(f"echo started >>starts; {agent}", timeout_s=5.0))
     workspace = begin_and_kill(spec, tmp_path)
+    time_is_up = time.monotonic() + 5.0
     pause_container(spec.container_name)
     (workspace / "go").touch()
-    time.sleep(2.5 if agent == "sleep 300" else 0)
+    if agent == "sleep 300":
+        wait_until(lambda: time.monotonic() > time_is_up, "the agent's time to be up")
     docker("unpause", spec.container_name)
     engine = ENGINE
     wait_until(lambda: (state := engine.inspect(spec.container_name)) and state.has_ended)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import sample_ledgers as kit
+from waiting import wait_until
 
 from labledger.errors import LedgerMissing, QueryFailed
 from labledger.ledger.database.sqlite import DRIVER
@@ -191,9 +191,9 @@ ENDLESS = """
 import sys
 from pathlib import Path
 from labledger.ledger.query import query
-print("asking", flush=True)
 sql = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
 try:
+    print("asking", flush=True)
     query(Path(sys.argv[1]), sql)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -207,6 +207,7 @@ def test_ctrl_c_interrupts_a_long_query(path: Path) -> None:
     )
     assert asking.stdout is not None
     assert asking.stdout.readline() == "asking\n"
-    time.sleep(0.5)
+    files = Path(f"/proc/{asking.pid}/fd")
+    wait_until(lambda: path in [file.readlink() for file in files.iterdir()], "the query to begin")
     asking.send_signal(signal.SIGINT)
     assert asking.communicate(timeout=30)[0] == "interrupted\n"
