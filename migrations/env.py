@@ -1,4 +1,4 @@
-"""Alembic's entry: `ledger.database.migrations` hands over the connection and its transaction."""
+"""Alembic's entry point. `ledger.database.migrations` passes the connection, in a transaction."""
 
 from alembic import context
 

@@ -1,4 +1,4 @@
-"""The first ledger.
+"""The tables of the first ledger.
 
 Revision ID: 0001
 Revises:

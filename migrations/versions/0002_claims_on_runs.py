@@ -1,4 +1,4 @@
-"""Claims: a run that another coordinator owns can be wanted, durably.
+"""Takeover requests (`claim`): durable notes that a coordinator wants a run that another owns.
 
 Revision ID: 0002
 Revises: 0001

@@ -1,4 +1,4 @@
-"""What the views that answer questions are fast by: `slot_outcome`, and three indexes.
+"""The table `slot_outcome` and three indexes, which make the question views fast.
 
 Revision ID: 0003
 Revises: 0002

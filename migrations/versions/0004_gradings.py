@@ -1,4 +1,4 @@
-"""Gradings: which run is which generation of scores, and whose rows count.
+"""Gradings: which generation of scores a run is, and which grading is current.
 
 Revision ID: 0004
 Revises: 0003

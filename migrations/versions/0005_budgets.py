@@ -1,4 +1,4 @@
-"""Budgets: what a run may spend, whoever goes on with it.
+"""Budgets: limits of what a run may spend, which every coordinator of the run keeps to.
 
 Revision ID: 0005
 Revises: 0004

@@ -18,7 +18,7 @@ def upgrade() -> None:
     op.add_column("schedule_progress", sa.Column("stop_message", sa.Text(), nullable=True))
     for table in ("schedule_progress", "lease", "claim", "budget", "dispatch", "staged_result"):
         op.add_column(table, sa.Column("row_digest", sa.Text(), nullable=True))
-    # The table repeats what others hold: making it anew is simpler than changing a clustered one.
+    # The table repeats other tables: creating it again is simpler than altering a clustered one.
     op.drop_table("slot_outcome")
     op.create_table(
         "slot_outcome",

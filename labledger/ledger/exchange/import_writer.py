@@ -57,9 +57,7 @@ _PAYLOADS_SQL = (
 )
 _ARTIFACT_SQL = f"SELECT {row_sql.columns('artifact')} FROM artifact WHERE sha256 = ?"  # noqa: S608
 _HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
-_PROGRESS_SQL = """
-SELECT next_schedule_idx, epoch, status, updated_at, ended_at, stop_cause, stop_message
-FROM schedule_progress WHERE run_no = ?"""
+_PROGRESS_SQL = row_sql.select("schedule_progress", start=1)
 _STEP = "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
 _UPDATE_PROGRESS = (
     row_sql.update(

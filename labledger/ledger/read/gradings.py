@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Grading
 
@@ -121,9 +122,9 @@ SELECT (SELECT run_no FROM counted WHERE counted.root_no = run.run_no) IS (
 FROM run WHERE run.run_no = ?"""
 _NOT_COUNTED_SQL = "SELECT 1 FROM counted WHERE root_no = ?"
 _PARTS = {
-    "variants": "SELECT variant_idx, variant_id, role, bindings FROM run_variant",
-    "tasks": "SELECT task_idx, task_id, digest, payload_digest FROM run_task",
-    "slots": "SELECT schedule_idx, variant_idx, task_idx, repl_idx FROM slot",
+    "variants": f"SELECT {row_sql.columns('run_variant', start=1)} FROM run_variant",  # noqa: S608
+    "tasks": f"SELECT {row_sql.columns('run_task', start=1)} FROM run_task",  # noqa: S608
+    "slots": f"SELECT {row_sql.columns('slot', start=1)} FROM slot",  # noqa: S608
 }
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
+from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import (
     LeaseInfo,
@@ -18,23 +20,20 @@ from labledger.ledger.database.model import (
     TakeoverRequest,
     Variant,
 )
+from labledger.ledger.database.table_rows import COLUMNS
 from labledger.records.outcomes import RunStatus
 
-_RUN_SQL = """
-SELECT run.run_no, run.run_id, run.experiment_id, run.name, run.created_at, run.resolved,
-  run.authored, run.digest, run.source_path, run.images, run.labledger_version,
-  schedule.total_slots, schedule.genesis_digest, progress.next_schedule_idx, progress.epoch,
-  progress.status, progress.updated_at, progress.ended_at, lease.epoch, lease.host, lease.pid,
-  lease.process_token, lease.acquired_at, lease.renewed_at, lease.expires_at,
-  claim.host, claim.pid, claim.process_token, claim.claimed_at, claim.expires_at,
-  (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no),
-  progress.stop_cause, progress.stop_message
+_TABLES = ("run", "schedule", "schedule_progress", "lease", "claim")
+_RUN_SQL = f"""
+SELECT {", ".join(row_sql.columns(table, qualified=True) for table in _TABLES)},
+  (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no)
 FROM run
 JOIN schedule ON schedule.run_no = run.run_no
-JOIN schedule_progress AS progress ON progress.run_no = run.run_no
+JOIN schedule_progress ON schedule_progress.run_no = run.run_no
 LEFT JOIN lease ON lease.run_no = run.run_no
 LEFT JOIN claim ON claim.run_no = run.run_no
-"""
+"""  # noqa: S608
+"""The rows of `_TABLES`, side by side, and the budget."""
 
 
 def all_runs(connection: Connection) -> list[RunInfo]:
@@ -59,37 +58,57 @@ def variants(connection: Connection, run_no: int) -> tuple[Variant, ...]:
 
 
 def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
-    run_no, run_id, experiment_id, name, created_at, resolved, authored, digest = row[:8]
-    source_path, images, version, total, genesis = row[8:13]
-    next_idx, epoch, status, updated_at, ended_at = row[13:18]
-    lease_epoch, host, pid, token, *times = row[18:25]
-    lease = None
-    if lease_epoch is not None:
-        lease = LeaseInfo(run_id, lease_epoch, Owner(host, pid, token), *times)
-    host, pid, token, *times = row[25:30]
-    request = None if host is None else TakeoverRequest(Owner(host, pid, token), *times)
-    return RunInfo(
-        run_id=run_id,
-        experiment_id=experiment_id,
-        name=name,
-        created_at=created_at,
-        resolved_text=resolved,
-        authored=authored,
-        digest=digest,
-        source_path=source_path,
-        images=json.loads(images),
-        labledger_version=version,
-        total_slots=total,
-        genesis_digest=genesis,
-        variants=variants(connection, run_no),
-        next_schedule_idx=next_idx,
-        epoch=epoch,
-        status=RunStatus(status),
-        updated_at=updated_at,
-        ended_at=ended_at,
-        stop=Stop(row[31], row[32] or "") if row[31] is not None else None,
-        lease=lease,
-        takeover_request=request,
-        budget=json.loads(row[30]),
-        run_no=run_no,
+    *values, budget = row
+    remaining = iter(values)
+    run, schedule, progress, lease, claim = (
+        dict(zip(COLUMNS[table], islice(remaining, len(COLUMNS[table])), strict=True))
+        for table in _TABLES
     )
+    return RunInfo(
+        run_id=run["run_id"],
+        experiment_id=run["experiment_id"],
+        name=run["name"],
+        created_at=run["created_at"],
+        resolved_text=run["resolved"],
+        authored=run["authored"],
+        digest=run["digest"],
+        source_path=run["source_path"],
+        images=json.loads(run["images"]),
+        labledger_version=run["labledger_version"],
+        total_slots=schedule["total_slots"],
+        genesis_digest=schedule["genesis_digest"],
+        variants=variants(connection, run["run_no"]),
+        next_schedule_idx=progress["next_schedule_idx"],
+        epoch=progress["epoch"],
+        status=RunStatus(progress["status"]),
+        updated_at=progress["updated_at"],
+        ended_at=progress["ended_at"],
+        stop=_stop(progress),
+        lease=_lease(run["run_id"], lease),
+        takeover_request=_takeover_request(claim),
+        budget=json.loads(budget),
+        run_no=run["run_no"],
+    )
+
+
+def _stop(progress: dict[str, Any]) -> Stop | None:
+    if progress["stop_cause"] is None:
+        return None
+    return Stop(progress["stop_cause"], progress["stop_message"] or "")
+
+
+def _owner(row: dict[str, Any]) -> Owner:
+    return Owner(row["host"], row["pid"], row["process_token"])
+
+
+def _lease(run_id: str, row: dict[str, Any]) -> LeaseInfo | None:
+    if row["run_no"] is None:
+        return None
+    times = (row["acquired_at"], row["renewed_at"], row["expires_at"])
+    return LeaseInfo(run_id, row["epoch"], _owner(row), *times)
+
+
+def _takeover_request(row: dict[str, Any]) -> TakeoverRequest | None:
+    if row["run_no"] is None:
+        return None
+    return TakeoverRequest(_owner(row), row["claimed_at"], row["expires_at"])
