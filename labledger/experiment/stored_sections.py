@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
 from types import UnionType
-from typing import Any, ClassVar, Self, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Self, cast, get_args, get_origin, get_type_hints
 
 from labledger.records import JsonObject
 
@@ -32,23 +32,50 @@ class Section:
     @classmethod
     def from_json(cls, data: JsonObject) -> Self:
         """Return a stored section. Raises `TypeError` for a missing or an unknown key."""
-        names = {key: name for name, key in cls._KEYS.items()}
-        types = _field_types(cast("Any", cls))
-        given = {names.get(key, key): value for key, value in data.items()}
-        return cls(**{name: _decoded(types.get(name), value) for name, value in given.items()})
+        stored = cls._stored_fields()
+        if unknown := data.keys() - {field.key for field in stored}:
+            raise TypeError(f"{cls.__name__} has no {', '.join(sorted(unknown))}")
+        given = {f.name: _decoded(f.kind, data[f.key]) for f in stored if f.key in data}
+        return cls(**given)
 
     def as_json(self) -> JsonObject:
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
-        return {
-            self._KEYS.get(name, name): _encoded(value)
-            for name, value in values.items()
-            if value is not None or name not in self._OPTIONAL
-        }
+        document: JsonObject = {}
+        for field in self._stored_fields():
+            value = getattr(self, field.name)
+            if value is not None or not field.is_optional:
+                document[field.key] = _encoded(value) if field.is_typed else value
+        return document
+
+    @classmethod
+    def _stored_fields(cls) -> tuple[_Field, ...]:
+        return _fields(cast("Any", cls))  # mypy takes a dataclass for not hashable.
+
+
+class _Field(NamedTuple):
+    name: str
+    key: str
+    kind: Any
+    """The declared type."""
+    is_optional: bool
+    is_typed: bool
+    """False for a value that is JSON already."""
 
 
 @cache
-def _field_types(section: type[Section]) -> Mapping[str, Any]:
-    return get_type_hints(section)
+def _fields(section: Any) -> tuple[_Field, ...]:
+    """Return the fields of a section that are part of the document."""
+    kinds = get_type_hints(section)
+    return tuple(
+        _Field(
+            field.name,
+            section._KEYS.get(field.name, field.name),
+            kinds[field.name],
+            field.name in section._OPTIONAL,
+            kinds[field.name] not in {Any, JsonObject, str, int, float, bool},
+        )
+        for field in fields(section)
+        if field.compare
+    )
 
 
 def _decoded(kind: Any, value: Any) -> Any:
