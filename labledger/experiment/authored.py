@@ -42,10 +42,12 @@ class Authored:
         """Return the line (from 1) of a field such as ``("runtime", "agent", "command", 0)``."""
         return self.document.line(path)
 
-    def problem(self, path: FieldPath, message: str, hint: str | None = None) -> Problem:
-        """Return a problem at a field of this file."""
+    def problem(
+        self, path: FieldPath, message: str, hint: str | None = None, line: int | None = None
+    ) -> Problem:
+        """Return a problem at a field of this file. `line` is given if the path is not enough."""
         field = json_schemas.dotted(path) or None
-        return Problem(str(self.path), message, self.line(path), field, hint)
+        return Problem(str(self.path), message, line or self.line(path), field, hint)
 
 
 def load_experiment(path: Path) -> Authored:
@@ -67,15 +69,9 @@ def load_experiment(path: Path) -> Authored:
     )
     if problems:
         problems.sort(key=lambda p: p.line or document.line(p.path))
-        located = [_located(problem, authored) for problem in problems]
+        located = [authored.problem(p.path, p.message, p.hint, p.line) for p in problems]
         raise InvalidInput(f"the experiment {path} is not valid", located)
     return authored
-
-
-def _located(problem: FieldProblem, authored: Authored) -> Problem:
-    line = problem.line or authored.line(problem.path)
-    field = json_schemas.dotted(problem.path) or None
-    return Problem(str(authored.path), problem.message, line, field, problem.hint)
 
 
 def _schema_problems(data: Any) -> Iterator[FieldProblem]:

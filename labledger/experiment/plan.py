@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple, Self
 
 from labledger.errors import LedgerError
-from labledger.experiment.inputs.field_problems import FieldPath
+from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, relative_name
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.name_references import is_contract_name, names
 from labledger.experiment.stored_facts import benchmark_identity
@@ -356,10 +356,17 @@ class ExperimentPlan(Section):
 
     @classmethod
     def of_document(cls, document: JsonObject) -> Self:
-        """Return the plan that a run's stored document describes. Raises `LedgerError`."""
+        """Return the plan that a run's stored document describes.
+
+        Raises `LedgerError` for a document that is not understood, or with a staged file whose name
+        would lead out of its folder: the document may come from an imported ledger.
+        """
         try:
-            return cls.from_json(document)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            plan = cls.from_json(document)
+            for name in (*plan.files, *(f.name for files in plan.files.values() for f in files)):
+                relative_name(name)
+            return plan
+        except (AttributeError, LookupError, TypeError, ValueError, UnusablePath) as error:
             raise LedgerError(
                 f"a stored resolved experiment cannot be read: {error}",
                 hint="`labledger verify` checks whether it is what was stored",

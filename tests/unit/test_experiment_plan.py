@@ -129,6 +129,8 @@ def test_the_oldest_document_means_what_it_meant() -> None:
         lambda d: d.update(unknown=1),
         lambda d: d["runtime"].update(gpus=1),
         lambda d: d["files"]["grader"][0].update(source="/etc/passwd"),
+        lambda d: d["files"]["grader"][0].update(name="../g.py"),
+        lambda d: d["files"].update({"/agent": []}),
         lambda d: d["experiment"].update(experiment_id=d["experiment"].pop("id")),
         lambda d: d["benchmark"].pop("name"),
         lambda d: d.update(grader=[]),
