@@ -18,10 +18,10 @@ from labledger.records.outcomes import SlotStatus, Verdict
 
 
 def has_passed(status: str, verdict: str | None, agent_exit_status: int | None) -> bool | None:
-    """Return whether a committed slot passed; None where it is left out of the pass rate.
+    """Return whether a committed slot passed; None if it is left out of the pass rate.
 
     `verdict` is that of its score row. The score of a `grade_error` is kept, but never counted.
-    `agent_exit_status` is None where no agent ran, or where its status is not known.
+    `agent_exit_status` is None if no agent ran, or if its status is not known.
     """
     match status:
         case SlotStatus.COMPLETED:

@@ -166,6 +166,16 @@ def test_the_page_of_reasons_says_what_the_code_says() -> None:
     assert [row for row in rows if len(row) == 3][2:] == list(_rows_of_reasons())
 
 
+def test_no_module_spells_a_reason() -> None:
+    """The code names a reason by its member, so that no reason is left out of the enumeration."""
+    reasons = {*map(str, Reason)} - {*map(str, SlotStatus)}
+    home = PROJECT / "labledger/records/outcomes.py"
+    for path in set((PROJECT / "labledger").rglob("*.py")) - {home}:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert node.value not in reasons, f"{path}:{node.lineno}: use Reason"
+
+
 def _rows_of_reasons() -> Iterator[list[str]]:
     """Each `Reason` as a row of the page: the comment above its group, its value, its docstring."""
     source = inspect.getsource(Reason)

@@ -17,7 +17,7 @@ from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.identity import Stamp
 
 OPTIONAL: tuple[str, ...] = ()
-"""Columns that records of earlier versions lack. A record has no such field where it is null."""
+"""Columns that records of earlier versions lack. If null, a record does not have the field."""
 
 _PHASES = {
     phase: tuple(f"{phase}_{name}" for name in ("exit_status", "duration_ms", "timed_out"))
