@@ -36,7 +36,7 @@ CHECKOUT = Path(__file__).parent.parent
 HEAVY = (
     *("rich.console", "rich.live", "rich.table", "rich.progress_bar", "yaml", "docker"),
     *("scipy.stats", "scipy.optimize", "labledger.maintenance.doctor", "labledger.cli.app"),
-    *("labledger.api.ledger", "labledger.compare.compare", "labledger.report.rendering"),
+    *("labledger.api.ledger", "labledger.compare.compare", "labledger.report.run_report"),
     *("labledger.runner.start_and_resume", "labledger.ledger.verification.verify"),
     *("jsonschema", "labledger.cli.output.query_results", "labledger.cli.output.table_layout"),
 )

@@ -322,10 +322,10 @@ class Ledger:
         A run stands for its current grading; ``RUN.g1``, ``RUN.g2``, … name its gradings. Raises
         `InvalidInput` for an option that is not valid.
         """
-        from labledger.report.facts import collect
         from labledger.report.options import ReportOptions
+        from labledger.report.run_report import collect
 
-        return collect(self._reader, run_id, options or ReportOptions())
+        return collect(self._reader, run_id, options or ReportOptions()).as_json()
 
     def rendered_report(
         self, run_id: str, form: str = "html", options: ReportOptions | None = None
@@ -335,7 +335,7 @@ class Ledger:
         Raises `ExtraMissing` if a library that the page needs is not installed.
         """
         from labledger.report.options import ReportOptions
-        from labledger.report.rendering import render
+        from labledger.report.run_report import render
 
         return render(self._reader, run_id, form, options or ReportOptions())
 

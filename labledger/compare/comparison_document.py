@@ -224,6 +224,8 @@ class Comparison:
 
 def to_json(value: Any) -> Any:
     """Return dataclasses as objects and tuples as lists, as JSON has them."""
+    if value is None or isinstance(value, str | int | float):
+        return value
     if is_dataclass(value):
         return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):

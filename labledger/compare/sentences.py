@@ -41,8 +41,6 @@ _EFFECTS = {
     "d_z": "standardized difference (d_z)",
 }
 
-SAME_TRIALS = "the same on both sides; only how they were graded differs"
-
 _NAMED = 10
 """How many of the tasks that moved are named."""
 
@@ -409,7 +407,7 @@ def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
         condition = f"with {detectable.power:.0%} power{_assumption(detectable, document)}"
         yield Fact("smallest difference that could be shown", f"{least}, {condition}")
     if compared.left_out:
-        groups = (left_out(g.pairs, g.side, g.reason, a, b) for g in compared.left_out)
+        groups = (_left_out(g.pairs, g.side, g.reason, a, b) for g in compared.left_out)
         yield Fact("left out", ", ".join(groups))
     for other in compared.sensitivity:
         if other.pairs != compared.pairs or other.difference != compared.difference:
@@ -422,7 +420,7 @@ def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
 def _gradings(compared: Compared) -> Iterator[Fact]:
     """Yield which gradings the scores are from, where there are several."""
     if compared.same_trials:
-        yield Fact("trials", SAME_TRIALS)
+        yield Fact("trials", "the same on both sides; only how they were graded differs")
     gradings = {compared.a.run_id: compared.a.grading, compared.b.run_id: compared.b.grading}
     for name, grading in gradings.items():
         if grading is not None and grading.generations > 1:
@@ -445,7 +443,7 @@ def _effect_value(effect: Effect) -> str:
     return "none, for no pair goes the other way" if effect.name == "odds_ratio" else "none"
 
 
-def left_out(pairs: int, side: str, reason: str, a: str, b: str) -> str:
+def _left_out(pairs: int, side: str, reason: str, a: str, b: str) -> str:
     """Return such as ``2 trials of treat (infra_error)``."""
     owner = {"a": f"of {a}", "b": f"of {b}", "both": "of each"}[side]
     return f"{counted(pairs, 'trial')} {owner} ({reason})"

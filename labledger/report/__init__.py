@@ -1,5 +1,5 @@
-"""The report of a run: its facts, and the page and the Markdown made of them.
+"""The report of a run: its facts, and the page and the Markdown made from them.
 
-In: a ledger reader and options. Out: the document `report_v1`, an HTML page, Markdown.
-May not import the runner. Every sentence about a comparison is made in `sentences`.
+In: a ledger reader and `ReportOptions`. Out: a `Report`, whose JSON form is the document
+`report_v1`; an HTML page; Markdown. `run_report` is the entry. May not import the runner or Docker.
 """

@@ -1,7 +1,7 @@
-"""All that a report asks the ledger in SQL, over the documented views.
+"""The SQL queries of a report, over the documented views.
 
-Each question is bounded by the number of commits that the report began with, so that the answers
-fit each other while the run goes on.
+Each query is bounded by the number of commits when the report began, so that the answers agree
+while the run goes on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from labledger.ledger.query import query_run
+from labledger.records import JsonObject
 
 _TRIALS_SQL = """
 SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, verdict, passed,
@@ -26,6 +27,12 @@ SELECT record -> '$.ext.isolation', count(*) FROM scores
 WHERE run_id = :run AND schedule_idx < :committed AND record -> '$.ext.isolation' IS NOT NULL
 GROUP BY 1
 ORDER BY coalesce(record ->> '$.ext.isolation.tampering_total', 0) > 0 DESC, 2 DESC, 1"""
+
+TRIAL_FIELDS = (
+    *("schedule_idx", "variant_id", "task_id", "repl_idx", "status", "reason", "message"),
+    *("verdict", "counted", "metric_name", "metric_value", "attempt", "duration_ms", "agent_ms"),
+)
+"""What `report_v1` and the page's script hold of a trial."""
 
 
 class Trial(NamedTuple):
@@ -52,39 +59,53 @@ class Trial(NamedTuple):
     image_id: str | None
 
     @property
-    def counted(self) -> str | None:
-        """The verdict where it counts: a `grade_error`'s is kept in the ledger, and not counted."""
+    def counted_verdict(self) -> str | None:
+        """The verdict where it counts: that of a `grade_error` is stored, but not counted."""
         return None if self.status == "grade_error" else self.verdict
+
+    @property
+    def counted(self) -> bool:
+        return self.counted_verdict is not None
+
+    def as_json(self) -> JsonObject:
+        return {name: getattr(self, name) for name in TRIAL_FIELDS}
+
+    @property
+    def badness(self) -> tuple[int, int]:
+        """The order of trials from the worst: not completed, not passed, passed."""
+        if self.status != "completed":
+            return 0, self.schedule_idx
+        return (2 if self.verdict == "pass" else 1), self.schedule_idx
 
 
 def _shared(row: Iterable[Any], known: dict[Any, Any]) -> Iterator[Any]:
-    """The values of a row, with equal texts as one: most are names that come again and again."""
+    """Yield the values of a row, with one object for equal texts: most are names that recur."""
     for value in row:
         yield known.setdefault(value, value) if type(value) is str else value
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReportedCommits:
     """The commits that a report is about: the first `committed` of a grading."""
 
     path: Path
     root_id: str
-    """The run whose agents ran, which views know its rows by."""
+    """The run whose agents ran, by which the views name its rows."""
     run_id: str
     """The run that holds the rows."""
     committed: int
 
     def trials(self) -> Iterator[Trial]:
-        """Every committed slot, in schedule order, streamed."""
+        """Yield every committed slot in schedule order."""
         known: dict[Any, Any] = {}
         return (Trial(*_shared(row, known)) for row in self._rows(_TRIALS_SQL))
 
     def metrics(self) -> Iterator[tuple[str, str, float]]:
-        """Every metric that is a number, in no order: its id, the variant, the value."""
+        """Yield the id, variant and value of every numeric metric, in no particular order."""
         yield from self._rows(_METRICS_SQL)
 
     def isolation(self) -> list[tuple[str, int]]:
-        """What scores say of how the trial was isolated, as JSON, each with how many say so."""
+        """Return what scores say of isolation, as JSON, each with the number of such scores."""
         return list(self._rows(_ISOLATION_SQL))
 
     def _rows(self, sql: str) -> Iterator[Any]:

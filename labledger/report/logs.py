@@ -1,4 +1,8 @@
-"""Logs and patches that a page carries: cut, compressed, and no more than fit."""
+"""Pack the logs and patches of trials for a page: cut, compressed, and no more than fit.
+
+The worst trials come first. All text is made plain before it is packed, because the page's script
+shows it as it is.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +16,11 @@ from labledger.errors import LedgerError
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.artifacts import digest_of
-from labledger.report.ledger_queries import Asked
+from labledger.report.document import plain
+from labledger.report.ledger_queries import ReportedCommits, Trial
 from labledger.report.options import Logs
-from labledger.report.safe_text import plain, plain_all
 from labledger.text.phrases import counted
+from labledger.text.terminal_text import plain_text
 
 NAMES = (
     *("workspace_patch", "agent_stdout", "agent_stderr", "grader_stdout", "grader_stderr"),
@@ -39,50 +44,42 @@ class Packed:
 
     @property
     def left_out(self) -> int:
-        """How many do not, because the page would have become too large."""
+        """How many have not, because the page would have become too large."""
         return self.wanted - len(self.islands)
 
 
 def pack(
-    reader: LedgerReader, asked: Asked, trials: Iterable[JsonObject], logs: Logs, room: int
+    reader: LedgerReader,
+    commits: ReportedCommits,
+    trials: Iterable[Trial],
+    logs: Logs,
+    max_bytes: int,
 ) -> Packed:
-    """The logs of the trials that `logs` names, worst first, while they fit into `room` bytes."""
-    wanted = [
-        trial["schedule_idx"] for trial in sorted(trials, key=badness_of) if _wants(trial, logs)
-    ]
+    """Return the logs of the trials that `logs` names, worst first, as many as fit."""
+    ranked = sorted(trials, key=lambda trial: trial.badness)
+    wanted = [trial.schedule_idx for trial in ranked if _is_wanted(trial, logs)]
     islands: dict[int, str] = {}
     for schedule_idx in wanted:
-        texts = list(_told(reader, asked.root_id, schedule_idx))
-        attempts = _records(reader, asked.run_id, "evidence", schedule_idx)
+        texts = list(_inputs_and_reports(reader, commits.root_id, schedule_idx))
+        attempts = _records(reader, commits.run_id, "evidence", schedule_idx)
         texts += _texts(reader, attempts[-1]["evidence"] if attempts else {})
         island = _compressed(texts)
-        room -= len(island)
-        if room < 0:
+        max_bytes -= len(island)
+        if max_bytes < 0:
             break
         islands[schedule_idx] = island
     return Packed(islands, len(wanted))
 
 
-def _wants(trial: JsonObject, logs: Logs) -> bool:
-    if trial["attempt"] is None or logs is Logs.NONE:
+def _is_wanted(trial: Trial, logs: Logs) -> bool:
+    if trial.attempt is None or logs is Logs.NONE:
         return False
-    return logs is Logs.ALL or badness_of(trial)[0] < 2
-
-
-def badness(status: str, verdict: str | None, schedule_idx: int) -> tuple[int, int]:
-    """An order of trials: what did not complete first, then what did not pass, then the rest."""
-    if status != "completed":
-        return 0, schedule_idx
-    return (2 if verdict == "pass" else 1), schedule_idx
-
-
-def badness_of(trial: JsonObject) -> tuple[int, int]:
-    """The same, of a trial as a `report_v1` has it."""
-    return badness(trial["status"], trial["verdict"], trial["schedule_idx"])
+    has_passed = trial.status == "completed" and trial.verdict == "pass"
+    return logs is Logs.ALL or not has_passed
 
 
 def _texts(reader: LedgerReader, references: Mapping[str, str]) -> Iterator[JsonObject]:
-    """Each text that is not empty: its name, size, what is kept of it and how much is not."""
+    """Yield each text that is not empty: its name, its size, its ends and what is cut."""
     for name in NAMES:
         reference = references.get(name)
         if reference is None:
@@ -101,27 +98,29 @@ def _metric_line(metric: JsonObject) -> str:
     return f"{metric['metric_id']}: {format(value, '.10g') if isinstance(value, float) else value}"
 
 
-def _told(reader: LedgerReader, run_id: str, schedule_idx: int) -> Iterator[JsonObject]:
-    """What a trial was given, and the numbers and events that it reported."""
+def _inputs_and_reports(
+    reader: LedgerReader, run_id: str, schedule_idx: int
+) -> Iterator[JsonObject]:
+    """Yield a trial's task, and the metrics and events that it reported."""
     task_id = reader.slot(run_id, schedule_idx).task_id
     yield _text("task", _task(reader.task(run_id, task_id)))
     if metrics := _records(reader, run_id, "metrics", schedule_idx):
         yield _text("metrics", "\n".join(map(_metric_line, metrics)))
     if events := _records(reader, run_id, "events", schedule_idx):
-        shown = [json.dumps(one["event"], ensure_ascii=False) for one in events[:_EVENTS]]
+        shown = [json.dumps(event["event"], ensure_ascii=False) for event in events[:_EVENTS]]
         if len(events) > _EVENTS:
             shown.append(f"… and {counted(len(events) - _EVENTS, 'more event')}")
         yield _text("events", "\n".join(shown))
 
 
 def _records(reader: LedgerReader, run_id: str, kind: str, schedule_idx: int) -> list[JsonObject]:
-    """A slot's records of one kind, in order; of evidence, the last attempt's is the last."""
+    """Return a slot's records of one kind, in order of its attempts."""
     lines = reader.record_lines(run_id, kind, schedule_idx, schedule_idx + 1)
     return [json.loads(line) for _, line in lines]
 
 
 def _task(row: JsonObject) -> str:
-    """What the agent was asked: a prompt as it is, then the rest of the task."""
+    """Return what the agent was asked: the prompt as it is, then the rest of the task."""
     task = row.get("task")
     if not isinstance(task, dict) or not isinstance(task.get("prompt"), str):
         return json.dumps(task, indent=2, ensure_ascii=False)
@@ -143,9 +142,9 @@ def _cut(content: bytes) -> JsonObject:
 
 
 def _decoded(content: bytes) -> str:
-    return plain(content.decode("utf-8", "replace"))
+    return plain_text(content.decode("utf-8", "replace"))
 
 
 def _compressed(texts: list[JsonObject]) -> str:
-    data = json.dumps(plain_all(texts), ensure_ascii=False).encode()
+    data = json.dumps(plain(texts), ensure_ascii=False).encode()
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()

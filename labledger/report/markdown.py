@@ -1,29 +1,31 @@
-"""The report as Markdown, for a pull request: short, and nothing in it but what is meant."""
+"""Write a report as Markdown for a pull request: short, and with all foreign text escaped."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-from labledger.records import JsonObject
-from labledger.report import errors_and_flaky_tasks, figures, sentences, spending
-from labledger.report.safe_text import plain_all
+from labledger.compare import sentences as comparisons
+from labledger.report import outcomes, sentences, spending
+from labledger.report.document import Report
+from labledger.text.figures import DASH, confidence_level, count, rounded
 
 _RANKED = 10
+"""How many of the hardest tasks are listed."""
 
 
-def render(report: JsonObject) -> str:
-    """The Markdown of a `report_v1`."""
-    return "\n".join(_lines(plain_all(report))) + "\n"
+def render(report: Report) -> str:
+    """Return the Markdown of a report."""
+    return "\n".join(_lines(report.plain())) + "\n"
 
 
-def _lines(report: JsonObject) -> Iterator[str]:
-    run = report["run"]
+def _lines(report: Report) -> Iterator[str]:
+    origin = report.provenance
     yield f"## {_text(sentences.title(report))}"
     yield ""
-    yield f"**{_text(report['headline'])}**"
+    yield f"**{_text(report.headline)}**"
     yield ""
-    notices = [sentences.unfinished(report), sentences.tampering(report), *report["missing"]]
+    notices = [sentences.unfinished(report), sentences.tampering(report), *report.missing]
     for notice in filter(None, notices):
         yield f"> {_text(notice)}"
         yield ""
@@ -32,108 +34,106 @@ def _lines(report: JsonObject) -> Iterator[str]:
     yield from _errors(report)
     yield from _hardest(report)
     yield from _metrics(report)
-    origin = report["provenance"]
     if graded := sentences.graded(report):
         yield _text(f"The numbers are from {graded}.")
         yield ""
     yield _text(sentences.verified(report))
     yield ""
     yield (
-        f"Run {_code(run['run_id'])}, experiment digest {_code(origin['experiment_digest'])}, "
-        f"chain digest {_code(origin['chain_head'])}, "
-        f"grader digest {_code(origin['grading']['grader_digest'] or 'not written')}, "
-        f"labledger {_text(origin['labledger_version'])}."
+        f"Run {_code(report.run.run_id)}, experiment digest {_code(origin.experiment_digest)}, "
+        f"chain digest {_code(origin.chain_head)}, "
+        f"grader digest {_code(origin.grading.grader_digest or 'not written')}, "
+        f"labledger {_text(origin.labledger_version)}."
     )
 
 
-def _outcomes(report: JsonObject) -> Iterator[str]:
+def _outcomes(report: Report) -> Iterator[str]:
     columns = ("variant", "scheduled", "scored", "pass", "fail", "missing", "error")
     rows = [
         (
-            _code(one["variant_id"]),
-            *map(figures.count, (one["scheduled"], one["scored"], *one["verdicts"].values())),
-            figures.count(one["agent_failed"]),
-            figures.rate(one["pass_rate"]),
-            figures.bounds(one["pass_rate"]),
+            _code(variant.variant_id),
+            *map(count, (variant.scheduled, variant.scored, *variant.verdicts.values())),
+            count(variant.agent_failed),
+            comparisons.rate(variant.pass_rate),
+            comparisons.rate_bounds(variant.pass_rate),
         )
-        for one in report["variants"]
+        for variant in report.variants
     ]
-    more = ("agent failed", "pass rate", figures.level(report["confidence"]))
+    more = ("agent failed", "pass rate", confidence_level(report.confidence))
     yield from _table((*columns, *more), rows)
 
 
-def _differences(report: JsonObject) -> Iterator[str]:
-    rows = []
-    for document in report["comparisons"]:
-        for one in document["comparisons"]:
-            a, b = sentences.labels(one)
-            found = one["difference"]
-            moved = (figures.points(found), figures.bounds(found, signed=True))
-            word = sentences.VERDICTS[one["decision"]["verdict"]]
-            title = f"{_code(b)} against {_code(a)}"
-            rows.append((title, word, *moved, figures.p_value(one["test"]), str(one["tasks"])))
+def _differences(report: Report) -> Iterator[str]:
+    rows = [
+        (
+            f"{_code(compared.labels[1])} against {_code(compared.labels[0])}",
+            comparisons.VERDICTS[compared.decision.verdict],
+            comparisons.signed_amount(compared.difference, document),
+            comparisons.bounds(compared.difference, document, signed=True),
+            comparisons.decisive_p(compared.test),
+            str(compared.tasks),
+        )
+        for document in report.comparisons
+        for compared in document.comparisons
+    ]
     if rows:
-        interval = figures.level(report["confidence"])
-        p = figures.p_name(report["comparisons"])
+        interval = confidence_level(report.confidence)
+        p = comparisons.p_heading(report.comparisons)
         yield from _table(("compared", "decision", "difference", interval, p, "tasks"), rows)
-        yield _text(sentences.about_differences(report["comparisons"]))
+        yield _text(comparisons.method(report.comparisons))
         yield ""
         yield from _other_rates(report)
 
 
-def _other_rates(report: JsonObject) -> Iterator[str]:
-    """Why a rate of a comparison is another than that of the outcomes, where it is."""
+def _other_rates(report: Report) -> Iterator[str]:
     variants = sentences.variants_by_side(report)
-    for document in report["comparisons"]:
-        for one in document["comparisons"]:
-            for told in sentences.other_rates(one, variants):
-                yield f"- {_text(told)}"
+    for document in report.comparisons:
+        for compared in document.comparisons:
+            for sentence in sentences.other_rates(compared, variants):
+                yield f"- {_text(sentence)}"
     yield ""
 
 
-def _errors(report: JsonObject) -> Iterator[str]:
+def _errors(report: Report) -> Iterator[str]:
     rows = [
         (
-            _code(one["status"]),
-            _code(one["reason"]) if one["reason"] else "–",
-            figures.count(one["count"]),
-            ", ".join(f"slot {idx}" for idx in one["examples"]),
+            _code(group.status),
+            _code(group.reason) if group.reason else DASH,
+            count(group.count),
+            ", ".join(f"slot {idx}" for idx in group.examples),
         )
-        for one in report["errors"]
+        for group in report.errors
     ]
     if rows:
         yield from _table(("did not complete", "reason", "slots", "for example"), rows)
 
 
-def _hardest(report: JsonObject) -> Iterator[str]:
-    found = errors_and_flaky_tasks.hardest(report["tasks"])
+def _hardest(report: Report) -> Iterator[str]:
+    hardest = outcomes.hardest(report.tasks)
     rows = [
-        (
-            _code(task["task_id"]),
-            *(f"{cell['passed']}/{cell['passed'] + cell['not_passed']}" for cell in task["cells"]),
-        )
-        for task in found[:_RANKED]
+        (_code(task.task_id), *(f"{cell.passed}/{cell.counted}" for cell in task.cells))
+        for task in hardest[:_RANKED]
     ]
     if rows:
-        more = f", the first {_RANKED} of {len(found):,}" if len(found) > _RANKED else ""
+        more = f", the first {_RANKED} of {count(len(hardest))}" if len(hardest) > _RANKED else ""
         yield f"<details><summary>The hardest tasks{more}</summary>"
         yield ""
-        yield from _table(("task", *(_code(v["variant_id"]) for v in report["variants"])), rows)
+        yield from _table(("task", *(_code(v.variant_id) for v in report.variants)), rows)
         yield "</details>"
         yield ""
 
 
-def _metrics(report: JsonObject) -> Iterator[str]:
+def _metrics(report: Report) -> Iterator[str]:
     rows = [
         (
-            _code(metric["metric_id"]),
-            _code(one["variant_id"]),
-            figures.figure(one["sum"] if spending.adds_up(metric["metric_id"]) else None),
-            figures.figure(one["mean"]),
-            figures.count(one["unknown"]),
+            _code(metric.metric_id),
+            _code(variant.variant_id),
+            rounded(variant.sum if spending.adds_up(metric.metric_id) else None),
+            rounded(variant.mean),
+            count(variant.unknown),
         )
-        for metric in report["metrics"]
-        for one in metric["variants"]
+        for metric in report.metrics
+        for variant in metric.variants
     ]
     if rows:
         yield "<details><summary>Tokens, cost and other metrics</summary>"
@@ -153,7 +153,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 
 
 def _code(text: str) -> str:
-    """Text as code, in which nothing is Markdown, HTML or a mention; also inside a table."""
+    """Return text as code, in which nothing is Markdown, HTML or a mention; fit for a table."""
     text = " ".join(text.split()) or " "
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     room = " " if text.startswith("`") or text.endswith("`") else ""
@@ -161,8 +161,8 @@ def _code(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A sentence in which nothing is Markdown, HTML, a mention or a link."""
+    """Return a sentence in which nothing is Markdown, HTML, a mention or a link."""
     text = re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(text.split()))
     return re.sub(
-        r"@(?=\w)|(?<=\w)://|(?<=www)\.", lambda found: f"{found[0][0]}\u200b{found[0][1:]}", text
+        r"@(?=\w)|(?<=\w)://|(?<=www)\.", lambda match: f"{match[0][0]}\u200b{match[0][1:]}", text
     )

@@ -1,4 +1,7 @@
-"""What a report is asked: which comparisons, which logs, how large."""
+"""The options of a report: which comparisons, which logs, how large.
+
+`ReportOptions` is part of the public API; `check` reports every invalid option at once.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _LEAST_BYTES = MIB
 
 
 class Logs(StrEnum):
-    """Whose logs and patches the page holds."""
+    """The trials whose logs and patches the page holds."""
 
     NONE = "none"
     FAILED = "failed"
@@ -27,15 +30,15 @@ class ReportOptions:
     """How to report."""
 
     compare: tuple[str, ...] = ()
-    """What to compare, each as `sides_of` understands it; none: the baseline with every treatment.
-    """
+    """What to compare, each in the words of `run_report.sides_of`; without any, the baseline with
+    every treatment."""
     confidence: float = 0.95
     """Of intervals and decisions."""
     estimand: Estimand = Estimand.TASKS
     """What comparisons are about."""
     logs: Logs = Logs.FAILED
     max_bytes: int = 10 * MIB
-    """About how large the page may become; logs that would make it larger are not in it."""
+    """About how large the page may become; logs that would make it larger are left out."""
     verify: bool = False
     """Recompute every digest of the run, as `labledger verify` does, not the chain's alone."""
 

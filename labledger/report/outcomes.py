@@ -1,17 +1,28 @@
-"""Who passed what: by variant, with intervals and honest denominators, and by task."""
+"""What became of a run's slots: by variant, by task and by error, from a `Tally`.
+
+Each variant has its pass rate with an interval; each task a cell for every variant. Tasks are also
+ranked here, by how hard and how flaky they are.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from labledger import optional_libraries
 from labledger.compare.statistics import rates
+from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
 from labledger.ledger.database.model import RunInfo, Variant
-from labledger.records import JsonObject
 from labledger.records.outcomes import SlotStatus, Verdict
+from labledger.report.document import (
+    Cell,
+    ErrorGroup,
+    PrimaryMetric,
+    TaskOutcomes,
+    VariantOutcomes,
+)
 from labledger.report.tally import CellTally, Tally, VariantTally
 
 Scheduled = Mapping[tuple[str, str], int]
@@ -20,82 +31,128 @@ Scheduled = Mapping[tuple[str, str], int]
 
 def by_variant(
     run: RunInfo, tally: Tally, scheduled: Scheduled, confidence: float
-) -> list[JsonObject]:
-    """Each variant in the order of the experiment, with its pass rate."""
+) -> tuple[VariantOutcomes, ...]:
+    """Return the outcomes of each variant, in the order of the experiment."""
     totals: Counter[str] = Counter()
     for (variant_id, _), count in scheduled.items():
         totals[variant_id] += count
-    return [
-        _variant(one, tally.variants[one.variant_id], totals[one.variant_id], confidence)
-        for one in run.variants
-    ]
+    return tuple(
+        _variant(v, tally.variants[v.variant_id], totals[v.variant_id], confidence)
+        for v in run.variants
+    )
 
 
 def _variant(
-    variant: Variant, found: VariantTally, scheduled: int, confidence: float
-) -> JsonObject:
-    return {
-        "variant_id": variant.variant_id,
-        "role": variant.role,
-        "bindings": variant.bindings,
-        "scheduled": scheduled,
-        "committed": found.committed,
-        "scored": found.scored,
-        "verdicts": {verdict.value: found.verdicts[verdict.value] for verdict in Verdict},
-        "statuses": {status.value: found.statuses[status.value] for status in SlotStatus},
-        "not_passed": found.not_passed,
-        "agent_failed": found.agent_failed,
-        "pass_rate": _pass_rate(found, confidence),
-        "primary_metric": _primary_metric(found),
-    }
+    variant: Variant, tally: VariantTally, scheduled: int, confidence: float
+) -> VariantOutcomes:
+    return VariantOutcomes(
+        variant_id=variant.variant_id,
+        role=variant.role,
+        bindings=variant.bindings,
+        scheduled=scheduled,
+        committed=tally.committed,
+        scored=tally.scored,
+        verdicts={verdict.value: tally.verdicts[verdict.value] for verdict in Verdict},
+        statuses={status.value: tally.statuses[status.value] for status in SlotStatus},
+        not_passed=tally.not_passed,
+        agent_failed=tally.agent_failed,
+        pass_rate=_pass_rate(tally, confidence),
+        primary_metric=_primary_metric(tally),
+    )
 
 
-def _pass_rate(found: VariantTally, confidence: float) -> JsonObject | None:
-    """The share that passed of what counts; the interval knows which are of the same task."""
+def _pass_rate(tally: VariantTally, confidence: float) -> Estimate | None:
+    """Return the share that passed; its interval takes account of which trials share a task."""
     groups = [
         [1.0] * cell.passed + [0.0] * cell.not_passed
-        for cell in found.cells.values()
+        for cell in tally.cells.values()
         if cell.passed or cell.not_passed
     ]
     if not groups:
         return None
-    rate = found.passed / (found.passed + found.not_passed)
+    share = tally.passed / (tally.passed + tally.not_passed)
     try:
         optional_libraries.require_analysis()
     except ExtraMissing:
-        return {"value": rate, "low": None, "high": None}
+        return Estimate(share, None, None)
     estimate = rates.pooled_rate(groups, confidence)
-    return {"value": rate, "low": estimate.low, "high": estimate.high}
+    return Estimate(share, estimate.low, estimate.high)
 
 
-def _primary_metric(found: VariantTally) -> JsonObject | None:
-    """The mean of the primary metric, where all scored trials have the same one."""
-    values = found.metric_values
-    if len(found.metric_names) != 1 or not values:
+def _primary_metric(tally: VariantTally) -> PrimaryMetric | None:
+    """Return the mean of the primary metric, where all scored trials have the same one."""
+    values = tally.metric_values
+    if len(tally.metric_names) != 1 or not values:
         return None
-    (name,) = found.metric_names
-    return {"name": name, "mean": math.fsum(values) / len(values)}
+    (name,) = tally.metric_names
+    return PrimaryMetric(str(name), math.fsum(values) / len(values))
 
 
 def by_task(
     run: RunInfo, tally: Tally, scheduled: Scheduled, task_ids: Iterable[str]
-) -> list[JsonObject]:
-    """Each task in the order of the dataset, with a cell for each variant."""
-    found = []
+) -> tuple[TaskOutcomes, ...]:
+    """Return the outcomes of each scheduled task, in the order of the dataset."""
+    tasks = []
     for task_id in task_ids:
-        places = [(variant.variant_id, task_id) for variant in run.variants]
-        if any(place in scheduled for place in places):
-            row = [_cell(tally, *place, scheduled.get(place, 0)) for place in places]
-            found.append({"task_id": task_id, "cells": row})
-    return found
+        keys = [(variant.variant_id, task_id) for variant in run.variants]
+        if any(key in scheduled for key in keys):
+            cells = tuple(_cell(tally, *key, scheduled.get(key, 0)) for key in keys)
+            tasks.append(TaskOutcomes(task_id, cells))
+    return tuple(tasks)
 
 
-def _cell(tally: Tally, variant_id: str, task_id: str, scheduled: int) -> JsonObject:
-    found = tally.variants[variant_id].cells.get(task_id, CellTally())
-    return {
-        "scheduled": scheduled,
-        "committed": found.committed,
-        "scored": found.scored,
-        "passed": found.passed,
-        "not_passed": found.not_passed,
-    }
+def _cell(tally: Tally, variant_id: str, task_id: str, scheduled: int) -> Cell:
+    counts = tally.variants[variant_id].cells.get(task_id, CellTally())
+    return Cell(
+        scheduled=scheduled,
+        committed=counts.committed,
+        scored=counts.scored,
+        passed=counts.passed,
+        not_passed=counts.not_passed,
+    )
+
+
+def errors(run: RunInfo, tally: Tally) -> tuple[ErrorGroup, ...]:
+    """Return the slots that did not complete, by status and reason, the most frequent first."""
+    ranked = sorted(tally.errors.items(), key=lambda item: (-item[1].variants.total(), item[0]))
+    return tuple(
+        ErrorGroup(
+            status=status,
+            reason=reason or None,
+            count=group.variants.total(),
+            variants={
+                variant.variant_id: count
+                for variant in run.variants
+                if (count := group.variants[variant.variant_id])
+            },
+            examples=tuple(group.examples),
+            message=group.message,
+        )
+        for (status, reason), group in ranked
+    )
+
+
+# -- ranking tasks
+
+
+def hardest_first(tasks: Iterable[TaskOutcomes]) -> list[TaskOutcomes]:
+    """Return tasks by their pass rate; those without one come last."""
+
+    def rank(task: TaskOutcomes) -> tuple[float, int, str]:
+        share = task.share
+        return 2.0 if share is None else share, -task.counted, task.task_id
+
+    return sorted(tasks, key=rank)
+
+
+def hardest(tasks: Iterable[TaskOutcomes]) -> list[TaskOutcomes]:
+    """Return the tasks that not every trial passed, the hardest first."""
+    return [task for task in hardest_first(tasks) if task.share is not None and task.share < 1]
+
+
+def flaky(tasks: Sequence[TaskOutcomes]) -> list[TaskOutcomes]:
+    """Return the flaky tasks, the flakiest first; of equally flaky ones those with more trials."""
+    return sorted(
+        (task for task in tasks if task.is_flaky),
+        key=lambda task: (-task.flakiness, -task.counted, task.task_id),
+    )

@@ -10,124 +10,137 @@ import statistics
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from labledger import clock
+from labledger.compare.statistics.samples import Estimate
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.database.tables import USUAL_METRICS
-from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
+from labledger.report.document import (
+    Metric,
+    Spread,
+    Times,
+    VariantMetric,
+    VariantOutcomes,
+    VariantTimes,
+)
 from labledger.report.tally import PHASES, Tally, VariantTally
 
 
-def times(run: RunInfo, tally: Tally) -> JsonObject:
-    """From the run's creation to its completion, and each variant's trials, in milliseconds."""
+def times(run: RunInfo, tally: Tally) -> Times:
+    """Return the time from the run's creation to its completion, and each variant's times."""
     wall = None
     if run.status is RunStatus.COMPLETED and run.ended_at is not None:
-        spent = clock.parse(run.ended_at) - clock.parse(run.created_at)
-        wall = round(spent.total_seconds() * 1000)
-    return {
-        "wall_ms": wall,
-        "variants": [_of_variant(v.variant_id, tally.variants[v.variant_id]) for v in run.variants],
-    }
+        elapsed = clock.parse(run.ended_at) - clock.parse(run.created_at)
+        wall = round(elapsed.total_seconds() * 1000)
+    ids = [variant.variant_id for variant in run.variants]
+    return Times(wall, tuple(_variant_times(id_, tally.variants[id_]) for id_ in ids))
 
 
-def _of_variant(variant_id: str, found: VariantTally) -> JsonObject:
-    return {
-        "variant_id": variant_id,
-        "trial": _spread(found.times["trial"]),
-        "phases": {name: _spread(found.times[name]) for name in PHASES},
-    }
+def _variant_times(variant_id: str, tally: VariantTally) -> VariantTimes:
+    phases = {name: _spread(tally.times[name]) for name in PHASES}
+    return VariantTimes(variant_id, _spread(tally.times["trial"]), phases)
 
 
-def _spread(found: Sequence[int]) -> JsonObject | None:
-    """How many values there are, their sum and quartiles; None where there are none."""
-    values = sorted(found)
+def _spread(durations: Sequence[int]) -> Spread | None:
+    """Return the sum and quartiles of some durations; None where there are none."""
+    values = sorted(durations)
     if not values:
         return None
     first, median, third = (
         statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     )
-    return {
-        "trials": len(values),
-        "sum": sum(values),
-        "mean": math.fsum(values) / len(values),
-        "min": values[0],
-        "q1": first,
-        "median": median,
-        "q3": third,
-        "max": values[-1],
-    }
+    return Spread(
+        trials=len(values),
+        sum=sum(values),
+        mean=math.fsum(values) / len(values),
+        min=values[0],
+        q1=first,
+        median=median,
+        q3=third,
+        max=values[-1],
+    )
 
 
 def metrics(
-    run: RunInfo, tally: Tally, found: Iterable[tuple[str, str, float]]
-) -> list[JsonObject]:
-    """Each metric that is a number, by variant, with how many trials did not report it."""
-    # Arrays: eight bytes a value, of which a large run has millions.
+    run: RunInfo, tally: Tally, reported: Iterable[tuple[str, str, float]]
+) -> tuple[Metric, ...]:
+    """Return each numeric metric by variant; `reported` are metric id, variant and value."""
+    # Arrays take eight bytes a value, of which a large run has millions.
     values: dict[str, dict[str, array[float]]] = defaultdict(lambda: defaultdict(_doubles))
-    for metric_id, variant_id, value in found:
+    for metric_id, variant_id, value in reported:
         if value >= 0 or metric_id not in USUAL_METRICS:
             values[metric_id][variant_id].append(value)
-    return [
-        {
-            "metric_id": metric_id,
-            "variants": [
-                _metric(v.variant_id, of[v.variant_id], tally.variants[v.variant_id].ran)
+    return tuple(
+        Metric(
+            metric_id,
+            tuple(
+                _metric(v.variant_id, by_variant[v.variant_id], tally.variants[v.variant_id].ran)
                 for v in run.variants
-            ],
-        }
-        for metric_id, of in sorted(values.items())
-    ]
+            ),
+        )
+        for metric_id, by_variant in sorted(values.items())
+    )
 
 
 def _doubles() -> array[float]:
     return array("d")
 
 
+def _metric(variant_id: str, values: Sequence[float], ran: int) -> VariantMetric:
+    total = math.fsum(values) if values else None
+    return VariantMetric(
+        variant_id=variant_id,
+        known=len(values),
+        unknown=max(0, ran - len(values)),
+        sum=total,
+        mean=None if total is None else total / len(values),
+        median=statistics.median(values) if values else None,
+    )
+
+
 def adds_up(metric_id: str) -> bool:
-    """Whether a sum of the metric over trials means something: tokens and money do."""
+    """Return whether a sum of the metric over trials is meaningful, as of tokens and money."""
     return metric_id in USUAL_METRICS
 
 
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What a trial of a variant costs, beside how often it passes."""
+
+    variant_id: str
+    pass_rate: Estimate | None
+    cost: float | None
+    """The mean cost of a trial, in USD."""
+    tokens: float | None
+    """The mean tokens of a trial, in and out."""
+    cost_of_pass: float | None
+    """The cost of a trial divided by the pass rate, in USD."""
+
+
 def cost_and_quality(
-    variants: Sequence[JsonObject], found: Sequence[JsonObject]
-) -> list[JsonObject]:
-    """What a trial of each variant costs beside how often it passes, and what a pass costs."""
+    variants: Sequence[VariantOutcomes], reported: Sequence[Metric]
+) -> list[Worth]:
+    """Return each variant's cost beside its pass rate; an empty list where nothing is known."""
     means = {
-        metric["metric_id"]: {one["variant_id"]: one for one in metric["variants"]}
-        for metric in found
-        if adds_up(metric["metric_id"])
+        metric.metric_id: {variant.variant_id: variant.mean for variant in metric.variants}
+        for metric in reported
+        if adds_up(metric.metric_id)
     }
-    if not means:
-        return []
-    return [_worth(variant, means) for variant in variants]
+    return [_worth(variant, means) for variant in variants] if means else []
 
 
-def _worth(variant: JsonObject, means: Mapping[str, Mapping[str, JsonObject]]) -> JsonObject:
-    name, rate = variant["variant_id"], variant["pass_rate"]
-    passes = rate["value"] if rate else 0
-    cost = means.get("cost_usd", {}).get(name, {}).get("mean")
-    tokens = [
-        mean
-        for metric_id in ("tokens_in", "tokens_out")
-        if (mean := means.get(metric_id, {}).get(name, {}).get("mean")) is not None
-    ]
-    return {
-        "variant_id": name,
-        "pass_rate": rate,
-        "cost": cost,
-        "tokens": math.fsum(tokens) if tokens else None,
-        "cost_of_pass": cost / passes if cost is not None and passes else None,
-    }
-
-
-def _metric(variant_id: str, values: Sequence[float], ran: int) -> JsonObject:
-    total = math.fsum(values) if values else None
-    return {
-        "variant_id": variant_id,
-        "known": len(values),
-        "unknown": max(0, ran - len(values)),
-        "sum": total,
-        "mean": None if total is None else total / len(values),
-        "median": statistics.median(values) if values else None,
-    }
+def _worth(variant: VariantOutcomes, means: Mapping[str, Mapping[str, float | None]]) -> Worth:
+    name, rate = variant.variant_id, variant.pass_rate
+    share = rate.value if rate else 0
+    cost = means.get("cost_usd", {}).get(name)
+    known = [means.get(metric_id, {}).get(name) for metric_id in ("tokens_in", "tokens_out")]
+    tokens = [mean for mean in known if mean is not None]
+    return Worth(
+        variant_id=name,
+        pass_rate=rate,
+        cost=cost,
+        tokens=math.fsum(tokens) if tokens else None,
+        cost_of_pass=cost / share if cost is not None and share else None,
+    )

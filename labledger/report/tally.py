@@ -1,7 +1,7 @@
-"""Counts of a run's trials, made in one pass, so that a report need not hold every trial.
+"""Count a run's trials in one pass, so that a report need not hold every trial in memory.
 
-`Tally.counting` passes the trials on while it counts them. Afterwards outcomes, times and errors
-are read from it. What it holds grows with the tasks and by a few numbers a trial.
+`Tally.counting` passes the trials on while it counts them. Afterwards `outcomes` and `spending`
+read it. Its memory grows with the number of tasks, and by a few numbers a trial.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class VariantTally:
         cell.not_passed += trial.passed == 0
         self.statuses[trial.status] += 1
         self.ran += trial.attempt is not None
-        verdict = trial.counted
+        verdict = trial.counted_verdict
         if verdict is None:
             self.agent_failed += trial.passed == 0
         else:
@@ -82,8 +82,8 @@ class VariantTally:
             self.metric_names.add(trial.metric_name)
             if trial.metric_value is not None:
                 self.metric_values.append(trial.metric_value)
-        spent = (trial.duration_ms, trial.setup_ms, trial.agent_ms, trial.grader_ms)
-        for values, milliseconds in zip(self.times.values(), spent, strict=True):
+        durations = (trial.duration_ms, trial.setup_ms, trial.agent_ms, trial.grader_ms)
+        for values, milliseconds in zip(self.times.values(), durations, strict=True):
             if milliseconds is not None:
                 values.append(milliseconds)
 

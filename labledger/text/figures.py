@@ -55,6 +55,11 @@ def rounded(value: float | None) -> str:
     return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
+def whole(value: float | None) -> str:
+    """Return a number rounded to a whole one: ``1,234``."""
+    return DASH if value is None else f"{value:,.0f}"
+
+
 def usd(amount: float | None, digits: int = 2) -> str:
     """Return an amount of money: ``$1,234.50``."""
     return DASH if amount is None else f"${amount:,.{digits}f}"

@@ -4,10 +4,12 @@ What a container, a task or an experiment wrote may hold control characters, whi
 or set the title; characters that reverse the direction of text; and characters without a width,
 which make two names look alike. The command line writes such text nowhere without these functions.
 Escapes are for people and cannot be reversed: exact formats (JSON, CSV, mirrors) do not use them.
+The report's page and Markdown use `plain_text`, which removes instead of escaping.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable
 
@@ -59,6 +61,17 @@ def escape_json(document: str) -> str:
     return document if document.isascii() and document.isprintable() else document.translate(_JSON)
 
 
+def plain_text(text: str) -> str:
+    """Return text for a page or Markdown.
+
+    Terminal sequences are removed, and every other hidden character becomes U+FFFD.
+    """
+    if text.isascii() and text.isprintable():
+        return text  # The same object, so that a large report is not in memory twice.
+    text = _TERMINAL_SEQUENCES.sub("", text)
+    return text.replace("\r\n", "\n").replace("\r", "\n").translate(_MARKED)
+
+
 def _json_escape(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[n : n + 4]}" for n in range(0, len(units), 4))
@@ -66,3 +79,9 @@ def _json_escape(character: str) -> str:
 
 _VISIBLE = Replacements(lambda character: character.encode("unicode_escape").decode("ascii"))
 _JSON = Replacements(_json_escape, unchanged="\n")
+_MARKED = Replacements(lambda _: "\ufffd", unchanged="\t\n")
+_TERMINAL_SEQUENCES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # titles, links
+    r"|\x1b[@-Z\\^_]"
+)

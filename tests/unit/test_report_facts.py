@@ -12,17 +12,25 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.api import ReportOptions, open_ledger
+from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput
 from labledger.records import JsonObject, json_schemas
 from labledger.records.attempt_result import Metric
 from labledger.records.outcomes import RunStatus
-from labledger.report import errors_and_flaky_tasks, sentences, spending
+from labledger.report import outcomes, run_report, sentences, spending
+from labledger.report.document import Metric as ReportedMetric
+from labledger.report.document import Report, VariantMetric, VariantOutcomes
 from labledger.report.options import MIB
 
 
 def facts(path: Path, run_id: str = "run-1", **options: Any) -> JsonObject:
     with open_ledger(path) as ledger:
         return ledger.report(run_id, ReportOptions(**options))
+
+
+def collected(path: Path, run_id: str = "run-1") -> Report:
+    with open_ledger(path) as ledger:
+        return run_report.collect(ledger._reader, run_id, ReportOptions())
 
 
 def test_denominators_agree_with_the_leaderboard(path: Path) -> None:
@@ -97,46 +105,44 @@ def test_hard_and_flaky_tasks_are_found(path: Path) -> None:
     comparison_ledgers.make_run(
         path, {"base": ["PP", "PF", "FF", "ii"], "treat": ["PP", "FF", "FF", "ii"]}
     )
-    tasks = facts(path)["tasks"]
-    assert [task["task_id"] for task in errors_and_flaky_tasks.hardest(tasks)] == ["t02", "t01"]
-    assert [task["task_id"] for task in errors_and_flaky_tasks.flaky(tasks)] == ["t01"]
-    assert [errors_and_flaky_tasks.spread(task) for task in tasks] == [0, 0.5, 0, 0]
-    assert errors_and_flaky_tasks.share(tasks[3]) is None
+    tasks = collected(path).tasks
+    assert [task.task_id for task in outcomes.hardest(tasks)] == ["t02", "t01"]
+    assert [task.task_id for task in outcomes.flaky(tasks)] == ["t01"]
+    assert [task.spread for task in tasks] == [0, 0.5, 0, 0]
+    assert tasks[3].share is None
 
 
 def test_the_flakiest_task_comes_first(path: Path) -> None:
     """Not the first by name: even odds with both variants come before even odds with one."""
     letters = ["PPPF", "PFPF", "PFPF", "PPPP"]
     comparison_ledgers.make_run(path, {"base": letters, "treat": ["PPPP", "PPPP", "PFPF", "PPPP"]})
-    flaky = [task["task_id"] for task in errors_and_flaky_tasks.flaky(facts(path)["tasks"])]
+    flaky = [task.task_id for task in outcomes.flaky(collected(path).tasks)]
     assert flaky == ["t02", "t01", "t00"]
 
 
 def test_cost_stands_beside_quality() -> None:
     """What a trial costs, and what a pass does; unknown where no trial passed or told its cost."""
-    rate = {"value": 0.5, "low": 0.2, "high": 0.8}
-    variants = [
-        {"variant_id": "a", "pass_rate": rate},
-        {"variant_id": "b", "pass_rate": {**rate, "value": 0}},
-        {"variant_id": "c", "pass_rate": None},
-    ]
-    means = (("a", 3.0), ("b", 1.0), ("c", None))
-    costs = [{"variant_id": name, "mean": mean} for name, mean in means]
-    tokens = [{"variant_id": name, "mean": 10} for name in "ab"]
-    metrics = [
-        {"metric_id": "cost_usd", "variants": costs},
-        {"metric_id": "tokens_in", "variants": tokens},
-        {"metric_id": "tokens_out", "variants": tokens},
-        {"metric_id": "confidence", "variants": tokens},
-    ]
-    found = spending.cost_and_quality(variants, metrics)
-    assert [(one["cost"], one["cost_of_pass"], one["tokens"]) for one in found] == [
+
+    def variant(name: str, share: float | None) -> VariantOutcomes:
+        rate = None if share is None else Estimate(share, 0.2, 0.8)
+        return VariantOutcomes(name, "treatment", {}, 1, 1, 1, {}, {}, 0, 0, rate, None)
+
+    def metric(name: str, means: dict[str, float | None]) -> ReportedMetric:
+        values = (VariantMetric(id_, 1, 0, mean, mean, mean) for id_, mean in means.items())
+        return ReportedMetric(name, tuple(values))
+
+    variants = [variant("a", 0.5), variant("b", 0.0), variant("c", None)]
+    metrics = [metric("cost_usd", {"a": 3.0, "b": 1.0, "c": None})]
+    others = ("tokens_in", "tokens_out", "confidence")
+    metrics += [metric(name, {"a": 10.0, "b": 10.0}) for name in others]
+    worth = spending.cost_and_quality(variants, metrics)
+    assert [(each.cost, each.cost_of_pass, each.tokens) for each in worth] == [
         (3.0, 6.0, 20.0),
         (1.0, None, 20.0),
         (None, None, None),
     ]
     assert spending.cost_and_quality(variants, metrics[3:]) == []
-    assert [spending.adds_up(one["metric_id"]) for one in metrics] == [True, True, True, False]
+    assert [spending.adds_up(each.metric_id) for each in metrics] == [True, True, True, False]
 
 
 def test_what_is_compared_can_be_chosen(path: Path) -> None:
@@ -197,13 +203,13 @@ def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
     """The report says what it checked, and does not read every record again."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     change(path, "score", "UPDATE score SET primary_metric_value = 1")
-    found = facts(path)
-    verification = found["provenance"]["verification"]
-    assert (verification["extent"], verification["clean"]) == ("chain", True)
-    assert (verification["commits"], verification["artifacts"]) == (4, 0)
-    said = sentences.verified(found)
-    assert "the chain of 4 commits was whole" in said
-    assert "`labledger verify run-1`" in said
+    report = collected(path)
+    verification = report.provenance.verification
+    assert (verification.extent, verification.clean) == ("chain", True)
+    assert (verification.commits, verification.artifacts) == (4, 0)
+    sentence = sentences.verified(report)
+    assert "the chain of 4 commits was whole" in sentence
+    assert "`labledger verify run-1`" in sentence
 
 
 @pytest.mark.parametrize(
@@ -231,9 +237,9 @@ def test_a_broken_chain_is_told(path: Path, changed: str, told: list[str]) -> No
     """A commit that was changed or removed is found without reading any record."""
     comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     change(path, "slot_commit", changed)
-    found = facts(path)
-    assert found["provenance"]["verification"]["told"] == told
-    assert "The ledger was changed after the run: 1 finding" in sentences.verified(found)
+    report = collected(path)
+    assert report.provenance.verification.told == tuple(told)
+    assert "The ledger was changed after the run: 1 finding" in sentences.verified(report)
 
 
 def test_isolation_is_told_where_scores_say_it(path: Path) -> None:

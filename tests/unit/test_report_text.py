@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import comparison_ledgers
@@ -16,21 +17,23 @@ import sample_ledgers as kit
 from commands import command_env, run_forked
 from markdown_it import MarkdownIt
 
-from labledger.api import ReportOptions, open_ledger
+from labledger.api import ReportOptions, comparison_texts, open_ledger
 from labledger.compare.options import Estimand
 from labledger.ledger.database.model import Variant
 from labledger.records import JsonObject
 from labledger.records.artifacts import Artifact
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus
-from labledger.report import errors_and_flaky_tasks, figures
-from labledger.report.facts import collect
-from labledger.report.ledger_queries import Asked
+from labledger.report import outcomes
+from labledger.report.document import plain
+from labledger.report.ledger_queries import ReportedCommits
 from labledger.report.logs import pack
 from labledger.report.options import Logs
 from labledger.report.page import page
 from labledger.report.page.page import fitting
-from labledger.report.safe_text import plain, plain_all
+from labledger.report.run_report import collect
+from labledger.text import figures
+from labledger.text.terminal_text import plain_text
 
 EVIL = "`` <img src=x> | @everyone [x](http://y) <!-- **b**"
 
@@ -69,15 +72,16 @@ def test_what_a_page_does_not_list_is_counted(path: Path, monkeypatch: pytest.Mo
     with open_ledger(path) as ledger:
         whole = ledger.report("run-1")
         reader = ledger._reader
+        tasks = collect(reader, "run-1", ReportOptions()).tasks
         for listed in (0, 1):
-            short = collect(reader, "run-1", ReportOptions(), listed)
+            short = collect(reader, "run-1", ReportOptions(), listed).as_json()
             assert len(short["trials"]) == listed
             for name in ("run", "variants", "tasks", "time", "metrics", "errors"):
                 assert short[name] == whole[name]
         monkeypatch.setattr(page, "_MOST_ROWS", 2)
         html = ledger.rendered_report("run-1", "html").decode()
     assert re.findall(r'<tr data-task="(.*?)"', html) == [
-        task["task_id"] for task in errors_and_flaky_tasks.hardest_first(whole["tasks"])[:2]
+        task.task_id for task in outcomes.hardest_first(tasks)[:2]
     ]
     assert "The 2 hardest of 4 tasks are listed" in html
 
@@ -112,6 +116,23 @@ def test_a_rate_that_is_another_elsewhere_is_explained(path: Path) -> None:
     assert "The pass rate of treat is 80.0% here, over the 15 tasks" in uneven
     assert "it is 28.6% over all its trials" in uneven
     assert "The pass rate of treat is 80.0% here" in markdown
+
+
+def test_the_page_has_the_facts_in_the_words_of_the_command(path: Path) -> None:
+    """A fact of a comparison reads the same wherever it is stated."""
+    letters = {"base": "PPPPPPPPFFFi", "treat": "FFFFFFPPPFiE"}
+    comparison_ledgers.make_run(path, letters)
+    with open_ledger(path) as ledger:
+        (texts,) = comparison_texts(ledger.compare("run-1"))
+        page = ledger.rendered_report("run-1").decode()
+    in_report = [fact.name for fact in texts.facts if fact.in_report]
+    assert in_report[:3] == ["tasks passed", "smallest difference that could be shown", "left out"]
+    assert any(name.startswith("with --errors ") for name in in_report)
+    facts = [unescape(fact) for fact in re.findall("<li>(.*?)</li>", page)]
+    first = facts.index(texts.facts[0].sentence)
+    assert facts[first : first + len(in_report)] == [
+        fact.sentence for fact in texts.facts if fact.in_report
+    ]
 
 
 def test_two_runs_that_share_variants_are_told_apart(path: Path) -> None:
@@ -180,17 +201,20 @@ def test_markdown_keeps_hostile_names_text(path: Path) -> None:
 )
 def test_any_text_becomes_plain(text: str, shown: str) -> None:
     """Terminal sequences go, what is hidden is marked, what is to be read stays; in all of JSON."""
-    assert plain(text) == shown
-    assert plain_all({text: [text, 1, None]}) == {shown: [shown, 1, None]}
-    assert plain(text).encode()
+    assert plain_text(text) == shown
+    assert plain({text: [text, 1, None]}) == {shown: [shown, 1, None]}
+    assert plain(Variant(text, "baseline", {text: text})) == Variant(
+        shown, "baseline", {shown: shown}
+    )
+    assert plain_text(text).encode()
 
 
 def test_numbers_read_well() -> None:
     """Durations and amounts in words that fit their size; the unknown is a dash."""
-    assert [figures.took(ms) for ms in (None, 420, 59_949, 61_000, 7_380_000)] == [
+    assert [figures.duration(ms) for ms in (None, 420, 59_949, 61_000, 7_380_000)] == [
         *("–", "0.42 s", "59.9 s", "1 min 1 s", "2 h 3 min"),
     ]
-    assert [figures.figure(n) for n in (None, 0.0, 1234.0, 0.12345, 123.456, 99999.5)] == [
+    assert [figures.rounded(n) for n in (None, 0.0, 1234.0, 0.12345, 123.456, 99999.5)] == [
         *("–", "0", "1,234", "0.1235", "123.46", "100,000"),
     ]
 
@@ -201,9 +225,9 @@ def test_numbers_read_well() -> None:
 def packed(path: Path, logs: Logs, room: int) -> dict[int, list[JsonObject]]:
     """The logs in a page of run-1, by slot."""
     with open_ledger(path) as ledger:
-        trials = ledger.report(kit.RUN)["trials"]
-        asked = Asked(path, kit.RUN, kit.RUN, len(trials))
-        found = pack(ledger._reader, asked, trials, logs, room)
+        trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
+        commits = ReportedCommits(path, kit.RUN, kit.RUN, len(trials))
+        found = pack(ledger._reader, commits, trials, logs, room)
     assert found.left_out == found.wanted - len(found.islands)
     return {
         idx: json.loads(gzip.decompress(base64.b64decode(island)))
@@ -242,10 +266,10 @@ def test_a_list_of_trials_that_is_too_long_keeps_the_worst(path: Path) -> None:
     """Errors and failures stay in it while they fit, in the order of the schedule."""
     comparison_ledgers.make_run(path, {"base": ["P", "F", "P", "i", "P", "F"]})
     with open_ledger(path) as ledger:
-        trials = ledger.report("run-1")["trials"]
-    assert fitting(trials, 1_000_000) == trials
-    row = max(len(json.dumps(list(trial.values()))) + 2 for trial in trials)
-    assert [trial["schedule_idx"] for trial in fitting(trials, 3 * row)] == [1, 3, 5]
+        trials = collect(ledger._reader, "run-1", ReportOptions()).trials
+    assert fitting(trials, 1_000_000) == list(trials)
+    row = max(len(json.dumps(list(trial.as_json().values()))) + 2 for trial in trials)
+    assert [trial.schedule_idx for trial in fitting(trials, 3 * row)] == [1, 3, 5]
 
 
 def test_a_log_that_is_lost_is_told(path: Path) -> None:

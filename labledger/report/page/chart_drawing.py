@@ -1,4 +1,4 @@
-"""Drawing a chart: a Vega-Lite specification to SVG, with colours that CSS decides.
+"""Draw a chart: a Vega-Lite specification becomes SVG, whose colours the page's CSS decides.
 
 A chart is drawn for a wide and for a narrow page, so that its letters keep their size on a phone.
 """
@@ -43,7 +43,7 @@ _CONFIG: JsonObject = {
     },
 }
 _SIZES = {"wide": (200, 6, 5), "narrow": (96, 2, 3)}
-"""How much room a variant's name has, the entries in a row of the legend, about how many ticks."""
+"""The width for a variant's name, the entries in a row of the legend, and about how many ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class Chart:
     drawings: Mapping[str, str]
     """SVG, by the name of the width."""
     says: str
-    """What it shows, for who cannot see it."""
+    """What it shows, as a text alternative."""
 
 
 def draw(layers: Sequence[JsonObject], says: str, *, named_by_legend: bool = False) -> Chart:
-    """Draw layers at both widths; a layer's marks are drawn one above the other.
+    """Draw layers at both widths, each layer on top of the one before.
 
-    Variants are named along the vertical axis; where `named_by_legend`, only in the legend, which
-    then has room for names.
+    Variants are named along the vertical axis or, where `named_by_legend` is set, in a legend with
+    enough space for names.
     """
     return Chart({name: _drawn(layers, name, named_by_legend) for name in WIDTHS}, says)
 
@@ -96,6 +96,6 @@ def _drawn(layers: Sequence[JsonObject], width: str, named_by_legend: bool) -> s
 
 
 def _tidied(svg: str) -> str:
-    """Without what a page has already, and with `fill="none"` where nothing is to be filled."""
+    """Return SVG for embedding: without namespaces and classes, and hidden from screen readers."""
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"| version="1.1"| class="[^"]*"', "", svg)
     return svg.replace("<svg", '<svg aria-hidden="true" focusable="false"', 1)

@@ -1,4 +1,7 @@
-"""The page's charts, as Vega-Lite layers. What a chart shows is in a table beside it, too."""
+"""The page's charts as Vega-Lite layers: rates, differences, heat map, durations, cost.
+
+Everything that a chart shows is in a table beside it, too. `chart_drawing` turns layers into SVG.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from labledger.compare.comparison_document import Comparison, to_json
 from labledger.records import JsonObject
-from labledger.report import errors_and_flaky_tasks
-from labledger.report.figures import counted
+from labledger.report.document import Cell, TaskOutcomes, VariantOutcomes, VariantTimes
 from labledger.report.page.chart_drawing import Chart, draw
+from labledger.report.spending import Worth
+from labledger.text.phrases import counted
 
 PASS, SOME, FAIL = "all passed", "some passed", "none passed"
 UNSCORED, OPEN = "no score", "not run"
@@ -34,9 +39,9 @@ PHASES = {"setup": "var(--some)", "agent": "var(--accent)", "grader": "var(--err
 _SIGNED = "(datum.value > 0 ? '+' : datum.value < 0 ? '−' : '') + abs(datum.value)"
 
 
-def _names(variants: Sequence[JsonObject]) -> JsonObject:
-    """The axis of variants, in the order of the experiment."""
-    order = [variant["variant_id"] for variant in variants]
+def _names(variants: Sequence[VariantOutcomes] | Sequence[VariantTimes]) -> JsonObject:
+    """Return the axis of variants, in the order of the experiment."""
+    order = [variant.variant_id for variant in variants]
     return {"field": "variant", "type": "nominal", "sort": order, "title": None}
 
 
@@ -48,24 +53,24 @@ def _colours(colours: Mapping[str, str], shown: Sequence[str]) -> JsonObject:
     }
 
 
-def rates(variants: Sequence[JsonObject]) -> Chart:
-    """The pass rate of each variant and its interval."""
+def rates(variants: Sequence[VariantOutcomes]) -> Chart:
+    """Draw the pass rate of each variant and its interval."""
     values = [
-        {"variant": variant["variant_id"], **variant["pass_rate"]}
+        {"variant": variant.variant_id, **to_json(variant.pass_rate)}
         for variant in variants
-        if variant["pass_rate"]
+        if variant.pass_rate is not None
     ]
     x = {"type": "quantitative", "scale": {"domain": [0, 1]}, "title": "pass rate"}
     axis = {"axis": {"format": "%"}}
     return draw(_intervals(values, {**x, **axis}, _names(variants)), "Pass rate by variant.")
 
 
-def differences(comparison: JsonObject, labels: Sequence[str], title: str) -> Chart:
-    """The difference of each comparison and its interval, in points; 0 is marked."""
+def differences(document: Comparison, labels: Sequence[str], title: str) -> Chart:
+    """Draw the difference of each comparison and its interval, in points; 0 is marked."""
     values = [
-        {"variant": label, **{k: None if v is None else 100 * v for k, v in found.items()}}
-        for label, one in zip(labels, comparison["comparisons"], strict=True)
-        if (found := one["difference"]) is not None
+        {"variant": label, **{k: None if v is None else 100 * v for k, v in to_json(shown).items()}}
+        for label, compared in zip(labels, document.comparisons, strict=True)
+        if (shown := compared.difference) is not None
     ]
     largest = max(
         (abs(v) for row in values for v in row.values() if isinstance(v, float)), default=0
@@ -104,10 +109,10 @@ def _intervals(values: Sequence[JsonObject], x: JsonObject, y: JsonObject) -> li
     ]
 
 
-def verdicts(variants: Sequence[JsonObject]) -> Chart:
-    """All slots of each variant by what became of them."""
+def verdicts(variants: Sequence[VariantOutcomes]) -> Chart:
+    """Draw all slots of each variant by what became of them."""
     values = [
-        {"variant": variant["variant_id"], "kind": kind, "slots": count, "order": order}
+        {"variant": variant.variant_id, "kind": kind, "slots": count, "order": order}
         for variant in variants
         for order, (kind, count) in enumerate(outcome_counts(variant).items())
         if count
@@ -131,33 +136,33 @@ def verdicts(variants: Sequence[JsonObject]) -> Chart:
     return draw([bars], "Slots by variant and outcome.")
 
 
-def outcome_counts(variant: JsonObject) -> dict[str, int]:
-    """A variant's slots by what became of them; together they are all that were scheduled.
+def outcome_counts(variant: VariantOutcomes) -> dict[str, int]:
+    """Return a variant's slots by what became of them; together all that were scheduled.
 
     `agent failed` are slots without a verdict: they did not pass. `no score` are those that the
     pass rate leaves out.
     """
     return {
-        **variant["verdicts"],
-        "agent failed": variant["agent_failed"],
-        "no score": variant["committed"] - variant["scored"] - variant["agent_failed"],
-        "not committed": variant["scheduled"] - variant["committed"],
+        **variant.verdicts,
+        "agent failed": variant.agent_failed,
+        "no score": variant.committed - variant.scored - variant.agent_failed,
+        "not committed": variant.scheduled - variant.committed,
     }
 
 
-def heat(tasks: Sequence[JsonObject], variants: Sequence[JsonObject]) -> Chart:
-    """All tasks from the hardest to the easiest, side by side; equal neighbours are one shape."""
+def heat(tasks: Sequence[TaskOutcomes], variants: Sequence[VariantOutcomes]) -> Chart:
+    """Draw the heat map: all tasks, the hardest first; equal neighbours are one shape."""
     values: list[JsonObject] = []
     for number, variant in enumerate(variants):
-        kinds = enumerate(kind_of(task["cells"][number]) for task in tasks)
-        for kind, run in groupby(kinds, key=lambda item: item[1]):
-            places = [place for place, _ in run]
+        kinds = enumerate(kind_of(task.cells[number]) for task in tasks)
+        for kind, neighbours in groupby(kinds, key=lambda item: item[1]):
+            positions = [position for position, _ in neighbours]
             values.append(
                 {
-                    "variant": variant["variant_id"],
+                    "variant": variant.variant_id,
                     "kind": kind,
-                    "start": places[0],
-                    "end": places[-1] + 1,
+                    "start": positions[0],
+                    "end": positions[-1] + 1,
                 }
             )
     shown = [kind for kind in CELL_COLOURS if any(row["kind"] == kind for row in values)]
@@ -181,32 +186,32 @@ def heat(tasks: Sequence[JsonObject], variants: Sequence[JsonObject]) -> Chart:
     return draw([cells], "Tasks by variant, the hardest first.")
 
 
-def kind_of(cell: JsonObject) -> str:
-    """What became of a task with a variant, in two words."""
-    share = errors_and_flaky_tasks.cell_share(cell)
+def kind_of(cell: Cell) -> str:
+    """Return what became of a task with a variant, in two words."""
+    share = cell.share
     if share is None:
-        return UNSCORED if cell["committed"] else OPEN
+        return UNSCORED if cell.committed else OPEN
     return PASS if share == 1 else SOME if share else FAIL
 
 
-def overview_order(tasks: Sequence[JsonObject]) -> list[JsonObject]:
-    """The hardest first; tasks that are equally hard beside their like."""
+def overview_order(tasks: Sequence[TaskOutcomes]) -> list[TaskOutcomes]:
+    """Return tasks with the hardest first; of equally hard ones, similar ones side by side."""
     kinds = list(CELL_COLOURS)
 
-    def likeness(task: JsonObject) -> tuple[Any, ...]:
-        share = errors_and_flaky_tasks.share(task)
-        cells = tuple(kinds.index(kind_of(cell)) for cell in task["cells"])
-        return (2.0 if share is None else share, cells, task["task_id"])
+    def rank(task: TaskOutcomes) -> tuple[Any, ...]:
+        share = task.share
+        cells = tuple(kinds.index(kind_of(cell)) for cell in task.cells)
+        return (2.0 if share is None else share, cells, task.task_id)
 
-    return sorted(tasks, key=likeness)
+    return sorted(tasks, key=rank)
 
 
-def durations(variants: Sequence[JsonObject]) -> Chart:
-    """How long trials took: all but the extremes as a bar, the middle half thicker, the median."""
+def durations(variants: Sequence[VariantTimes]) -> Chart:
+    """Draw how long trials took: a line for all, a bar for the middle half, the median."""
     values = [
-        {"variant": found["variant_id"], **{k: v / 1000 for k, v in found["trial"].items()}}
-        for found in variants
-        if found["trial"] is not None
+        {"variant": variant.variant_id, **{k: v / 1000 for k, v in to_json(variant.trial).items()}}
+        for variant in variants
+        if variant.trial is not None
     ]
     x: JsonObject = {
         "type": "quantitative",
@@ -236,13 +241,16 @@ def durations(variants: Sequence[JsonObject]) -> Chart:
     )
 
 
-def cost_against_quality(worth: Sequence[JsonObject]) -> Chart | None:
-    """The pass rate of each variant and its interval over what a trial costs, or its tokens."""
-    key = "cost" if any(one["cost"] is not None for one in worth) else "tokens"
+def cost_against_quality(worth: Sequence[Worth]) -> Chart | None:
+    """Draw the pass rate of each variant and its interval over a trial's cost, or its tokens.
+
+    Return None where fewer than two variants have both.
+    """
+    key = "cost" if any(variant.cost is not None for variant in worth) else "tokens"
     values = [
-        {"variant": one["variant_id"], "spent": one[key], **one["pass_rate"]}
-        for one in worth
-        if one[key] is not None and one["pass_rate"]
+        {"variant": variant.variant_id, "spent": spent, **to_json(variant.pass_rate)}
+        for variant in worth
+        if (spent := getattr(variant, key)) is not None and variant.pass_rate is not None
     ]
     if len(values) < 2:
         return None
@@ -276,18 +284,18 @@ def cost_against_quality(worth: Sequence[JsonObject]) -> Chart | None:
     )
 
 
-def phases(variants: Sequence[JsonObject]) -> Chart:
-    """The mean time of each phase, one after the other."""
+def phases(variants: Sequence[VariantTimes]) -> Chart:
+    """Draw the mean time of each phase, one after the other."""
     values = [
         {
-            "variant": found["variant_id"],
+            "variant": variant.variant_id,
             "kind": name,
-            "seconds": found["phases"][name]["mean"] / 1000,
+            "seconds": spread.mean / 1000,
             "order": order,
         }
-        for found in variants
+        for variant in variants
         for order, name in enumerate(PHASES)
-        if found["phases"][name] is not None
+        if (spread := variant.phases[name]) is not None
     ]
     shown = [name for name in PHASES if any(row["kind"] == name for row in values)]
     bars = {

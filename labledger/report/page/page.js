@@ -12,7 +12,16 @@
     return node;
   }
   const number = (value) => value.toLocaleString("en-US");
-  const seconds = (ms) => (ms === null ? "–" : ms < 60000 ? (ms / 1000).toFixed(1) + " s" : (ms / 60000).toFixed(1) + " min");
+  // As figures.duration in Python, so that a time reads the same in every table.
+  function duration(ms) {
+    if (ms === null) return "–";
+    const seconds = ms / 1000;
+    if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+    const whole = Math.round(seconds);
+    const minutes = Math.floor(whole / 60);
+    if (minutes < 60) return `${minutes} min ${whole % 60} s`;
+    return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  }
   const figure = (value) => (value === null ? "–" : String(Number(value.toPrecision(6))));
 
   // -- light and dark
@@ -64,12 +73,12 @@
   const heat = $("#heat");
   const rows = [...heat.tBodies[0].rows];
   const share = (row) => (row.dataset.share === "" ? "" : Number(row.dataset.share));
-  const place = (row) => Number(row.dataset.place);
+  const position = (row) => Number(row.dataset.place);
   const ORDERS = {
-    hard: (a, b) => compare(share(a), share(b), 1) || place(a) - place(b),
-    easy: (a, b) => compare(share(a), share(b), -1) || place(a) - place(b),
-    differ: (a, b) => b.dataset.spread - a.dataset.spread || place(a) - place(b),
-    dataset: (a, b) => place(a) - place(b),
+    hard: (a, b) => compare(share(a), share(b), 1) || position(a) - position(b),
+    easy: (a, b) => compare(share(a), share(b), -1) || position(a) - position(b),
+    differ: (a, b) => b.dataset.spread - a.dataset.spread || position(a) - position(b),
+    dataset: (a, b) => position(a) - position(b),
     name: (a, b) => compare(a.dataset.task, b.dataset.task, 1),
   };
   const SHOWN = {
@@ -115,9 +124,9 @@
     rove(link);
     const task = link.closest("tr").dataset.task;
     const variant = link.dataset.variant ?? "";
-    const found = trials.filter((t) => t.task_id === task && (!variant || t.variant_id === variant));
+    const chosen = trials.filter((t) => t.task_id === task && (!variant || t.variant_id === variant));
     showTrials({ task, variant });
-    if (found.length === 1) open(found[0]);
+    if (chosen.length === 1) open(chosen[0]);
     else $("#trials").scrollIntoView();
   });
   for (const id of ["#heat-find", "#heat-show", "#heat-order"]) $(id).addEventListener("input", showHeat);
@@ -138,7 +147,7 @@
     fail: (t) => t.counted && t.verdict === "fail",
   };
   const view = { task: null, page: 0, key: "schedule_idx", sign: 1 };
-  function found() {
+  function matching() {
     const words = $("#trial-find").value.trim().toLowerCase();
     const variant = $("#trial-variant").value;
     const fits = OUTCOMES[$("#trial-outcome").value];
@@ -157,12 +166,12 @@
     const link = make("a", { href: `#trial-${trial.schedule_idx}`, textContent: trial.schedule_idx });
     const row = make("tr", {}, cell(link, "number"), cell(name(trial.task_id)), cell(name(trial.variant_id)),
       cell(String(trial.repl_idx), "number extra"), cell(badge(trial)),
-      cell(figure(trial.metric_value), "number extra"), cell(seconds(trial.duration_ms), "number extra"));
+      cell(figure(trial.metric_value), "number extra"), cell(duration(trial.duration_ms), "number extra"));
     row.addEventListener("click", (event) => { if (!event.target.closest("a")) open(trial); });
     return row;
   }
   function listTrials() {
-    const all = found();
+    const all = matching();
     const pages = Math.max(1, Math.ceil(all.length / PAGE));
     view.page = Math.min(Math.max(view.page, 0), pages - 1);
     const from = view.page * PAGE;
@@ -240,7 +249,7 @@
     put("status", trial.reason ? `${trial.status} (${trial.reason})` : trial.status);
     put("message", trial.message);
     put(trial.metric_name ?? "metric", trial.metric_value === null ? null : figure(trial.metric_value));
-    put("time", trial.duration_ms === null ? null : `${seconds(trial.duration_ms)}, the agent ${seconds(trial.agent_ms)}`);
+    put("time", trial.duration_ms === null ? null : `${duration(trial.duration_ms)}, the agent ${duration(trial.agent_ms)}`);
     put("attempt", trial.attempt === null ? null : String(trial.attempt));
     return list;
   }

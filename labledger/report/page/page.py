@@ -1,25 +1,32 @@
-"""The page: one HTML file that holds all it needs and asks nothing of any network."""
+"""Render a report as one HTML file that holds everything it needs and uses no network.
+
+Text of trials is made plain before it is used, the template escapes all text, and the page's
+content security policy allows only its own style and script, by their digests.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from labledger import optional_libraries
+from labledger.compare import sentences as comparisons
+from labledger.compare.comparison_document import Compared, Comparison
 from labledger.ledger.reader import LedgerReader
-from labledger.records import JsonObject
-from labledger.report import errors_and_flaky_tasks, figures, sentences, spending
-from labledger.report.ledger_queries import Asked
-from labledger.report.logs import Packed, badness_of, pack
+from labledger.report import outcomes, sentences, spending
+from labledger.report.document import Report, TaskOutcomes, VariantOutcomes
+from labledger.report.ledger_queries import TRIAL_FIELDS, ReportedCommits, Trial
+from labledger.report.logs import Packed, pack
 from labledger.report.options import ReportOptions
 from labledger.report.page import charts
 from labledger.report.page.chart_drawing import Chart
-from labledger.report.safe_text import plain_all
+from labledger.text import figures
+from labledger.text.phrases import counted
 
 _FOLDER = Path(__file__).resolve().parent
 _MOST_ROWS = 2000
@@ -27,10 +34,7 @@ _MOST_ROWS = 2000
 MOST_TRIALS = 20_000
 """More trials than this are not listed, however large the page may be."""
 _RANKED = 12
-_COLUMNS = (
-    *("schedule_idx", "variant_id", "task_id", "repl_idx", "status", "reason", "message"),
-    *("verdict", "counted", "metric_name", "metric_value", "attempt", "duration_ms", "agent_ms"),
-)
+"""How many of the hardest and of the flaky tasks are listed."""
 _CSS = {
     charts.PASS: "passed",
     charts.SOME: "some",
@@ -38,30 +42,27 @@ _CSS = {
     charts.UNSCORED: "unscored",
     charts.OPEN: "open",
 }
+"""The CSS class of a cell of the heat map, by what became of it."""
+
+View = dict[str, Any]
+"""Values for the template, by name."""
 
 
-def render(reader: LedgerReader, report: JsonObject, options: ReportOptions) -> bytes:
-    """The page of a `report_v1`, in UTF-8. Raises `ExtraMissing`."""
+def render(reader: LedgerReader, report: Report, options: ReportOptions) -> bytes:
+    """Return the page of a report, in UTF-8. Raises `ExtraMissing`."""
     optional_libraries.require_page()
-    grading = report["provenance"]["grading"]
-    committed = report["run"]["committed"]
-    asked = Asked(reader.path, grading["root_id"], grading["run_id"], committed)
-    report = plain_all(
-        {**report, "comparisons": [_without_tasks(d) for d in report["comparisons"]]}
-    )
-    listed = fitting(report["trials"], options.max_bytes // 2)
+    grading = report.provenance.grading
+    committed = report.run.committed
+    commits = ReportedCommits(reader.path, grading.root_id, grading.run_id, committed)
+    report = report.plain()
+    listed = fitting(report.trials, options.max_bytes // 2)
     view = _view(report, listed)
-    room = options.max_bytes - len(_filled(view, Packed({}, 0), options))
-    return _filled(view, pack(reader, asked, listed, options.logs, room), options)
+    left = options.max_bytes - len(_fill(view, report, Packed({}, 0), options))
+    return _fill(view, report, pack(reader, commits, listed, options.logs, left), options)
 
 
-def _without_tasks(document: JsonObject) -> JsonObject:
-    """A `comparison_v1` without its row for every task, which the page does not show."""
-    return {**document, "comparisons": [{**one, "by_task": []} for one in document["comparisons"]]}
-
-
-def _filled(view: JsonObject, packed: Packed, options: ReportOptions) -> bytes:
-    text = sentences.logs(view["report"], view["listed"], packed, options.logs)
+def _fill(view: View, report: Report, packed: Packed, options: ReportOptions) -> bytes:
+    text = sentences.logs(report, view["listed"], packed, options.logs)
     pieces = _template().generate(**view, islands=packed.islands, logs_text=text)
     page = BytesIO()  # Its value is not copied; a join would hold the page twice.
     for piece in pieces:
@@ -80,12 +81,14 @@ def _template() -> Any:
         trim_blocks=True,
     )
     environment.filters |= {
-        "trusted": Markup,  # Of our own making: style, script and drawings.
+        "trusted": Markup,  # Style, script and drawings, which are our own.
         "count": figures.count,
-        "rate": figures.rate,
-        "bounds": figures.bounds,
-        "figure": figures.figure,
-        "took": figures.took,
+        "rate": comparisons.rate,
+        "bounds": comparisons.rate_bounds,
+        "rounded": figures.rounded,
+        "usd": figures.usd,
+        "whole": figures.whole,
+        "duration": figures.duration,
         "moment": figures.moment,
         "kind": charts.kind_of,
         "css": _CSS.__getitem__,
@@ -96,14 +99,22 @@ def _template() -> Any:
     return environment.get_template("page.html.j2")
 
 
-def _view(report: JsonObject, listed: Sequence[JsonObject]) -> JsonObject:
-    """All that the template asks for."""
+def _view(report: Report, listed: Sequence[Trial]) -> View:
+    """Return everything that the template uses, but the logs."""
     style, script = ((_FOLDER / name).read_text("utf-8") for name in ("page.css", "page.js"))
-    provenance = report["provenance"]
-    names = {v["primary_metric"]["name"] for v in report["variants"] if v["primary_metric"]}
+    provenance = report.provenance
+    names = {v.primary_metric.name for v in report.variants if v.primary_metric is not None}
+    worth = spending.cost_and_quality(report.variants, report.metrics)
     return {
-        **report,
-        "report": report,
+        "run": report.run,
+        "headline": report.headline,
+        "missing": report.missing,
+        "variants": report.variants,
+        "time": report.time,
+        "metrics": report.metrics,
+        "errors": report.errors,
+        "written_at": report.written_at,
+        "written_by": report.written_by,
         "style": style,
         "script": script,
         "style_hash": _hash(style),
@@ -114,20 +125,20 @@ def _view(report: JsonObject, listed: Sequence[JsonObject]) -> JsonObject:
         "tampering": sentences.tampering(report),
         "figures": list(_figures(report)),
         "sections": list(_sections(report)),
-        "level": figures.level(report["confidence"]),
+        "level": figures.confidence_level(report.confidence),
         "metric_name": names.pop() if len(names) == 1 else None,
         "outcomes_text": sentences.outcomes(report),
         "time_text": sentences.times(report),
         "cost_text": sentences.METRICS,
-        "worth": spending.cost_and_quality(report["variants"], report["metrics"]),
-        "charts": _charts(report),
-        "differences_text": sentences.about_differences(report["comparisons"]),
-        "comparisons": [_comparison(one, report) for one in report["comparisons"]],
+        "worth": worth,
+        "charts": _charts(report, worth),
+        "differences_text": comparisons.method(report.comparisons),
+        "comparisons": [_comparison(document, report) for document in report.comparisons],
         **_tasks(report),
-        "verification": provenance["verification"],
+        "verification": provenance.verification,
         "verified": sentences.verified(report),
         "facts": list(_facts(report)),
-        "isolation": provenance["isolation"][:_RANKED],
+        "isolation": provenance.isolation[:_RANKED],
         "data": _data(report, listed),
         "listed": len(listed),
     }
@@ -138,171 +149,163 @@ def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _figures(report: JsonObject) -> Iterator[tuple[str, str, str]]:
-    run = report["run"]
-    yield (
-        "slots committed",
-        figures.count(run["committed"]),
-        f"of {figures.count(run['scheduled'])}",
-    )
-    unscored = run["committed"] - run["scored"]
-    yield "scored", figures.count(run["scored"]), f"{figures.count(unscored)} without a score"
-    if report["time"]["wall_ms"] is not None:
-        yield "from start to end", figures.took(report["time"]["wall_ms"]), ""
-    for metric in report["metrics"]:
-        if metric["metric_id"] == "cost_usd":
-            known = [v["sum"] for v in metric["variants"] if v["sum"] is not None]
-            unknown = sum(v["unknown"] for v in metric["variants"])
-            note = f"{figures.counted(unknown, 'trial')} unknown" if unknown else ""
-            yield "cost", f"${sum(known):,.2f}", note
+def _figures(report: Report) -> Iterator[tuple[str, str, str]]:
+    """Yield the figures at the top of the page: name, value and note."""
+    run, count = report.run, figures.count
+    yield "slots committed", count(run.committed), f"of {count(run.scheduled)}"
+    yield "scored", count(run.scored), f"{count(run.committed - run.scored)} without a score"
+    if report.time.wall_ms is not None:
+        yield "from start to end", figures.duration(report.time.wall_ms), ""
+    for metric in report.metrics:
+        if metric.metric_id == "cost_usd":
+            known = [variant.sum for variant in metric.variants if variant.sum is not None]
+            unknown = sum(variant.unknown for variant in metric.variants)
+            note = f"{counted(unknown, 'trial')} unknown" if unknown else ""
+            yield "cost", figures.usd(sum(known)), note
 
 
-def _sections(report: JsonObject) -> Iterator[tuple[str, str]]:
+def _sections(report: Report) -> Iterator[tuple[str, str]]:
     yield "outcomes", "Outcomes"
-    if report["comparisons"]:
+    if report.comparisons:
         yield "differences", "Paired differences"
     yield from (("tasks", "Tasks"), ("time", "Time"), ("cost", "Tokens and cost"))
     yield from (("errors", "Errors"), ("trials", "Trials"), ("provenance", "Provenance"))
 
 
-def _charts(report: JsonObject) -> JsonObject:
-    variants, ran = report["variants"], [v for v in report["time"]["variants"] if v["trial"]]
+def _charts(report: Report, worth: Sequence[spending.Worth]) -> dict[str, Chart | None]:
+    variants, tasks = report.variants, charts.overview_order(report.tasks)
+    ran = [variant for variant in report.time.variants if variant.trial is not None]
     return {
         "rates": charts.rates(variants),
         "verdicts": charts.verdicts(variants),
-        "heat": charts.heat(charts.overview_order(report["tasks"]), variants)
-        if report["tasks"]
-        else None,
+        "heat": charts.heat(tasks, variants) if tasks else None,
         "durations": charts.durations(ran) if ran else None,
         "phases": charts.phases(ran) if ran else None,
-        "worth": charts.cost_against_quality(
-            spending.cost_and_quality(report["variants"], report["metrics"])
-        ),
+        "worth": charts.cost_against_quality(worth),
     }
 
 
-def _comparison(document: JsonObject, report: JsonObject) -> JsonObject:
-    ones = document["comparisons"]
+# -- comparisons
+
+
+def _comparison(document: Comparison, report: Report) -> View:
     variants = sentences.variants_by_side(report)
+    has_differences = any(compared.difference for compared in document.comparisons)
     return {
-        "chart": _differences(document) if any(one["difference"] for one in ones) else None,
-        "p": figures.p_name([document]),
-        "rows": [_compared(one, variants) for one in ones],
+        "chart": _differences(document) if has_differences else None,
+        "p": comparisons.p_heading([document]),
+        "rows": [_compared(compared, document, variants) for compared in document.comparisons],
     }
 
 
-def _differences(document: JsonObject) -> Chart:
-    """Named by B alone, where A is the same throughout."""
-    pairs = [sentences.labels(one) for one in document["comparisons"]]
-    against = {a for a, _ in pairs}
-    if len(against) == 1 and len({b for _, b in pairs}) == len(pairs):
-        title = f"points more or less than {against.pop()}"
+def _differences(document: Comparison) -> Chart:
+    """Return the chart of differences, labelled with B alone where A is the same throughout."""
+    pairs = [compared.labels for compared in document.comparisons]
+    baselines = {a for a, _ in pairs}
+    if len(baselines) == 1 and len({b for _, b in pairs}) == len(pairs):
+        title = f"points more or less than {baselines.pop()}"
         return charts.differences(document, [b for _, b in pairs], title)
     return charts.differences(document, [f"{b} less {a}" for a, b in pairs], "points, B − A")
 
 
-def _compared(one: JsonObject, variants: JsonObject) -> JsonObject:
-    a, b = sentences.labels(one)
+def _compared(
+    compared: Compared, document: Comparison, variants: Mapping[str, VariantOutcomes]
+) -> View:
+    a, b = compared.labels
+    verdict = compared.decision.verdict
     return {
         "a": a,
         "b": b,
-        "mean_a": figures.rate(one["a"]["mean"]),
-        "mean_b": figures.rate(one["b"]["mean"]),
-        "difference": figures.points(one["difference"]),
-        "bounds": figures.bounds(one["difference"], signed=True),
-        "p": figures.p_value(one["test"]),
-        "tasks": one["tasks"],
-        "verdict": one["decision"]["verdict"],
-        "word": sentences.VERDICTS[one["decision"]["verdict"]],
-        "text": one["decision"]["text"],
-        "facts": list(sentences.comparison_facts(one, variants)),
+        "mean_a": comparisons.rate(compared.a.mean),
+        "mean_b": comparisons.rate(compared.b.mean),
+        "difference": comparisons.signed_amount(compared.difference, document),
+        "bounds": comparisons.bounds(compared.difference, document, signed=True),
+        "p": comparisons.decisive_p(compared.test),
+        "tasks": compared.tasks,
+        "verdict": verdict,
+        "word": comparisons.VERDICTS[verdict],
+        "text": compared.decision.text,
+        "facts": list(sentences.comparison_facts(compared, document, variants)),
     }
 
 
-def _tasks(report: JsonObject) -> JsonObject:
-    tasks = report["tasks"]
-    places = {task["task_id"]: place for place, task in enumerate(tasks)}
-    rows = [
-        {
-            **task,
-            "place": places[task["task_id"]],
-            "share": errors_and_flaky_tasks.share(task),
-            "spread": errors_and_flaky_tasks.spread(task),
-            "flaky": errors_and_flaky_tasks.is_flaky(task),
-            "unscored": any(not cell["scored"] and cell["scheduled"] for cell in task["cells"]),
-            "scored": errors_and_flaky_tasks.rated(task),
-            "passed": sum(cell["passed"] for cell in task["cells"]),
-        }
-        for task in errors_and_flaky_tasks.hardest_first(tasks)[:_MOST_ROWS]
-    ]
-    failed = errors_and_flaky_tasks.hardest(tasks)
-    flaky = errors_and_flaky_tasks.flaky(tasks)
+# -- tasks
+
+
+def _tasks(report: Report) -> View:
+    tasks = report.tasks
+    position = {task.task_id: number for number, task in enumerate(tasks)}
+    ranked = outcomes.hardest_first(tasks)[:_MOST_ROWS]
+    hardest, flaky = outcomes.hardest(tasks), outcomes.flaky(tasks)
     return {
-        "tasks": rows,
+        "tasks": [(position[task.task_id], task) for task in ranked],
         "tasks_cut": len(tasks) if len(tasks) > _MOST_ROWS else 0,
         "tasks_text": sentences.tasks(report),
-        "hardest": rows[: min(_RANKED, len(failed))],
+        "hardest": hardest[:_RANKED],
         "hardest_none": sentences.no_hard(report),
-        "hardest_more": max(0, len(failed) - _RANKED),
-        "flaky": [{**t, "says": flaky_cells(t, report["variants"])} for t in flaky[:_RANKED]],
+        "hardest_more": max(0, len(hardest) - _RANKED),
+        "flaky": [(task.task_id, flaky_cells(task, report.variants)) for task in flaky[:_RANKED]],
         "flaky_more": max(0, len(flaky) - _RANKED),
         "flaky_none": sentences.no_flaky(report),
     }
 
 
-def flaky_cells(task: JsonObject, variants: Sequence[JsonObject]) -> str:
-    """Such as ``base 1 of 2, treat 1 of 3``: the variants with which a task is flaky."""
+def flaky_cells(task: TaskOutcomes, variants: Sequence[VariantOutcomes]) -> str:
+    """Return such as ``base 1 of 2, treat 1 of 3``: the variants with which a task is flaky."""
     return ", ".join(
-        f"{variant['variant_id']} {cell['passed']} of {cell['passed'] + cell['not_passed']}"
-        for variant, cell in zip(variants, task["cells"], strict=True)
-        if cell["passed"] and cell["not_passed"]
+        f"{variant.variant_id} {cell.passed} of {cell.counted}"
+        for variant, cell in zip(variants, task.cells, strict=True)
+        if cell.is_flaky
     )
 
 
-def _facts(report: JsonObject) -> Iterator[tuple[str, str]]:
-    run, origin = report["run"], report["provenance"]
-    yield "run", run["run_id"]
-    yield "experiment", run["experiment_id"]
-    yield "experiment digest", origin["experiment_digest"]
+# -- provenance and trials
+
+
+def _facts(report: Report) -> Iterator[tuple[str, str]]:
+    run, origin = report.run, report.provenance
+    yield "run", run.run_id
+    yield "experiment", run.experiment_id
+    yield "experiment digest", origin.experiment_digest
     if graded := sentences.graded(report):
         yield "grading", graded
-    yield "grader digest", origin["grading"]["grader_digest"] or "not written"
-    yield "created", run["created_at"]
-    yield "ended", run["ended_at"] or "not yet"
-    for name in ("benchmark", "evaluator"):
-        if origin[name]:
-            yield name, ", ".join(f"{key} {value}" for key, value in origin[name].items())
-    for image in origin["images"]:
-        yield f"image {image['ref']}", image["id"]
-    yield "run by", f"labledger {origin['labledger_version']}"
-    yield "ledger", origin["ledger_id"]
-    yield "chain digest", origin["chain_head"]
+    yield "grader digest", origin.grading.grader_digest or "not written"
+    yield "created", run.created_at
+    yield "ended", run.ended_at or "not yet"
+    for name, values in (("benchmark", origin.benchmark), ("evaluator", origin.evaluator)):
+        if values:
+            yield name, ", ".join(f"{key} {value}" for key, value in values.items())
+    for image in origin.images:
+        yield f"image {image.ref}", image.id
+    yield "run by", f"labledger {origin.labledger_version}"
+    yield "ledger", origin.ledger_id
+    yield "chain digest", origin.chain_head
 
 
-def _data(report: JsonObject, listed: Sequence[JsonObject]) -> JsonObject:
-    """What the script needs: the trials, as rows of columns."""
+def _data(report: Report, listed: Sequence[Trial]) -> View:
+    """Return what the script needs: the trials, as rows of columns."""
     return {
-        "run_id": report["provenance"]["grading"]["run_id"],
-        "columns": _COLUMNS,
+        "run_id": report.provenance.grading.run_id,
+        "columns": TRIAL_FIELDS,
         "trials": [_row(trial) for trial in listed],
     }
 
 
-def fitting(trials: Sequence[JsonObject], room: int) -> list[JsonObject]:
-    """The trials whose rows fit into `room` bytes, worst first, in schedule order."""
-    found = []
-    for trial in sorted(trials, key=badness_of):
-        room -= len(json.dumps(_row(trial))) + 2
-        if room < 0:
+def fitting(trials: Sequence[Trial], max_bytes: int) -> list[Trial]:
+    """Return the trials whose rows fit into `max_bytes`, worst first, in schedule order."""
+    listed = []
+    for trial in sorted(trials, key=lambda trial: trial.badness):
+        max_bytes -= len(json.dumps(_row(trial))) + 2
+        if max_bytes < 0:
             break
-        found.append(trial)
-    return sorted(found, key=lambda trial: trial["schedule_idx"])
+        listed.append(trial)
+    return sorted(listed, key=lambda trial: trial.schedule_idx)
 
 
-def _row(trial: JsonObject) -> list[Any]:
-    return [_shortened(trial[name]) if name == "message" else trial[name] for name in _COLUMNS]
+def _row(trial: Trial) -> list[Any]:
+    return list((trial.as_json() | {"message": _shortened(trial.message)}).values())
 
 
 def _shortened(text: str | None) -> str | None:
-    """A message of a trial, without what would fill the page."""
+    """Return a trial's message, cut where it would fill the page."""
     return text if text is None or len(text) <= 300 else f"{text[:299]}…"

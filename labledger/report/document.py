@@ -1,0 +1,324 @@
+"""The facts of a report as frozen dataclasses, and their JSON form, `report_v1`.
+
+Fields have the names of the document's keys. Only `Report.as_json` makes JSON, and checks it
+against the schema. The page and the Markdown are made from these types, after `plain` has removed
+what trials may have hidden in their text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from labledger.compare.comparison_document import Comparison, to_json
+from labledger.compare.statistics.samples import Estimate
+from labledger.records import JsonObject, json_schemas
+from labledger.records.pass_rate import PassCounts
+from labledger.report.ledger_queries import Trial
+from labledger.text.terminal_text import plain_text
+
+SCHEMA = "report_v1"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRun:
+    """The run, when its agents ran, and how far it is graded."""
+
+    run_id: str
+    """As it was named: a run stands for its current grading."""
+    experiment_id: str
+    name: str | None
+    status: str
+    created_at: str
+    updated_at: str
+    ended_at: str | None
+    scheduled: int
+    committed: int
+    scored: int
+    passed: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryMetric:
+    name: str
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class VariantOutcomes:
+    """What became of a variant's slots."""
+
+    variant_id: str
+    role: str
+    bindings: JsonObject
+    scheduled: int
+    committed: int
+    scored: int
+    verdicts: Mapping[str, int]
+    """Of scored slots."""
+    statuses: Mapping[str, int]
+    not_passed: int
+    agent_failed: int
+    """Slots without a verdict that did not pass."""
+    pass_rate: Estimate | None
+    """None where nothing counts."""
+    primary_metric: PrimaryMetric | None
+    """None where scored trials have none, or different ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The slots of a variant on a task."""
+
+    scheduled: int
+    committed: int
+    scored: int
+    passed: int
+    not_passed: int
+
+    @property
+    def counted(self) -> int:
+        """How many of them the pass rate counts."""
+        return self.passed + self.not_passed
+
+    @property
+    def share(self) -> float | None:
+        """The share that passed; None where nothing counts."""
+        return PassCounts(self.passed, self.not_passed).rate
+
+    @property
+    def is_flaky(self) -> bool:
+        """Whether some replications passed and others did not."""
+        return bool(self.passed and self.not_passed)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcomes:
+    """What became of a task's slots, with a cell for each variant in the experiment's order."""
+
+    task_id: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def passed(self) -> int:
+        return sum(cell.passed for cell in self.cells)
+
+    @property
+    def counted(self) -> int:
+        """How many of its slots the pass rate counts."""
+        return sum(cell.counted for cell in self.cells)
+
+    @property
+    def share(self) -> float | None:
+        """The share that passed, over all variants; None where nothing counts."""
+        return self.passed / self.counted if self.counted else None
+
+    @property
+    def spread(self) -> float:
+        """How far the variants are apart: the largest share minus the smallest."""
+        shares = [cell.share for cell in self.cells if cell.share is not None]
+        return max(shares) - min(shares) if shares else 0.0
+
+    @property
+    def is_flaky(self) -> bool:
+        return any(cell.is_flaky for cell in self.cells)
+
+    @property
+    def flakiness(self) -> float:
+        """The variance of passing within variants, summed: 0.25 for a variant at even odds."""
+        return sum(c.share * (1 - c.share) for c in self.cells if c.share is not None)
+
+    @property
+    def is_unscored(self) -> bool:
+        """Whether a variant has slots of the task but no score."""
+        return any(not cell.scored and cell.scheduled for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How many durations there are, their sum and quartiles, in milliseconds."""
+
+    trials: int
+    sum: int
+    mean: float
+    min: int
+    q1: float
+    median: float
+    q3: float
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class VariantTimes:
+    variant_id: str
+    trial: Spread | None
+    phases: Mapping[str, Spread | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    wall_ms: int | None
+    """From the run's creation to its completion; None until then."""
+    variants: tuple[VariantTimes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantMetric:
+    """The values of a metric that a variant's trials reported."""
+
+    variant_id: str
+    known: int
+    unknown: int
+    """Trials that ran and reported none."""
+    sum: float | None
+    mean: float | None
+    median: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    metric_id: str
+    variants: tuple[VariantMetric, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """The slots that ended with the same status and reason."""
+
+    status: str
+    reason: str | None
+    count: int
+    variants: Mapping[str, int]
+    examples: tuple[int, ...]
+    """The first few slots."""
+    message: str | None
+    """The first message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedGrading:
+    root_id: str
+    """The run whose agents ran."""
+    run_id: str
+    """The run that holds the rows."""
+    generation: int
+    generations: int
+    counts: bool
+    grader_digest: str | None
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What some scores say of how their trials were isolated."""
+
+    says: Any
+    scores: int
+
+    @property
+    def is_suspected(self) -> bool:
+        return isinstance(self.says, dict) and bool(self.says.get("tampering_total"))
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What of the run's rows was verified."""
+
+    extent: str
+    """`all`, or `chain` for the chain of commits alone."""
+    clean: bool
+    commits: int
+    artifacts: int
+    findings: int
+    told: tuple[str, ...]
+    """The first findings, as sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    ref: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where the numbers come from."""
+
+    experiment_digest: str
+    labledger_version: str
+    ledger_id: str
+    chain_head: str
+    images: tuple[Image, ...]
+    benchmark: Mapping[str, str]
+    evaluator: Mapping[str, str]
+    grading: ReportedGrading
+    isolation: tuple[Isolation, ...]
+    verification: Verification
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that a report says about a run."""
+
+    written_at: str
+    written_by: str
+    confidence: float
+    run: ReportedRun
+    headline: str
+    missing: tuple[str, ...]
+    """What the report lacks and why, as sentences."""
+    variants: tuple[VariantOutcomes, ...]
+    comparisons: tuple[Comparison, ...]
+    tasks: tuple[TaskOutcomes, ...]
+    """In the order of the dataset."""
+    time: Times
+    metrics: tuple[Metric, ...]
+    errors: tuple[ErrorGroup, ...]
+    trials: tuple[Trial, ...]
+    provenance: Provenance
+
+    def as_json(self) -> JsonObject:
+        """Return the document `report_v1`, checked against its schema."""
+        document: JsonObject = {"schema_version": SCHEMA}
+        for field in fields(self):
+            match field.name:
+                case "comparisons":
+                    document[field.name] = [each.as_json() for each in self.comparisons]
+                case "trials":
+                    document[field.name] = [trial.as_json() for trial in self.trials]
+                case name:
+                    document[name] = to_json(getattr(self, name))
+        # The rows of long lists are alike: only their ends are checked.
+        ends = {name: document[name][:1] + document[name][-1:] for name in ("tasks", "trials")}
+        json_schemas.require_valid({**document, **ends}, SCHEMA)
+        return document
+
+    def plain(self) -> Report:
+        """Return the report with all text plain, and without the comparisons' rows by task."""
+        return plain(replace(self, comparisons=tuple(map(_without_tasks, self.comparisons))))
+
+
+def _without_tasks(document: Comparison) -> Comparison:
+    compared = (replace(each, by_task=()) for each in document.comparisons)
+    return replace(document, comparisons=tuple(compared))
+
+
+T = TypeVar("T")
+
+
+def plain(value: T) -> T:
+    """Return a value with every text in it plain: a dataclass, or JSON, keys too."""
+    return _plain(value)  # type: ignore[no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain_text(value)
+    if isinstance(value, dict):
+        return {plain_text(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Trial):
+        return Trial(*map(_plain, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _plain(getattr(value, f.name)) for f in fields(value)})
+    return type(value)(map(_plain, value)) if isinstance(value, list | tuple) else value
