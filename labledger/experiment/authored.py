@@ -18,7 +18,7 @@ from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem
 from labledger.records import JsonObject, json_schemas
 
 if TYPE_CHECKING:
-    from labledger.experiment.yaml_lines import YamlDocument
+    from labledger.experiment.inputs.yaml_lines import YamlDocument
 
 MAX_BYTES = 4 << 20
 """The largest experiment file that is read, in bytes."""
@@ -56,7 +56,7 @@ def load_experiment(path: Path) -> Authored:
     Raises `InvalidInput` with all problems in the order of lines: of the YAML, against the schema
     `experiment_v1`, and of fields that contradict each other. The tasks are not read yet.
     """
-    from labledger.experiment import yaml_lines
+    from labledger.experiment.inputs import yaml_lines
 
     text = _read_text(path)
     document = yaml_lines.parse(text, str(path))

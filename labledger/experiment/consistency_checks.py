@@ -14,7 +14,7 @@ from typing import Any
 
 from labledger.experiment import name_references
 from labledger.experiment.inputs import staged_files
-from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, UnusablePath
+from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, UnusablePath, lookup
 from labledger.experiment.name_references import CONTRACT_NAMES
 from labledger.records import JsonObject
 from labledger.text.byte_sizes import parse_size
@@ -86,18 +86,6 @@ def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iter
         yield from _phase_problems(valid, phase)
         yield from _file_problems(valid, phase, folder)
     yield from _metric_problems(valid)
-
-
-def lookup(data: Any, path: FieldPath) -> Any:
-    """Return the value at `path`, or None if there is none."""
-    for step in path:
-        if isinstance(data, dict):
-            data = data.get(step)
-        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
-            data = data[step]
-        else:
-            return None
-    return data
 
 
 def authored_variants(data: Any) -> list[tuple[FieldPath, JsonObject]]:

@@ -13,8 +13,13 @@ from typing import Any
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import name_references
 from labledger.experiment.authored import Authored
-from labledger.experiment.consistency_checks import PHASES, authored_variants, lookup
-from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, relative_name
+from labledger.experiment.consistency_checks import PHASES, authored_variants
+from labledger.experiment.inputs.field_problems import (
+    FieldPath,
+    UnusablePath,
+    lookup,
+    relative_name,
+)
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.plan import GraderPlan, NamedPhase, PhasePlan, VariantPlan
 from labledger.experiment.stored_sections import plain_number

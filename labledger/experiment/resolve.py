@@ -16,10 +16,10 @@ from typing import Self
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import schedule
 from labledger.experiment.authored import Authored
-from labledger.experiment.consistency_checks import PHASES, authored_variants, lookup
+from labledger.experiment.consistency_checks import PHASES, authored_variants
 from labledger.experiment.inputs import staged_files
 from labledger.experiment.inputs.dataset import Dataset, Selection, TaskRef, read_tasks
-from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath
+from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, lookup
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.phase_commands import (
     authored_path,

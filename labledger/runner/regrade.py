@@ -13,7 +13,6 @@ from pathlib import Path
 from labledger import __version__
 from labledger.docker.engine import Engine
 from labledger.errors import AlreadyGraded, LedgerError, PreflightFailed, Problem, RunNotComplete
-from labledger.experiment import environment_values
 from labledger.experiment.plan import ExperimentPlan, NamedPhase, result_part
 from labledger.experiment.replacement_grader import NewGrader
 from labledger.ledger.commit.run_registration import TaskRow
@@ -26,6 +25,7 @@ from labledger.maintenance.preflight import check_commands
 from labledger.records import canonical_json
 from labledger.records.identity import RUN_ID
 from labledger.run_control.disk_space import DiskSpace
+from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.session import Session
 from labledger.runner.start_and_resume import require_environment_and_images

@@ -23,7 +23,6 @@ from labledger.errors import (
     RunExists,
     RunNotFound,
 )
-from labledger.experiment import environment_values
 from labledger.experiment.authored import load_experiment
 from labledger.experiment.changes import differences
 from labledger.experiment.plan import ExperimentPlan
@@ -37,6 +36,7 @@ from labledger.records.identity import RUN_ID
 from labledger.records.outcomes import RunStatus
 from labledger.run_control.budget import check_limits
 from labledger.run_control.events import run_event
+from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.session import Session
 from labledger.storage.artifact_store import ArtifactStore

@@ -9,7 +9,7 @@ import pytest
 
 from labledger.cli.options import arguments
 from labledger.errors import InvalidInput
-from labledger.experiment import environment_values
+from labledger.runner import environment_values
 
 
 @pytest.fixture(autouse=True)

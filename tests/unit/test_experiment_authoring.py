@@ -10,8 +10,8 @@ import yaml
 from experiment_files import EXPERIMENT, Folder
 
 from labledger.errors import InvalidInput
-from labledger.experiment import yaml_lines
 from labledger.experiment.authored import load_experiment
+from labledger.experiment.inputs import yaml_lines
 from labledger.experiment.plan import Sealing
 
 

@@ -1,5 +1,6 @@
-"""What an experiment brings along: dataset rows, staged files, workspaces, clusters.
+"""The files of an experiment: YAML with its lines, dataset rows, staged files, workspaces.
 
-In: files beside experiment.yaml. Out: frozen rows and artifacts with digests, or problems by line.
-Imported by `experiment` and whoever reads frozen rows.
+In: experiment.yaml and the files beside it. Out: JSON values, tasks and artifacts with digests, or
+problems by field or line. Knows nothing of what the fields mean; imports nothing of `experiment`
+but the codec of stored sections.
 """

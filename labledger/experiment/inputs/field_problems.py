@@ -1,4 +1,4 @@
-"""Types for problems in authored files whose line is not known yet, and safe relative names.
+"""Fields of authored files, problems at them whose line is not known yet, and safe file names.
 
 The checks of this package report a `FieldProblem` with the path of a field; `authored` adds file
 and line and makes an `errors.Problem` of it.
@@ -6,7 +6,7 @@ and line and makes an `errors.Problem` of it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FieldPath = tuple[str | int, ...]
 """The keys and indices that lead to a field from the top of a document."""
@@ -29,6 +29,18 @@ class UnusablePath(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+def lookup(data: Any, path: FieldPath) -> Any:
+    """Return the value at `path`, or None if there is none."""
+    for step in path:
+        if isinstance(data, dict):
+            data = data.get(step)
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        else:
+            return None
+    return data
 
 
 def relative_name(text: str) -> str:

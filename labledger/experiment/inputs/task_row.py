@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from labledger.errors import LedgerError
-from labledger.experiment.consistency_checks import lookup
-from labledger.experiment.inputs.field_problems import FieldPath, relative_name
+from labledger.experiment.inputs.field_problems import FieldPath, lookup, relative_name
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar
 from labledger.experiment.stored_sections import Section, plain_number
 from labledger.records import JsonObject, canonical_json
