@@ -40,7 +40,8 @@ def folder(project: Project) -> Path:
 
 
 def test_the_lab_is_found(project: Project, tmp_path: Path) -> None:
-    """By --lab-dir, by LABLEDGER_DIR, and upwards from where one stands."""
+    """The lab folder is found by --lab-dir, by LABLEDGER_DIR, and in the folders above the
+    current one."""
     inner = project.folder / "a" / "b"
     inner.mkdir(parents=True, exist_ok=True)
     elsewhere = Project(tmp_path, {})
@@ -178,7 +179,7 @@ def test_every_view_answers(project: Project) -> None:
     ],
 )
 def test_bad_questions(project: Project, words: tuple[str, ...], part: str) -> None:
-    """Nothing can be written by asking, and what is wrong with a question is said."""
+    """A query cannot write, and a wrong one is refused with a message that says what is wrong."""
     done = project.command("query", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert part in done.stderr
@@ -229,7 +230,7 @@ def test_export_of_what_is_not_there(project: Project, out: tuple[str, ...]) -> 
 
 
 def test_verify(project: Project) -> None:
-    """A clean ledger says what was looked at."""
+    """`verify` of a clean ledger reports how much it checked."""
     assert "1 run, 6 commits" in project.output("verify")
     assert project.json("verify", RUN, "--json")["findings"] == []
 
@@ -264,7 +265,7 @@ def test_db_without_a_ledger(tmp_path: Path) -> None:
 
 
 def test_doctor(project: Project, tmp_path: Path) -> None:
-    """Engine, SQLite, disk and ledger are looked at; trouble has its mend and exit code 3."""
+    """`doctor` checks engine, SQLite, disk and ledger; a failure has a hint and exit code 3."""
     looked = project.output("doctor")
     for name in ("labledger", "docker", "sqlite", "disk", "ledger", "artifacts"):
         assert any(line[6:].startswith(f"{name}: ") for line in looked.splitlines()), name

@@ -125,7 +125,7 @@ def test_a_terminal_shows_the_run_live(project: Project) -> None:
 def test_a_terminal_that_closes(
     tmp_path: Path, engine_log: EngineLog, options: tuple[str, ...]
 ) -> None:
-    """Running trials finish and are committed as after a Ctrl-C, though nobody can be told."""
+    """When the terminal closes, running trials finish and are committed, as after Ctrl-C."""
     project = Project(tmp_path, {"a": HOLDS, "b": HOLDS}, max_concurrency=1)
     words = ("run", project.experiment, "--run-id", "closed", "--env", "PACE=holding", *options)
     with closing(Terminal(project, *words)) as terminal:
@@ -157,7 +157,7 @@ def _running(project: Project, run_id: str) -> list[int]:
 
 
 def test_ctrl_c_on_a_terminal(project: Project) -> None:
-    """The key itself stops the run, the display says what happens, and the end how to go on."""
+    """Ctrl-C stops the run; the display says what happens, and the last line how to resume."""
     words = ("run", project.experiment, "--run-id", "key", "--env", "PACE=holding")
     words += ("--task", "c", "--variant", "base")
     with closing(Terminal(project, *words)) as terminal:

@@ -49,7 +49,7 @@ def test_profiles_run_as_they_are(tmp_path: Path, image_ids: dict[str, str], pro
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
-    """init never writes into somebody's work."""
+    """`init` refuses a folder that is not empty."""
     (tmp_path / "notes.txt").write_text("mine", "utf-8")
     done = labledger(tmp_path, "init", ".")
     assert done.returncode == 2
@@ -66,6 +66,6 @@ def test_an_unknown_profile(tmp_path: Path) -> None:
 
 
 def test_the_image_is_taken(tmp_path: Path) -> None:
-    """--image stands in the experiment."""
+    """The image given by --image is written into the experiment."""
     assert labledger(tmp_path, "init", "mine", "--image", "python:3.12").returncode == 0
     assert '"python:3.12"' in (tmp_path / "mine" / "experiment.yaml").read_text("utf-8")

@@ -116,7 +116,7 @@ def test_killed_as_soon_as_it_exists(
 def test_killed_again_and_again(
     project: Project, uninterrupted: dict[str, list[Any]], engine_log: EngineLog, ended: ExitStack
 ) -> None:
-    """At a dispatch, after a trial, after a commit: each coordinator goes on where one died."""
+    """Killed at a dispatch, after a trial and after a commit, a run is continued each time."""
     moments = (("slot_dispatched", 2), ("trial_finished", 1), ("slot_committed", 2))
     for number, (kind, times) in enumerate(moments):
         words = ("again", *PASSING)

@@ -172,7 +172,7 @@ def test_no_value(project: Project) -> None:
 
 
 def test_several_failures_are_said_at_once(project: Project) -> None:
-    """Whoever mends an experiment sees everything that is to be mended."""
+    """All failed checks of an experiment are reported together."""
     project.document["runtime"]["image"] = "localhost:1/absent:1"
     project.document["runtime"]["agent"]["env"]["TOKEN"] = "$UNHEARD_OF"
     project.save()
@@ -182,7 +182,7 @@ def test_several_failures_are_said_at_once(project: Project) -> None:
 
 
 def test_an_invalid_experiment_shows_all_lines(project: Project) -> None:
-    """Unknown keys and wrong types are each shown with file, line and what was meant."""
+    """Unknown keys and wrong types are reported with file, line and the nearest known key."""
     project.write(
         "experiment.yaml",
         project.experiment.read_text("utf-8")
@@ -210,7 +210,7 @@ def test_a_ledger_of_a_newer_labledger(project: Project) -> None:
 
 
 def test_a_file_that_is_no_ledger(project: Project) -> None:
-    """Somebody else's database, or no database at all, is not written to."""
+    """A foreign database, or a file that is no database, is refused and not written to."""
     path = project.lab / "ledger.sqlite"
     path.parent.mkdir()
     path.write_bytes(b"no database, but long enough to look like one\n" * 100)

@@ -124,7 +124,7 @@ def test_the_second_ends_them_now(
 
 
 def test_a_live_run_is_nobody_elses(project: Project) -> None:
-    """A second coordinator is told who owns the run since when, and changes nothing."""
+    """A second coordinator is refused with the owner and its start time, and changes nothing."""
     with closing(project.run("owned", *HOLDING)) as coordinator:
         project.await_agents("owned", WIDTH)
         refused = project.command("resume", "owned")

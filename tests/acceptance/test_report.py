@@ -357,7 +357,7 @@ def test_letters_of_charts_stay_inside_on_a_phone(path: Path, chromium: Browser)
 
 
 def test_a_run_without_scores_has_no_hard_tasks(path: Path, chromium: Browser) -> None:
-    """Where nothing is scored, nothing is said to have passed."""
+    """A report of a run without scores lists no task as passed or hard."""
     comparison_ledgers.make_run(path, {"base": "gg", "treat": "gi"})
     page = written(path)
     chromium.open(page)

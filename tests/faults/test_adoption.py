@@ -50,7 +50,7 @@ REMOVED = ("infra_error", "container_removed")
 def test_killed_while_eight_run(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """All eight go on; three end and are graded by themselves; all are adopted, none repeated."""
+    """After a kill all eight trials finish; all are adopted and none is repeated."""
     project = make(tmp_path, *[HOLDS] * 8, max_concurrency=8)
     begin_and_kill(project, 8)
     assert len(project.running(RUN)) == 8
@@ -71,7 +71,7 @@ def test_killed_while_eight_run(
 def test_killed_while_a_grader_runs(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """A grader goes on without its coordinator, and its verdict is collected by the next one."""
+    """A grader finishes without its coordinator, and the next one collects its verdict."""
     project = make(tmp_path, RIGHT)
     project.write("grader.sh", GRADES_AT_GATE + (project.folder / "grader.sh").read_text())
     with closing(project.run(RUN, *PASSING)) as coordinator:
@@ -115,7 +115,7 @@ def test_trial_folders_deleted_meanwhile(
 def test_a_note_outlives_the_coordinator_that_made_it(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """Why a slot was run again is told anew by whoever adopts the trial that replaced it."""
+    """Why a slot was run again is recorded also by a coordinator that adopts the new attempt."""
     project = make(tmp_path, HOLDS)
     begin_and_kill(project, 1)
     shutil.rmtree(project.trial_folder(RUN, 0))
@@ -202,7 +202,7 @@ def test_what_never_started_is_run_without_a_word(
     image_ids: dict[str, str],
     engine_log: EngineLog,
 ) -> None:
-    """A container that had run nothing may go, and its folder too: nothing is lost or told."""
+    """A container that never started is created again, without a note in the evidence."""
     project = make(tmp_path, RIGHT)
     project.environment = {VARIABLE: f"{point}:0"}
     with closing(project.run(RUN, *PASSING)) as coordinator:
@@ -249,7 +249,7 @@ def test_meddled_with_under_a_live_coordinator(
 
 
 def test_paused_under_a_live_coordinator(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """A container that somebody paused is told of, once, with what lets it go on."""
+    """A paused container is warned of once, with the command that unpauses it."""
     project = make(tmp_path, HOLDS)
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")
@@ -290,8 +290,8 @@ def test_removed_while_it_is_adopted(
 
 
 def test_staged_files_that_nobody_has_any_more(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Where run folder and artifacts were deleted, a resume says what is gone and what to do; with
-    the artifacts back, the run goes on."""
+    """Without run folder and artifacts a resume names what is missing and what to do; with the
+    artifacts back, the run completes."""
     project = make(tmp_path, RIGHT)
     project.environment = {VARIABLE: "before_create:0"}
     with closing(project.run(RUN, *PASSING)) as coordinator:

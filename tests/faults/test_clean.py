@@ -80,7 +80,7 @@ def test_only_what_nobody_needs_goes(tmp_path: Path, foreign: str) -> None:
 
 
 def test_what_carries_half_the_labels_stays(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """A container with the ledger's label and no slot's is kept, and it is said why."""
+    """`clean` keeps a container that has the ledger's label and no slot's, and says why."""
     project = Project(tmp_path / "project", {"a": HOLDS})
     with closing(project.run("dead", *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")

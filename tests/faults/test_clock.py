@@ -70,7 +70,7 @@ def test_the_clock_is_set_between_two_coordinators(
 def test_the_clock_is_set_while_a_coordinator_runs(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """A clock that jumps an hour ahead and back fences nobody off, and no trial lasts an hour."""
+    """A clock that jumps an hour fences no coordinator off and does not lengthen a trial."""
     project = make(tmp_path, HOLDS, HOLDS, RIGHT)
     machine = Clock(project)
     project.environment |= {"MEDDLE_HEARTBEAT": "0.1"}

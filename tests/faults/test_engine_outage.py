@@ -25,7 +25,8 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
 def test_an_outage_is_waited_out(
     project: Project, tmp_path: Path, engine_log: EngineLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the engine is gone nothing is dispatched or failed; then the run goes on to its end."""
+    """While the engine is gone nothing is dispatched or failed; when it is back the run
+    completes."""
     with engine_proxy(tmp_path / "engine.sock") as proxy:
         with monkeypatch.context() as environment:
             environment.setenv("DOCKER_HOST", proxy.address)

@@ -73,7 +73,7 @@ def test_an_engine_that_stumbles_is_asked_again(
 def test_an_engine_that_refuses_everything_is_not_fed_the_schedule(
     proxy: EngineProxy, project: Project, engine_log: EngineLog
 ) -> None:
-    """After some refusals dispatch pauses with the reason; mended, the run completes."""
+    """After some refusals dispatch pauses with the reason; once repaired, the run completes."""
     refusal = error(404, "No such image: gone")
     with closing(run_by(proxy, project, "refused")) as coordinator:
         coordinator.until("slot_committed")

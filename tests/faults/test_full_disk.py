@@ -119,7 +119,8 @@ def test_a_full_disk_is_waited_out(
 
 
 def test_a_full_disk_ends_the_run_resumable(project: Project, small_disk: Mount) -> None:
-    """When patience ends on a full disk the ledger is whole; with room, `resume` goes on."""
+    """When patience ends on a full disk the ledger is whole; with free space, `resume`
+    completes it."""
     disk = small_disk(project.lab, 24)
     with begun(project, "--min-free", 0, "--patience", 1) as coordinator, filled(disk):
         assert coordinator.finish() == 3, coordinator.stderr
@@ -190,7 +191,7 @@ def test_too_little_room_refuses_a_run(
 def test_an_engine_without_room(
     tmp_path: Path, small_disk: Mount, image_ids: dict[str, str]
 ) -> None:
-    """Containers that cannot be made for want of room wait, and are no errors of their slots."""
+    """Trials whose containers cannot be created on a full disk wait, and are no errors."""
     disk = small_disk(tmp_path / "storage", 48)
     project = Project(tmp_path / "project", {f"t{n}": RIGHT for n in range(6)}, max_concurrency=1)
     with own_engine(tmp_path / "engine", disk / "root") as engine:
@@ -271,7 +272,8 @@ def test_room_that_a_later_phase_makes_is_too_late(
 
 
 def test_a_first_part_without_room_for_its_note(trials: Trials, as_root: None) -> None:
-    """An agent that succeeds and leaves no room is no forger for want of the note of its phases."""
+    """An agent that succeeds and fills the disk is not called a forger because its note is
+    missing."""
     spec = trials.spec(f"{FILLS}; true", **AFTER)
     # Of this file system, the last byte can be had.
     disk = spec.plan.run_dir
@@ -288,7 +290,8 @@ def test_a_first_part_without_room_for_its_note(trials: Trials, as_root: None) -
 def test_room_that_this_process_makes_is_no_room_that_was_there(
     on_small_disk: Callable[..., AttemptSpec], sealed: JsonObject
 ) -> None:
-    """What failed before another trial was cleared away failed for want of room all the same."""
+    """A failure by a full disk is recognized although another trial's removal has freed space
+    since."""
     result = cleared_meanwhile(on_small_disk(CALLS + "exit 4", **sealed))
     assert brief(result) == ("infra_error", "disk_full", 10)
     assert result.message is not None

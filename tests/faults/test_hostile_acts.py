@@ -64,7 +64,7 @@ def test_files_that_the_agent_closed(host: Host) -> None:
 
 
 def test_logs_that_became_links(host: Host) -> None:
-    """A log that an agent replaces while it is written is refused, and the trial goes on."""
+    """A log that an agent replaces by a link is refused, and the trial completes."""
     agent = f"""cd /agentlab/state; echo said; until [ -s agent.stdout ]; do sleep 0.01; done
         rm agent.stdout; ln -s {HOST_SECRET} agent.stdout; echo more"""
     result = host.run(agent)
@@ -91,7 +91,8 @@ def test_names_of_all_kinds(host: Host) -> None:
 
 
 def test_a_workspace_of_too_many_files(host: Host) -> None:
-    """Of more files than are listed none but the listed are looked at, and it is said so."""
+    """Of a workspace with too many files only the listed ones are read, and the evidence says
+    so."""
     result = host.run("seq 20500 | xargs touch; mkdir -p deep/$(seq -s / 700)")
     assert brief(result) == ("completed", None, 0)
     listing = json.loads(host.trials.content(result, "workspace_after"))

@@ -70,7 +70,7 @@ def check_kept(host: Host, result: AttemptResult, output: Output, content: bytes
 @together
 @pytest.mark.parametrize("what", THINGS)
 def test_no_plain_file(host: Host, outputs: tuple[Output, ...], what: str) -> None:
-    """What is no regular file with one name is refused by what it is, and nothing of it is kept."""
+    """What is not a regular file with one name is refused with its kind, and not stored."""
     thing = THINGS[what]
     result = host.leaves(dict.fromkeys(outputs, thing.made_by), image=thing.image)
     check_refused(result, outputs, Reason.OUTPUT_UNSAFE, thing.word)

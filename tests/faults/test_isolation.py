@@ -94,7 +94,7 @@ def test_agents_user_meets_limits(trials: Trials, image: str) -> None:
 
 @pytest.mark.parametrize("user", ["nobody-knows", "0", "agent:nobody-knows"])
 def test_agents_user_that_cannot_be(trials: Trials, user: str) -> None:
-    """A user that the image does not have is nobody's failure, and its agent does not run."""
+    """A user that the image lacks is an infra_error, and the agent does not run."""
     result = trials.run("touch ran", runtime={"agent_user": user})
     assert brief(result) == ("infra_error", "trial_script_failed", 70)
     assert user.encode() in trials.content(result, "agent_stderr")
@@ -102,7 +102,7 @@ def test_agents_user_that_cannot_be(trials: Trials, user: str) -> None:
 
 
 def test_agents_user_that_setup_makes(trials: Trials) -> None:
-    """A setup command may make the agent's user; that it changed the system is told apart."""
+    """Setup may create the agent's user; the change is recorded as made by setup."""
     setup = "echo 'made:x:1500:1600::/nowhere:/bin/sh' >>/etc/passwd"
     result = trials.run("id -u; id -g", GRADES, setup, runtime={"agent_user": "made"})
     assert brief(result) == ("completed", None, 0)
@@ -146,7 +146,8 @@ def test_replacing_the_interpreter(trials: Trials, way: str) -> None:
     ids=("read-only root", "agent user", "container user"),
 )
 def test_replacing_the_interpreter_prevented(trials: Trials, prevented: JsonObject) -> None:
-    """Where the agent cannot write there, the grader's own verdict stands and nothing is said."""
+    """Where the agent cannot replace the interpreter, the grader's verdict counts and no
+    tampering is noted."""
     result = trials.run(REPLACES_PYTHON, PYTHON_FAILS, image=PYTHON, runtime=prevented)
     assert result.verdict == "fail"
     facts = isolation(result)
@@ -224,7 +225,7 @@ def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPa
 
 
 def test_many_changes_are_counted(trials: Trials) -> None:
-    """Only so many paths are named; the number of all is said."""
+    """At most so many changed paths are listed, with the number of all."""
     agent = "mkdir -p /opt/many; i=0; while [ $i -lt 250 ]; do : >/opt/many/$i; i=$((i+1)); done"
     facts = isolation(trials.run(agent))
     assert facts["tampering_total"] == 250
@@ -241,7 +242,7 @@ def test_secrets_in_paths(trials: Trials) -> None:
 
 
 def test_engine_that_cannot_compare(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trial whose container is gone is none the worse; its score says that nobody looked."""
+    """Where the container is gone, the score says that tampering was not checked."""
     real = Engine.wait
 
     def wait_and_remove(engine: Engine, container: str, timeout_s: float) -> int | None:
@@ -287,7 +288,7 @@ def test_editing_the_grader(trials: Trials, way: str) -> None:
 
 
 def test_grader_has_no_word_on_its_isolation(trials: Trials) -> None:
-    """What a score itself says of its isolation is replaced; what else it tells is kept."""
+    """Isolation facts in a grader's score are replaced; its other fields are kept."""
     forged = {"isolation": {"sealed": "after_agent", "tampering_suspected": []}, "own": 1}
     grader = GRADES + scores(SCORE | {"ext": forged})
     result = trials.run("touch /etc/odd", grader)

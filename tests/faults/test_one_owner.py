@@ -98,8 +98,8 @@ def test_a_second_coordinator_is_refused_with_who_holds_the_run(
 def test_a_run_is_taken_from_a_coordinator_that_lives(
     project: Project, engine_log: EngineLog
 ) -> None:
-    """The holder is told and loses at its lease's end; its trials go on under the taker, who
-    starts no agent again."""
+    """The holder is warned and loses the run at its lease's end; the new owner adopts its
+    trials."""
     with (
         owner_of(project, *BRIEF) as first,
         closing(project.resume("one", *PASSING, "--take-over")) as second,
@@ -122,7 +122,7 @@ def test_a_run_is_taken_from_a_coordinator_that_lives(
 def test_the_run_of_a_coordinator_that_dies_is_taken_at_once(
     project: Project, first: Coordinator
 ) -> None:
-    """Whoever waits has the run when its holder is dead, and need not wait for the lease's end."""
+    """A waiting coordinator takes the run of a dead holder before the lease expires."""
     with closing(project.resume("one", *PASSING, "--take-over")) as second:
         second.until("waiting_for_lease")
         first.kill()
@@ -133,7 +133,7 @@ def test_the_run_of_a_coordinator_that_dies_is_taken_at_once(
 
 
 def test_of_two_that_want_a_run_one_gets_it(project: Project, first: Coordinator) -> None:
-    """The second asker is told who was there before; the first of them has the run."""
+    """The second takeover request is refused with the owner of the first, who gets the run."""
     with closing(project.resume("one", *PASSING, "--take-over")) as asker:
         asker.until("waiting_for_lease")
         other = project.command("resume", "one", "--take-over")
@@ -235,8 +235,8 @@ def test_a_suspended_coordinator_loses_without_harm(
     engine_log: EngineLog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Suspended past its lease's end, wherever it was: another one completes the run, and when it
-    goes on it changes no row and no file, removes no container, and says who has the run."""
+    """A coordinator suspended past its lease's end changes no row or file and removes no
+    container when it is continued, and names the new owner."""
     project = Project(tmp_path, {"a": RIGHT, "b": WRONG}, max_concurrency=2)
     with monkeypatch.context() as environment:
         environment.setenv(VARIABLE, f"stop@{point}")
@@ -258,8 +258,7 @@ def test_a_suspended_coordinator_loses_without_harm(
 def test_a_suspended_coordinator_leaves_a_trial_that_runs_alone(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog, monkeypatch: Any
 ) -> None:
-    """It goes on while the taker runs the very trial that it was preparing: the container and its
-    folder stay the taker's."""
+    """A suspended coordinator that is continued leaves alone the trial that the new owner runs."""
     project = Project(tmp_path, {"a": RIGHT, "b": HOLDS_CAREFUL}, max_concurrency=1)
     with monkeypatch.context() as environment:
         environment.setenv(VARIABLE, "stop@after_create:2")

@@ -135,7 +135,7 @@ def test_the_trial_script_is_durable_before_it_has_its_name(watched: Watched) ->
 
 
 def test_mirrors_are_durable_before_the_run_is_complete(watched: Watched) -> None:
-    """Nobody resumes a complete run, so its mirrors must not depend on being mended."""
+    """Mirrors are synced before a run is complete, as nobody resumes a complete run."""
     last_commit = max(n for n, (kind, *_) in enumerate(watched.journal) if kind == "commit")
     synced = {about[0] for kind, *about in watched.journal[:last_commit] if kind == "fsync"}
     folder = watched.project.lab / "runs" / RUN

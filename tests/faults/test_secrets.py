@@ -137,8 +137,8 @@ def test_keys_over_several_lines(tmp_path: Path, image_ids: dict[str, str]) -> N
 
 
 def test_a_key_thrown_everywhere(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Setup, agent and grader spread their key, plain and encoded: it is kept nowhere, and told
-    nowhere, and how often it was taken out is counted."""
+    """A key that setup, agent and grader print, plain and encoded, is stored nowhere; its
+    removals are counted."""
     project = Project(tmp_path / "project", {"a": "true"})
     project.write("agent.sh", THROWING_AGENT)
     project.write("grader.sh", THROWING_GRADER)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.docker
 
 
 def test_a_container_that_somebody_else_is_removing_is_gone(image_ids: dict[str, str]) -> None:
-    """Whoever comes second waits for the first: afterwards its name is free, for everybody."""
+    """The second remover of a container waits for the first; then the name is free."""
     name = f"labledger-{uuid4().hex}"
     config = {
         "Image": image_ids[BUSYBOX],

@@ -121,7 +121,7 @@ def test_what_affects_no_result_may_change(fresh: Project) -> None:
 
 
 def test_an_experiment_that_is_gone_is_warned_of(fresh: Project) -> None:
-    """Without its file, a run goes on with its own copy and says so."""
+    """Without its experiment file a run resumes with its stored copy and warns."""
     fresh.experiment.unlink()
     events: list[dict[str, Any]] = []
     assert fresh.go_on("stopped", on_event=events.append).complete
@@ -142,14 +142,15 @@ def test_a_name_without_a_value_stops_a_resume(
 
 
 def test_an_unknown_run_names_its_like(stopped: Project) -> None:
-    """A mistyped id is answered with the id that was meant."""
+    """An unknown run id is refused with the nearest known one."""
     with pytest.raises(RunNotFound) as caught:
         stopped.go_on("stoped")
     assert caught.value.hint == "did you mean stopped?"
 
 
 def test_a_complete_run_says_that_its_experiment_has_changed(fresh: Project) -> None:
-    """Resuming it runs nothing, and whoever expected that is told what a new run would do."""
+    """Resuming a complete run whose experiment changed runs nothing and says that a new run
+    would differ."""
     warnings: list[str] = []
 
     def listen(event: dict[str, Any]) -> None:

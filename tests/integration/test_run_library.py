@@ -104,7 +104,7 @@ def test_a_run_inside_an_event_loop_is_stopped_from_another_thread(project: Proj
 
 
 def test_a_listener_that_fails_gives_the_run_back(tmp_path: Path, engine_log: EngineLog) -> None:
-    """What a watcher raises comes out; the run is interrupted and nobody's, and can go on."""
+    """A listener's exception is raised; the run is interrupted, has no owner and can be resumed."""
     project = Project(tmp_path, {"a": HOLDS_CAREFUL, "b": RIGHT})
 
     def fail(event: dict[str, Any]) -> None:

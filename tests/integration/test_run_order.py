@@ -159,7 +159,7 @@ def test_a_mirror_that_was_lost_comes_back_on_resume(project: Project, outcome: 
 def test_the_ledger_lists_both_runs(
     project: Project, told: list[dict[str, Any]], outcome: RunOutcome
 ) -> None:
-    """All runs of a project are in one ledger, the newest first, complete and owned by nobody."""
+    """`runs` lists all runs of a lab, the newest first, complete and without owner."""
     with open_ledger(lab_dir=project.lab) as ledger:
         runs = ledger.runs()
     assert {run.run_id for run in runs} == {"in-order", "disorder"}

@@ -20,7 +20,7 @@ def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
 
 
 def test_crashing_does_not_make_an_agent_look_better(project: Project) -> None:
-    """Its grader fails for want of what it left: the slot is a grade_error, and not passed."""
+    """A slot whose grader fails because the agent crashed is a grade_error, and not passed."""
     project.tasks({"a": BY_MODE, "crash": "echo ungradable >answer; exit 3"})
     done = project.command("run", project.experiment, *PASSING, "--run-id", "crashed")
     assert done.returncode == 0, done.stderr

@@ -215,7 +215,7 @@ def test_a_sealed_grader(tmp_path: Path, image_ids: dict[str, str]) -> None:
 
 
 def test_the_same_grader_again(project: Project) -> None:
-    """A grader judges a run once, unless it is asked to judge again."""
+    """A grader grades a run once, unless `--again` is given."""
     with pytest.raises(AlreadyGraded, match=r"generation 1, first\.g1"):
         regrade(project, "grader.sh")
     regrade(project)
@@ -225,7 +225,7 @@ def test_the_same_grader_again(project: Project) -> None:
 
 
 def test_what_was_never_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """Slots without anything to judge stay what they were."""
+    """Slots that have nothing to grade are carried over unchanged."""
     tasks = {f"t{n}": FAILS if n < 2 else RIGHT for n in range(4)}
     project = Project(tmp_path, tasks, max_concurrency=1, prune={"max_consecutive_failures": 2})
     project.document["benchmark"]["policy"] = {"grade_failed_agents": False}
@@ -241,7 +241,7 @@ def test_what_was_never_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
 
 
 def test_an_infra_error_stays_one(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """What was the machine's fault is neither judged nor tried again."""
+    """A slot that ended with an infra_error is carried over, neither graded nor retried."""
     project = Project(tmp_path, {"a": HOLDS, "b": RIGHT}, max_concurrency=2)
     with closing(project.run("first", *HOLDING)) as coordinator:
         coordinator.until("slot_dispatched")

@@ -85,7 +85,7 @@ def retried(
 
 
 def test_a_killed_container_is_tried_again(retried: Retried) -> None:
-    """A container ended from outside is nobody's answer: the slot has a second attempt."""
+    """A slot whose container was killed from outside gets a second attempt."""
     assert retried.attempts(KILLED) == [
         ("infra_error", "container_killed"),
         ("completed", None),
@@ -115,7 +115,7 @@ def test_agents_are_tried_again_where_that_is_asked_for(retried: Retried) -> Non
 
 
 def test_each_attempt_leaves_evidence(retried: Retried) -> None:
-    """What an attempt that was repeated did can be looked at like any other."""
+    """Every attempt has its evidence, also one that was retried."""
     for idx in (KILLED, REMOVED, KILLED_TWICE, FAILING):
         assert [row["attempt"] for row in retried.slot(idx)["evidence"]] == [1, 2]
 
@@ -148,7 +148,7 @@ def test_each_attempt_is_started_once(retried: Retried, engine_log: EngineLog) -
 def test_a_retry_outlives_its_coordinator(
     tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
 ) -> None:
-    """Stopped between two attempts and resumed, a slot goes on with its second."""
+    """A run stopped between two attempts resumes with the second."""
     retry = {"max_attempts": 2, "retry_on": ["agent_error"]}
     project = Project(tmp_path, {"a": FAILS}, retry=retry)
     del project.document["variant_plan"]

@@ -70,7 +70,7 @@ def begin_and_kill(spec: AttemptSpec, tmp_path: Path) -> Path:
 
 
 def test_running_container_is_waited_for(trials: Trials, tmp_path: Path) -> None:
-    """After kill -9 of its coordinator a trial goes on, is waited for, and runs its agent once."""
+    """A trial whose coordinator was killed is waited for, and its agent runs once."""
     spec = trials.spec(ONE_START)
     workspace = begin_and_kill(spec, tmp_path)
     with ThreadPoolExecutor(1) as pool:
@@ -85,7 +85,7 @@ def test_running_container_is_waited_for(trials: Trials, tmp_path: Path) -> None
 
 
 def test_ended_container_is_collected(trials: Trials, tmp_path: Path) -> None:
-    """A trial that ended with nobody watching is collected as it was."""
+    """A trial that ended without a coordinator is collected unchanged."""
     spec = trials.spec(f"{ONE_START}; exit 3")
     (begin_and_kill(spec, tmp_path) / "go").touch()
     engine = ENGINE
@@ -156,7 +156,7 @@ def test_trial_folder_that_is_gone(trials: Trials) -> None:
 
 
 def test_paused_container_is_no_result(trials: Trials, tmp_path: Path) -> None:
-    """A container that somebody paused has not ended; it is waited for until it goes on."""
+    """A paused container has not ended: the worker waits until it is unpaused."""
     spec = trials.spec(ONE_START)
     workspace = begin_and_kill(spec, tmp_path)
     pause_container(spec.container_name)
@@ -172,8 +172,8 @@ def test_paused_container_is_no_result(trials: Trials, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("agent", ["sleep 300", f"{ONE_START}; exit 3"])
 def test_a_pause_is_never_the_agent_s_fault(trials: Trials, tmp_path: Path, agent: str) -> None:
-    """An agent that fails after a pause, or whose time it used up, has failed by the pause, also
-    where nobody watched and only the engine knows of it."""
+    """An agent that failed or timed out after its container was paused is an infra_error, also
+    where only the engine knows of the pause."""
     # Long enough for a busy machine to pause the container before the time is up.
     spec = trials.spec(phase(f"echo started >>starts; {agent}", timeout_s=5.0))
     workspace = begin_and_kill(spec, tmp_path)
@@ -256,7 +256,7 @@ def test_container_that_is_killed(trials: Trials) -> None:
 
 
 def test_container_that_is_removed(trials: Trials) -> None:
-    """A container removed from outside is an `infra_error`, whenever the engine tells of it."""
+    """A container removed from outside is an `infra_error`, whenever the engine reports it."""
     result = meddle(trials, Engine.remove)
     assert result.status == "infra_error"
     assert result.reason in {"container_killed", "container_removed"}
@@ -314,7 +314,8 @@ def test_gate_lets_so_many_run(trials: Trials) -> None:
 
 
 def test_closed_gate(trials: Trials) -> None:
-    """Trials that wait at a gate that closes do not start and leave nothing; one inside goes on."""
+    """Trials that wait at a closed gate do not start and leave nothing; one that has passed it
+    completes."""
     gate = StartLimiter(1)
     inside = trials.spec(ONE_START)
     waiting = [trials.spec("true", slot=Slot(i, "base", "t/1", 0)) for i in range(2)]
@@ -334,7 +335,7 @@ def test_closed_gate(trials: Trials) -> None:
 
 
 def test_abandoned_gate(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for an abandoned trial; its container goes on and can be adopted later."""
+    """An abandoned trial is not waited for; its container runs on and can be adopted."""
     monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 0.2)
     gate = StartLimiter(1)
     spec = trials.spec(ONE_START)

@@ -190,7 +190,7 @@ def test_sealed_grader(user: HostsUser, sealing: Sealing, who: str | None) -> No
 
 @pytest.mark.parametrize("inside", [None, "1000"], ids=("root", "uid 1000"))
 def test_trial_is_judged_again(user: HostsUser, inside: str | None) -> None:
-    """What such a trial left is restored for whoever the grader is, and can be deleted."""
+    """A stored workspace is restored for the grader's user, and can be deleted."""
     agent = f"printf '\\0' >bin; mkdir .git; ln -s x .git/l; {CLOSED}"
     first = user.run(user.spec(agent, runtime={"user": inside}))
     grader = f"set -e; cat closed/deep/file bin; test -L .git/l; echo z >closed/deep/file; {GRADES}"

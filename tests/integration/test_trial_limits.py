@@ -126,7 +126,8 @@ def test_memory_limit(trials: Trials) -> None:
 def test_kernel_out_of_memory_spares_trial_sh(
     trials: Trials, limit: int | None, yields: int
 ) -> None:
-    """Every phase's processes look larger than the shell that must tell how the trial went."""
+    """Every phase's processes are likelier to be killed for memory than the shell that records
+    the outcome."""
     look = "cat /proc/1/oom_score_adj /proc/self/oom_score_adj"
     result = trials.run(look, f"{look}; {GRADES}", look, runtime=resources(memory_bytes=limit))
     assert brief(result) == ("completed", None, 0)

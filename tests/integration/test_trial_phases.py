@@ -110,7 +110,7 @@ def test_agent_that_writes_in_its_grace(trials: Trials, image: str) -> None:
 
 @pytest.mark.parametrize("status", [1, 127, 130, 145, 255])
 def test_exit_status_is_the_agents_own(trials: Trials, image: str, status: int) -> None:
-    """The agent's exit status is told as it was, however many of its children end meanwhile."""
+    """The agent's exit status is recorded, however many of its children end meanwhile."""
     children = "i=10; while [ $i -lt 40 ]; do i=$((i + 1)); (sleep 0.$i &); done; sleep 0.3"
     agent = f"{children}; exit {status}"
     result = trials.run(agent, image=image)
@@ -221,7 +221,7 @@ def test_log_cap_keeps_the_beginning(trials: Trials, image: str) -> None:
 
 
 def test_output_of_what_is_left_behind(trials: Trials, image: str) -> None:
-    """A log is whole, and the trial goes on, though something still holds the agent's output."""
+    """A log is whole and the trial ends though a process still holds the agent's output."""
     result = trials.run("echo one; sleep 300 & printf two", image=image)
     assert brief(result) == ("completed", None, 0)
     assert trials.content(result, "agent_stdout") == b"one\ntwo"

@@ -159,7 +159,7 @@ def test_what_a_grader_says_of_itself_does_not_count(trials: Trials) -> None:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_every_change_is_restored(trials: Trials, change: str) -> None:
-    """Whatever an agent made of its workspace, its new grader finds exactly that."""
+    """A new grader gets exactly the workspace that the agent left."""
     spec = trials.spec(f"{change}; rm -f /agentlab/out/*", GRADES, task=SEED)
     first = run_attempt(spec)
     left = tree(spec.folder / "workspace")
@@ -285,7 +285,7 @@ def test_what_was_never_graded_is_carried_over(
 
 
 def test_forged_status_is_carried_over(trials: Trials) -> None:
-    """An agent that forged its end is not judged, whatever the policy says of failures."""
+    """A trial whose agent forged its status is not graded again, whatever the policy is."""
     first = failed(trials.run("true"), SlotStatus.AGENT_ERROR, "status_forged", "forged")
     spec = regraded_spec(trials, first)
     again = run_attempt(spec)
@@ -448,7 +448,7 @@ def test_task_whose_tar_is_gone(trials: Trials) -> None:
 
 
 def test_agent_whose_end_is_not_known(trials: Trials) -> None:
-    """Without the agent's phase the grader could not be told how it ended."""
+    """A trial without the agent's phase is not graded again: its exit status is unknown."""
     first = replace(trials.run("true", "exit 1"), phases={})
     incomplete(judged_again(trials, first), "it is not known how its agent ended")
 
@@ -480,7 +480,7 @@ def test_what_a_grader_was_told_by_its_agent_may_name_either_trial(trials: Trial
 
 @pytest.mark.parametrize("agent", ["exit 3", "true"])
 def test_notes_that_labledger_did_not_write(trials: Trials, agent: str) -> None:
-    """What stands under our keys in evidence from elsewhere may be anything."""
+    """Foreign values under labledger's keys of the evidence are tolerated."""
     first = trials.run(agent, **NO_GRADING)
     evidence = first.evidence[0] | {
         "ext": {

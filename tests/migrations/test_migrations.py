@@ -263,7 +263,7 @@ def test_processes_that_create_a_ledger_at_once_all_succeed(tmp_path: Path) -> N
 
 
 def test_creators_and_upgraders_take_turns(tmp_path: Path) -> None:
-    """While one process holds the folder's lock, another makes nothing; then it goes on."""
+    """While one process holds the folder's lock, another creates nothing; then it continues."""
     path = tmp_path / "ledger.sqlite"
     folder = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_EX)

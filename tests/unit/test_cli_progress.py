@@ -223,7 +223,7 @@ def test_json_is_one_event_a_line_without_ticks(capsys: pytest.CaptureFixture[st
 
 
 def test_quiet_says_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """--quiet keeps what somebody must know."""
+    """--quiet prints warnings and nothing else."""
     watcher = run_display.QuietWatcher()
     for told in (STARTED, finished("infra_error"), run_event("warning", message="careful")):
         watcher(told)
@@ -234,7 +234,7 @@ def test_quiet_says_warnings_alone(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_reader_that_went_away_does_not_end_the_run(
     watcher: type[run_display.JsonWatcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Paid work goes on when nobody reads its events any more."""
+    """A run continues when the reader of its events has gone."""
     for name in ("stdout", "stderr"):
         reading, writing = os.pipe()
         os.close(reading)

@@ -41,7 +41,7 @@ def wide() -> Content:
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 @pytest.mark.parametrize("content", [runs(), outcome(), wide()], ids=["runs", "outcome", "wide"])
 def test_no_value_is_broken(content: Content, width: int) -> None:
-    """Each value stands whole on a line, and no line is longer than the terminal is wide."""
+    """Each value is whole on one line, and no line is wider than the terminal."""
     lines = drawn(content, width)
     for row in content.rows:
         for value in row:

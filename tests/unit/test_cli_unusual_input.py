@@ -44,7 +44,7 @@ def command(folder: Path, *words: object, **env: str) -> subprocess.CompletedPro
 
 
 def test_what_to_type_next_names_the_lab_folder(folder: Path, tmp_path: Path) -> None:
-    """Hints of results and errors can be typed as they stand, whatever the path."""
+    """Hints name the lab folder, quoted, where it is not the default."""
     place = tmp_path / "my lab"
     (folder / ".lab").rename(place)
     try:
@@ -118,7 +118,7 @@ def test_gpus_are_said_not_to_be_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["AGENTLAB_é", "AGENTLAB_RESULTPATH"])
 def test_a_name_that_no_container_has_is_refused(tmp_path: Path, name: str) -> None:
-    """In the contract's own space only its names may stand."""
+    """An unknown `$AGENTLAB_…` name is refused."""
     command(tmp_path, "init", "demo")
     path = tmp_path / "demo" / "experiment.yaml"
     text = path.read_text()
@@ -135,7 +135,7 @@ def test_the_names_of_the_contract_are_documented() -> None:
 
 
 def test_numbers_and_nouns_agree() -> None:
-    """One is one."""
+    """A count of one has a singular noun."""
     assert [counted(n, "slot") for n in (0, 1, 2, 1200)] == [
         "0 slots",
         "1 slot",
@@ -148,7 +148,7 @@ def test_numbers_and_nouns_agree() -> None:
 
 
 def test_every_error_is_importable() -> None:
-    """Whoever catches an error finds it where `run` is."""
+    """Every error class can be imported from `labledger`."""
     for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, Exception):
             assert getattr(labledger, name) is kind
@@ -156,7 +156,7 @@ def test_every_error_is_importable() -> None:
 
 
 def test_the_lab_folder_may_be_text(folder: Path) -> None:
-    """As may the files of an environment."""
+    """A lab folder can be given as text as well as a Path."""
     lab = str(folder / ".lab")
     assert LabFolder.find(RunOptions(lab_dir=lab).lab_dir).root == folder / ".lab"
     with open_ledger(lab_dir=lab) as ledger:
@@ -166,7 +166,7 @@ def test_the_lab_folder_may_be_text(folder: Path) -> None:
 def test_a_new_ledger_adds_nothing_to_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Alembic tells of its own doings only what is a warning."""
+    """Creating a ledger logs nothing below a warning."""
     caplog.set_level(logging.INFO)
     migrations.upgrade(tmp_path / ".lab" / "ledger.sqlite")
     assert caplog.records == []
@@ -185,7 +185,7 @@ def test_a_new_ledger_adds_nothing_to_the_log(
     ],
 )
 def test_a_table_of_the_ledger_itself_is_refused(folder: Path, sql: str, view: str) -> None:
-    """It changes with every version; the view that is meant is named."""
+    """A query of an internal table is refused with the view to use instead."""
     with open_ledger(folder / ".lab") as ledger, pytest.raises(QueryFailed) as caught:
         ledger.query(sql)
     assert "is a table of the ledger itself" in caught.value.message

@@ -136,7 +136,8 @@ def test_what_the_agent_brought_about_is_not_passed(path: Path) -> None:
 
 
 def test_errors_can_be_counted_in_other_ways(path: Path) -> None:
-    """Left out or all failures, as asked; the other ways are always told beside."""
+    """Errors are left out or count as failures, as asked; the other ways are always reported
+    too."""
     runs.make_run(path, {"base": "PPPPPPPP-", "treat": "PPatEAip-"})
     shown = {errors: only(path, "run-1", errors=errors) for errors in ErrorCounting}
     assert [found.pairs for found in shown.values()] == [6, 3, 7]
@@ -220,7 +221,7 @@ def test_a_difference_is_shown(path: Path) -> None:
 
 
 def test_no_difference_says_what_could_have_been_seen(path: Path) -> None:
-    """The smallest detectable difference stands beside what was not shown."""
+    """A difference that is not shown comes with the smallest detectable one."""
     runs.make_run(path, {"base": "PPPPPPPPPPPF", "treat": "FPPPPPPPPPPF"})
     found = only(path, "run-1")
     assert found.decision.verdict == "not_shown"
@@ -374,7 +375,8 @@ def test_this_suite_or_tasks_like_these(path: Path) -> None:
 
 
 def test_a_suite_that_was_tried_once_has_no_answer(path: Path) -> None:
-    """There is no sample of replications: it is said, and no gate is passed."""
+    """Without replications the suite's variance is unknown: the comparison says so and passes
+    no gate."""
     runs.make_run(path, BASE_BETTER)
     found = compare(path, "run-1", estimand=Estimand.SUITE, fail_if_worse=0.1)
     (one,) = found.comparisons
@@ -451,7 +453,8 @@ def test_a_constant_shift_is_shown(path: Path) -> None:
 
 
 def test_a_skewed_metric_is_warned_of(path: Path) -> None:
-    """One task of twelve that makes up the mean: the interval is told to be of little worth."""
+    """Where one task of twelve makes up the mean, a warning says that the interval is
+    unreliable."""
     numbers = {"base": [[0.0]] * 12, "treat": [[1.0 + n % 3] for n in range(11)] + [[400.0]]}
     runs.make_run(path, {"base": "P" * 12, "treat": "P" * 12}, numbers=numbers)
     assert any("skewed" in told for told in only(path, "run-1", metric="tokens").warnings)
@@ -504,7 +507,7 @@ def test_gates_go_by_the_interval(path: Path) -> None:
 
 
 def test_gates_of_a_metric_know_what_is_worse(path: Path) -> None:
-    """More tokens are worse where lower is better, and no gate is judged without knowing."""
+    """A gate of a metric respects its direction, and is refused where the direction is unknown."""
     numbers = {"base": [[float(n)] for n in range(8)], "treat": [[2.5 * n + 5] for n in range(8)]}
     runs.make_run(path, {"base": "P" * 8, "treat": "P" * 8}, numbers=numbers)
     for lower_is_better in (True, False):
@@ -531,7 +534,7 @@ def test_gates_of_a_metric_know_what_is_worse(path: Path) -> None:
     ],
 )
 def test_options_that_make_no_sense_are_refused(option: dict[str, Any], words: str) -> None:
-    """Before anything is read."""
+    """Options out of range, or that contradict each other, are refused with their name."""
     with pytest.raises(InvalidInput, match=words):
         CompareOptions(**option).check()
 

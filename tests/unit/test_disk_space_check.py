@@ -20,7 +20,7 @@ def test_a_full_disk_is_found_before_the_run(tmp_path: Path) -> None:
 
 
 def test_the_engine_needs_room_too(tmp_path: Path) -> None:
-    """The engine's folder is looked at where it lies on this machine, and only there."""
+    """The engine's folder is checked where it is on this machine, and only there."""
     engine_root = tmp_path / "engine"
     engine_root.mkdir()
     here = DiskSpace.of(tmp_path, {"DockerRootDir": str(engine_root)})

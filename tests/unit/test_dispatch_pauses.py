@@ -38,7 +38,7 @@ def all_holds(
 
 
 def test_a_disk_that_is_short_holds_dispatch_until_there_is_room() -> None:
-    """Nothing may be dispatched while room is missing; what is missing is told once."""
+    """Dispatch pauses while disk space is short; the shortage is reported once."""
     told: list[dict[str, Any]] = []
     short = ["5 MB more must be free at /lab"]
     held = all_holds(told, short)

@@ -30,7 +30,7 @@ def test_a_bare_name_takes_the_value_of_the_host() -> None:
 
 
 def test_assignments_say_all_problems_and_no_value() -> None:
-    """Every wrong word is named, and what stands after an equals sign is not shown."""
+    """Every wrong assignment is named, and no value is shown."""
     with pytest.raises(InvalidInput) as caught:
         arguments.environment(["ABSENT", "1X=hidden", "=hidden", "OK=1", ""])
     assert len(caught.value.problems) == 4

@@ -83,7 +83,7 @@ def test_every_problem_is_said_at_once_with_its_line(folder: Folder) -> None:
 
 
 def test_hints_name_the_nearest_key_and_the_mend(folder: Folder) -> None:
-    """An unknown key names the nearest known one; bare numbers are told to be quoted."""
+    """An unknown key's hint names the nearest known one; that of a bare number says to quote it."""
     text = "\n".join(map(str, folder.problems(BROKEN)))
     assert "did you mean 'name'?" in text
     assert "did you mean 'network'?" in text

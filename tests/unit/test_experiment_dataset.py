@@ -103,7 +103,7 @@ def test_gzip_blank_lines_and_byte_order_mark(folder: Folder) -> None:
     ],
 )
 def test_bad_rows_are_told_with_their_line(folder: Folder, line: str, said: str) -> None:
-    """Each thing that can be wrong with a row is told, at its line, and the rest is read on."""
+    """Each problem of a row is reported with its line, and the rows after it are still read."""
     found = refused(folder, '{"id": "a"}\n\n' + line + '\n{"id": "z"}\nnope\n')
     assert [number for number, _ in found] == [3, 5]
     assert said in found[0][1]
@@ -136,7 +136,7 @@ def test_reading_stops_after_many_problems(folder: Folder) -> None:
 
 
 def test_a_task_without_any_image_is_refused(folder: Folder) -> None:
-    """Where neither task nor experiment names an image, the task's line is told."""
+    """A task without an image, in an experiment without one, is refused with its line."""
     del folder.data["runtime"]["image"]
     folder.tasks([{"id": "a", "image": "x"}, {"id": "b"}])
     assert [problem.line for problem in folder.task_problems()] == [2]

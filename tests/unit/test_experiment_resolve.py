@@ -163,7 +163,7 @@ def test_options_that_make_no_sense_are_refused(folder: Folder) -> None:
 
 
 def test_unknown_names_are_told_with_their_place(folder: Folder) -> None:
-    """A `$NAME` that nobody sets is told once, where it is used, with the nearest known name."""
+    """A `$NAME` that nobody sets is reported once, with its place and the nearest known name."""
     folder.data["runtime"]["agent"]["command"][3] = "$moed"
     resolved = folder.resolve()
     assert resolved.plan.environment == ("KEY", "TOKEN", "moed")
@@ -294,7 +294,7 @@ CHANGES: list[tuple[Callable[[Folder], object], list[str]]] = [
 def test_changes_that_matter_are_told(
     folder: Folder, change: Callable[[Folder], object], sentences: list[str]
 ) -> None:
-    """A change that can change a result changes the digest and is told in a sentence."""
+    """A change that can change a result changes the digest and is described in a sentence."""
     old = folder.resolve()
     change(folder)
     new = folder.resolve()

@@ -161,7 +161,7 @@ def test_scaffold_is_valid_and_self_contained(profile: str, tmp_path: Path) -> N
 def test_agent_eval_comes_out_as_promised(
     agent_eval: Scaffolded, tmp_path: Path, variant_id: str, solved: list[str], task_id: str
 ) -> None:
-    """Each trial of agent-eval, run by real processes, has the outcome that its comments tell."""
+    """Each trial of agent-eval, run by real processes, has the outcome that its comments state."""
     trial = agent_eval.trial(tmp_path / "trial", variant_id, task_id)
 
     json_schemas.require_valid(trial.read("result.json"), "agent_result_v1")
@@ -319,7 +319,7 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_profile_names_the_nearest(tmp_path: Path) -> None:
-    """A mistyped profile is refused with the one that was meant, before anything is made."""
+    """An unknown profile is refused with the nearest known one, before anything is written."""
     with pytest.raises(InvalidInput, match="did you mean 'agent-eval'"):
         scaffold("agent-evl", tmp_path / "new")
     assert not (tmp_path / "new").exists()

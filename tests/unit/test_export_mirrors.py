@@ -131,7 +131,7 @@ def test_a_damaged_mirror_is_mended(
     kind: str,
     damage: Callable[[Path], None],
 ) -> None:
-    """Whatever happened to the end of a mirror, mending restores it, and appending goes on."""
+    """A mirror with any damage at its end is repaired, and appending continues."""
     before = contents(run_dir)
     damage(run_dir / PATHS[kind])
     with MirrorWriter(run_dir) as mirrors:
@@ -185,7 +185,7 @@ def test_a_long_mirror_is_mended_from_its_end(
 
 
 def test_differences_are_named_by_line(run_dir: Path, reader: LedgerReader) -> None:
-    """A comparison finds what mending does not look at: a change in the middle."""
+    """A comparison finds a change in the middle of a mirror, and names its line."""
     scores, trials = run_dir / PATHS["scores"], run_dir / PATHS["trials"]
     scores.write_bytes(scores.read_bytes().replace(b'"pass"', b'"fail"', 1))
     append(b"{}\n")(trials)
@@ -215,7 +215,8 @@ def test_a_mirror_that_cannot_be_written_is_a_clear_error(
 def test_what_is_no_file_in_a_mirrors_place(
     run_dir: Path, reader: LedgerReader, put: Callable[[Path], None]
 ) -> None:
-    """It is a difference that nobody waits for; resuming sets it aside and writes the mirror."""
+    """A folder or pipe in a mirror's place is a finding; resuming moves it away and writes the
+    mirror."""
     expected = contents(run_dir)
     for relative in PATHS.values():
         (run_dir / relative).unlink()
@@ -269,8 +270,8 @@ def test_a_mirror_that_fills_the_disk_keeps_whole_lines(
 def test_a_writer_that_was_overtaken_changes_nothing(
     tmp_path: Path, writer: LedgerWriter, reader: LedgerReader, lease: Lease
 ) -> None:
-    """What a suspended process writes late, another one has mended meanwhile: the same bytes stay,
-    and so do those of later commits."""
+    """A suspended writer that is continued leaves the mirror that another one has repaired as
+    it is."""
     folder = tmp_path / "run"
     with MirrorWriter(folder) as late, MirrorWriter(folder) as other:
         late.repair(reader, kit.RUN)
@@ -287,7 +288,7 @@ def test_a_writer_that_was_overtaken_changes_nothing(
 def test_a_mirror_is_cut_and_replaced_within_the_fence_only(
     run_dir: Path, reader: LedgerReader
 ) -> None:
-    """Where the run is somebody else's, neither a torn line nor a wrong mirror is touched."""
+    """A coordinator that lost its run neither cuts nor replaces a mirror."""
 
     @contextmanager
     def closed() -> Iterator[None]:

@@ -84,7 +84,7 @@ def test_parquet_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_pat
 
 @pytest.mark.parametrize("kind", export_tables.TABLES)
 def test_csv_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_path: Path) -> None:
-    """DuckDB tells null from empty text; pandas finds the same texts and numbers."""
+    """DuckDB distinguishes null from empty text in CSV; pandas reads the same texts and numbers."""
     [file] = ledger.export(kit.RUN, kind, tmp_path / "out.csv", format="csv")
     columns = export_tables.TABLES[kind].columns
     sql = {"text": "VARCHAR", "integer": "BIGINT", "real": "DOUBLE", "boolean": "BOOLEAN"}

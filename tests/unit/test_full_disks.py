@@ -62,7 +62,7 @@ def test_looking_is_enough(tmp_path: Path, disks: FullDisks) -> None:
 def test_failures_for_want_of_room(
     tmp_path: Path, disks: FullDisks, error: BaseException, noted: bool
 ) -> None:
-    """A quota shows in no look at a disk; the write that it refused tells."""
+    """An exceeded quota does not show in the disk's free space; the refused write is noted."""
     disks.record_write_error(tmp_path, error)
     assert disks.were_full_since([tmp_path], 0.0) == noted
 

@@ -53,7 +53,7 @@ def test_trials_may_start_as_long_as_the_lease_lasts(
 def test_that_the_run_is_wanted_is_told_once(
     writer: LedgerWriter, path: Path, trials: LocalExecutor, told: list[JsonObject]
 ) -> None:
-    """However often the heart beats, the person is told once of each who asks."""
+    """Each takeover request is reported once, however many heartbeats pass."""
     heartbeat = Heartbeat(writer, kit.begin_run(writer), trials, told.append)
     heartbeat.renew_if_due()
     assert told == []

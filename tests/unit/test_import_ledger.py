@@ -129,7 +129,7 @@ def test_two_labs_become_one_both_ways(there: Path, here: LabFolder) -> None:
 
 
 def test_what_a_run_has_grown_by_is_brought(here: LabFolder, tmp_path: Path) -> None:
-    """A longer history with the same beginning goes on here."""
+    """Importing a longer history of the same run adds its new slots."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     import_runs(here, there)
@@ -144,7 +144,7 @@ def test_what_a_run_has_grown_by_is_brought(here: LabFolder, tmp_path: Path) -> 
 
 
 def test_a_run_that_is_further_here_stays(here: LabFolder, tmp_path: Path) -> None:
-    """Going on here and importing the beginning again loses nothing."""
+    """Importing a shorter history of a run that has grown here changes nothing."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     import_runs(here, there)
@@ -156,7 +156,7 @@ def test_a_run_that_is_further_here_stays(here: LabFolder, tmp_path: Path) -> No
 
 
 def test_an_imported_run_goes_on_here(here: LabFolder, tmp_path: Path) -> None:
-    """Interrupted, owned by nobody and without a budget, it follows the chain from there."""
+    """An imported, interrupted run has no owner or budget, and its chain is continued here."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     with kit.open_writer(there / "ledger.sqlite") as writer:
@@ -294,7 +294,7 @@ def test_another_run_of_the_same_name_is_refused(there: Path, here: LabFolder) -
 
 
 def test_histories_that_part_are_refused(here: LabFolder, tmp_path: Path) -> None:
-    """A run that went on in two places has one beginning and two ends: the slot is named."""
+    """Two histories of a run that differ are refused with the first slot that differs."""
     there = tmp_path / "there" / ".lab"
     begin(there, kit.RUN, 2)
     import_runs(here, there)
@@ -513,7 +513,7 @@ def test_killed_in_the_middle_there_is_no_run(there: Path, here: LabFolder) -> N
 
 
 def test_the_command_says_what_came(there: Path, here: LabFolder) -> None:
-    """A line a run, or JSON; a refusal is a message with its mend and exits 3."""
+    """`import` prints a line per run, or JSON; a refusal has a hint and exit code 3."""
     words = (there, "--lab-dir", here.root)
     dry = command(*words, "--dry-run")
     assert dry.stdout == "would import run-1: 6 of 6 slots committed\n"

@@ -110,7 +110,8 @@ def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: LabFolder) -> No
 def test_without_their_artifacts_mirrors_are_refused(
     folder: Path, there: Path, here: LabFolder
 ) -> None:
-    """What cannot be brought is said before anything is written; the same run needs none."""
+    """Mirrors without their artifacts are refused before anything is written, unless the run
+    is here."""
     with pytest.raises(LedgerError, match="not the artifacts that they refer to") as refused:
         import_runs(here, folder)
     assert "--without-artifacts" in str(refused.value.hint)

@@ -101,7 +101,7 @@ def test_a_ledger_with_regradings_verifies(there: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_found(there: Path, statement: str, run_id: str, words: str) -> None:
-    """What views go by, and what a regrading stands upon, is checked against the runs."""
+    """Verification checks which grading counts, and a regrading's root, against the runs."""
     kit.tamper(there / "ledger.sqlite", statement)
     report = verify(there / "ledger.sqlite")
     told = [finding.message for finding in report.findings if finding.run_id == run_id]
@@ -159,7 +159,7 @@ def test_a_regrading_without_its_root_is_refused(there: Path, here: LabFolder) -
 
 
 def test_another_history_of_the_root_is_no_root(there: Path, here: LabFolder) -> None:
-    """A regrading is brought only where the very commits are that it judged again."""
+    """A regrading is imported only where its root has the same commits."""
     here.create()
     kit.make_ledger(here.root.parent)
     graded.complete_run(here.ledger, "PFPF")

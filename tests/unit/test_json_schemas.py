@@ -144,7 +144,7 @@ def test_paths_as_people_and_machines_write_them() -> None:
 
 
 def test_a_million_problems() -> None:
-    """Of a record with more problems than anyone reads the first are told, in little memory."""
+    """Of a record with very many problems only the first are reported, in little memory."""
     result = {"outcome": "success", "artifacts": [1] * 100_000}
     found = list(json_schemas.problems(result, "agent_result_v1"))
     assert len(found) == json_schemas._MAX_PROBLEMS

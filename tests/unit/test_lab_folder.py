@@ -49,7 +49,7 @@ def test_what_stands_of_a_lab_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_new_lab_is_private_and_ignored_by_git(tmp_path: Path) -> None:
-    """Nobody else on the machine can read it, and it never ends up in a repository."""
+    """A new lab folder can be read by its user alone and is ignored by git."""
     lab = LabFolder(tmp_path / ".lab")
     lab.create()
     assert lab.root.stat().st_mode & 0o777 == 0o700

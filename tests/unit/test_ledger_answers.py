@@ -137,7 +137,7 @@ def test_coverage_says_what_is_begun(path: Path) -> None:
 
 
 def test_the_run_history_is_the_sum_of_its_slots(path: Path, told: list[Told]) -> None:
-    """Rates, costs and times of each run; what is said to cost less than 0 is unknown."""
+    """Rates, costs and times of each run are sums over its slots; a negative cost is unknown."""
     assert any(one.metrics.get("cost_usd", 0) < 0 for one in told)
     expected = []
     for (run_id,), slots in grouped(told, "run").items():
@@ -301,10 +301,8 @@ def test_task_views_gather_all_runs(path: Path, told: list[Told]) -> None:
 
 
 def test_flaky_is_what_differs_though_nothing_changed(path: Path, told: list[Told]) -> None:
-    """Outcomes are compared within one digest: a changed run has its own rows.
-
-    An agent that failed and has no verdict came to something else than one that was judged.
-    """
+    """A task is flaky where its outcomes differ within one digest; a failed agent without a
+    verdict differs from a graded one."""
     cells: dict[tuple[str, ...], list[Told]] = defaultdict(list)
     for one in told:
         if one.label:
@@ -374,7 +372,7 @@ def plan(path: Path, sql: str) -> str:
     ],
 )  # fmt: skip
 def test_a_condition_on_a_key_reads_no_whole_table(path: Path, question: str) -> None:
-    """With a run, an experiment or a task given, only its own rows are looked at."""
+    """A view filtered by run, experiment or task reads no whole table."""
     steps = plan(path, f"SELECT * FROM {question}")
     assert not re.search(rf"SCAN ({TABLES}|{ALIASES})\b|AUTOMATIC", steps), steps
 
@@ -402,7 +400,7 @@ def test_counting_everything_reads_the_outcomes_alone(path: Path, view: str) -> 
 
 
 def test_every_column_says_what_it_means(path: Path) -> None:
-    """Each column of each view has a meaning, and none is told of a column that is not there."""
+    """Each column of each view has a documented meaning, and no other column has one."""
     found = views(path)
     assert all(meaning for view in found for meaning in view.meanings)
     columns = {name for view in found for name in view.columns}

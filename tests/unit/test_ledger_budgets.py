@@ -60,7 +60,7 @@ def test_nobody_else_replaces_it(writer: LedgerWriter, reader: LedgerReader) -> 
 def test_what_is_no_budget_is_refused(
     writer: LedgerWriter, reader: LedgerReader, limits: dict[str, float]
 ) -> None:
-    """Less than nothing, and a kind that nobody counts, leave all as it was."""
+    """A negative limit or an unknown kind of budget is refused and changes nothing."""
     create(writer, tokens=1)
     lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
     with pytest.raises(LedgerError):
@@ -71,7 +71,7 @@ def test_what_is_no_budget_is_refused(
 def test_it_is_no_part_of_the_runs_history(
     writer: LedgerWriter, reader: LedgerReader, path: Path
 ) -> None:
-    """With another budget, or none, the run has the same digests, goes on and verifies."""
+    """Changing a budget changes no digest of the run."""
     create(writer, tokens=0)
     before = list(reader.chain_records(kit.RUN))
     lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)

@@ -43,7 +43,7 @@ WORDS = "SELECT n, word FROM parent ORDER BY n"
 
 
 def test_rows_have_names_and_are_tuples(reading: Engine) -> None:
-    """A row is the tuple of its values, and tells each by its column's name, and no other."""
+    """A row is a tuple of its values, with an attribute for each column."""
     with reading.connect() as connection:
         row = connection.exec_driver_sql(WORDS).first()
         assert row == (1, "one")

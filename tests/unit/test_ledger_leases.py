@@ -45,7 +45,7 @@ def test_a_lease_that_is_renewed_does_not_expire(
 def test_the_lease_of_a_dead_process_is_taken_over_at_once(
     first: LedgerWriter, second: LedgerWriter
 ) -> None:
-    """Where the holder is known to be dead, nobody waits for the expiry."""
+    """The lease of a holder that is known to be dead is taken before it expires."""
     kit.begin_run(first)
     seen = []
     second.leases.acquire(kit.RUN, OTHER, 30, is_dead=lambda owner: not seen.append(owner))
@@ -113,7 +113,7 @@ def test_releasing_says_how_the_run_stands(
 
 
 def test_a_run_says_why_it_stopped(first: LedgerWriter, reader: LedgerReader) -> None:
-    """Until it goes on: then that is past, and a run that is complete was not stopped."""
+    """A run keeps why it stopped until it is resumed; a complete run has no stop cause."""
     first.create_run(kit.new_run(), kit.tasks(1), kit.slots(2))
     lease = first.leases.acquire(kit.RUN, kit.OWNER, 30)
     stop = Stop("budget", "1.5 of 1 USD are spent")

@@ -158,7 +158,7 @@ def test_what_is_not_one_select_is_refused(path: Path, tmp_path: Path, sql: str)
     ],
 )
 def test_a_misspelt_name_is_answered_with_the_nearest(path: Path, sql: str, hint: str) -> None:
-    """An unknown view or column comes with the one that was probably meant."""
+    """An unknown view or column is refused with the nearest known name."""
     with pytest.raises(QueryFailed) as caught:
         ask(path, sql)
     assert hint in str(caught.value.hint)

@@ -138,7 +138,7 @@ def test_a_missing_ledger_says_what_makes_one(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_ledger_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """Text in the ledger's place is named as what it is not, and keeps its bytes."""
+    """A text file in the ledger's place is refused and keeps its bytes."""
     path = tmp_path / "ledger.sqlite"
     path.write_text("notes\n" * 1000)
     for opener in (LedgerReader.open, kit.open_writer):

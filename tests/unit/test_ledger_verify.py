@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_an_untouched_ledger_is_clean(path: Path) -> None:
-    """Nothing is found in what labledger wrote, and the figures say what was looked at."""
+    """An unchanged ledger has no findings, and the report says how much was checked."""
     report = verify(path)
     assert report.findings == ()
     assert (report.runs, report.slots, report.artifacts) == (1, 6, 5)
@@ -403,7 +403,7 @@ def test_a_removed_commit_is_found(path: Path) -> None:
 
 
 def test_rows_without_their_commit_are_found(path: Path) -> None:
-    """A commit removed by itself leaves rows behind; the slots after it are still judged right."""
+    """Rows whose commit was deleted are found; later slots still verify."""
     kit.tamper(path, "PRAGMA foreign_keys = OFF", "DELETE FROM slot_commit WHERE schedule_idx = 4")
     found = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
     assert (None, "a row of trial has lost its row of slot_commit") in found
@@ -427,7 +427,7 @@ def test_a_truncated_run_is_found(path: Path) -> None:
 
 
 def test_a_rewritten_commit_breaks_the_chain_after_it(path: Path) -> None:
-    """Whoever recomputes one commit's digests would have to recompute all that follow."""
+    """A commit with recomputed digests breaks the chain at the commit after it."""
     kit.tamper(path, "UPDATE slot_commit SET chain_digest = 'x' WHERE schedule_idx = 3")
     found = [(finding.schedule_idx, finding.message) for finding in verify(path).findings]
     message = "the commit does not follow from the one before it"

@@ -158,7 +158,8 @@ def test_a_result_for_another_slot_is_refused(writer: LedgerWriter, path: Path) 
 
 
 def test_a_failed_commit_leaves_nothing(writer: LedgerWriter, reader: LedgerReader) -> None:
-    """A row that the database refuses undoes the whole commit, and the writer goes on."""
+    """A row that the database refuses rolls back the whole commit, and the writer can be used
+    further."""
     lease = kit.begin_run(writer)
     good = kit.result(0)
     doubled = replace(good, events=(*good.events, good.events[0]))
@@ -278,7 +279,7 @@ def test_a_committed_slot_cannot_be_staged(writer: LedgerWriter) -> None:
 def test_unexecuted_slots_have_a_commit_and_no_trial(
     writer: LedgerWriter, reader: LedgerReader, path: Path
 ) -> None:
-    """A pruned slot is published as such: no trial, no score, and the run goes on."""
+    """A pruned slot is committed without trial and score, and the run continues."""
     lease = kit.begin_run(writer)
     records = writer.commit_unexecuted(lease, 0, SlotStatus.SKIPPED_PRUNED, "variant failed")
     assert records == SlotRecords(0, "base", SlotStatus.SKIPPED_PRUNED, "variant failed")
@@ -320,7 +321,7 @@ def test_an_artifact_that_is_nowhere_is_refused(writer: LedgerWriter) -> None:
 def test_the_newest_dispatch_of_each_slot_is_known(
     writer: LedgerWriter, reader: LedgerReader
 ) -> None:
-    """The journal tells which attempt's container may exist."""
+    """The dispatch journal names the newest attempt of each slot."""
     lease = kit.begin_run(writer)
     first = [Dispatch(idx, 1, f"c-{idx}-1", "here", kit.TIMES[0]) for idx in range(3)]
     again = Dispatch(1, 2, "c-1-2", "here", kit.TIMES[1])

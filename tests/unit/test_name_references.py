@@ -24,7 +24,7 @@ from labledger.experiment import name_references
     ],
 )
 def test_syntax(text: str, parts: list[tuple[str, bool]]) -> None:
-    """`$NAME` and `${NAME}` refer, `$$` is a dollar sign, any other dollar stands for itself."""
+    """`$NAME` and `${NAME}` are references, `$$` is a dollar sign, any other dollar is literal."""
     assert [tuple(part) for part in name_references.parse(text)] == parts
     assert list(name_references.names(text)) == [name for name, is_name in parts if is_name]
 
@@ -44,7 +44,7 @@ def test_substitution_is_authored_text_again() -> None:
 
 
 def test_unknown_names() -> None:
-    """Expanding needs every name."""
+    """Expanding a text with an unknown name is an error."""
     with pytest.raises(KeyError, match="B"):
         name_references.expand("$A $B", {"A": ""})
 

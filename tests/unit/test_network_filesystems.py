@@ -35,7 +35,8 @@ def test_the_nearest_mount_counts(path: str, kind: str) -> None:
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No ledger is made on a network file system; the reason and the way out are told."""
+    """A ledger is not created on a network file system; the message names the reason and what
+    to do."""
     told = tmp_path / "mountinfo"
     told.write_text(f"{MOUNTS}40 22 0:50 / {tmp_path} rw - nfs4 server:/lab rw\n", "utf-8")
     monkeypatch.setattr(network_filesystems, "_MOUNTS", told)
@@ -46,7 +47,7 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_this_machines_own_mounts_are_understood(tmp_path: Path) -> None:
-    """What this machine tells of itself is read, and the tests' folder is no network's."""
+    """The mounts of this machine are parsed, and the tests' folder is on no network."""
     if network_filesystems._MOUNTS.exists():
         assert (
             network_filesystems.file_system(

@@ -38,7 +38,7 @@ LEFT_OUT = ("infra_error", "setup_error", "cancelled", "skipped_pruned")
 def test_a_slot_counts_as_the_definition_says(
     status: str, verdict: str | None, agent_exit_status: int | None, passed: bool | None
 ) -> None:
-    """An agent that failed has not passed without a verdict; the environment is nobody's fault."""
+    """An agent that failed without a verdict has not passed; an infra_error does not count."""
     assert has_passed(status, verdict, agent_exit_status) is passed
 
 

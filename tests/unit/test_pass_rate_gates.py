@@ -27,7 +27,7 @@ def test_both_forms() -> None:
 
 @pytest.mark.parametrize("word", ["", "80", "-0.1", "1.01", "nan", "base=", "base=high", "80%"])
 def test_what_is_no_rate_is_refused(word: str) -> None:
-    """A gate that could never mean what was meant stops the command before it begins."""
+    """A gate that is not a rate is refused before the command begins."""
     with pytest.raises(InvalidInput, match="--fail-under"):
         parse_gates([word])
 

@@ -82,7 +82,7 @@ def test_other_files(tmp_path: Path) -> None:
     ],
 )
 def test_misfits(piece: bytes) -> None:
-    """A patch that was not made of a file is not applied to it."""
+    """A patch that was made of another file is not applied."""
     with pytest.raises(PatchMismatch):
         apply_piece(piece.splitlines(keepends=True), b"a\na\n")
 

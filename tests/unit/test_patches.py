@@ -145,7 +145,8 @@ def test_rights_are_part_of_the_patch(tmp_path: Path) -> None:
 
 
 def test_what_is_no_text_is_named(tmp_path: Path) -> None:
-    """Binary, large and other files stand between the texts, whose patches still apply."""
+    """Binary, large and other files are listed in the patch, and the texts around them still
+    apply."""
     before = {"a.txt": "a\n", "b.bin": "b\n", "c.txt": "c\n", "large": "l" * 300_000, "link": "x\n"}
     here = tmp_path / "workspace"
     fill(here, {"a.txt": "A\n", "c.txt": "C\n", "large": "L", "new.txt": "n\n"})

@@ -51,7 +51,7 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(
 
 
 def test_a_suspended_process_lives(other: subprocess.Popen[bytes]) -> None:
-    """A process that was stopped may go on, so its lease must expire first."""
+    """A suspended process is not dead, so its lease must expire first."""
     owner = owner_of(other)
     other.send_signal(signal.SIGSTOP)
     assert not process_identity.holder_is_dead(held_by(owner))

@@ -53,7 +53,7 @@ def test_variants_are_counted_apart() -> None:
 
 
 def test_failures_before_a_resume_count() -> None:
-    """The row goes on where an earlier coordinator left it."""
+    """Failures in a row are counted across a resume."""
     assert noted(SlotStatus.AGENT_ERROR, before=1).is_pruned("treat")
 
 

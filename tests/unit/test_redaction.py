@@ -76,7 +76,7 @@ def in_lines(value: str) -> dict[str, bytes]:
 @pytest.mark.parametrize("value", [LONG, LINES])
 @pytest.mark.parametrize("form", in_lines(LONG))
 def test_a_secret_is_found_across_lines(form: str, value: str) -> None:
-    """What a program wraps is found, whatever stands between the lines; each line stays one."""
+    """A secret that a program wrapped over lines is redacted in each line."""
     redactor = Redactor({"KEY": value})
     content = b"before\n" + in_lines(value)[form] + b"\nafter"
     kept = redactor.data(content)
@@ -90,7 +90,7 @@ def test_a_secret_is_found_across_lines(form: str, value: str) -> None:
 
 
 def test_hostile_lines_take_no_time() -> None:
-    """Megabytes of what may stand between two lines are looked through as fast as others."""
+    """Redacting megabytes of possible line breaks ends, and changes nothing."""
     redactor = Redactor({"KEY": "a-secret-value"})
     for filler in (b"\\", b"\n", b" ", b"\\n", b"\n a"):
         content = b"a-secret-valu\n\n# asecetvalue" + filler * (1 << 20)
@@ -99,7 +99,7 @@ def test_hostile_lines_take_no_time() -> None:
 
 @pytest.mark.parametrize("between", [b"\n ", b"\n+", b"\n  \n", b"\\n\t"])
 def test_hostile_breaks_take_no_time(between: bytes) -> None:
-    """All of a long secret but its end, with a break after each letter, is looked at once."""
+    """A long secret broken after each letter, but for its end, is searched in bounded time."""
     words = "a passphrase of more than ten words - and of more than fifty letters"
     redactor = Redactor({"KEY": words})
     letters = [words[i : i + 1].encode() for i in range(len(words))]
@@ -110,7 +110,7 @@ def test_hostile_breaks_take_no_time(between: bytes) -> None:
 
 
 def test_no_encoding_of_a_random_secret_can_be_decoded_again() -> None:
-    """Wherever a random key stands in Base64, what is left of it decodes to nothing of the key."""
+    """What is left of a Base64 text with a random key in it decodes to nothing of the key."""
     chance = random.Random(7)
     for _ in range(300):
         key = "".join(chance.choices("abcXYZ019-_/+", k=chance.randint(MIN_LENGTH, 40)))

@@ -224,7 +224,8 @@ def test_the_library_and_the_command_take_a_generation(path: Path, tmp_path: Pat
 
 
 def test_two_gradings_of_the_same_trials_are_compared(path: Path) -> None:
-    """Variants of the same name; nobody is called better, for nothing but the grader differs."""
+    """Comparing two gradings of the same trials names no better variant: only the grader
+    differs."""
     base, treat = compare(path, "run-1.g1", "run-1.g2").comparisons
     assert base.labels == ("run-1.g1:base", "run-1.g2:base")
     assert treat.labels == ("run-1.g1:treat", "run-1.g2:treat")
@@ -273,7 +274,7 @@ def test_a_run_is_what_counts_of_it(path: Path) -> None:
 
 
 def test_an_unfinished_grading_is_compared_as_such(path: Path) -> None:
-    """What is not committed is left out, and it is said."""
+    """Slots of an unfinished grading are left out of the comparison, with the reason."""
     base, _ = compare(path, "run-1.g1", "run-1.g4").comparisons
     assert base.pairs == 3
     assert "run run-1.g4 is not complete: 5 of 24 slots are committed" in base.warnings
@@ -301,7 +302,7 @@ def test_a_metric_is_compared_between_gradings(path: Path) -> None:
 def test_a_grading_is_not_compared_with_itself(
     path: Path, sides: tuple[str, ...], words: str
 ) -> None:
-    """Whatever it is called."""
+    """A grading is not compared with itself, under whichever name."""
     with pytest.raises(InvalidInput, match=words):
         compare(path, *sides)
 

@@ -121,7 +121,8 @@ def test_the_flakiest_task_comes_first(path: Path) -> None:
 
 
 def test_cost_stands_beside_quality() -> None:
-    """What a trial costs, and what a pass does; unknown where no trial passed or told its cost."""
+    """A report shows the cost of a trial and of a pass; unknown where none passed or cost is
+    unknown."""
 
     def variant(name: str, share: float | None) -> VariantOutcomes:
         rate = None if share is None else Estimate(share, 0.2, 0.8)

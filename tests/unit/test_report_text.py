@@ -102,7 +102,7 @@ def test_markdown_says_which_p_values_are_corrected(path: Path) -> None:
 
 
 def test_a_rate_that_is_another_elsewhere_is_explained(path: Path) -> None:
-    """Headline, table and chart are of the tasks that both sides have; what differs is said."""
+    """Headline, table and chart cover the tasks that both sides have; other rates are explained."""
     letters = {"base": ["P"] * 24 + ["F"] * 16, "treat": ["P"] * 8 + ["i"] * 30 + ["F"] * 2}
     comparison_ledgers.make_run(path, letters)
     comparison_ledgers.make_run(
@@ -146,7 +146,7 @@ def test_two_runs_that_share_variants_are_told_apart(path: Path) -> None:
 
 
 def test_a_report_can_be_about_its_suite(path: Path) -> None:
-    """The estimand is named in headline and sentences, and what cannot be said is said so."""
+    """Headline and sentences name the estimand, and say what cannot be concluded."""
     comparison_ledgers.make_run(path, {"base": ["PPP"] * 9, "treat": ["FFF"] * 9})
     comparison_ledgers.make_run(path, {"base": "P" * 9, "treat": "F" * 9}, "single")
     suite = ReportOptions(estimand=Estimand.SUITE)
@@ -273,7 +273,7 @@ def test_a_list_of_trials_that_is_too_long_keeps_the_worst(path: Path) -> None:
 
 
 def test_a_log_that_is_lost_is_told(path: Path) -> None:
-    """A report is made of what is there: a missing artifact is a sentence in its place."""
+    """A report of a run with a missing artifact has a sentence in its place."""
     with kit.open_writer(path) as writer:
         lease = kit.begin_run(writer)
         lost = kit.evidence(1, Artifact.inline(b"never kept"))

@@ -91,7 +91,7 @@ HOSTILE_NAMES = [
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_names_that_lead_elsewhere(tmp_path: Path, name: str) -> None:
-    """A name that is not plainly inside is refused, in whatever list it stands."""
+    """A path that leads outside of the workspace is refused in every list."""
     tar = tar_of((name.replace("\0", ""), tarfile.REGTYPE, b"x"))
     for field in ("files", "left_out", "empty"):
         here = tmp_path / field
@@ -147,6 +147,7 @@ def test_members_of_other_kinds(tmp_path: Path, kind: bytes) -> None:
     "tar", [b"no tar", b"\xff" * 512, tar_of(("x", tarfile.REGTYPE, b"x"))[:600], b"\0" * 700]
 )
 def test_broken_tars(tmp_path: Path, tar: bytes) -> None:
+    """A stored archive that is broken is refused."""
     with pytest.raises(EvidenceIncomplete):
         restore(tmp_path, {"files": listed("x", "y")}, files=tar)
 
@@ -252,6 +253,7 @@ def test_listing_of_an_older_labledger(tmp_path: Path) -> None:
     ],
 )
 def test_listings_that_are_none(content: bytes) -> None:
+    """A stored listing of the wrong form is refused."""
     with pytest.raises(MalformedListing):
         Listing.of(content)
 
@@ -277,7 +279,7 @@ def test_seeds_that_labledger_did_not_make(tmp_path: Path, members: list[Any]) -
 
 
 def test_tar_of_any_names(tmp_path: Path) -> None:
-    """What is packed is unpacked, and as large as was said before, however long its names are."""
+    """An archive with names of any length is unpacked whole, and has the size computed before."""
     contents = {
         ("d" * n + "/" + "f" * m)[-250:]: b"x" * n * m for n in (1, 99, 100) for m in (1, 150)
     }

@@ -56,7 +56,8 @@ def pass_through(gate: StartLimiter) -> None:
 def test_nothing_is_done_after_the_lease_until_it_is_renewed(
     gate: StartLimiter, work: Callable[[StartLimiter], None]
 ) -> None:
-    """A trial waits when its run may be somebody else's, and goes on when it is not."""
+    """A trial waits at the gate while the lease may have expired, and continues when it is
+    renewed."""
     gate.allow_until(PAST)
     assert not gate.starting_allowed
     attempt = Attempt(lambda: work(gate))

@@ -53,7 +53,7 @@ def test_hanging_up_is_one_request() -> None:
 
 
 def test_hanging_up_stays_ignored() -> None:
-    """Under `nohup` a run goes on when the terminal closes."""
+    """Under `nohup` a run continues when the terminal closes."""
     stop = StopRequest()
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -66,7 +66,7 @@ def test_hanging_up_stays_ignored() -> None:
 
 
 def test_other_threads_leave_signals_alone() -> None:
-    """A run in a thread of somebody's program takes none of its signals."""
+    """A run in a thread of another program handles none of its signals."""
     before = signal.getsignal(signal.SIGINT)
     seen = []
 

@@ -51,7 +51,7 @@ def test_the_holder_of_a_wanted_run_works_until_its_lease_ends(
 def test_a_run_that_is_given_back_is_taken_by_who_waits(
     first: LedgerWriter, second: LedgerWriter
 ) -> None:
-    """The asker need not wait for an expiry, and nobody comes before it."""
+    """A released run goes to the waiting requester at once, before anybody else."""
     lease = kit.begin_run(first)
     ask(second)
     first.leases.release(lease, RunStatus.INTERRUPTED)

@@ -108,7 +108,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_no_command_lets_hostile_text_through(folder: Path) -> None:
-    """On terminals narrow and wide, what stands in the ledger sends nothing and forges no line."""
+    """Printed on terminals of any width, hostile text of the ledger sends no control and
+    forges no line."""
     words = commands(folder / ".lab")
     cases = [Case(each, folder, 100, NO_ENGINE) for each in words]
     cases += [Case(["query", "trial_facts"], folder, width) for width in (40, 2000)]

@@ -41,7 +41,7 @@ def test_events_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_broken_lines_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many broken lines no more are looked at, as that takes time; they are counted."""
+    """After so many broken lines the others are counted and not parsed."""
     monkeypatch.setattr(events, "MAX_BROKEN", 10)
     found, dropped = read_events(b"{}\n" + b"{\n" * 10 + b"{}\n{\n")
     assert (len(found), dropped) == (1, 12)

@@ -71,7 +71,7 @@ def test_large_files(tmp_path: Path) -> None:
 def test_what_is_no_plain_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, word: str
 ) -> None:
-    """Anything else is refused, neither followed nor waited for, with a word for what it is."""
+    """What is not a regular file is refused with its kind, neither followed nor waited for."""
     monkeypatch.chdir(tmp_path)
     target = tmp_path / "target"
     target.write_text("secret")
@@ -113,7 +113,7 @@ def test_folder_that_became_a_link(tmp_path: Path) -> None:
 
 
 def test_swap_between_looking_and_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that becomes a link after it was looked at is not followed."""
+    """A file that is replaced by a link between check and open is not followed."""
     out = tmp_path / "out"
     out.write_text("harmless")
     (tmp_path / "secret").write_text("secret")

@@ -28,7 +28,7 @@ def test_a_seeded_folder_is_its_seed(tmp_path: Path) -> None:
 
 
 def test_kinds_of_entries(tmp_path: Path) -> None:
-    """Files, links and all else are told apart; nothing is followed or waited for."""
+    """Files, links and other entries are distinguished; nothing is followed or waited for."""
     (tmp_path / "run").write_text("x")
     (tmp_path / "run").chmod(0o755)
     (tmp_path / "link").symlink_to("/etc")

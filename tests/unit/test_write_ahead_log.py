@@ -67,7 +67,8 @@ def committed(raw: Any) -> int:
 
 
 def test_a_reader_that_stays_holds_nobody_up(run: Growing, path: Path) -> None:
-    """Commits go on and the reader sees its own moment; the log grows, and shrinks afterwards."""
+    """A long read blocks no commit and keeps its snapshot; the log grows, and shrinks
+    afterwards."""
     run.commit()
     with reading(path) as raw:
         run.commit(12)
