@@ -1,28 +1,28 @@
 #!/bin/sh
-# PID 1 of a trial container: setup, agent, grader, in this container and this workspace.
+# The first process (PID 1) of a trial's container: runs setup, agent and grader one after the other.
 #
 #   trial.sh SETUP_CS AGENT_CS GRADER_CS GRADE_FAILED LOG_BYTES SHARE SEALED AGENT_USER YIELDS
 #   trial.sh become AGENT_USER
 #
-# Time limits are in hundredths of a second. GRADE_FAILED is 1 where failed agents are graded too.
-# LOG_BYTES is what is kept of each output, and 8 KiB more for the host to look at. SHARE is 1 where
-# the host's user is not root and must be able to read and delete what is left here. SEALED is `none`,
-# `unreadable` or `after_agent`; with the last, this ends when the agent has, and is started again
-# with the grader's files in place and a note, in/phases, of what came before. AGENT_USER is whom the
-# agent runs as, empty where that is whom this runs as. YIELDS, in thousandths of the memory limit, is
-# how much larger a phase's processes look to a kernel that ends some for want of memory, so that it
-# ends them and not this. `become` only says whether something can run as AGENT_USER.
+# Time limits are in hundredths of a second. GRADE_FAILED is 1 if failed agents are graded too.
+# LOG_BYTES is how much of each output is kept; 8 KiB more are kept for the host, which redacts before
+# it cuts. SHARE is 1 if the host's user is not root and must be able to read and delete all outputs.
+# SEALED is `none`, `unreadable` or `after_agent`. With `after_agent` this script ends when the agent
+# has ended, and is started again with the grader's files in place and in/phases, the phases so far.
+# AGENT_USER is the user that the agent runs as, empty for the user of this script. YIELDS is the
+# oom_score_adj of phases, in thousandths of the memory limit, so that a kernel that is out of memory
+# kills one of their processes and not this one. `become` only prints why nothing can run as AGENT_USER.
 #
-# Needs a POSIX shell and cat, chmod, mkfifo, rm and a sleep that knows fractions of a second, and
-# for an AGENT_USER the setpriv of util-linux or the su of busybox. Runs nothing else of its own,
-# needs no coordinator while it runs, and tells its outcome in its exit status:
+# Needs a POSIX shell and cat, chmod, mkfifo, rm and a sleep that accepts fractions of a second, and for
+# an AGENT_USER the setpriv of util-linux or the su of busybox. Runs no other programs of its own. Needs
+# no coordinator while it runs. Its exit status says how the trial ended:
 #
 #    0  agent succeeded, graded            30  agent failed, not graded by policy
 #   10  agent failed, graded               31  agent timed out, not graded by policy
 #   11  agent timed out, graded            40  grader failed
 #   20  setup failed                       41  grader timed out
-#   21  setup timed out                    50  agent ended, its grading is outstanding
-#                                          70  this script could not do its part
+#   21  setup timed out                    50  agent ended, grader not run yet
+#                                          70  this script failed
 #                                          71  a phase failed, and the disk was full
 #                                          72  the agent changed the limits of this script
 set -u
@@ -35,14 +35,14 @@ SEALED_IN=/agentlab/sealed/in
 PIPES=/dev/shm/agentlab
 PHASES=''
 
-# How long a stopped phase may take to end by itself, in hundredths of a second.
+# How long a phase may take to end after TERM, in hundredths of a second.
 TERM_GRACE=200
 
-# What `wait` says when the end of a process interrupted it: 128 + CHLD.
+# The status of `wait` when a CHLD signal interrupted it: 128 + 17.
 WOKEN=145
 
-# Sets $uid, $gid, $name and $home of user $1: a name or a number, and perhaps a group after a colon.
-# False where the image does not say who that is, or where it is root.
+# Sets $uid, $gid, $name and $home of user $1: a name or a number, optionally with a group after a
+# colon. Fails if the image does not define the user, or if it is root.
 look_up_user() {
     wanted=${1%%:*} uid='' gid='' name='' home=''
     case $wanted in *[!0-9]*) ;; *) uid=$wanted gid=$wanted ;; esac
@@ -56,8 +56,8 @@ look_up_user() {
     [ "${uid:-0}" -gt 0 ] && [ -n "$gid" ]
 }
 
-# Sets $gid of group $1, to nothing where the image does not have it, and clears the name of a user
-# whose group is another: `su` would not know that.
+# Sets $gid of group $1, to nothing if the image does not define it. Clears $name if the user's own
+# group is another one, because `su` cannot set a group.
 look_up_group() {
     group=''
     case $1 in *[!0-9]*) ;; *) group=$1 ;; esac
@@ -68,7 +68,7 @@ look_up_group() {
     gid=$group
 }
 
-# Sets $become to what can make a process user $1's; false, with $why, where nothing can.
+# Sets $become to the program that can run a command as user $1. Fails and sets $why if none can.
 find_become() {
     why="this image does not say who user $1 is, or it is root"
     look_up_user "$1" || return 1
@@ -80,7 +80,7 @@ find_become() {
     return 1
 }
 
-# Runs words with the rights of the agent's user: a command, or with su what its shell is given.
+# Runs a command as the agent's user. With su, the arguments are those of its shell.
 as_agent() {
     case $become in
         setpriv) setpriv --reuid="$uid" --regid="$gid" --clear-groups "$@" ;;
@@ -96,7 +96,7 @@ SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6 SEALE
 
 exec </dev/null
 
-# The one signal that a shell as PID 1 would otherwise die of.
+# INT is the only signal that would otherwise end a shell that is PID 1.
 trap : INT
 
 # Sets $now: hundredths of a second since boot.
@@ -105,14 +105,14 @@ read_clock() {
     now=${uptime%.*}${uptime#*.}
 }
 
-# Keeps the beginning of pipe $1 in file $2 and reads on, so that the writer never blocks. `cat`
-# holds nothing back, so that nothing is lost when it is killed; the file's limit ends it.
-keep() {
+# Stores the beginning of pipe $1 in file $2 and discards the rest, so that the writer never blocks.
+# `cat` does not buffer, so that nothing is lost when it is killed; the file size limit ends it.
+store_output() {
     ulimit -f "$((LOG_BYTES / 512 + 17))"
     { cat >"$2" || cat >/dev/null; } <"$1"
 }
 
-# Sets $limits to the kernel's limits of this process, to nothing where too few files may be open.
+# Sets $limits to the resource limits of this process, to nothing if too few files may be open.
 read_limits() {
     limits=''
     {
@@ -122,8 +122,8 @@ read_limits() {
     } 2>/dev/null
 }
 
-# Ends the trial at once where phase $1 has changed the limits of this process, as a root agent can
-# by `prlimit --pid 1`: nothing that this script does, or finds to fail, can be relied on then.
+# Ends the trial at once if phase $1 has changed the resource limits of this process, as an agent that
+# is root can with `prlimit --pid 1`: what this script does after that may fail because of it.
 check_limits() {
     read_limits
     [ "$limits" = "$first_limits" ] && return
@@ -134,13 +134,13 @@ check_limits() {
     esac
 }
 
-# Sets $state and $parent of process $1 with built-ins alone; $state is `gone` when it is.
-look_at() {
+# Sets $state and $parent of process $1, using built-ins only. $state is `gone` if it does not exist.
+read_process() {
     stat=''
     { read -r stat <"/proc/$1/stat"; } 2>/dev/null
     case ${#stat} in
         0) stat=') gone 0 ' ;;
-        # A name with a line break in it cuts the line short: such a process is nobody's child.
+        # A process name with a line break cuts the line short. Take such a process for nobody's child.
         ? | [1-5]?) stat=') ? 0 ' ;;
     esac
     from_state=${stat##*) }
@@ -149,16 +149,16 @@ look_at() {
     parent=${from_parent%% *}
 }
 
-# Starts a process, $alarm, that ends when the clock says $1.
+# Starts a process, $alarm, that ends at the time $1 of the clock.
 set_alarm() {
     left=$(($1 - now))
     sleep "$((left / 100)).$((left / 10 % 10))$((left % 10))" &
     alarm=$!
 }
 
-# Ends $command at $deadline, by TERM and after a grace by KILL; renews an alarm that somebody killed
-# or stopped. A trap in a trap confuses dash about exit statuses, so nothing here depends on one.
-look_at_clock() {
+# Ends $command at $deadline with TERM, and after TERM_GRACE with KILL. Replaces an alarm that a process
+# of the phase killed or stopped. Depends on no exit status: dash confuses them in a trap in a trap.
+check_clock() {
     read_clock
     rings=$deadline
     case $((now < deadline))$warned in
@@ -171,7 +171,7 @@ look_at_clock() {
     case $((now < rings)) in
         0) kill -KILL "$command"; return ;;
     esac
-    look_at "$alarm"
+    read_process "$alarm"
     case $state in
         R | S | D) return ;;
         gone) ;;
@@ -180,24 +180,24 @@ look_at_clock() {
     set_alarm "$rings"
 }
 
-# Runs whenever a child has changed: the alarm has rung, or something has happened to it. A change
-# while this looks makes it look again, so that none is lost. The `for` stands for `while`, which
-# depends on an exit status, and saves depth: a storm of changes is not to exhaust the stack.
-keep_time() {
+# The trap of CHLD: a child has ended or was stopped, perhaps an alarm. A signal during a check causes
+# another check, so that none is lost. `for` replaces `while`, which depends on an exit status, and
+# limits the recursion: very many signals must not exhaust the stack.
+on_child_change() {
     changed=1
-    case $looking in 1) return ;; esac
-    looking=1
+    case $checking in 1) return ;; esac
+    checking=1
     for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
         changed=0
-        look_at_clock
+        check_clock
         case $changed in 0) break ;; esac
     done
-    looking=0
-    case $changed in 1) keep_time ;; esac
+    checking=0
+    case $changed in 1) on_child_change ;; esac
 } 2>/dev/null
 
-# Gives the next command $1 hundredths of a second. Its alarms are there before it, so that it
-# cannot keep them away by using up all the processes that the container may have.
+# Starts the clock of the next command, with a time limit of $1 hundredths of a second. Its alarms are
+# started before it, so that it cannot prevent them by using up all processes of the container.
 start_clock() {
     read_clock
     started=$now deadline=$((now + $1)) last_deadline=$((now + $1 + TERM_GRACE)) warned=0
@@ -206,48 +206,49 @@ start_clock() {
     set_alarm "$deadline"
 }
 
-# Waits for $command, ends it when its time is up, and sets $status.
+# Waits for $command, ends it at its time limit, and sets $status.
 await_command() {
-    looking=0
-    trap keep_time CHLD
-    keep_time
+    checking=0
+    trap on_child_change CHLD
+    on_child_change
     wait "$command"
     status=$?
-    # Above 128 it may be a signal that only interrupted the waiting.
+    # A status above 128 may mean that a signal interrupted `wait`.
     while [ "$status" -gt 128 ] && kill -0 "$command" 2>/dev/null; do
         wait "$command"
         status=$?
     done
     trap - CHLD
-    # The end of $command itself may have interrupted it: its status is still to be had then.
+    # The end of $command itself may have interrupted `wait`: then its status can still be read.
     [ "$status" = "$WOKEN" ] || return 0
     wait "$command"
     status=$?
 }
 
-# True when process $1, which look_at has just read, keeps output: it is one of $keepers or its `cat`.
+# Succeeds if process $1, which read_process has just read, stores output: it is one of $keepers, or the
+# `cat` of one.
 keeps_output() {
     case " $keepers " in *" $1 "* | *" $parent "*) return 0 ;; esac
     return 1
 }
 
-# True when another process, which keeps no output, is in a state that is none of $1.
+# Succeeds if another process that stores no output is in a state other than those in $1.
 others_are_not() {
     for pid in /proc/[0-9]*; do
         pid=${pid#/proc/}
         [ "$pid" = 1 ] && continue
-        look_at "$pid"
+        read_process "$pid"
         case $1 in *"$state"*) continue ;; esac
         keeps_output "$pid" || return 0
     done
     return 1
 }
 
-# Kills every process but this one and those that keep the output: they meet its end then. All are
-# stopped first, so that none can fork away: what has stopped or died is forking nothing, and what it
-# has forked can be seen, to be killed or continued. One that waits in the kernel, as at a vfork, may
-# never stop; it is waited for at most a second. Those that keep the output are not waited for: they
-# fork nothing that must die, and one whose `cat` was stopped before its exec cannot stop itself.
+# Kills every process except this one and those that store output, which then reach the end of their
+# pipes. All are stopped first, so that none can fork and escape: a stopped or dead process forks
+# nothing, and what it has forked before is visible. A process that waits in the kernel, as in vfork,
+# may never stop; it is waited for at most one second. Processes that store output are not waited for:
+# they fork nothing that must be killed, and one whose `cat` was stopped before its exec cannot stop.
 kill_all_but_keepers() {
     read_clock
     gives_up=$((now + 100))
@@ -258,14 +259,14 @@ kill_all_but_keepers() {
     for pid in /proc/[0-9]*; do
         pid=${pid#/proc/}
         [ "$pid" = 1 ] && continue
-        look_at "$pid"
+        read_process "$pid"
         keeps_output "$pid" || kill -KILL "$pid"
     done
     kill -CONT -1
 }
 
-# Kills every other process and returns when they are dead; gives up after 20 s. Starts none: there
-# may be no room for one. `jobs` reaps the dead, of whom the container may only have so many.
+# Kills every other process and returns when all are dead; gives up after 20 s. Starts no process: the
+# container may have reached its limit of them. `jobs` reaps dead processes, which count as well.
 kill_all() {
     read_clock
     gives_up=$((now + 2000))
@@ -280,7 +281,7 @@ exists() {
     [ -e "$1" ] || [ -L "$1" ]
 }
 
-# Removes the paths given, whatever they have become.
+# Removes the given paths, whatever kind of file they are now.
 remove() {
     for path in "$@"; do
         exists "$path" || continue
@@ -292,7 +293,7 @@ remove() {
     done
 }
 
-# Makes sure that this script can see and change what lies in the folders given.
+# Makes sure that this script can read and change the given folders.
 reopen() {
     for path in "$@"; do
         [ -r "$path" ] && [ -w "$path" ] && [ -x "$path" ] && continue
@@ -300,7 +301,7 @@ reopen() {
     done
 }
 
-# Becomes the command of phase $1.
+# Replaces this process, a child of the script, with the command of phase $1.
 launch() {
     { echo "$YIELDS" >/proc/self/oom_score_adj; } 2>/dev/null
     case $1:$SEALED:$AGENT_USER in
@@ -317,14 +318,14 @@ launch() {
     esac
 }
 
-# Runs phase $1 within $2 hundredths of a second. Sets $status, 124 after a time-out. When this
-# returns, no process but this one is left.
+# Runs phase $1 with a time limit of $2 hundredths of a second. Sets $status, 124 after a time-out.
+# When it returns, no other process is left.
 run_phase() {
     remove "$PIPES.$1.out" "$PIPES.$1.err" "$STATE/$1.stdout" "$STATE/$1.stderr" 2>/dev/null
-    # An agent that is another user may open its own output anew, as /dev/stderr.
+    # An agent that is another user may reopen its own output, as /dev/stderr.
     mkfifo -m 622 "$PIPES.$1.out" "$PIPES.$1.err" || finish 70
-    keep "$PIPES.$1.out" "$STATE/$1.stdout" & keepers=$!
-    keep "$PIPES.$1.err" "$STATE/$1.stderr" & keepers="$keepers $!"
+    store_output "$PIPES.$1.out" "$STATE/$1.stdout" & keepers=$!
+    store_output "$PIPES.$1.err" "$STATE/$1.stderr" & keepers="$keepers $!"
     start_clock "$2"
     launch "$1" >"$PIPES.$1.out" 2>"$PIPES.$1.err" & command=$!
     await_command
@@ -339,13 +340,13 @@ run_phase() {
     keepers=none
     kill_all 2>/dev/null
     reopen "$OUT" "$STATE" "$WORKSPACE"
-    # At once: when the trial ends, there may be room again.
-    [ "$status" = 0 ] || has_room || finish 71
+    # Checked at once: when the trial ends, there may be free space again.
+    [ "$status" = 0 ] || has_space || finish 71
 }
 
-# True where a megabyte more can be written: what failed for want of room is nobody's fault in here.
-# A program that writes 128 KiB at once, such as GNU `cat`, fails while 100 KiB are free.
-has_room() {
+# Succeeds if one more megabyte can be written. A phase that failed on a full disk is not at fault. A
+# program that writes 128 KiB at once, such as GNU `cat`, fails while 100 KiB are free.
+has_space() {
     filling=0123456789abcdef written=0
     for _ in 1 2 3 4 5 6; do
         filling=$filling$filling$filling$filling
@@ -358,20 +359,20 @@ has_room() {
     return "$written"
 } 2>/dev/null
 
-# Writes what happened, opens the files to the host's user, and ends the trial with status $1.
+# Writes the phases file, gives the host's user access to all files, and ends with status $1.
 finish() {
     rm -rf -- "$STATE/phases" 2>/dev/null
-    # Where there is to be a second start, it needs this note.
+    # The second start of a two-part trial needs this file.
     printf '%s' "$PHASES" >"$STATE/phases" || [ "$1" != 50 ] || finish 71
     case $SHARE:$1 in
-        # The grader is to find the files' rights as the agent left them.
+        # The grader must find the files' permissions as the agent left them.
         1:50) chmod a+rwX,-t "$STATE" "$STATE/phases" ;;
         1:*) chmod -R a+rwX,-t "$OUT" "$STATE" "$WORKSPACE" ;;
     esac 2>/dev/null
     exit "$1"
 }
 
-# Runs what comes before the grader. Ends the trial where there is no grading, or none yet.
+# Runs the phases before the grader. Ends the script if the grader does not run, or not yet.
 setup_and_agent() {
     if [ -e "$IN/setup.sh" ]; then
         run_phase setup "$SETUP_CS"
@@ -383,13 +384,13 @@ setup_and_agent() {
     AGENTLAB_AGENT_EXIT_STATUS=$status agent_failed=0
     [ "$status" = 0 ] || agent_failed=1$timed_out
 
-    # Nothing the agent wrote where the grader's rows belong survives.
+    # Nothing that the agent wrote in place of the grader's files remains.
     remove "$AGENTLAB_BENCHMARK_PREDICTION_PATH" "$AGENTLAB_BENCHMARK_SCORE_PATH"
     [ "$agent_failed" = 0 ] || [ "$GRADE_FAILED" = 1 ] || finish "3${agent_failed#1}"
     [ "$SEALED" = after_agent ] && finish 50
 }
 
-# Ends a trial whose agent cannot run as its user, and says why where its errors are looked for.
+# Ends a trial whose agent cannot run as its user. The reason goes to the agent's stderr.
 refuse_agent() {
     remove "$STATE/agent.stderr"
     echo "$why" >"$STATE/agent.stderr"
@@ -399,8 +400,9 @@ refuse_agent() {
     finish 70
 }
 
-# Takes up what an earlier start of this container came to; the agent's line is the last.
-recall_agent() {
+# Reads the phases of an earlier start of this container, or of the stored trial that is graded again.
+# The agent's line is the last.
+read_earlier_phases() {
     while read -r phase status started now timed_out; do
         PHASES="$PHASES$phase $status $started $now $timed_out
 "
@@ -412,9 +414,9 @@ recall_agent() {
 read_limits
 first_limits=$limits
 if [ -e "$IN/phases" ]; then
-    recall_agent
+    read_earlier_phases
 else
-    # Somebody started the ended container once more: its agent is not to run twice.
+    # The ended container was started again from outside: its agent must not run twice.
     ! exists "$STATE/begun" || finish 70
     echo >"$STATE/begun"
     setup_and_agent

@@ -49,7 +49,7 @@ class Entry:
     """Of a file's content, or of a link's target."""
     executable: bool = False
 
-    def holds_what(self, other: Entry | None) -> bool:
+    def has_same_content(self, other: Entry | None) -> bool:
         """Return True if both are certain to have the same content."""
         mine = (self.kind, self.sha256)
         return self.sha256 is not None and other is not None and mine == (other.kind, other.sha256)

@@ -96,7 +96,7 @@ def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch
             if room < 0:
                 result.end = f"{CUT}more than {PATCH_CAP:,} bytes\n".encode()
         carried = room >= 0 and piece.startswith(HEADER)
-        if not carried and entry is not None and not entry.holds_what(was):
+        if not carried and entry is not None and not entry.has_same_content(was):
             result.unpatchable.append(name)
         if room >= 0:
             result.pieces.append((name, piece))

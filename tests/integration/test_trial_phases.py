@@ -267,10 +267,10 @@ def test_keeper_that_waits_for_a_stopped_child_is_not_waited_for(
         read_clock() {{ now=0; }}
         python3 -c {shlex.quote(VFORKS)} & keepers=$!
         sleep 300 & other=$!
-        until read -r child 2>/dev/null </tmp/child && look_at "$child" && [ "$state" = T ]; do
+        until read -r child 2>/dev/null </tmp/child && read_process "$child" && [ "$state" = T ]; do
             sleep 0.01
         done
-        look_at "$keepers"; echo "the keeper's state is $state"
+        read_process "$keepers"; echo "the keeper's state is $state"
         kill_all_but_keepers
         wait "$other"; echo "the other process ended with $?"
         wait "$keepers"; echo "the keeper ended with $?"

@@ -48,7 +48,7 @@ def written(value: str) -> dict[str, bytes]:
 def test_a_secret_is_found_in_every_form(form: str) -> None:
     """The value is replaced by its name, exactly, escaped and encoded, and counted once."""
     redactor = Redactor({"KEY": KEY})
-    kept = redactor.data(b"before " + written(KEY)[form] + b" after")
+    kept = redactor.redact_bytes(b"before " + written(KEY)[form] + b" after")
     assert b"[redacted:KEY]" in kept
     assert kept.startswith(b"before ")
     assert kept.endswith(b" after")
@@ -79,14 +79,14 @@ def test_a_secret_is_found_across_lines(form: str, value: str) -> None:
     """A secret that a program wrapped over lines is redacted in each line."""
     redactor = Redactor({"KEY": value})
     content = b"before\n" + in_lines(value)[form] + b"\nafter"
-    kept = redactor.data(content)
-    assert redactor.finds_in([content])
+    kept = redactor.redact_bytes(content)
+    assert redactor.contains_secret([content])
     assert redactor.count == 1
     assert kept.count(b"\n") == content.count(b"\n")
     assert len(kept.replace(b"[redacted:KEY]", b"")) < 50 + 8 * content.count(b"\n")
     half = len(content) // 2
-    assert redactor.finds_in([content[:half], content[half:]])
-    assert not redactor.finds_in([kept])
+    assert redactor.contains_secret([content[:half], content[half:]])
+    assert not redactor.contains_secret([kept])
 
 
 def test_hostile_lines_take_no_time() -> None:
@@ -94,7 +94,7 @@ def test_hostile_lines_take_no_time() -> None:
     redactor = Redactor({"KEY": "a-secret-value"})
     for filler in (b"\\", b"\n", b" ", b"\\n", b"\n a"):
         content = b"a-secret-valu\n\n# asecetvalue" + filler * (1 << 20)
-        assert redactor.data(content) is content
+        assert redactor.redact_bytes(content) is content
 
 
 @pytest.mark.parametrize("between", [b"\n ", b"\n+", b"\n  \n", b"\\n\t"])
@@ -104,9 +104,11 @@ def test_hostile_breaks_take_no_time(between: bytes) -> None:
     redactor = Redactor({"KEY": words})
     letters = [words[i : i + 1].encode() for i in range(len(words))]
     content = between.join(letters[:-1]) + b"#" + words.encode().translate(None, b"rn+- ")
-    assert redactor.data(content * 100) == content * 100
+    assert redactor.redact_bytes(content * 100) == content * 100
     whole = between.join(letters)
-    assert redactor.data(whole).count(b"[redacted:KEY]") == redactor.finds_in([whole])
+    assert redactor.redact_bytes(whole).count(b"[redacted:KEY]") == redactor.contains_secret(
+        [whole]
+    )
 
 
 def test_no_encoding_of_a_random_secret_can_be_decoded_again() -> None:
@@ -116,7 +118,7 @@ def test_no_encoding_of_a_random_secret_can_be_decoded_again() -> None:
         key = "".join(chance.choices("abcXYZ019-_/+", k=chance.randint(MIN_LENGTH, 40)))
         around = [chance.randbytes(chance.randint(0, 7)) for _ in range(2)]
         encoded = base64.b64encode(around[0] + key.encode() + around[1])
-        kept = Redactor({"KEY": key}).data(encoded)
+        kept = Redactor({"KEY": key}).redact_bytes(encoded)
         assert b"[redacted:KEY]" in kept, (key, around)
         assert len(kept.replace(b"[redacted:KEY]", b"")) <= len(encoded) - len(key)
 
@@ -124,20 +126,20 @@ def test_no_encoding_of_a_random_secret_can_be_decoded_again() -> None:
 def test_the_longest_secret_goes_first() -> None:
     """A value that contains another is replaced as a whole."""
     redactor = Redactor({"SHORT": "secret", "LONG": "secret-and-more"})
-    assert redactor.text("secret-and-more secret") == "[redacted:LONG] [redacted:SHORT]"
+    assert redactor.redact_text("secret-and-more secret") == "[redacted:LONG] [redacted:SHORT]"
 
 
 def test_short_and_public_values_are_no_secrets() -> None:
     """A value that is too short, or that the records themselves hold, is left alone."""
     redactor = Redactor({"FLAG": "1", "NAME": "careful"}, public=["a careful variant"])
-    assert redactor.text("1 careful") == "1 careful"
+    assert redactor.redact_text("1 careful") == "1 careful"
     assert redactor.count == 0
 
 
 def test_json_values_are_searched_in_keys_texts_and_numbers() -> None:
     """No part of a JSON value keeps a secret, a number that is one included."""
     redactor = Redactor({"PIN": "123456789", "KEY": "s3cret-key"})
-    kept = redactor.json({"s3cret-key": [123456789, 1.5, "x s3cret-key", {"a": None}]})
+    kept = redactor.redact_json({"s3cret-key": [123456789, 1.5, "x s3cret-key", {"a": None}]})
     assert kept == {"[redacted:KEY]": ["[redacted:PIN]", 1.5, "x [redacted:KEY]", {"a": None}]}
     assert redactor.count == 3
 
@@ -146,8 +148,8 @@ def test_long_messages() -> None:
     """A message that quotes megabytes is cut, after the secrets in it were replaced."""
     redactor = Redactor({"KEY": "0123456789"})
     text = "x" * (MAX_MESSAGE - 5) + "0123456789" + "y" * (1 << 20)
-    assert redactor.message(text) == text[: MAX_MESSAGE - 5] + "[reda" + "..."
-    assert redactor.message("short") == "short"
+    assert redactor.redact_message(text) == text[: MAX_MESSAGE - 5] + "[reda" + "..."
+    assert redactor.redact_message("short") == "short"
 
 
 def test_finding_in_pieces() -> None:
@@ -155,8 +157,10 @@ def test_finding_in_pieces() -> None:
     redactor = Redactor({"KEY": "a-secret-value"})
     for content in (b"xx a-secret-value yy", b"61" + b"a-secret-value".hex().encode()):
         for at in range(len(content)):
-            assert redactor.finds_in([content[:at], content[at:]])
-            assert redactor.finds_in([content[:at], content[at : at + 2], content[at + 2 :], b""])
-    assert not redactor.finds_in([b"a-secret-", b"", b"-value"])
-    assert not Redactor({}).finds_in([b"a-secret-value"])
+            assert redactor.contains_secret([content[:at], content[at:]])
+            assert redactor.contains_secret(
+                [content[:at], content[at : at + 2], content[at + 2 :], b""]
+            )
+    assert not redactor.contains_secret([b"a-secret-", b"", b"-value"])
+    assert not Redactor({}).contains_secret([b"a-secret-value"])
     assert redactor.count == 0

@@ -69,7 +69,7 @@ class EvidenceCollector:
 
     def add_problem(self, name: str, problem: str) -> None:
         """Record why the evidence called `name` is missing or incomplete."""
-        self.ext.setdefault("problems", {})[name] = self.redactor.message(problem)
+        self.ext.setdefault("problems", {})[name] = self.redactor.redact_message(problem)
 
     def collect_inputs(self) -> None:
         spec = self.spec
@@ -107,7 +107,7 @@ class EvidenceCollector:
             self.add_problem("trial_output", problem)
         if content is None:
             return None
-        self.references["trial_output"] = self.add_artifact(self.redactor.data(content))
+        self.references["trial_output"] = self.add_artifact(self.redactor.redact_bytes(content))
         return self.checked_result(content)
 
     def checked_result(self, content: bytes) -> JsonObject | None:
@@ -116,7 +116,7 @@ class EvidenceCollector:
             result = parse(content, self.redactor)
             if isinstance(result, dict):
                 ids = merged_ids(result.get("ids"), self.spec)
-                result = self.redactor.json(result) | {"ids": ids}
+                result = self.redactor.redact_json(result) | {"ids": ids}
                 result.setdefault("schema_version", RESULT_SCHEMA)
             json_schemas.require_valid(result, RESULT_SCHEMA)
         except (MalformedJson, SchemaInvalid, IdentityMismatch) as error:
@@ -152,16 +152,18 @@ class EvidenceCollector:
         inside = unlisted_folders.inspect_unlisted_folders(folder, after)
         after.digests = {name: unlisted_folders.digest(entries) for name, entries in inside.items()}
         for name, listing in (("workspace_before", before), ("workspace_after", after)):
-            content = self.redactor.data(canonical_json.dump_bytes(listing.as_json()))
+            content = self.redactor.redact_bytes(canonical_json.dump_bytes(listing.as_json()))
             self.references[name] = self.add_artifact(content)
         patch = patches.patch(seed, folder, before, after)
         raw = patch.content
-        redacted = self.redactor.data(raw)
+        redacted = self.redactor.redact_bytes(raw)
         if redacted:
             self.references["workspace_patch"] = self.add_artifact(redacted)
         unpatchable = set(patch.unpatchable)
         if redacted is not raw:
-            unpatchable |= {n for n, piece in patch.pieces if self.redactor.finds_in([piece])}
+            unpatchable |= {
+                n for n, piece in patch.pieces if self.redactor.contains_secret([piece])
+            }
         unpatchable -= {name for name in unpatchable if "\ufffd" in name}  # Not its name on disk.
         kept = {n: e for n, e in after.entries.items() if n in unpatchable and e.sha256}
         for name, seeded in unlisted_folders.seeded_unlisted_folders(seed, inside).items():
@@ -210,14 +212,14 @@ class EvidenceCollector:
             content = [os.fsencode(os.readlink(path))]  # noqa: PTH115
         else:
             content = UntrustedFile(path.parent, path.name).chunks(entry.size)
-        return self.redactor.finds_in(chain([name.encode(), b"\n"], content))
+        return self.redactor.contains_secret(chain([name.encode(), b"\n"], content))
 
     def add_identity(self, facts: JsonObject, score: JsonObject | None) -> None:
         """Add isolation facts, grader, generation and the kind's facts to evidence and score.
 
         What the score itself says under these keys is replaced.
         """
-        self.ext["isolation"] = self.redactor.json(facts)
+        self.ext["isolation"] = self.redactor.redact_json(facts)
         self.ext |= self.spec.kind.extension
         if score is not None:
             given = {k: v for k, v in score.get("ext", {}).items() if k not in _OWN_EXTENSIONS}
@@ -270,7 +272,9 @@ class EvidenceCollector:
                 name, f"{file_name} has more than {cap:,} bytes; the first of them are kept"
             )
         # Redacted before it is cut, so that no secret is cut in two.
-        pieces = cut(self.redactor.pieces(untrusted_files.head_chunks(file, cap + _CUT)), cap)
+        pieces = cut(
+            self.redactor.redact_chunks(untrusted_files.head_chunks(file, cap + _CUT)), cap
+        )
         if size <= _SMALL:
             self.references[name] = self.add_artifact(b"".join(pieces))
             return

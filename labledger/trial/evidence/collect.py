@@ -62,7 +62,7 @@ def collect_result(spec: AttemptSpec, ended: ContainerExit, isolation: JsonObjec
         evidence.add_problem("container", WAS_PAUSED)
     evidence.add_identity(isolation | {"workspace_hooks": hooks}, outcome.score)
     sources = metrics.Sources(result, outcome.score, events, phases, ended.duration_ms)
-    message = outcome.message and redactor.message(outcome.message)
+    message = outcome.message and redactor.redact_message(outcome.message)
     return AttemptResult(
         ids=spec.ids,
         schedule_idx=spec.slot.schedule_idx,
@@ -194,7 +194,7 @@ def infra_error_result(spec: AttemptSpec, begun: str, reason: str, message: str)
         attempt=spec.attempt,
         status=SlotStatus.INFRA_ERROR,
         reason=reason,
-        message=redactor.message(message),
+        message=redactor.redact_message(message),
         started_at=begun,
         ended_at=now,
         duration_ms=0,

@@ -119,7 +119,7 @@ class _Reader:
         if not isinstance(body, dict):
             self._broken += 1
             return None
-        redacted: JsonObject = self.redactor.json(body)
+        redacted: JsonObject = self.redactor.redact_json(body)
         return redacted
 
     def _write(self, bodies: Iterable[JsonObject]) -> None:

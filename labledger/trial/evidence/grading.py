@@ -164,7 +164,7 @@ class _RowReader:
             outcome.as_grade_error(Reason.SCHEMA_INVALID, f"{kind.file}: {error.message}")
         except IdentityMismatch as error:
             outcome.as_grade_error(Reason.IDENTITY_MISMATCH, f"{kind.file}: {error}")
-        outcome.rejected[name] = self.redactor.data(content)
+        outcome.rejected[name] = self.redactor.redact_bytes(content)
         return None
 
     def _row(self, content: bytes, kind: _RowKind) -> JsonObject:
@@ -184,7 +184,7 @@ class _RowReader:
 
     def _redacted(self, value: object) -> object:
         # Numbers at the top of a row are the grader's; those in nested values may be secrets.
-        return value if isinstance(value, int | float) else self.redactor.json(value)
+        return value if isinstance(value, int | float) else self.redactor.redact_json(value)
 
 
 def parse(content: bytes, redactor: Redactor) -> Any:
@@ -196,7 +196,7 @@ def parse(content: bytes, redactor: Redactor) -> Any:
     try:
         return canonical_json.loads(content, max_values=untrusted_files.MAX_VALUES)
     except MalformedJson:
-        canonical_json.loads(redactor.data(content), max_values=untrusted_files.MAX_VALUES)
+        canonical_json.loads(redactor.redact_bytes(content), max_values=untrusted_files.MAX_VALUES)
         raise
 
 

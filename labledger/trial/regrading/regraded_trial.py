@@ -105,7 +105,7 @@ class RegradedTrial(TrialKind):
         outcome = _Outcome(
             SlotStatus.GRADE_ERROR,
             Reason.EVIDENCE_INCOMPLETE,
-            redactor.message(why),
+            redactor.redact_message(why),
             None,
             clock.iso(started_at + timedelta(milliseconds=duration_ms)),
             duration_ms,

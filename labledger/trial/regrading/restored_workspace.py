@@ -1,8 +1,8 @@
-"""From a seeded workspace to what an agent made of it, by what is stored, or not at all.
+"""Restore the workspace that an agent left, from its seed and the stored evidence, or not at all.
 
-A patch, files and a list of all files are stored. They are as hostile as any output: only names of
-the list that are plain and fit each other are ever written, nothing through a link, and what comes
-out is compared with the list.
+The evidence is a patch, a tar of files and a listing of all files, as untrusted as any output: only
+names from the listing that are plain and compatible with each other are written, nothing is written
+through a link, and the restored workspace is compared with the listing. Used by `restored_inputs`.
 """
 
 from __future__ import annotations
@@ -33,42 +33,46 @@ _BAD_NAMES = frozenset(
         *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR),
     }
 )
-"""What the system says of a name that cannot be, or not beside the others."""
+"""The system's errors for a name that cannot exist, or not beside the others."""
 
 
 @dataclass(slots=True)
 class WorkspaceRestore:
-    """A seeded workspace on its way to what `expected` lists."""
+    """Turns a seeded workspace into the one that `expected` lists."""
 
     folder: Path
     expected: Listing
     unrecoverable: dict[str, str] = field(default_factory=dict)
     """Names that cannot be restored, and why."""
     _missing: dict[str, Entry] = field(default_factory=dict)
-    """What is not there yet."""
+    """The entries that are not restored yet."""
     _links: dict[str, bytes] = field(default_factory=dict)
-    """What missing links point to. They are made last: nothing is written through them."""
-    _unlike: set[str] = field(default_factory=set)
-    """Folders that listings leave out and that are not as they were: they are kept as a whole."""
+    """The targets of links. Links are made last, so that nothing is written through them."""
+    _changed_folders: set[str] = field(default_factory=set)
+    """Unlisted folders that differ from the seed's: their files are in the tar, as a whole."""
 
     def restore(self, stored: StoredArtifacts) -> None:
-        """Raises `EvidenceIncomplete`, with the first names, where that cannot be done exactly."""
-        self._refuse_what_is_not_known(stored)
+        """Restore the workspace.
+
+        Raises `EvidenceIncomplete`, with the first names, if that cannot be done exactly.
+        """
+        self._require_restorable(stored)
         present = listing.list_folder(self.folder)
         if present.truncated:
             raise EvidenceIncomplete("the workspace that its task begins with has too many files")
         for name, entry in self.expected.entries.items():
-            if not entry.holds_what(present.entries.get(name)):
+            if not entry.has_same_content(present.entries.get(name)):
                 self._missing[name] = entry
-        self._unlike = self._unlike_folders(present)
-        self._clear(present)
-        self._take_files(stored)
-        self._take_texts(stored, present)
+        self._changed_folders = self._differing_folders(present)
+        self._remove_unexpected(present)
+        self._restore_from_tar(stored)
+        self._restore_from_patch(stored, present)
         self._raise_if_unrecoverable(stored.problem("workspace_files"))
-        self._finish()
-        self._compare()
+        self._make_links_and_folders()
+        self._compare_with_listing()
 
-    def _refuse_what_is_not_known(self, stored: StoredArtifacts) -> None:
+    def _require_restorable(self, stored: StoredArtifacts) -> None:
+        """Raise `EvidenceIncomplete` if the listing has names or files that were not stored."""
         expected = self.expected
         if expected.truncated:
             raise EvidenceIncomplete("its workspace had too many files to list them all")
@@ -81,7 +85,7 @@ class WorkspaceRestore:
             elif stored.holds_redacted(name.encode()):
                 self.unrecoverable[name] = "a secret was taken out of its name"
             elif not LEFT_OUT.isdisjoint(inside) or any(
-                p in expected.entries for p in _above(name)
+                p in expected.entries for p in _parents(name)
             ):
                 self.unrecoverable[name] = "nothing can lie there"
         for name in expected.left_out:
@@ -97,28 +101,28 @@ class WorkspaceRestore:
                 self.unrecoverable.setdefault(name, f"it was {what}")
         self._raise_if_unrecoverable()
 
-    def _unlike_folders(self, restored: Listing) -> set[str]:
-        """The expected folders that listings leave out in which something else lies, but caches."""
+    def _differing_folders(self, restored: Listing) -> set[str]:
+        """Return the unlisted folders whose content is not the expected one, except caches."""
         inside = unlisted_folders.inspect_unlisted_folders(self.folder, restored)
         digests = {name: unlisted_folders.digest(entries) for name, entries in inside.items()}
         expected = [name for name in self.expected.left_out if not unlisted_folders.is_cache(name)]
         return {name for name in expected if digests.get(name) != self.expected.digests[name]}
 
-    def _clear(self, present: Listing) -> None:
-        """Remove what is not expected: files and links first, then folders that nothing needs."""
+    def _remove_unexpected(self, present: Listing) -> None:
+        """Remove unexpected files and links, then the folders that nothing needs."""
         expected = self.expected
         for name in present.entries.keys() - expected.entries.keys():
             (self.folder / name).unlink()
-        for name in set(present.left_out) - (set(expected.left_out) - self._unlike):
+        for name in set(present.left_out) - (set(expected.left_out) - self._changed_folders):
             shutil.rmtree(self.folder / name)
         empty = present.empty if expected.empty is None else expected.empty
-        kept = {*expected.left_out, *(empty or ())}
-        kept.update(*(_above(name) for name in (*expected.entries, *kept)))
+        needed = {*expected.left_out, *(empty or ())}
+        needed.update(*(_parents(name) for name in (*expected.entries, *needed)))
         for name in reversed(list(_folders(self.folder))):
-            if name not in kept:
+            if name not in needed:
                 (self.folder / name).rmdir()
 
-    def _take_files(self, stored: StoredArtifacts) -> None:
+    def _restore_from_tar(self, stored: StoredArtifacts) -> None:
         with stored.opened("workspace_files") as file:
             if file is None:
                 return
@@ -129,23 +133,25 @@ class WorkspaceRestore:
                 for member in tar_files.members(file):
                     entry = self._missing.get(member.name)
                     if entry is not None and member.kind == entry.kind == "file":
-                        self._put(member.name, member.content)
+                        self._write(member.name, member.content)
                     elif entry is not None and member.kind == entry.kind == "link":
-                        self._keep_link(member.name, member.target)
-                    elif not self._unlike.isdisjoint([*_above(member.name), member.name]):
-                        self._put_inside(member)
+                        self._add_link(member.name, member.target)
+                    elif not self._changed_folders.isdisjoint(
+                        [*_parents(member.name), member.name]
+                    ):
+                        self._write_unlisted(member)
             except (tarfile.TarError, ValueError, EOFError) as error:
                 raise EvidenceIncomplete(f"the files kept of it cannot be read: {error}") from None
 
-    def _put_inside(self, member: Member) -> None:
-        """Take what lies in a folder that was kept as a whole; all is compared at the end."""
+    def _write_unlisted(self, member: Member) -> None:
+        """Restore a file, link or folder in an unlisted folder. All is compared at the end."""
         name = member.name
         if not is_plain(name):
             return
         if member.kind == "link":
             self._links[name] = member.target
             return
-        with self._naming(name):
+        with self._recording_bad_name(name):
             path = self.folder / name
             if member.kind == "folder":
                 make_folders(self.folder, Path(name))
@@ -155,17 +161,19 @@ class WorkspaceRestore:
                 handle.writelines(member.content)
             path.chmod(OPEN_PROGRAM if member.executable else OPEN_FILE)
 
-    def _keep_link(self, name: str, target: bytes) -> None:
+    def _add_link(self, name: str, target: bytes) -> None:
         if sha256_hex(target) == self._missing[name].sha256:
             self._links[name] = target
             del self._missing[name]
 
-    def _take_texts(self, stored: StoredArtifacts, present: Listing) -> None:
+    def _restore_from_patch(self, stored: StoredArtifacts, present: Listing) -> None:
         patch = stored.read("workspace_patch") or b""
         pieces = patch_application.pieces_by_name(patch, self._missing)
         for name, piece in pieces.items():
             with suppress(patch_application.PatchMismatch):
-                self._put(name, [patch_application.apply_piece(piece, self._base(name, present))])
+                self._write(
+                    name, [patch_application.apply_piece(piece, self._seeded_text(name, present))]
+                )
         is_cut = patches.CUT.encode() in patch
         for name, entry in self._missing.items():
             if name in pieces:
@@ -174,22 +182,25 @@ class WorkspaceRestore:
                 why = "the patch was cut off" if is_cut else "not kept"
             self.unrecoverable.setdefault(name, f"{entry.kind} of {entry.size:,} bytes, {why}")
 
-    def _base(self, name: str, present: Listing) -> bytes:
-        """What a text was before. Raises `PatchMismatch` for what no patch was ever made of."""
-        was = present.entries.get(name)
-        if was is None:
+    def _seeded_text(self, name: str, present: Listing) -> bytes:
+        """Return the text that a patch applies to.
+
+        Raises `PatchMismatch` for a file of which no patch is ever made.
+        """
+        entry = present.entries.get(name)
+        if entry is None:
             return b""
-        if was.kind != "file" or was.size > patches.MAX_PATCHED:
+        if entry.kind != "file" or entry.size > patches.MAX_PATCHED:
             raise patch_application.PatchMismatch
         return (self.folder / name).read_bytes()
 
-    def _put(self, name: str, content: Iterable[bytes]) -> None:
-        """Write a missing file; where it does not come out as it was, it goes on being missing."""
+    def _write(self, name: str, content: Iterable[bytes]) -> None:
+        """Write a missing file. It stays missing if its digest is not the expected one."""
         entry = self._missing[name]
         path = self.folder / name
         hasher, size = hashlib.sha256(), 0
-        with self._naming(name):
-            self._make_room(name)
+        with self._recording_bad_name(name):
+            self._make_parents(name)
             with path.open("xb") as handle:
                 for chunk in content:
                     size += len(chunk)
@@ -200,13 +211,14 @@ class WorkspaceRestore:
         if hasher.hexdigest() == entry.sha256:
             del self._missing[name]
 
-    def _make_room(self, name: str) -> None:
+    def _make_parents(self, name: str) -> None:
+        """Make the folders above a name and remove what has the name."""
         make_folders(self.folder, Path(name).parent)
         (self.folder / name).unlink(missing_ok=True)
 
     @contextmanager
-    def _naming(self, name: str) -> Iterator[None]:
-        """While something of this name is made. One that cannot be is unrecoverable."""
+    def _recording_bad_name(self, name: str) -> Iterator[None]:
+        """Record the name as unrecoverable if the system refuses it while something is made."""
         try:
             yield
         except OSError as error:
@@ -214,22 +226,24 @@ class WorkspaceRestore:
                 raise
             self.unrecoverable[name] = f"there can be no such name ({error.strerror})"
 
-    def _finish(self) -> None:
+    def _make_links_and_folders(self) -> None:
+        """Make links and empty folders, and set permissions."""
         for name, target in self._links.items():
             if b"\0" in target or not target:
                 self.unrecoverable[name] = "there can be no such link"
                 continue
-            with self._naming(name):
-                self._make_room(name)
+            with self._recording_bad_name(name):
+                self._make_parents(name)
                 (self.folder / name).symlink_to(os.fsdecode(target))
         for name, entry in self.expected.entries.items():
             if entry.kind == "file":
                 (self.folder / name).chmod(OPEN_PROGRAM if entry.executable else OPEN_FILE)
         for name in (*self.expected.left_out, *(self.expected.empty or ())):
-            with self._naming(name):
+            with self._recording_bad_name(name):
                 make_folders(self.folder, Path(name))
 
-    def _compare(self) -> None:
+    def _compare_with_listing(self) -> None:
+        """Raise `EvidenceIncomplete` if the restored workspace is not the expected one."""
         expected, restored = self.expected, listing.list_folder(self.folder)
         for name in expected.entries.keys() | restored.entries.keys():
             if expected.entries.get(name) != restored.entries.get(name):
@@ -241,7 +255,7 @@ class WorkspaceRestore:
             if theirs is not None:
                 for name in set(ours or ()) ^ set(theirs):
                     self.unrecoverable[name] = "a folder that did not come out as it was"
-        for name in self._unlike_folders(restored):
+        for name in self._differing_folders(restored):
             self.unrecoverable[name] = "a folder of which not all was kept"
         self._raise_if_unrecoverable()
 
@@ -252,18 +266,18 @@ class WorkspaceRestore:
         shown = [f"{_brief(name)} ({self.unrecoverable[name]})" for name in names[:_SHOWN]]
         if len(names) > _SHOWN:
             shown.append(f"and {len(names) - _SHOWN} more")
-        told = f"; as was noted then: {problem}" if problem else ""
-        raise EvidenceIncomplete(f"its workspace cannot be restored: {', '.join(shown)}{told}")
+        recorded = f"; as was noted then: {problem}" if problem else ""
+        raise EvidenceIncomplete(f"its workspace cannot be restored: {', '.join(shown)}{recorded}")
 
 
-def _above(name: str) -> list[str]:
-    """The folders that a name lies in."""
+def _parents(name: str) -> list[str]:
+    """Return the folders above a name, from the top."""
     steps = name.split("/")
     return ["/".join(steps[:i]) for i in range(1, len(steps))]
 
 
 def _folders(top: Path) -> Iterator[str]:
-    """Each folder of a workspace that a listing looks into, those above before those below."""
+    """Yield each folder whose files a listing lists, parents before their children."""
     for current, folders, _ in os.walk(top):
         folders[:] = [name for name in folders if name not in LEFT_OUT]
         for name in folders:
