@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-__all__ = list(api.__all__)
+if not TYPE_CHECKING:  # A type checker would take a list that it cannot read for an empty one.
+    __all__ = api.__all__
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
+    if name in api.__all__:
         return getattr(api, name)
     raise AttributeError(f"module 'labledger' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*api.__all__, "__version__"]

@@ -75,7 +75,8 @@ _NAMES = {
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = list(_MODULES)
+if not TYPE_CHECKING:  # A type checker would take a list that it cannot read for an empty one.
+    __all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
@@ -85,4 +86,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return list(_MODULES)

@@ -1,4 +1,8 @@
-"""What can be asked of an experiment before it runs: create one, plan it, check what it needs."""
+"""What can be done with an experiment before it runs: create one, plan it, check what it needs.
+
+Only `create_experiment` writes anything. What plans and checks is imported when it is called, so
+that `labledger init` starts fast.
+"""
 
 from __future__ import annotations
 

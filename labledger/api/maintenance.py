@@ -208,8 +208,8 @@ def ledger_revision(*, lab_dir: str | Path | None = None) -> LedgerRevision:
 
     Example:
         >>> import labledger
-        >>> found = labledger.ledger_revision(lab_dir=".lab")
-        >>> found.revision == found.needed
+        >>> ledger = labledger.ledger_revision(lab_dir=".lab")
+        >>> ledger.revision == ledger.needed
         True
     """
     from labledger.ledger.database import migrations

@@ -1,4 +1,8 @@
-"""The `labledger` command: the list of its commands, and one place that handles their errors."""
+"""The `labledger` command: its list of commands, and the handling of their errors.
+
+Every error becomes a message with a hint on stderr and an exit code here; commands only raise.
+Modules of the library are imported by each command when it runs, so that `--help` stays fast.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Check results, and the check of disk space that several commands share.
+"""The result of a check, and the check of disk space that several commands share.
 
-Used by preflight, `labledger doctor` and regrading.
+A failed check is a result with a hint, not an exception. Used by preflight, `labledger doctor` and
+regrading.
 """
 
 from __future__ import annotations

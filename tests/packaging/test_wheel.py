@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import labledger
 
 PROJECT = Path(__file__).parents[2]
 
@@ -87,3 +90,17 @@ def test_installed_command_makes_and_resolves_an_experiment(wheel: Path, tmp_pat
     done = run_installed(wheel, tmp_path, "labledger", "run", "mine", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "resolved_experiment_v1" in done.stdout
+
+
+def test_type_checkers_know_every_public_name() -> None:
+    """To a caller's type checker no name of `labledger` is `Any`, though all are loaded late."""
+    names = labledger.__all__
+    lines = ["import labledger", *(f"reveal_type(labledger.{name})" for name in names)]
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "-c", "\n".join(lines)]
+    checked = subprocess.run(command, cwd=PROJECT, check=False, capture_output=True, text=True)
+    revealed = re.findall(
+        r"^<string>:(\d+): note: Revealed type is (.*)$", checked.stdout, re.MULTILINE
+    )
+    assert len(revealed) == len(names), checked.stdout
+    unknown = [names[int(line) - 2] for line, kind in revealed if kind == '"Any"']
+    assert unknown == []

@@ -1,4 +1,8 @@
-"""`labledger compare`: compares variants or runs, and checks gates."""
+"""`labledger compare`: compares variants or runs, and checks gates.
+
+The statistics, the texts and the gates are the library's; this module parses options and chooses
+the format. A gate that is missed is exit code 1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Commands that create and run experiments: init, preflight, run, resume, regrade."""
+"""Commands that create and run experiments: init, preflight, run, resume, regrade.
+
+`run`, `resume` and `regrade` share the options of `Running`, which also shows the run and leaves
+with its exit code.
+"""
 
 from __future__ import annotations
 

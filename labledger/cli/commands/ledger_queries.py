@@ -1,4 +1,7 @@
-"""Commands that read the ledger: runs, status, show, query, export."""
+"""Commands that read the ledger: runs, status, show, query, export.
+
+They work while runs write. With `--json` they print the library's documents unchanged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Commands that maintain a lab folder: verify, import, clean, doctor, db."""
+"""Commands that maintain a lab folder: verify, import, clean, doctor, db.
+
+Each calls one function of the library and prints its result. Findings, failed checks and an
+outdated ledger are exit code 3.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +169,7 @@ def clean(
 
 
 def upgrade(lab_dir: arguments.LabDir = None) -> None:
-    """Bring the ledger up to date, after backing it up."""
+    """Upgrade the ledger to the revision that this labledger needs, after a backup."""
     from labledger import api
 
     upgraded = api.upgrade_ledger(lab_dir=lab_dir)

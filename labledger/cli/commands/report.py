@@ -1,4 +1,7 @@
-"""`labledger report`: writes a run as an HTML page, as Markdown or as JSON."""
+"""`labledger report`: writes a run as an HTML page, as Markdown or as JSON.
+
+A file appears whole or not at all; `-` is stdout.
+"""
 
 from __future__ import annotations
 

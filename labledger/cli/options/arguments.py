@@ -1,4 +1,8 @@
-"""Arguments and options that several commands share: how they are declared, parsed, completed."""
+"""Arguments and options that several commands share: their declarations, parsing and completion.
+
+The annotated types are used in the signatures of commands. A value that cannot be parsed raises
+`InvalidInput`, which names the option and what was expected.
+"""
 
 from __future__ import annotations
 

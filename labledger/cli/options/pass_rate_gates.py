@@ -1,4 +1,8 @@
-"""`--fail-under`: the pass rates that a run must reach."""
+"""`--fail-under`: the pass rates that a run must reach.
+
+Gates are parsed, and variants checked, before the run begins; rates are compared when it has
+ended. A gate that is missed is exit code 1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The options that `run`, `resume` and `regrade` share, and how these commands show a run."""
+"""The options that `run`, `resume` and `regrade` share, and how these commands show a run.
+
+`Running` declares each option once. `runs_trials` and `grades_trials` copy them into the signature
+of a command, where typer reads them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Write a comparison as a JUnit report: a test suite a comparison, a test case a task."""
+"""A comparison as a JUnit report, for CI systems: a test suite for each comparison, a test case for
+each task.
+"""
 
 from __future__ import annotations
 

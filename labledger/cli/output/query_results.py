@@ -1,4 +1,8 @@
-"""The result of `labledger query`: a table on a terminal, or a format for other programs."""
+"""The result of `labledger query`: a table for a person, or a format for other programs.
+
+Tables are limited to a number of rows; other formats are written by the library, row by row. Also
+parses the statement and its parameters, and prints the views.
+"""
 
 from __future__ import annotations
 

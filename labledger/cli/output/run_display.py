@@ -1,4 +1,4 @@
-"""Displays of a run in progress: live on a terminal, plain lines elsewhere, JSON lines on request.
+"""Displays of a run in progress: live on a terminal, else plain lines; JSON lines on request.
 
 Each is a listener for run events, and a context manager around the run.
 """

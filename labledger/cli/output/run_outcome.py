@@ -1,4 +1,7 @@
-"""The outcome of a run that has ended, the status of a stored run, and commands to type next."""
+"""The outcome of a run that has ended, the status of a stored run, and commands to type next.
+
+All figures come from the summary or from `RunState`; this module only words and arranges them.
+"""
 
 from __future__ import annotations
 

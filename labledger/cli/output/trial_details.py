@@ -1,4 +1,8 @@
-"""`labledger show`: one trial with its phases, records, evidence and logs."""
+"""`labledger show`: one trial with its phases, records, evidence and logs.
+
+Records are those of the ledger; logs and the patch are read from its artifacts and cut to their
+first lines unless `--full` is given.
+"""
 
 from __future__ import annotations
 
