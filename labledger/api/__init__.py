@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from labledger.api.maintenance import *
     from labledger.api.runs import *
     from labledger.compare.comparison_document import *
+    from labledger.compare.comparison_text import ComparisonText as ComparisonText
+    from labledger.compare.comparison_text import comparison_texts as comparison_texts
     from labledger.compare.options import *
     from labledger.compare.run_differences import OutcomeChange as OutcomeChange
-    from labledger.compare.sentences import ComparisonText as ComparisonText
-    from labledger.compare.sentences import comparison_texts as comparison_texts
     from labledger.errors import *
     from labledger.ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
     from labledger.ledger.database.model import *
@@ -48,7 +48,7 @@ _NAMES = {
     "api.runs": "regrade resume run",
     "compare.comparison_document": "Compared Comparison TaskRow",
     "compare.run_differences": "OutcomeChange",
-    "compare.sentences": "ComparisonText comparison_texts",
+    "compare.comparison_text": "ComparisonText comparison_texts",
     "compare.options": "CompareOptions ErrorCounting Estimand",
     "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "
     "InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError LedgerMissing "

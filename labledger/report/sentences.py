@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from labledger.compare import sentences as comparisons
 from labledger.compare.comparison_document import Compared, Comparison
+from labledger.compare.comparison_text import facts
 from labledger.report.document import Report, VariantOutcomes
 from labledger.report.logs import Packed
 from labledger.report.options import Logs
@@ -198,7 +199,7 @@ def comparison_facts(
 ) -> Iterator[str]:
     """Yield what else there is to know about a comparison; for `variants` see `other_rates`."""
     yield from other_rates(compared, variants)
-    for fact in comparisons.facts(compared, document):
+    for fact in facts(compared, document):
         if fact.in_report:
             yield fact.sentence
 

@@ -44,6 +44,11 @@ def significant(value: float) -> str:
     return f"{value:.6g}"
 
 
+def exact(value: float) -> str:
+    """Return an amount that must not be rounded, such as a budget: ``1,234.0625``."""
+    return f"{value:,.10g}"
+
+
 def rounded(value: float | None) -> str:
     """Return a number of any unit for a table: ``1,234``, ``123.46``, ``0.1235``."""
     if value is None:

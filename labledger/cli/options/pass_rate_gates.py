@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from labledger.api import InvalidInput, PassCounts, Problem
+from labledger.text.figures import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +69,8 @@ def missed(gates: list[Gate], summary: JsonObject) -> list[str]:
             if passes.rate is None:
                 misses.append(f"{name} has no pass rate: none of its slots counts")
             elif passes.rate < gate.rate:
-                share = f"{passes.passed} of {passes.counted} slots that count ({passes.rate:.1%})"
-                misses.append(f"{name} passed {share}, which is under {gate.rate:.1%}")
+                share = (
+                    f"{passes.passed} of {passes.counted} slots that count ({percent(passes.rate)})"
+                )
+                misses.append(f"{name} passed {share}, which is under {percent(gate.rate)}")
     return misses

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from labledger.api import PassCounts, Spent
-from labledger.text.figures import clock_time, percent
+from labledger.text.figures import clock_time, exact, percent
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
@@ -181,8 +181,8 @@ def without_verdict(passes: PassCounts, verdicts: Iterable[int]) -> int:
 def spent_texts(spent: Mapping[str, Spent], budget: Mapping[str, float]) -> list[str]:
     """Return what was spent, by kind, of each kind that is limited or known."""
     return [
-        f"{amount.total:,.10g} "
-        + (f"of {budget[kind]:,.10g} " if kind in budget else "")
+        f"{exact(amount.total)} "
+        + (f"of {exact(budget[kind])} " if kind in budget else "")
         + f"{UNITS[kind]} spent"
         + (f" (unknown of {counted(amount.unknown, 'trial')})" if amount.unknown else "")
         for kind, amount in spent.items()
@@ -239,7 +239,7 @@ def started_line(event: JsonObject) -> str:
             f"and {counted(event['begun'], 'begun trial')} of an earlier coordinator"
         )
     if limits := event["budget"]:
-        amounts = " or ".join(f"{limit:,.10g} {UNITS[kind]}" for kind, limit in limits.items())
+        amounts = " or ".join(f"{exact(limit)} {UNITS[kind]}" for kind, limit in limits.items())
         line += (
             f"; once {amounts} are spent, no trial starts, and those that run then "
             f"(at most {event['max_concurrency']}) still add to it"

@@ -1,0 +1,239 @@
+"""One comparison in words: its title, the rows of its table, and its facts.
+
+The terminal, Markdown and the report's page lay out what this module returns. It takes figures and
+sentences from `compare.sentences`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from labledger.compare.comparison_document import (
+    Compared,
+    Comparison,
+    Effect,
+    Sensitivity,
+    Significance,
+)
+from labledger.compare.run_differences import grader_name
+from labledger.compare.sentences import (
+    amount,
+    assumption,
+    bounds,
+    correction,
+    estimand,
+    level,
+    rate,
+    rate_bounds,
+    signed_amount,
+    value,
+)
+from labledger.compare.statistics.samples import Estimate
+from labledger.text import figures
+from labledger.text.figures import DASH, count
+from labledger.text.phrases import counted
+
+_EFFECTS = {
+    "odds_ratio": "odds ratio of the pairs that differ",
+    "d_z": "standardized difference (d_z)",
+}
+
+_NAMED = 10
+"""How many of the tasks that moved are named."""
+
+
+Row = tuple[str, str, str, str]
+"""What is compared, A's figure, B's figure, and the difference."""
+
+
+class Fact(NamedTuple):
+    """A named fact about a comparison, beside its figures and its decision."""
+
+    name: str
+    text: str
+    in_report: bool = True
+    """Whether the report states it too; the other facts are for the command's own output."""
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.name[0].upper()}{self.name[1:]}: {self.text}."
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonText:
+    """One comparison in words, for a terminal or Markdown."""
+
+    title: str
+    a: str
+    """The name of side A, which heads a column; so `b`."""
+    b: str
+    rows: tuple[Row, ...]
+    facts: tuple[Fact, ...]
+    decision: str
+
+
+def comparison_texts(comparison: Comparison) -> list[ComparisonText]:
+    """Return every comparison of a document in words, as `labledger compare` prints them.
+
+    Args:
+        comparison: What `Ledger.compare` returned.
+
+    Example:
+        >>> import labledger
+        >>> with labledger.open_ledger() as ledger:
+        ...     for text in labledger.comparison_texts(ledger.compare("my-run")):
+        ...         print(text.title, text.decision)
+    """
+    return [
+        ComparisonText(
+            title=title(compared, comparison),
+            a=compared.labels[0],
+            b=compared.labels[1],
+            rows=tuple(_rows(compared, comparison)),
+            facts=tuple(facts(compared, comparison)),
+            decision=compared.decision.text,
+        )
+        for compared in comparison.comparisons
+    ]
+
+
+def title(compared: Compared, document: Comparison) -> str:
+    """Return such as ``B against A in RUN, on tasks like these: 12 tasks``."""
+    a, b = compared.labels
+    run = f" in {compared.a.run_id}" if compared.a.run_id == compared.b.run_id else ""
+    sample = [counted(compared.tasks, "task")]
+    if compared.clusters is not None:
+        sample.append(counted(compared.clusters, "cluster"))
+    if compared.replications > 1:
+        sample.append(f"{count(compared.a.trials)} and {count(compared.b.trials)} trials")
+    return f"{b} against {a}{run}, on {estimand(document)}: {', '.join(sample)}"
+
+
+# -- the table
+
+
+def _rows(compared: Compared, document: Comparison) -> Iterator[Row]:
+    a, b, difference = compared.a.mean, compared.b.mean, compared.difference
+    name = "pass rate" if document.is_rate else document.metric
+    yield name, value(a, document), value(b, document), signed_amount(difference, document)
+    heading = level(document)
+    # The sides have intervals of their own; that of the difference is for all comparisons together.
+    heading += f" (difference: of {document.family} comparisons)" if document.family > 1 else ""
+    interval = bounds(difference, document, signed=True)
+    yield heading, bounds(a, document), bounds(b, document), interval
+    yield from _pass_at_rows(compared)
+
+
+def _pass_at_rows(compared: Compared) -> Iterator[Row]:
+    """Yield pass@k and pass^k for each k of a side; the other side may have no such k."""
+    by_k_a = {pass_at.k: pass_at for pass_at in compared.a.pass_at}
+    by_k_b = {pass_at.k: pass_at for pass_at in compared.b.pass_at}
+    for k in sorted(by_k_a | by_k_b):
+        a, b = by_k_a.get(k), by_k_b.get(k)
+        tasks = {pass_at.tasks for pass_at in (a, b) if pass_at is not None}
+        few = "" if tasks == {compared.tasks} else f" ({counted(min(tasks), 'task')})"
+        yield _pass_at_row(f"pass@{k}{few}", a.any if a else None, b.any if b else None)
+        yield _pass_at_row(f"pass^{k}{few}", a.all if a else None, b.all if b else None)
+
+
+def _pass_at_row(name: str, a: Estimate | None, b: Estimate | None) -> Row:
+    first, second = (f"{rate(estimate)} ({rate_bounds(estimate)})" for estimate in (a, b))
+    moved = DASH if a is None or b is None else figures.signed_points(b.value - a.value)
+    return name, first, second, moved
+
+
+# -- facts
+
+
+def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
+    """Yield what else there is to know about a comparison, in the order of every form."""
+    a, b = compared.labels
+    yield from _gradings(compared)
+    if compared.counts is not None:
+        c = compared.counts
+        by_side = f"{count(c.both)} by both, {count(c.only_a)} only by {a}, {count(c.only_b)} only"
+        yield Fact("tasks passed", f"{by_side} by {b}, {count(c.neither)} by neither")
+    if compared.test is not None:
+        p = f"{_p_values(compared.test)}{correction(document)}"
+        yield Fact(compared.test.name, p, in_report=False)
+    if compared.effect is not None:
+        name = _EFFECTS[compared.effect.name]
+        yield Fact(name, _effect_value(compared.effect), in_report=False)
+    detectable = compared.detectable
+    if detectable is not None and detectable.difference is not None:
+        least = amount(detectable.difference, document)
+        condition = f"with {detectable.power:.0%} power{assumption(detectable, document)}"
+        yield Fact("smallest difference that could be shown", f"{least}, {condition}")
+    if compared.left_out:
+        groups = (_left_out(g.pairs, g.side, g.reason, a, b) for g in compared.left_out)
+        yield Fact("left out", ", ".join(groups))
+    for other in compared.sensitivity:
+        if other.pairs != compared.pairs or other.difference != compared.difference:
+            yield Fact(f"with --errors {other.errors}", _otherwise(other, compared, document))
+    yield from _moved_tasks(compared, document)
+    for warning in compared.warnings:
+        yield Fact("warning", warning)
+
+
+def _gradings(compared: Compared) -> Iterator[Fact]:
+    """Yield which gradings the scores are from, where there are several."""
+    if compared.same_trials:
+        yield Fact("trials", "the same on both sides; only how they were graded differs")
+    gradings = {compared.a.run_id: compared.a.grading, compared.b.run_id: compared.b.grading}
+    for name, grading in gradings.items():
+        if grading is not None and grading.generations > 1:
+            number = f"generation {grading.generation} of {grading.generations}"
+            text = f"{number}, by {grader_name(grading.grader_digest)}"
+            yield Fact(f"scores of {name}", text, in_report=False)
+
+
+def _p_values(test: Significance) -> str:
+    """Return such as ``p = 0.031``, with the corrected value where there is one."""
+    p = figures.p_equation("p", test.p)
+    if test.p_adjusted is None:
+        return p
+    return f"{p}, {figures.p_equation('corrected p', test.p_adjusted)}"
+
+
+def _effect_value(effect: Effect) -> str:
+    if effect.value is not None:
+        return f"{effect.value:.4g}"
+    return "none, for no pair goes the other way" if effect.name == "odds_ratio" else "none"
+
+
+def _left_out(pairs: int, side: str, reason: str, a: str, b: str) -> str:
+    """Return such as ``2 trials of treat (infra_error)``."""
+    owner = {"a": f"of {a}", "b": f"of {b}", "both": "of each"}[side]
+    return f"{counted(pairs, 'trial')} {owner} ({reason})"
+
+
+def _otherwise(other: Sensitivity, compared: Compared, document: Comparison) -> str:
+    if other.difference is None:
+        return "nothing could be paired"
+    difference = signed_amount(other.difference, document)
+    interval = bounds(other.difference, document, signed=True)
+    text = f"{difference} ({interval}), {counted(other.pairs, 'pair')} of trials"
+    if compared.difference and compared.difference.value * other.difference.value < 0:
+        text += "; this turns the direction"
+    return text
+
+
+def _moved_tasks(compared: Compared, document: Comparison) -> Iterator[Fact]:
+    """Yield the tasks that differ, the largest differences first."""
+    moved = [
+        (row.b - row.a, row.task_id)
+        for row in compared.by_task
+        if row.a is not None and row.b is not None and row.a != row.b
+    ]
+    moved.sort(key=lambda item: (-abs(item[0]), item[1]))
+    lower, higher = "lower", "higher"
+    if document.lower_is_better is not None and not compared.same_trials:
+        lower, higher = ("better", "worse") if document.lower_is_better else ("worse", "better")
+    for word, sign in ((lower, -1), (higher, 1)):
+        names = [task_id for change, task_id in moved if change * sign > 0]
+        if names:
+            more = f" and {count(len(names) - _NAMED)} more" if len(names) > _NAMED else ""
+            text = ", ".join(names[:_NAMED]) + more
+            yield Fact(f"{word} on {counted(len(names), 'task')}", text, in_report=False)
