@@ -45,17 +45,17 @@ def _by_id(items: Sequence[JsonObject], name: str) -> dict[str, JsonObject]:
 
 
 def _membership_sentences(
-    noun: str, old: dict[str, JsonObject], now: dict[str, JsonObject]
+    noun: str, old: dict[str, JsonObject], new: dict[str, JsonObject]
 ) -> Iterator[str]:
     """Yield what was added, removed or reordered; remove the added and removed from both."""
-    common = [name for name in old if name in now]
-    if common != [name for name in now if name in old]:
+    common = [name for name in old if name in new]
+    if common != [name for name in new if name in old]:
         yield f"the order of the {noun}s changed"
-    for name in [name for name in old if name not in now]:
+    for name in [name for name in old if name not in new]:
         del old[name]
         yield f"the {noun} {name!r} was removed"
-    for name in [name for name in now if name not in old]:
-        del now[name]
+    for name in [name for name in new if name not in old]:
+        del new[name]
         yield f"the {noun} {name!r} was added"
 
 
@@ -67,28 +67,28 @@ def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-def _field_sentences(old: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for field in sorted(old.keys() | now.keys()):
-        if _only_filled(field, old, now) or _only_filled(field, now, old):
+def _field_sentences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for field in sorted(old.keys() | new.keys()):
+        if _only_filled(field, old, new) or _only_filled(field, new, old):
             continue
-        if field not in now:
+        if field not in new:
             yield f"{field} was {_shortened(old[field])} and is no longer set"
         elif field not in old:
-            yield f"{field} was not set and is {_shortened(now[field])}"
-        elif canonical_json.dumps(old[field]) != canonical_json.dumps(now[field]):
-            yield f"{field} was {_shortened(old[field])} and is {_shortened(now[field])}"
+            yield f"{field} was not set and is {_shortened(new[field])}"
+        elif canonical_json.dumps(old[field]) != canonical_json.dumps(new[field]):
+            yield f"{field} was {_shortened(old[field])} and is {_shortened(new[field])}"
 
 
 def _only_filled(field: str, empty: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
-    """Whether `field` is empty in one and has fields in the other, which are reported instead."""
+    """Return whether `field` is empty in one and has fields, reported instead, in the other."""
     is_empty = field in empty and empty[field] in (None, {})
     return is_empty and any(name.startswith(f"{field}.") for name in full)
 
 
-def _file_sentences(old: JsonObject, now: JsonObject) -> Iterator[str]:
-    for phase in sorted(old.keys() | now.keys()):
+def _file_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:
+    for phase in sorted(old.keys() | new.keys()):
         before = {file["name"]: file for file in old.get(phase, [])}
-        after = {file["name"]: file for file in now.get(phase, [])}
+        after = {file["name"]: file for file in new.get(phase, [])}
         for name in sorted(before.keys() | after.keys()):
             if name not in after:
                 yield f"{name} is no longer among the {phase}'s files"
@@ -100,11 +100,11 @@ def _file_sentences(old: JsonObject, now: JsonObject) -> Iterator[str]:
                 yield f"{name} became executable or not executable (a file of the {phase})"
 
 
-def _task_sentences(old: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+def _task_sentences(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
     for change, ids in (
-        ("removed", [task for task in old if task not in now]),
-        ("added", [task for task in now if task not in old]),
-        ("changed", [task for task in now if task in old and old[task] != now[task]]),
+        ("removed", [task for task in old if task not in new]),
+        ("added", [task for task in new if task not in old]),
+        ("changed", [task for task in new if task in old and old[task] != new[task]]),
     ):
         if ids:
             noun = "1 task was" if len(ids) == 1 else f"{len(ids):,} tasks were"

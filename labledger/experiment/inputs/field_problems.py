@@ -64,7 +64,7 @@ def relative_name(text: str) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether `text` can be written as UTF-8; a file name of other bytes cannot."""
+    """Return whether `text` can be written as UTF-8; a file name of other bytes cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
