@@ -29,17 +29,17 @@ class Budget:
     """By kind: `cost_usd`, `tokens`. A kind that is missing has no limit."""
     spent: dict[str, Spent]
     """By kind. Empty for a regrading: its agents were paid for by the run that it regrades."""
-    tell: Listener
+    emit: Listener
     _warned: set[str] = field(default_factory=set)
     _at_stop: Mapping[str, Spent] = field(default_factory=dict)
     """What was spent when dispatch was stopped; empty before."""
 
     @classmethod
-    def of(cls, run: RunInfo, reader: LedgerReader, tell: Listener) -> Self:
+    def of(cls, run: RunInfo, reader: LedgerReader, emit: Listener) -> Self:
         """Return the run's budget, counting every result that is durable already."""
         if run.regrades is not None:
-            return cls({}, {}, tell)
-        return cls(run.budget, reader.spent_so_far(run.run_id), tell)
+            return cls({}, {}, emit)
+        return cls(run.budget, reader.spent_so_far(run.run_id), emit)
 
     def add(self, result: AttemptResult) -> None:
         """Add what an attempt spent. Emit a warning if it did not report a limited kind."""
@@ -51,10 +51,10 @@ class Budget:
                     f"slot {result.schedule_idx} does not report its {kind}: "
                     f"{OPTIONS[kind]} counts only trials that do"
                 )
-                self.tell(run_event("warning", message=message))
+                self.emit(run_event("warning", message=message))
 
     def amounts(self, result: AttemptResult) -> dict[str, float | None]:
-        """Return what an attempt spent of each kind, None where it did not report it."""
+        """Return what an attempt spent of each kind, None for kinds that it did not report."""
         return amounts(result) if self.spent else {}
 
     def exhausted(self) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class Budget:
             return
         self._at_stop = dict(self.spent)
         for kind in self.exhausted():
-            self.tell(
+            self.emit(
                 run_event(
                     "budget_spent",
                     budget=kind,
@@ -94,7 +94,7 @@ class Budget:
         return message
 
     def message(self) -> str:
-        """Return why the run stopped, by what is spent now; empty while there is something left."""
+        """Return why the run stopped, by what is spent now; empty if the budget is not spent."""
         for kind in self.exhausted():
             spent, before = self.spent[kind], self._at_stop.get(kind)
             message = _of_limit(spent, kind, self.limits[kind])

@@ -1,8 +1,8 @@
 """The commit queue: makes results durable as they arrive and commits slots in schedule order.
 
-Each commit is one transaction, and journals the dispatches that it makes room for in the same
-transaction. A result that arrives before its turn is staged. If the ledger's disk is full, nothing
-is lost: dispatch pauses, and the write is repeated later. Used by the coordinator's thread alone.
+Each commit is one transaction, which also journals the dispatches into the capacity that it frees.
+A result that arrives before its turn is staged. If the ledger's disk is full, nothing is lost:
+dispatch pauses, and the write is repeated later. Used by the coordinator's thread alone.
 """
 
 from __future__ import annotations

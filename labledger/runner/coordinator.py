@@ -1,7 +1,7 @@
 """The coordinator: dispatches the slots of a run in schedule order, and commits each in its turn.
 
 It is a single thread. Each round takes one result, commits a few slots and dispatches into the free
-capacity; what is dispatched is journaled in the transaction of the result that made room for it.
+capacity; each dispatch is journaled in the transaction of the result that freed its capacity.
 
 It may die at any line. The containers that it started continue without it, and the next
 coordinator finds every trial again: committed, staged, or in its container.
@@ -62,7 +62,7 @@ class Coordinator:
     executor: LocalExecutor
     retry: Retry
     pauses: DispatchPauses
-    keep: FolderRetention
+    folder_retention: FolderRetention
     stop_request: StopRequest
     emit: Listener
     stop_cause: Stop | None = None
@@ -359,7 +359,7 @@ class Coordinator:
             # A refusal may be the trial's fault or the engine's: other trials show which.
             others_first = REFUSALS if result.reason in NOT_STARTED else 0
             self.slot_queue.retry(spec, others_first=others_first)
-        keep_folder = self.keep.applies_to(result.status, result.verdict)
+        keep_folder = self.folder_retention.applies_to(result.status, result.verdict)
         self._watch_removal(self.executor.remove(spec, keep_folder=keep_folder))
         return True
 

@@ -103,22 +103,22 @@ def _wait_for_takeover(
         time.sleep(min(ttl_s / _POLLS_PER_LEASE, _LONGEST_POLL_S))
 
 
-def _waiting_event(held: LeaseInfo) -> dict[str, object]:
-    left = (clock.parse(held.expires_at) - clock.parse(clock.utc_now())).total_seconds()
+def _waiting_event(lease: LeaseInfo) -> dict[str, object]:
+    left = (clock.parse(lease.expires_at) - clock.parse(clock.utc_now())).total_seconds()
     return run_event(
         "waiting_for_lease",
-        run_id=held.run_id,
-        host=held.owner.machine,
-        pid=held.owner.pid,
-        since=held.acquired_at,
-        expires_at=held.expires_at,
+        run_id=lease.run_id,
+        host=lease.owner.machine,
+        pid=lease.owner.pid,
+        since=lease.acquired_at,
+        expires_at=lease.expires_at,
         seconds=round(max(left, 0.0), 1),
     )
 
 
 @dataclass(slots=True)
 class Heartbeat:
-    """Renewal of a run's lease, and what is tied to it.
+    """Renews a run's lease, and does what depends on it.
 
     Each renewal extends the time in which the executor may start containers, truncates a large
     write-ahead log, and reports a takeover request.

@@ -213,7 +213,7 @@ class Session:
             executor=executor,
             retry=experiment.design.retry,
             pauses=pauses,
-            keep=self.options.keep,
+            folder_retention=self.options.keep,
             stop_request=self.options.stop_request,
             emit=self.options.on_event,
         )

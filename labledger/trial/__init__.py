@@ -1,5 +1,6 @@
 """One attempt in its container: the contract with it, its life, its evidence and its grading.
 
-In: a `AttemptSpec`. Out: a `AttemptResult` of validated rows, and files with digests.
+In: an `AttemptSpec` and a `TrialContext`. Out: an `AttemptResult` of validated rows, and files with
+digests.
 Knows no database, no schedule and no other trial.
 """

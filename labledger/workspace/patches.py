@@ -84,7 +84,7 @@ def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch
         return result
     old = _old_contents(seed, names)
     effort = _Effort()
-    room = PATCH_CAP
+    bytes_left = PATCH_CAP
     for name in sorted(names):
         was, entry = before.entries.get(name), after.entries.get(name)
         piece = b""
@@ -92,25 +92,25 @@ def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch
             new = _content(workspace / name) if entry and entry.kind == "file" else None
             change = _Change(name, was, entry, old.get(name), new)
             piece = "".join(_file_patch(change, effort)).encode()
-            room -= len(piece)
-            if room < 0:
+            bytes_left -= len(piece)
+            if bytes_left < 0:
                 result.end = f"{CUT}more than {PATCH_CAP:,} bytes\n".encode()
-        carried = room >= 0 and piece.startswith(HEADER)
+        carried = bytes_left >= 0 and piece.startswith(HEADER)
         if not carried and entry is not None and not entry.has_same_content(was):
             result.unpatchable.append(name)
-        if room >= 0:
+        if bytes_left >= 0:
             result.pieces.append((name, piece))
     return result
 
 
 def _old_contents(seed: Seed, names: set[str]) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
-    room = KEPT_FOR_COMPARISON
+    bytes_left = KEPT_FOR_COMPARISON
     for seeded in seed.entries():
-        small = len(seeded.content) <= min(MAX_PATCHED, room)
+        small = len(seeded.content) <= min(MAX_PATCHED, bytes_left)
         if seeded.name in names and small and not seeded.is_link:
             contents[seeded.name] = seeded.content
-            room -= len(seeded.content)
+            bytes_left -= len(seeded.content)
     return contents
 
 

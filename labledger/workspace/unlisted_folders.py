@@ -33,24 +33,24 @@ def inspect_unlisted_folders(workspace: Path, listing: Listing) -> dict[str, Ins
     Folders are left out if they are too large or contain what cannot be stored exactly.
     """
     contents: dict[str, Inside] = {}
-    files, room = MAX_FILES, MAX_BYTES
+    files, bytes_left = MAX_FILES, MAX_BYTES
     if listing.truncated:
         return contents
     for folder in listing.left_out:
         if is_cache(folder) or "\ufffd" in folder:
             continue
-        inside = _inside(workspace, folder, files, room)
+        inside = _inside(workspace, folder, files, bytes_left)
         if inside is not None:
             contents[folder] = inside
             files -= len(inside)
-            room -= sum(entry.size for entry in inside.values())
+            bytes_left -= sum(entry.size for entry in inside.values())
     return contents
 
 
-def _inside(workspace: Path, folder: str, files: int, room: int) -> Inside | None:
+def _inside(workspace: Path, folder: str, files: int, bytes_left: int) -> Inside | None:
     """Return a folder's contents; None if it is too large or has other than files and links."""
     try:
-        children = _children(workspace, folder, files, room)
+        children = _children(workspace, folder, files, bytes_left)
     except OSError:
         return None
     if children is None:
@@ -64,7 +64,7 @@ def _inside(workspace: Path, folder: str, files: int, room: int) -> Inside | Non
 
 
 def _children(
-    workspace: Path, folder: str, files: int, room: int
+    workspace: Path, folder: str, files: int, bytes_left: int
 ) -> dict[str, os.DirEntry[str] | None] | None:
     """Return the files below a folder by name, and empty folders as None, without reading them.
 
@@ -83,8 +83,8 @@ def _children(
                     pending.append(inner)
                 else:
                     contents[inner] = child
-                    room -= child.stat(follow_symlinks=False).st_size
-                if room < 0 or len(contents) + len(pending) > files or not _is_text(inner):
+                    bytes_left -= child.stat(follow_symlinks=False).st_size
+                if bytes_left < 0 or len(contents) + len(pending) > files or not _is_text(inner):
                     return None
     return contents
 

@@ -303,7 +303,7 @@ def test_staged_files_that_nobody_has_any_more(tmp_path: Path, image_ids: dict[s
     done = project.command("resume", RUN, *PASSING)
     assert done.returncode == 3
     assert "could not stage agent.sh for the trials: its artifact" in done.stderr
-    assert "bring .lab/artifacts back from a copy" in done.stderr
+    assert "restore .lab/artifacts from a copy" in done.stderr
 
     shutil.rmtree(artifacts, ignore_errors=True)
     away.rename(artifacts)

@@ -123,7 +123,7 @@ class Run:
             executor=self.trials,
             retry=Retry(),
             pauses=pauses,
-            keep=FolderRetention.NONE,
+            folder_retention=FolderRetention.NONE,
             stop_request=self.stop,
             emit=self.emit,
         )

@@ -39,7 +39,7 @@ def test_what_is_suspicious(changed: list[str], suspected: list[str]) -> None:
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much has changed, a hundred short paths are kept and all are counted."""
-    monkeypatch.setattr("labledger.trial.evidence.tampering._MAX_HELD", 150)
+    monkeypatch.setattr("labledger.trial.evidence.tampering._MAX_COMPARED", 150)
     found, total = suspicious(f"/opt/{'x' * 1000}{n}" for n in range(400))
     assert len(found) == MAX_PATHS
     assert max(map(len, found)) == 512

@@ -1,7 +1,7 @@
 """How the container of a trial ended.
 
-`ContainerExit` passes from `worker`, `adoption` and `parts`, which wait for containers, to
-`collect`, which derives the trial's status from it.
+A `ContainerExit` goes from `worker`, `adoption` and `two_part_trials`, which wait for containers,
+to `collect`, which derives the trial's status from it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Read the events that an agent wrote to `events.jsonl`: one JSON object per line.
 
 Number, size and complexity of events are limited, and memory use does not grow with them: many
-events go to a file in the artifact store's folder. Every event is redacted. Used by `evidence`.
+events go to a file in the artifact store's folder. Every event is redacted. Used by
+`artifacts`.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ def read_events(
 ) -> tuple[tuple[Event, ...] | EventFile, int]:
     """Read the events that can be kept, redacted and in order, from a file's first `cap` bytes.
 
-    Returns them, and how many lines are left out. More than `HELD_BYTES` of them are written to
-    `target`, durably. A line is left out where it is no JSON object, or one too many, or has more
-    values than the lines before it left room for. Memory does not grow with the events.
+    Return them, and the number of lines left out. More than `HELD_BYTES` of events are written to
+    `target`, durably. A line is left out if it is not a JSON object, or if the lines before it have
+    used up the limit of events or of values. Memory does not grow with the number of events.
     """
     many = 1 + sum(_brackets(piece) for piece in head_chunks(file, cap)) > MAX_EVENT_VALUES
     file.seek(0)
@@ -53,7 +54,7 @@ def read_events(
             cap -= len(line)
             if not line.isspace():
                 reader.take(line)
-            if reader.file is None and reader.held > HELD_BYTES:
+            if reader.file is None and reader.held_bytes > HELD_BYTES:
                 reader.move_to(stack.enter_context(replace_file(target.path)))
         if reader.file is None:
             return tuple(reader.events), reader.dropped
@@ -67,12 +68,12 @@ def _brackets(content: bytes) -> int:
 @dataclass(slots=True)
 class _Reader:
     redactor: Redactor
-    room: int | None
+    values_left: int | None
     """How many more JSON values are accepted; None if they need not be counted."""
     events: list[Event] = field(default_factory=list)
     file: BinaryIO | None = None
     """Where events are written instead of being held in memory."""
-    held: int = 0
+    held_bytes: int = 0
     """The size of the lines whose events are held in memory, in bytes."""
     count: int = 0
     dropped: int = 0
@@ -91,7 +92,7 @@ class _Reader:
             return
         if self.file is None:
             self.events.append(Event.of(self.count, body))
-            self.held += len(line)
+            self.held_bytes += len(line)
         else:
             self._write([body])
         self.count += 1
@@ -107,11 +108,11 @@ class _Reader:
         return self.count < MAX_EVENTS and self._broken < MAX_BROKEN
 
     def _parsed(self, line: bytes) -> JsonObject | None:
-        if self.room is not None:
-            values = canonical_json.count_values(line, self.room)
-            if values > self.room:
+        if self.values_left is not None:
+            values = canonical_json.count_values(line, self.values_left)
+            if values > self.values_left:
                 return None
-            self.room -= values
+            self.values_left -= values
         try:
             body = canonical_json.loads(line)
         except MalformedJson:

@@ -1,7 +1,7 @@
 """Compute the metrics that an experiment defines from a trial's result, score, events and times.
 
 A value that is missing or cannot be stored gives no metric; it is never an error. Events are read
-once, one by one, because there may be very many. Used by `collect` and `regrading`.
+once, one by one, because there may be very many. Used by `collect` and `regraded_trial`.
 """
 
 from __future__ import annotations

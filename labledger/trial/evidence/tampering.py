@@ -20,7 +20,7 @@ from labledger.trial.contract import AttemptSpec
 
 MAX_PATHS = 100
 """How many suspicious paths a record lists."""
-_MAX_HELD = 10_000
+_MAX_COMPARED = 10_000
 """How many suspicious paths are compared with each other; further ones are only counted."""
 _MAX_LENGTH = 512
 """How many characters of a path are recorded."""
@@ -109,19 +109,19 @@ def suspicious(changed: Iterable[str]) -> tuple[tuple[str, ...], int]:
 
     A folder counts only if nothing in it is listed, because it changes with its content.
     """
-    held: set[str] = set()
+    candidates: set[str] = set()
     explained: set[str] = set()
     beyond = 0
     for path in changed:
-        place = _ordinary_reason(path)
-        if place is not None:
-            explained.update(_parents(place))
-        elif len(held) < _MAX_HELD:
-            held.add(path)
+        folder = _ordinary_reason(path)
+        if folder is not None:
+            explained.update(_parents(folder))
+        elif len(candidates) < _MAX_COMPARED:
+            candidates.add(path)
             explained.update(_parents(path))
         else:
             beyond += 1
-    paths = sorted(held - explained)
+    paths = sorted(candidates - explained)
     return tuple(path[:_MAX_LENGTH] for path in paths[:MAX_PATHS]), len(paths) + beyond
 
 
@@ -129,10 +129,10 @@ def _ordinary_reason(path: str) -> str | None:
     """Return the path that explains why `path` has changed; None if it is suspicious."""
     if path in _RUNTIMES_OWN:
         return path
-    for place in _ORDINARY:
-        if path == place or path.startswith(f"{place}/"):
-            loads_itself = place in _HOMES and not _LIBRARIES.isdisjoint(path.split("/"))
-            return None if loads_itself else place
+    for folder in _ORDINARY:
+        if path == folder or path.startswith(f"{folder}/"):
+            loads_itself = folder in _HOMES and not _LIBRARIES.isdisjoint(path.split("/"))
+            return None if loads_itself else folder
     return None
 
 

@@ -1,7 +1,7 @@
 """Build the Docker configuration of a trial's container: command, mounts, limits and labels.
 
 The container gets the fewest capabilities that common tasks need, no new privileges, and write
-access to three folders of its trial only. Used by `starting`, and by `worker` for the helper
+access to three folders of its trial only. Used by `container_start`, and by `worker` for the helper
 container that fixes permissions.
 """
 

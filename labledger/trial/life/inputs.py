@@ -141,7 +141,7 @@ def _stage(files: Sequence[StagedFile], store: ArtifactStore, folder: Path) -> N
         if not source.is_file():
             raise LedgerError(
                 f"could not stage {file.name} for the trials: its artifact {source} is gone",
-                hint="bring .lab/artifacts back from a copy; without it, start a new run",
+                hint="restore .lab/artifacts from a copy; without it, start a new run",
             )
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

@@ -1,8 +1,8 @@
 """Mount a sealed grader's files so that the agent cannot read them.
 
 Either they are there from the start in a folder that only root can enter (`unreadable`), or they
-are added to the stopped container between its two parts (`after_agent`). Used by `isolation` and
-`parts`.
+are added to the stopped container between its two parts (`after_agent`). Used by
+`container_config` and `two_part_trials`.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ class StartLimiter:
         self._engine_calls = threading.BoundedSemaphore(MAX_STARTING)
         self._reading = threading.BoundedSemaphore(MAX_READING)
         self._free = width
+        """How many permits to run are free; negative while more trials run than are allowed."""
         self._waiting: list[int] = []
         self.paused: SimpleQueue[AttemptSpec] = SimpleQueue()
         """Trials whose containers are paused from outside, again at each poll."""
@@ -130,7 +131,7 @@ class StartLimiter:
 
     @contextmanager
     def running(self, turn: int) -> Iterator[None]:
-        """Wait for one of the `width` running slots and hold it; the lowest `turn` goes first.
+        """Wait for one of the `width` permits to run and hold it; the lowest `turn` goes first.
 
         Raises `StartRefused` if the limiter is closed before.
         """
@@ -145,22 +146,22 @@ class StartLimiter:
             self._waiting.remove(turn)
             if self._closed:
                 raise StartRefused
-            self._use_places(1)
+            self._change_free(-1)
         try:
             yield
         finally:
-            self._use_places(-1)
+            self._change_free(+1)
 
     @contextmanager
     def reservation(self) -> Iterator[None]:
-        """Hold a running slot, even if none is free: for a trial that runs already."""
-        self._use_places(1)
+        """Hold a permit to run, even if none is free: for a trial that runs already."""
+        self._change_free(-1)
         try:
             yield
         finally:
-            self._use_places(-1)
+            self._change_free(+1)
 
-    def _use_places(self, places: int) -> None:
+    def _change_free(self, permits: int) -> None:
         with self._changed:
-            self._free -= places
+            self._free += permits
             self._changed.notify_all()
