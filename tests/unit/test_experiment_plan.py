@@ -13,7 +13,7 @@ from experiment_files import Folder
 
 from labledger.errors import LedgerError
 from labledger.experiment.inputs.task_row import Task
-from labledger.experiment.plan import ExperimentPlan, Sealing
+from labledger.experiment.plan import ExperimentPlan, Retry, Sealing
 from labledger.experiment.replacement_grader import NewGrader
 from labledger.records import JsonObject, canonical_json
 from labledger.records.outcomes import SlotStatus
@@ -143,6 +143,14 @@ def test_what_is_not_understood_is_refused(change: Any) -> None:
     change(document)
     with pytest.raises(LedgerError, match="cannot be read"):
         ExperimentPlan.of_document(document)
+
+
+def test_what_is_retried() -> None:
+    """A slot gets another attempt after a status that is named, until it has had them all."""
+    retry = Retry(max_attempts=2)
+    assert retry.applies_to(SlotStatus.INFRA_ERROR, attempt=1)
+    assert not retry.applies_to(SlotStatus.INFRA_ERROR, attempt=2)
+    assert not retry.applies_to(SlotStatus.AGENT_ERROR, attempt=1)
 
 
 def test_a_regrading_changes_nothing_but_the_grader(folder: Folder) -> None:
