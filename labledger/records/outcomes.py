@@ -113,6 +113,8 @@ NOT_STARTED: frozenset[str] = frozenset(
 
 
 class RunStatus(StrEnum):
+    """How far a run is. An interrupted one can be resumed."""
+
     RUNNING = "running"
     INTERRUPTED = "interrupted"
     COMPLETED = "completed"
@@ -124,7 +126,9 @@ class StopCause(StrEnum):
     INTERRUPT = "interrupt"
     """Ctrl-C, TERM, or a terminal that was closed."""
     BUDGET = "budget"
+    """The trials have spent as much as the run's budget allows."""
     ERROR_RATE = "error_rate"
+    """More trials ended with an error than `--max-error-rate` allows."""
     ENGINE = "engine"
     """The Docker engine was gone for longer than `--patience`."""
     REFUSALS = "refusals"
