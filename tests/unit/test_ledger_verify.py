@@ -510,4 +510,4 @@ def test_no_file_outside_of_the_store_is_read(tmp_path: Path) -> None:
         resolved = {**kit.new_run().resolved, "files": {"agent": [file]}}
         writer.create_run(kit.new_run(resolved=resolved), kit.tasks(1), kit.slots(2))
     [finding] = verify(path).findings
-    assert "cannot be told from its resolved experiment" in finding.message
+    assert "cannot be read from its resolved experiment" in finding.message

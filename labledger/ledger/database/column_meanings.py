@@ -1,6 +1,6 @@
 """The meaning of each column of the views, for `labledger query --schema` and the reference.
 
-A name in `_COMMON` means the same in every view; `_OWN` has the exceptions as ``view.column``.
+A name in `_COMMON` means the same in every view but those of `_EXCEPTIONS` (``view.column``).
 Tests require a meaning for every column of every view, and no others.
 """
 
@@ -127,7 +127,7 @@ _COMMON = {
     "wins": "pairs that are an `improvement`",
 }
 _PASSED = "1 if it passed, 0 if it did not, null if the pass rate leaves it out"
-_OWN = {
+_EXCEPTIONS = {
     **{f"{view}.passed": _PASSED for view in ("trials", "trial_facts", "task_history")},
     "paired_outcomes.passed": "`passed` of the treatment's slot; also null if not committed",
     "runs.status": "`running`, `interrupted` or `completed`",
@@ -168,9 +168,9 @@ _OWN = {
 
 def meaning(view: str, column: str) -> str:
     """Return the meaning of a column in one line. Raises `KeyError` if it has none."""
-    return _OWN.get(f"{view}.{column}") or _COMMON[column]
+    return _EXCEPTIONS.get(f"{view}.{column}") or _COMMON[column]
 
 
 def documented_names() -> set[str]:
     """Return every name that has a meaning here: ``column`` or ``view.column``."""
-    return {*_COMMON, *_OWN}
+    return {*_COMMON, *_EXCEPTIONS}

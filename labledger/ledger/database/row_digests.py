@@ -30,7 +30,9 @@ def matches(table: str, row: Sequence[Value]) -> bool:
     return digest is None or digest == row_digest(table, *values)
 
 
-def problems(connection: Connection, table: str, run_no: int) -> Iterator[tuple[int | None, str]]:
+def find_changed_rows(
+    connection: Connection, table: str, run_no: int
+) -> Iterator[tuple[int | None, str]]:
     """Yield slot and message for each row of a run that has changed since labledger wrote it."""
     names = COLUMNS[table]
     position = names.index("schedule_idx") if "schedule_idx" in names else None

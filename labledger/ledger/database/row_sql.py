@@ -1,7 +1,7 @@
 """SQL that writes and reads whole rows, made from the columns in `table_rows`.
 
 No other module lists the columns of a table. Rows are written with `row_digest` in the same
-statement where the table has that column, so that no writer can forget it.
+statement if the table has that column, so that no writer can forget it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Views and triggers are compared by their text. Tables are compared by their columns and constraints
 in any order: a table that a migration altered lists them in another order than a new one.
-Verification calls `problems`; `migrations` calls `store_identity`.
+Verification calls `find_problems`; `migrations` calls `store_identity`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DIGEST = "digest"
 _FOREIGN_PREFIXES = ("alembic_version", "sqlite_")
 
 
-def problems(connection: Connection) -> Iterator[str]:
+def find_problems(connection: Connection) -> Iterator[str]:
     """Yield damage of pages and references, and every object of the schema that differs."""
     for (message,) in connection.exec_driver_sql("PRAGMA integrity_check"):
         if message != "ok":

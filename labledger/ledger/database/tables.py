@@ -10,6 +10,7 @@ rows are small are clustered by (`run_no`, `schedule_idx`, …), so that commits
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import (
@@ -90,6 +91,11 @@ def _one_of(table: str, column: str, values: type[SlotStatus | Verdict | RunStat
 
 def _slot_columns() -> tuple[Column[int], Column[int]]:
     return _integer("run_no"), _integer("schedule_idx")
+
+
+def _phase_columns(phase: str) -> Iterator[Column[int]]:
+    for name in ("exit_status", "duration_ms", "timed_out"):
+        yield _integer(f"{phase}_{name}", null=True)
 
 
 ledger_meta = Table(
@@ -349,15 +355,9 @@ trial = Table(
     _text("started_at"),
     _text("ended_at"),
     _integer("duration_ms"),
-    _integer("setup_exit_status", null=True),
-    _integer("setup_duration_ms", null=True),
-    _integer("setup_timed_out", null=True),
-    _integer("agent_exit_status", null=True),
-    _integer("agent_duration_ms", null=True),
-    _integer("agent_timed_out", null=True),
-    _integer("grader_exit_status", null=True),
-    _integer("grader_duration_ms", null=True),
-    _integer("grader_timed_out", null=True),
+    *_phase_columns("setup"),
+    *_phase_columns("agent"),
+    *_phase_columns("grader"),
     _text("image_ref"),
     _text("image_id"),
     _integer("events_dropped"),

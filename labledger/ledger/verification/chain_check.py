@@ -22,7 +22,9 @@ SELECT schedule_idx, slot_commit_id, epoch, committed_at, payload_digest, chain_
 FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx"""
 
 
-def problems(connection: Connection, run_no: int, run_id: str) -> Iterator[tuple[int | None, str]]:
+def find_problems(
+    connection: Connection, run_no: int, run_id: str
+) -> Iterator[tuple[int | None, str]]:
     """Yield the problems of a run's chain: the slot, or None for the run, and a sentence.
 
     Each link is compared with the one before it as stored, so that one change is one problem.

@@ -47,13 +47,15 @@ SELECT DISTINCT schedule_idx FROM (
 ) ORDER BY 1"""  # noqa: S608
 
 
-def outcome_problems(connection: Connection, run_no: int) -> Iterator[tuple[int, str]]:
+def find_wrong_outcomes(connection: Connection, run_no: int) -> Iterator[tuple[int, str]]:
     """Yield the slots whose row of `slot_outcome` does not follow from their commit."""
     for (idx,) in connection.exec_driver_sql(_OUTCOMES_SQL, (run_no,)):
         yield idx, "the slot's row of slot_outcome, which views count by, does not fit its commit"
 
 
-def records_problems(driver: Any, run_no: int, start: int, stop: int) -> Iterator[tuple[int, str]]:
+def find_wrong_columns(
+    driver: Any, run_no: int, start: int, stop: int
+) -> Iterator[tuple[int, str]]:
     """Yield the slots, of a range, whose columns do not repeat what their records say."""
     for table, row_of_record in TEXT_TABLES.values():
         key = KEYS[table]

@@ -81,7 +81,7 @@ _LEASE_SQL = (
 )
 
 
-def problems(
+def find_problems(
     connection: Connection, run_no: int, run_id: str, store: ArtifactStore | None = None
 ) -> Iterator[Message]:
     """Yield every problem of a run's rows.
@@ -89,17 +89,17 @@ def problems(
     The files of events of staged results are checked if their `store` is given.
     """
     checks: tuple[tuple[str, Callable[[], Iterator[Message]]], ...] = (
-        ("row, variants, tasks or slots", lambda: _genesis(connection, run_no)),
-        ("progress", lambda: _progress(connection, run_no)),
-        ("staged results", lambda: _staged(connection, run_no, run_id, store)),
-        ("journal of dispatches", lambda: _dispatches(connection, run_no, run_id)),
-        ("budget or lease", lambda: _settings(connection, run_no)),
+        ("row, variants, tasks or slots", lambda: _check_genesis(connection, run_no)),
+        ("progress", lambda: _check_progress(connection, run_no)),
+        ("staged results", lambda: _check_staged_results(connection, run_no, run_id, store)),
+        ("dispatch journal", lambda: _check_dispatches(connection, run_no, run_id)),
+        ("budget or lease", lambda: _check_settings(connection, run_no)),
         *(_row_digests(connection, table, run_no) for table in _ROW_DIGESTS),
-        ("rows of slot_outcome", lambda: derived_copies.outcome_problems(connection, run_no)),
+        ("rows of slot_outcome", lambda: derived_copies.find_wrong_outcomes(connection, run_no)),
         ("gradings", lambda: ((None, text) for text in gradings.problems(connection, run_no))),
     )
-    for what, check in checks:
-        yield from guarded(f"the run's {what} cannot be read", check)
+    for name, check in checks:
+        yield from guarded(f"the run's {name} cannot be read", check)
 
 
 def guarded(failure: str, check: Callable[[], Iterator[Message]]) -> Iterator[Message]:
@@ -110,14 +110,14 @@ def guarded(failure: str, check: Callable[[], Iterator[Message]]) -> Iterator[Me
         yield None, f"{failure}: {error}"
 
 
-def missing_files(connection: Connection, store: ArtifactStore, run_no: int) -> Iterator[str]:
+def find_missing_files(connection: Connection, store: ArtifactStore, run_no: int) -> Iterator[str]:
     """Yield the frozen files and workspaces of a run that are not in the store unchanged."""
     try:
         frozen = [*_frozen_files(connection, run_no), *_workspaces(connection, run_no)]
         for _, sha256, _ in frozen:
             bytes.fromhex(sha256)  # Anything else names no file of the store.
     except (ValueError, LookupError, TypeError, AttributeError):
-        yield "the files that it was started with cannot be told from its resolved experiment"
+        yield "the files that it was started with cannot be read from its resolved experiment"
         return
     for description, sha256, size in frozen:
         problem = store.find_damage(sha256, size)
@@ -138,7 +138,7 @@ def _workspaces(connection: Connection, run_no: int) -> Iterator[tuple[str, str,
         yield f"workspace of task {task_id}{others}", sha256, size
 
 
-def _genesis(connection: Connection, run_no: int) -> Iterator[Message]:
+def _check_genesis(connection: Connection, run_no: int) -> Iterator[Message]:
     """Compare the run's row, variants, tasks with their payloads, and slots with the genesis."""
     row = connection.exec_driver_sql(_RUN_SQL, (run_no,)).one()
     genesis = digest_chain.Genesis(dict(zip(statements.RUN_COLUMNS, row, strict=True)))
@@ -163,7 +163,7 @@ def _genesis(connection: Connection, run_no: int) -> Iterator[Message]:
         yield None, "the run's row, variants, tasks or slots were changed"
 
 
-def _progress(connection: Connection, run_no: int) -> Iterator[Message]:
+def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:
     """Compare the run's progress, status, epoch and end with its commits."""
     row = connection.exec_driver_sql(_PROGRESS_SQL, (run_no,)).one()
     next_idx, status, epoch, updated_at, ended_at, total, last_epoch, committed, last_commit = row
@@ -186,10 +186,10 @@ def _progress(connection: Connection, run_no: int) -> Iterator[Message]:
 def _row_digests(
     connection: Connection, table: str, run_no: int
 ) -> tuple[str, Callable[[], Iterator[Message]]]:
-    return f"rows of {table}", lambda: row_digests.problems(connection, table, run_no)
+    return f"rows of {table}", lambda: row_digests.find_changed_rows(connection, table, run_no)
 
 
-def _staged(
+def _check_staged_results(
     connection: Connection, run_no: int, run_id: str, store: ArtifactStore | None
 ) -> Iterator[Message]:
     """Check the results that wait to be committed."""
@@ -210,12 +210,12 @@ def _staged(
             elif key != (idx, attempt, slot_commit_id(run_id, idx), run_id):
                 yield idx, "a staged result is about another slot or attempt"
             elif store is not None:
-                yield from ((idx, message) for message in _event_file(result, is_owned))
+                yield from ((idx, message) for message in _check_event_file(result, is_owned))
         except UNREADABLE as error:
             yield idx, f"a staged result cannot be read: {error}"
 
 
-def _event_file(result: AttemptResult, is_owned: bool) -> Iterator[str]:
+def _check_event_file(result: AttemptResult, is_owned: bool) -> Iterator[str]:
     """Check the file of a staged result's events, if they are in a file.
 
     The owner of the run may have committed the result since, and deleted the file.
@@ -226,7 +226,7 @@ def _event_file(result: AttemptResult, is_owned: bool) -> Iterator[str]:
         yield f"the file of events of a staged result {problem}: {events.path}"
 
 
-def _dispatches(connection: Connection, run_no: int, run_id: str) -> Iterator[Message]:
+def _check_dispatches(connection: Connection, run_no: int, run_id: str) -> Iterator[Message]:
     """Check the dispatch journal, whose containers are named after slot and attempt."""
     (epoch,) = connection.exec_driver_sql(
         "SELECT epoch FROM schedule_progress WHERE run_no = ?", (run_no,)
@@ -240,7 +240,7 @@ def _dispatches(connection: Connection, run_no: int, run_id: str) -> Iterator[Me
             yield idx, "the journal has a dispatch of no possible time"
 
 
-def _settings(connection: Connection, run_no: int) -> Iterator[Message]:
+def _check_settings(connection: Connection, run_no: int) -> Iterator[Message]:
     """Check the form of the budget and the lease."""
     for kind, amount in _rows(connection, _BUDGET_SQL, run_no):
         if not math.isfinite(amount):

@@ -115,7 +115,7 @@ class SlotChecks:
     ) -> tuple[Iterator[Message], ...]:
         return (
             self._commits(run_no, run_id, start, stop, checked),
-            derived_copies.records_problems(self._driver, run_no, start, stop),
+            derived_copies.find_wrong_columns(self._driver, run_no, start, stop),
         )
 
     def _commits(

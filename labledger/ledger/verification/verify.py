@@ -127,7 +127,7 @@ class _Checker:
             findings += self._file_findings()
             for run_no, run_id in runs:
                 store = None if path is None else self._store
-                problems = run_checks.problems(self._connection, run_no, run_id, store)
+                problems = run_checks.find_problems(self._connection, run_no, run_id, store)
                 findings += [Finding(run_id, idx, message) for idx, message in problems]
                 if path is not None:
                     findings += self._start_findings(run_no, run_id)
@@ -162,7 +162,7 @@ class _Checker:
         """Check the whole file: its pages, foreign keys, schema and identity."""
 
         def problems() -> Iterator[Message]:
-            yield from ((None, text) for text in schema_checks.problems(self._connection))
+            yield from ((None, text) for text in schema_checks.find_problems(self._connection))
 
         for _, message in run_checks.guarded("SQLite cannot check the file", problems):
             yield Finding(None, None, message)
@@ -172,7 +172,7 @@ class _Checker:
 
         def problems() -> Iterator[Message]:
             assert self._store is not None
-            for message in run_checks.missing_files(self._connection, self._store, run_no):
+            for message in run_checks.find_missing_files(self._connection, self._store, run_no):
                 yield None, message
             for name, root_id in gradings.find_orphan_regradings(self._connection):
                 if name == run_id:
