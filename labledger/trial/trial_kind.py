@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labledger.docker.engine import Engine
+from labledger.errors import LabLedgerError
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.identity import TrialIds
@@ -25,11 +26,8 @@ from labledger.trial.evidence.redaction import Redactor
 from labledger.workspace.seed import workspace_seed
 
 
-class TrialSettled(Exception):
-    """Raised while a trial is prepared if its result is known without a container."""
-
-    def __init__(self, result: AttemptResult) -> None:
-        self.result = result
+class EvidenceIncomplete(LabLedgerError):
+    """What a trial needs of an earlier container's evidence is not there, or not exact."""
 
 
 class TrialKind(ABC):
@@ -64,15 +62,25 @@ class TrialKind(ABC):
     def is_carried_over(self, spec: AttemptSpec) -> bool:
         """Return True if nothing runs, because the result is that of another trial."""
 
-    @abstractmethod
     def carried_over_result(self, spec: AttemptSpec) -> AttemptResult:
-        """Return the result of an attempt for which nothing runs."""
+        """Return the result of an attempt for which nothing runs.
+
+        For kinds of which a trial can be carried over.
+        """
+        raise NotImplementedError
+
+    def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
+        """Return the result of a trial that raised `EvidenceIncomplete` with the message `why`.
+
+        For kinds that need the evidence of an earlier container.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
         """Fill the workspace of a new trial folder, and what else phases find there.
 
-        Raises `TrialSettled` if that is not possible and so is the result.
+        Raises `EvidenceIncomplete`.
         """
 
     @abstractmethod
@@ -90,7 +98,10 @@ class TrialKind(ABC):
 
     @abstractmethod
     def evidence(self, spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:
-        """Return the collector that knows where each piece of evidence comes from."""
+        """Return the collector that knows where each piece of evidence comes from.
+
+        Its methods raise `EvidenceIncomplete`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +128,8 @@ class FreshTrial(TrialKind):
     def extension(self) -> JsonObject:
         return {}
 
-    def is_carried_over(self, spec: AttemptSpec) -> bool:  # noqa: ARG002
+    def is_carried_over(self, _spec: AttemptSpec) -> bool:
         return False
-
-    def carried_over_result(self, spec: AttemptSpec) -> AttemptResult:  # noqa: ARG002
-        raise AssertionError("a fresh trial always runs")
 
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
         workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder / "workspace")

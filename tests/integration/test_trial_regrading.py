@@ -436,6 +436,16 @@ def test_artifacts_that_are_gone_or_changed(trials: Trials, name: str) -> None:
     incomplete(judged_again(trials, first, earlier=changed))
 
 
+def test_artifact_that_goes_while_its_trial_is_graded(trials: Trials) -> None:
+    """What is gone when an ended grader is collected makes the trial a `grade_error` as well."""
+    first = trials.run("yes '{}' | head -20000 >$AGENTLAB_TRAJECTORY_PATH")
+    spec = regraded_spec(trials, first)
+    assert run_attempt(spec).verdict == "pass"
+    digest = first.evidence[0]["evidence"]["events"].removeprefix("artifact://sha256/")
+    trials.store.path(digest).unlink()
+    incomplete(run_attempt(replace(spec, container_may_exist=True)), f"artifact {digest} is gone")
+
+
 def test_task_whose_tar_is_gone(trials: Trials) -> None:
     """The workspace that a task begins with is needed too."""
     tar = b"".join(tar_files.chunks(Path("/"), {}))

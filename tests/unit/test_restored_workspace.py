@@ -17,7 +17,8 @@ from labledger.records.identity import Slot, TrialIds
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.contract import StoredTrial
 from labledger.trial.regrading.restored_workspace import WorkspaceRestore
-from labledger.trial.regrading.stored_artifacts import EvidenceIncomplete, StoredArtifacts
+from labledger.trial.regrading.stored_artifacts import StoredArtifacts
+from labledger.trial.trial_kind import EvidenceIncomplete
 from labledger.workspace import tar_files
 from labledger.workspace.listing import Entry, Listing, MalformedListing
 from labledger.workspace.seed import InlineSeed, TarSeed, UnsafeSeed

@@ -36,7 +36,7 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
 
     It is filled elsewhere and gets its name at the end, as a whole, if the run still belongs to
     this process: one that was suspended meanwhile never writes into another one's trial. Raises
-    `WaitAbandoned`, and `TrialSettled` if its result is known without a container.
+    `WaitAbandoned`, and `EvidenceIncomplete` if what an earlier container left is not complete.
     """
     incoming = spec.plan.run_dir / INCOMING
     incoming.mkdir(parents=True, exist_ok=True)

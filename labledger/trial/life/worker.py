@@ -41,7 +41,7 @@ from labledger.trial.life.container_identity import find_container, foreign_name
 from labledger.trial.life.context import TrialContext
 from labledger.trial.life.start_limiter import StartRefused, WaitAbandoned
 from labledger.trial.life.uncollected import output_unreadable_error
-from labledger.trial.trial_kind import TrialSettled
+from labledger.trial.trial_kind import EvidenceIncomplete
 
 
 def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
@@ -69,8 +69,8 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
         raise
     except (StartRefused, WaitAbandoned, EngineUnavailable, DiskFull):
         raise
-    except TrialSettled as settled:
-        return settled.result
+    except EvidenceIncomplete as error:
+        return spec.kind.incomplete_result(spec, error.message)
     except ContainerFailed as error:
         is_taken = isinstance(error, ContainerNameTaken)
         reason = Reason.NAME_TAKEN if is_taken else Reason.CONTAINER_FAILED

@@ -27,8 +27,7 @@ from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.regrading.regraded_evidence import RegradedEvidence
 from labledger.trial.regrading.restored_inputs import restore
-from labledger.trial.regrading.stored_artifacts import EvidenceIncomplete
-from labledger.trial.trial_kind import TrialKind, TrialSettled
+from labledger.trial.trial_kind import EvidenceIncomplete, TrialKind
 
 _GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
 _UNGRADABLE = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED})
@@ -88,12 +87,9 @@ class RegradedTrial(TrialKind):
         return _result(spec, evidence, outcome)
 
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
-        try:
-            restore(spec, self.stored, folder)
-        except EvidenceIncomplete as error:
-            raise TrialSettled(self._incomplete_result(spec, error.message)) from error
+        restore(spec, self.stored, folder)
 
-    def _incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
+    def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
         """Return the result of a trial that cannot be restored. `why` becomes its message."""
         redactor = redactor_for(spec)
         evidence = self.evidence(spec, redactor)

@@ -13,7 +13,8 @@ from pathlib import Path
 from labledger.trial import contract, phase_notes
 from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.regrading.restored_workspace import WorkspaceRestore
-from labledger.trial.regrading.stored_artifacts import EvidenceIncomplete, StoredArtifacts
+from labledger.trial.regrading.stored_artifacts import StoredArtifacts
+from labledger.trial.trial_kind import EvidenceIncomplete
 from labledger.workspace.listing import Listing, MalformedListing
 from labledger.workspace.seed import OPEN_FILE, UnsafeSeed, workspace_seed
 

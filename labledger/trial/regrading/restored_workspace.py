@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from labledger.records.canonical_json import sha256_hex
-from labledger.trial.regrading.stored_artifacts import EvidenceIncomplete, StoredArtifacts
+from labledger.trial.regrading.stored_artifacts import StoredArtifacts
+from labledger.trial.trial_kind import EvidenceIncomplete
 from labledger.workspace import listing, patch_application, patches, tar_files, unlisted_folders
 from labledger.workspace.listing import LEFT_OUT, Entry, Listing
 from labledger.workspace.seed import OPEN_FILE, OPEN_PROGRAM, is_plain, make_folders

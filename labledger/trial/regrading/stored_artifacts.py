@@ -14,20 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from labledger.errors import LabLedgerError
 from labledger.records.artifacts import REFERENCE, Artifact
 from labledger.records.canonical_json import sha256_hex
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.contract import AttemptSpec, StoredTrial
+from labledger.trial.trial_kind import EvidenceIncomplete
 from labledger.workspace.untrusted_files import MIB
 
 _MARK = re.compile(rb"\[redacted:\w+\]")
 _CAP = 64 * MIB
 """No artifact of a trial that is read as a whole is larger."""
-
-
-class EvidenceIncomplete(LabLedgerError):
-    """A stored trial cannot be restored exactly."""
 
 
 @dataclass(frozen=True, slots=True)
