@@ -1,4 +1,7 @@
-"""Time as labledger writes it: UTC, ISO 8601, milliseconds, `Z`."""
+"""Times as labledger stores them: UTC, ISO 8601, milliseconds, `Z`.
+
+Text in this form sorts as the times do, so that SQL can compare it. Used wherever a time is stored.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,20 @@ _FINER = re.compile(r"(\.\d{6})\d+")
 
 
 def utc_now() -> str:
+    """Return the present time."""
     return iso(datetime.now(UTC))
 
 
 def iso(moment: datetime) -> str:
+    """Return a time as text."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse(text: str) -> datetime:
-    """A time as labledger or Docker writes it; what is finer than a microsecond is dropped."""
+    """Return a time from text of labledger or Docker, cut to microseconds."""
     return datetime.fromisoformat(_FINER.sub(r"\1", text))
 
 
 def later(moment: str, seconds: float) -> str:
-    """The time so many seconds after another one."""
+    """Return the time that is `seconds` after another one."""
     return iso(parse(moment) + timedelta(seconds=seconds))

@@ -65,7 +65,7 @@ _NAMES = {
     "records": "JsonObject",
     "records.outcomes": "RunStatus SlotStatus StopCause Verdict",
     "records.pass_rate": "PassCounts",
-    "report.options": "Logs ReportOptions",
+    "report.options": "LogSelection ReportOptions",
     "run_control.events": "EventKind Listener",
     "run_control.stop_requests": "StopRequest",
     "run_control.trial_folder_retention": "FolderRetention",

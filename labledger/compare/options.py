@@ -58,36 +58,45 @@ class Estimand(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """How to compare."""
+    """The options of a comparison.
+
+    Attributes:
+        metric: `pass_rate`, the name of the primary metric, or the id of a metric that is a number.
+        lower_is_better: Which values of the metric are better. None: a pass rate is better when
+            higher, and of another metric it is not known.
+        confidence: The level of all intervals of differences together, 0.5 or more and less than 1.
+            A difference is shown when its p value, corrected for the number of comparisons, is
+            below 1 less this, that is, when its interval does not contain 0.
+        estimand: What the difference is estimated for, tasks like these or exactly these.
+        cluster: The field of a task's row whose values are the clusters, such as `task.repo`; None
+            for that of the experiment (`dataset.cluster`), if it has one.
+        errors: How slots without a counted verdict count in pass rates.
+        pass_at: The k of pass@k and pass^k; by default the number of replications, if more than 1.
+        fail_if_worse: A gate that is missed if B is shown to be worse by more than this.
+        require_not_worse: A gate that is missed unless B is shown to be worse by less than this, or
+            not at all.
+        seed: Has no effect: nothing is drawn at random, as it was in earlier versions.
+    """
 
     metric: str = PASS_RATE
-    """`pass_rate`, the name of the primary metric, or the id of a metric that is a number."""
     lower_is_better: bool | None = None
-    """None: a pass rate is better when higher, and of a metric it is not known."""
     confidence: float = 0.95
-    """Of all intervals of differences together, 0.5 or more and less than 1. A difference is shown
-    when its p value, corrected for the number of comparisons, is below 1 less this, that is, when
-    its interval does not contain 0."""
     estimand: Estimand = Estimand.TASKS
     cluster: str | None = None
-    """The field of a task's row whose values are the clusters, such as ``task.repo``; None for that
-    of the experiment (`dataset.cluster`), if it has one."""
     errors: ErrorCounting = ErrorCounting.AS_FAILURES
     pass_at: tuple[int, ...] = ()
-    """The k of pass@k and pass^k; by default the number of replications, where there are more."""
     fail_if_worse: float | None = None
-    """The gate is missed where B is shown to be worse by more than this."""
     require_not_worse: float | None = None
-    """The gate is missed unless B is shown to be worse by less than this, or not at all."""
     seed: int = 0
-    """Without effect: nothing is drawn at random, as it was in earlier versions."""
 
     @property
     def is_rate(self) -> bool:
+        """Whether pass rates are compared."""
         return self.metric == PASS_RATE
 
     @property
     def has_direction(self) -> bool:
+        """Whether it is known which values are better."""
         return self.is_rate or self.lower_is_better is not None
 
     @property

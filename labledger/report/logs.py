@@ -18,7 +18,7 @@ from labledger.records import JsonObject
 from labledger.records.artifacts import digest_of
 from labledger.report.document import plain
 from labledger.report.ledger_queries import ReportedCommits, Trial
-from labledger.report.options import Logs
+from labledger.report.options import LogSelection
 from labledger.text.phrases import counted
 from labledger.text.terminal_text import plain_text
 
@@ -52,7 +52,7 @@ def pack(
     reader: LedgerReader,
     commits: ReportedCommits,
     trials: Iterable[Trial],
-    logs: Logs,
+    logs: LogSelection,
     max_bytes: int,
 ) -> Packed:
     """Return the logs of the trials that `logs` names, worst first, as many as fit."""
@@ -71,11 +71,11 @@ def pack(
     return Packed(islands, len(wanted))
 
 
-def _is_wanted(trial: Trial, logs: Logs) -> bool:
-    if trial.attempt is None or logs is Logs.NONE:
+def _is_wanted(trial: Trial, logs: LogSelection) -> bool:
+    if trial.attempt is None or logs is LogSelection.NONE:
         return False
     has_passed = trial.status == "completed" and trial.verdict == "pass"
-    return logs is Logs.ALL or not has_passed
+    return logs is LogSelection.ALL or not has_passed
 
 
 def _texts(reader: LedgerReader, references: Mapping[str, str]) -> Iterator[JsonObject]:

@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 _LEAST_BYTES = MIB
 
 
-class Logs(StrEnum):
+class LogSelection(StrEnum):
     """The trials whose logs and patches the page holds."""
 
     NONE = "none"
@@ -27,20 +27,24 @@ class Logs(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """How to report."""
+    """The options of a report.
+
+    Attributes:
+        compare: What to compare the run with: another run (``RUN`` or ``RUN:VARIANT``), or two of
+            its variants such as ``A B``; empty for the baseline with every treatment.
+        confidence: The level of intervals and decisions, 0.5 or more and less than 1.
+        estimand: What comparisons are about, tasks like these or exactly these.
+        logs: The trials whose logs and patches the page holds.
+        max_bytes: The approximate size limit of the page in bytes; logs beyond it are left out.
+        verify: Recompute every digest of the run, as `verify` does, not only the chain's.
+    """
 
     compare: tuple[str, ...] = ()
-    """What to compare, each in the words of `run_report.sides_of`; without any, the baseline with
-    every treatment."""
     confidence: float = 0.95
-    """Of intervals and decisions."""
     estimand: Estimand = Estimand.TASKS
-    """What comparisons are about."""
-    logs: Logs = Logs.FAILED
+    logs: LogSelection = LogSelection.FAILED
     max_bytes: int = 10 * MIB
-    """About how large the page may become; logs that would make it larger are left out."""
     verify: bool = False
-    """Recompute every digest of the run, as `labledger verify` does, not the chain's alone."""
 
     def check(self) -> None:
         """Raise `InvalidInput` with every option that is not valid."""

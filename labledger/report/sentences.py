@@ -12,7 +12,7 @@ from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
 from labledger.report.document import Report, VariantOutcomes
 from labledger.report.logs import Packed
-from labledger.report.options import Logs
+from labledger.report.options import LogSelection
 from labledger.text.figures import confidence_level, count, duration
 from labledger.text.phrases import counted
 
@@ -143,18 +143,19 @@ def times(report: Report) -> str:
     return text
 
 
-def logs(report: Report, listed: int, packed: Packed, wanted: Logs) -> str:
+def logs(report: Report, listed: int, packed: Packed, wanted: LogSelection) -> str:
     """Return which trials the page lists, and whose logs it holds."""
     committed, packed_trials = report.run.committed, counted(len(packed.islands), "trial")
+    packed_content = f"The file holds logs and patches of {packed_trials}"
     content = {
-        Logs.NONE: "The file holds no logs",
-        Logs.FAILED: f"The file holds logs and patches of {packed_trials} that did not pass",
-        Logs.ALL: f"The file holds logs and patches of {packed_trials}",
+        LogSelection.NONE: "The file holds no logs",
+        LogSelection.FAILED: f"{packed_content} that did not pass",
+        LogSelection.ALL: packed_content,
     }[wanted]
     text = counted(committed, "committed slot")
     if listed < committed:
         text += f", of which {count(listed)} fit into the list, errors and failures first"
-    shown = "what is known of it" if wanted is Logs.NONE else "it"
+    shown = "what is known of it" if wanted is LogSelection.NONE else "it"
     text += f". {content}; choose one to see {shown}."
     if packed.left_out:
         text += (

@@ -20,7 +20,7 @@ from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import Metric
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus, SlotStatus
-from labledger.report.options import MIB, Logs
+from labledger.report.options import MIB, LogSelection
 
 RUN = "run-1"
 LETTERS = {
@@ -251,10 +251,10 @@ def test_the_file_keeps_to_its_size(path: Path, chromium: Browser) -> None:
     make_hostile(path, b"log", b"")
     with open_ledger(path) as ledger:
         facts = ledger.report("evil")
-        whole = ledger.rendered_report("evil", "html", ReportOptions(logs=Logs.ALL))
-        none = ledger.rendered_report("evil", "html", ReportOptions(logs=Logs.NONE))
+        whole = ledger.rendered_report("evil", "html", ReportOptions(logs=LogSelection.ALL))
+        none = ledger.rendered_report("evil", "html", ReportOptions(logs=LogSelection.NONE))
     assert whole.count(b'data-trial="') - none.count(b'data-trial="') == len(facts["trials"])
-    chromium.open(written(path, run_id="evil", logs=Logs.NONE))
+    chromium.open(written(path, run_id="evil", logs=LogSelection.NONE))
     assert "The file holds no logs" in chromium.text("#trials")
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import duckdb
 import outcome_ledgers as made
@@ -221,3 +224,23 @@ def complete(typed: str, lab: Path) -> subprocess.CompletedProcess[str]:
 
 def run(lab: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return run_forked(*words, "--lab-dir", lab, folder=lab)
+
+
+def test_rows_are_written_in_a_format_of_the_caller(ledger: Ledger, tmp_path: Path) -> None:
+    """A file or a stream gets what a function writes, and the number of rows is returned."""
+
+    def write(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: BinaryIO) -> int:
+        lines = ["|".join(columns), *("|".join(map(str, row)) for row in rows)]
+        stream.write("\n".join(lines).encode())
+        return len(lines) - 1
+
+    sql = "SELECT value AS n, -value AS m FROM json_each(:values)"
+    stream = io.BytesIO()
+    assert ledger.write_query(sql, stream, write, {"values": "[1,2]"}) == 2
+    assert stream.getvalue() == b"n|m\n1|-1\n2|-2"
+    assert ledger.write_query(sql, tmp_path / "file", write, {"values": "[1,2]"}) == 2
+    assert (tmp_path / "file").read_bytes() == stream.getvalue()
+    assert ledger.write_query("SELECT 1 AS n WHERE 0", io.BytesIO(), "csv") == 0
+    for form, out in (("parquet", io.BytesIO()), ("xml", tmp_path / "file")):
+        with pytest.raises(InvalidInput, match="--format"):
+            ledger.write_query(sql, out, form)  # type: ignore[arg-type]

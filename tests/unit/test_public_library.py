@@ -83,10 +83,11 @@ def test_every_method_of_a_ledger_has_help(name: str) -> None:
     assert "RunNotFound" in (inspect.getdoc(labledger.Ledger) or "")
 
 
-def test_the_help_of_run_options_explains_every_option() -> None:
-    """Each field is described where `help` shows it, and seconds and bytes are named so."""
-    text = inspect.getdoc(labledger.RunOptions) or ""
-    for field in labledger.RunOptions.__dataclass_fields__:
+@pytest.mark.parametrize("name", ["RunOptions", "CompareOptions", "ReportOptions"])
+def test_the_help_of_options_explains_every_option(name: str) -> None:
+    """Each field is described where `help` shows it, and seconds are called so."""
+    text = inspect.getdoc(public(name)) or ""
+    for field in public(name).__dataclass_fields__:
         assert re.search(rf"^    {field}: ", text, re.MULTILINE), field
         if field.endswith("_s"):
             assert re.search(rf"^    {field}: Seconds", text, re.MULTILINE)

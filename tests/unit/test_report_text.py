@@ -28,7 +28,7 @@ from labledger.report import outcomes
 from labledger.report.document import plain
 from labledger.report.ledger_queries import ReportedCommits
 from labledger.report.logs import pack
-from labledger.report.options import Logs
+from labledger.report.options import LogSelection
 from labledger.report.page import page
 from labledger.report.page.page import fitting
 from labledger.report.run_report import collect
@@ -222,7 +222,7 @@ def test_numbers_read_well() -> None:
 # -- logs
 
 
-def packed(path: Path, logs: Logs, room: int) -> dict[int, list[JsonObject]]:
+def packed(path: Path, logs: LogSelection, room: int) -> dict[int, list[JsonObject]]:
     """The logs in a page of run-1, by slot."""
     with open_ledger(path) as ledger:
         trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
@@ -247,11 +247,11 @@ def test_logs_of_failed_trials_come_first(path: Path) -> None:
                 lease, kit.result(idx, evidence=(evidence,), artifacts=(artifact,))
             )
         writer.leases.release(lease, RunStatus.COMPLETED)
-    failed = packed(path, Logs.FAILED, 1_000_000)
+    failed = packed(path, LogSelection.FAILED, 1_000_000)
     assert list(failed) == [1, 3]
-    assert list(packed(path, Logs.ALL, 1_000_000)) == [1, 3, 0, 2]
-    assert list(packed(path, Logs.NONE, 1_000_000)) == []
-    assert packed(path, Logs.ALL, 10) == {}
+    assert list(packed(path, LogSelection.ALL, 1_000_000)) == [1, 3, 0, 2]
+    assert list(packed(path, LogSelection.NONE, 1_000_000)) == []
+    assert packed(path, LogSelection.ALL, 10) == {}
     *told, text = failed[3]
     assert [one["name"] for one in told] == ["task", "metrics", "events"]
     assert told[0]["head"] == json.dumps({"n": 1}, indent=2)
@@ -280,7 +280,7 @@ def test_a_log_that_is_lost_is_told(path: Path) -> None:
         writer.commit_result(lease, kit.result(0))
         writer.commit_result(lease, kit.result(1, evidence=(lost,), artifacts=()))
         writer.leases.release(lease, RunStatus.INTERRUPTED)
-    ((*_, text),) = packed(path, Logs.FAILED, 1_000_000).values()
+    ((*_, text),) = packed(path, LogSelection.FAILED, 1_000_000).values()
     assert "has no artifact" in text["problem"]
 
 

@@ -83,7 +83,7 @@ def report(
     logs, and provenance. An unfinished run is reported as such. RUN means its current grading;
     RUN.g1, RUN.g2, … name its gradings.
     """
-    from labledger.api import Estimand, Logs, ReportOptions, open_ledger
+    from labledger.api import Estimand, LogSelection, ReportOptions, open_ledger
     from labledger.cli.output.console import exact_stdout, say
 
     if markdown and json:
@@ -93,7 +93,7 @@ def report(
         compare=tuple(compare or ()),
         confidence=confidence,
         estimand=Estimand.named(estimand),
-        logs=Logs(logs),
+        logs=LogSelection(logs),
         verify=verify,
     )
     if max_size is not None:
