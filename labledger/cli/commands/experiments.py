@@ -174,8 +174,8 @@ def regrade(
     Each trial's workspace, result and events are put into a fresh container, where the grader
     runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
     reports use the new generation once it is complete. `labledger resume` continues an interrupted
-    regrading by its own run id. Stops if more than half of the slots end as errors, unless
-    --max-error-rate says otherwise.
+    regrading by its own run id. Stops if more than half of the slots committed since it was
+    started or resumed, of at least ten, are grade errors; --max-error-rate sets another share.
     """
     from labledger import api
 

@@ -49,8 +49,8 @@ class Running:
         float,
         typer.Option(
             min=0,
-            help="Seconds that the Docker engine may be gone, or a disk full, "
-            "before the run stops.",
+            help="Seconds that the Docker engine may be gone or refuse containers, or a disk be "
+            "full, before the run stops.",
         ),
     ] = 600.0
     min_free: Annotated[
@@ -65,7 +65,8 @@ class Running:
         typer.Option(
             min=0,
             max=1,
-            help="Stop if a larger share of slots ends as setup, grade or infra error.",
+            help="Stop if a larger share of the slots committed since the start, of at least ten, "
+            "ended as setup, grade or infra error (in a regrading: as grade error).",
         ),
     ] = None
     budget_usd: Annotated[
