@@ -27,7 +27,6 @@ from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Lease, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
 from labledger.ledger.database.table_rows import SlotCommitRow
-from labledger.ledger.ownership import leases
 from labledger.ledger.ownership.lease_writer import LeaseWriter
 from labledger.ledger.ownership.unit_of_work import UnitOfWork
 from labledger.ledger.read.lookup import ledger_id
@@ -151,9 +150,8 @@ class LedgerWriter:
         `final` is False if another attempt follows. Raises `LeaseLost`.
         """
         idx = result.schedule_idx
-        with self._work.owned(lease, f"stage slot {idx} of run {lease.run_id}") as connection:
-            if leases.next_slot(connection, lease) > idx:
-                raise LedgerError(f"slot {idx} of run {lease.run_id} is committed already")
+        action = f"stage slot {idx} of run {lease.run_id}"
+        with self._work.owned(lease, action, open_slot=idx) as connection:
             self._insert_artifacts(connection, result.artifacts)
             payload = canonical_json.dumps(result.as_json())
             connection.exec_driver_sql(

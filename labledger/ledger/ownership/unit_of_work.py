@@ -35,10 +35,17 @@ class UnitOfWork:
             yield self._connection
 
     @contextmanager
-    def owned(self, lease: Lease, action: str) -> Iterator[Connection]:
-        """Begin a transaction that writes to a run. Raise `LeaseLost` unless `lease` is current."""
+    def owned(
+        self, lease: Lease, action: str, *, open_slot: int | None = None
+    ) -> Iterator[Connection]:
+        """Begin a transaction that writes to a run. Raise `LeaseLost` unless `lease` is current.
+
+        With `open_slot`, raise `LedgerError` if that slot is committed already.
+        """
         with self.transaction(action) as connection:
-            leases.next_slot(connection, lease)
+            next_idx = leases.next_slot(connection, lease)
+            if open_slot is not None and open_slot < next_idx:
+                raise LedgerError(f"slot {open_slot} of run {lease.run_id} is committed already")
             yield connection
 
     @contextmanager
