@@ -7,6 +7,7 @@ against the schema. Everything that presents a comparison reads these types.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any, Self
 
 from labledger.compare.options import PASS_RATE
@@ -222,12 +223,18 @@ class Comparison:
         return document
 
 
+@cache
+def field_names(cls: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass; none of another type."""
+    return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else ()
+
+
 def to_json(value: Any) -> Any:
     """Return dataclasses as objects and tuples as lists, as JSON has them."""
     if value is None or isinstance(value, str | int | float):
         return value
-    if is_dataclass(value):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    if names := field_names(value.__class__):
+        return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
     return [to_json(item) for item in value] if isinstance(value, tuple | list) else value

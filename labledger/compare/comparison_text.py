@@ -200,7 +200,7 @@ def _p_values(test: Significance) -> str:
 def _effect_value(effect: Effect) -> str:
     if effect.value is not None:
         return f"{effect.value:.4g}"
-    return "none, for no pair goes the other way" if effect.name == "odds_ratio" else "none"
+    return "none, because no pair goes the other way" if effect.name == "odds_ratio" else "none"
 
 
 def _left_out(pairs: int, side: str, reason: str, a: str, b: str) -> str:
@@ -216,7 +216,7 @@ def _otherwise(other: Sensitivity, compared: Compared, document: Comparison) -> 
     interval = bounds(other.difference, document, signed=True)
     text = f"{difference} ({interval}), {counted(other.pairs, 'pair')} of trials"
     if compared.difference and compared.difference.value * other.difference.value < 0:
-        text += "; this turns the direction"
+        text += "; this reverses the direction"
     return text
 
 

@@ -79,7 +79,7 @@ def _warnings(a: Graded, b: Graded) -> Iterator[str]:
             f"{_grader(b, facts_b)}; verdicts may not mean the same"
         )
     elif a.root_id == b.root_id:
-        yield "both gradings are by the same grader: what it judges differently is its own doing"
+        yield "both gradings are by the same grader: where verdicts differ, the grader varies"
     images_a, images_b = a.run.images, b.run.images
     images = [ref for ref in images_a if ref in images_b and images_a[ref] != images_b[ref]]
     if images:

@@ -77,7 +77,7 @@ def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Sid
         return [(Side(name, baselines[0]), Side(name, variant))]
     others = ", ".join(name for name in known if name != variant)
     raise _refused(
-        f"{variant!r} is a variant of run {name}, and what to compare it with is not said",
+        f"{variant!r} alone of run {name} cannot be compared: it takes two variants",
         f"name two variants, such as {name} {variant} OTHER; its others: {others}",
     )
 

@@ -7,11 +7,12 @@ what trials may have hidden in their text.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from labledger.compare.comparison_document import Comparison, to_json
+from labledger.compare.comparison_document import Comparison, field_names, to_json
 from labledger.compare.statistics.samples import Estimate
 from labledger.records import JsonObject, json_schemas
 from labledger.records.pass_rate import PassCounts
@@ -308,17 +309,25 @@ T = TypeVar("T")
 
 
 def plain(value: T) -> T:
-    """Return a value with every text in it plain: a dataclass, or JSON, keys too."""
+    """Return a value with every text in it plain: a dataclass, or JSON, keys too.
+
+    What is plain already is the same object, so that a large report is not in memory twice.
+    """
     return _plain(value)  # type: ignore[no-any-return]
 
 
 def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, int | float):
+        return value
     if isinstance(value, str):
         return plain_text(value)
     if isinstance(value, dict):
         return {plain_text(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Trial):
-        return Trial(*map(_plain, value))
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _plain(getattr(value, f.name)) for f in fields(value)})
-    return type(value)(map(_plain, value)) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        items = [_plain(item) for item in value]
+        if all(map(operator.is_, items, value)):
+            return value
+        return Trial(*items) if isinstance(value, Trial) else type(value)(items)
+    old = {name: getattr(value, name) for name in field_names(value.__class__)}
+    new = {name: plain for name, item in old.items() if (plain := _plain(item)) is not item}
+    return replace(value, **new) if new else value

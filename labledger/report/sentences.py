@@ -98,7 +98,7 @@ def outcomes(report: Report) -> str:
     text = (
         f"Of {counted(run.scheduled, 'slot')}, {count(run.committed)} are committed and "
         f"{count(run.scored)} of these have a score that counts. The pass rate is the share "
-        "that passed of the trials that were judged or whose agent failed. Trials that failed for "
+        "that passed of the trials that were graded or whose agent failed. Trials that failed for "
         "another reason (the environment, the setup command, or the grader of an agent that "
         "succeeded) are left out of it."
     )
@@ -160,7 +160,7 @@ def logs(report: Report, listed: int, packed: Packed, wanted: LogSelection) -> s
     if packed.left_out:
         text += (
             f" {counted(packed.left_out, 'trial')} more did not fit into it: `labledger show` "
-            "prints them, and --max-size makes room."
+            "prints them, and a larger --max-size includes them."
         )
     return text
 
@@ -218,6 +218,7 @@ def other_rates(compared: Compared, variants: Mapping[str, VariantOutcomes]) -> 
         if paired != overall:
             yield (
                 f"The pass rate of {name} is {paired} here, over the "
-                f"{counted(compared.tasks, 'task')} that both sides have, each weighing alike; it "
-                f"is {overall} over all its trials, each weighing alike, as under Outcomes."
+                f"{counted(compared.tasks, 'task')} that both sides have, each with the same "
+                f"weight; it is {overall} over all its trials, each with the same weight, as under "
+                "Outcomes."
             )

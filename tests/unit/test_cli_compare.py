@@ -55,7 +55,7 @@ def test_the_table_says_all_that_is_to_be_known(path: Path, say: Typed) -> None:
     assert rate.split() == ["pass", "rate", "100.0%", "22.2%", "-77.8", "points"]
     for words in (
         "score test: p = 0.013",
-        "odds ratio of the pairs that differ: none, for no pair goes the other way",
+        "odds ratio of the pairs that differ: none, because no pair goes the other way",
         "smallest difference that could be shown: ",
         "left out: 1 trial of treat (infra_error), 1 trial of each (grade_error)",
         "with --errors all-as-failures: -72.7 points",
@@ -73,7 +73,7 @@ def test_where_nothing_was_paired_no_direction_is_turned(path: Path, say: Typed)
     said = say("run-1")
     assert "with --errors all-as-failures: -40.0 points" in said.out
     assert "Nothing could be compared" in said.out
-    assert "turns the direction" not in said.out
+    assert "reverses the direction" not in said.out
 
 
 def test_json_is_the_document(path: Path, say: Typed) -> None:
