@@ -62,11 +62,6 @@ class UntrustedFile:
             raise self._too_large(cap, "more")
         return content
 
-    def read_head(self, cap: int) -> bytes | None:
-        """Return at most the first `cap` bytes, or None if there is no such file."""
-        with self.opened() as file:
-            return None if file is None else file.read(cap)
-
     def sha256(self, cap: int) -> str | None:
         """Return the content's SHA-256 (hex), None if there is no such file.
 
@@ -170,13 +165,5 @@ def read_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str 
     """Return an optional output's content, and why it could not be read, if so."""
     try:
         return UntrustedFile(folder, name).read(cap), None
-    except UnsafeFile as refused:
-        return None, refused.message
-
-
-def read_head_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str | None]:
-    """As `read_optional`, but return the first `cap` bytes of a larger file."""
-    try:
-        return UntrustedFile(folder, name).read_head(cap), None
     except UnsafeFile as refused:
         return None, refused.message

@@ -32,7 +32,7 @@ def create_container(spec: AttemptSpec, context: TrialContext) -> tuple[str, flo
     config = container_config(spec)
 
     def create() -> str:
-        with context.limiter.engine_call():
+        with context.limiter.engine_calls:
             return context.engine.create(spec.container_name, config)
 
     return retry_engine_errors(create), created
@@ -43,11 +43,10 @@ def start_container(context: TrialContext, container: str, created: float) -> No
 
     `container` is its id, `created` the monotonic time of its creation.
     """
-
     engine, limiter = context.engine, context.limiter
 
     def start() -> None:
-        with limiter.engine_call():
+        with limiter.engine_calls:
             engine.start(container)
 
     def start_unless_started() -> None:

@@ -48,8 +48,10 @@ class StartLimiter:
         self._changed = threading.Condition()
         self.last_good = -math.inf
         """The monotonic creation time of the newest container that was started successfully."""
-        self._engine_calls = threading.BoundedSemaphore(MAX_STARTING)
-        self._reading = threading.BoundedSemaphore(MAX_READING)
+        self.engine_calls = threading.BoundedSemaphore(MAX_STARTING)
+        """Held while a container is created or started."""
+        self.reading = threading.BoundedSemaphore(MAX_READING)
+        """Held while a trial's outputs are read."""
         self._free = width
         """How many permits to run are free; negative while more trials run than are allowed."""
         self._waiting: list[int] = []
@@ -70,18 +72,6 @@ class StartLimiter:
         """Make every thread stop waiting for its container, and refuse further starts."""
         self._abandoned = True
         self.close()
-
-    @contextmanager
-    def engine_call(self) -> Iterator[None]:
-        """Hold one of `MAX_STARTING` permits to create or start a container."""
-        with self._engine_calls:
-            yield
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Hold one of `MAX_READING` permits to read a trial's outputs."""
-        with self._reading:
-            yield
 
     def allow_until(self, moment: float) -> None:
         """Allow nothing after `moment` (as `time.time()`), until this is called again."""

@@ -55,7 +55,7 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     failure becomes the status of the result.
     """
     if spec.kind.is_carried_over(spec):
-        with context.limiter.reading():
+        with context.limiter.reading:
             return spec.kind.carried_over_result(spec)
     begun = clock.utc_now()
     try:
@@ -102,7 +102,7 @@ def _collect_result(
             _fix_permissions(context.engine, spec)
         ended = spec.kind.whole_exit(replace(ended, was_paused=_was_paused(context, ended)))
         isolation = spec.kind.isolation_facts(context.engine, spec, ended)
-        with context.limiter.reading():
+        with context.limiter.reading:
             return collect_result(spec, ended, isolation)
     except (OSError, ContainerFailed) as error:
         # An incomplete artifact is deleted, so that the disk may not look full any more.
