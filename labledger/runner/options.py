@@ -16,6 +16,7 @@ from labledger.experiment.resolve import Overrides
 from labledger.ledger.database.model import Stop
 from labledger.records import JsonObject
 from labledger.records.outcomes import StopCause
+from labledger.records.pass_rate import PassCounts
 from labledger.run_control.disk_space import MIN_FREE_BYTES
 from labledger.run_control.dispatch_pauses import PATIENCE_S
 from labledger.run_control.events import Listener, ignore_events
@@ -150,6 +151,12 @@ class RunOutcome:
             return ()
         variants = self.summary["ext"]["variants"]
         return tuple(variant["variant_id"] for variant in variants if not variant["scored"])
+
+    @property
+    def pass_counts(self) -> dict[str, PassCounts]:
+        """How many slots of each variant passed and how many did not, with the pass rate."""
+        variants = self.summary["ext"]["variants"]
+        return {v["variant_id"]: PassCounts(v["passed"], v["not_passed"]) for v in variants}
 
     @property
     def infra_errors(self) -> int:

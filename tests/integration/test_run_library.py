@@ -34,6 +34,10 @@ def test_the_front_door(project: Project) -> None:
     options = labledger.RunOptions(lab_dir=project.lab, env={"PACE": "passing"})
     outcome = labledger.run(str(project.folder / "experiment.yaml"), options)
     assert outcome.exit_code is Exit.COMPLETE
+    assert {name: counts.rate for name, counts in outcome.pass_counts.items()} == {
+        "base": 1.0,
+        "treat": 1.0,
+    }
     assert labledger.resume(outcome.run_id, options).summary == outcome.summary
     with labledger.open_ledger(project.lab / "ledger.sqlite") as ledger:
         rows = ledger.query(

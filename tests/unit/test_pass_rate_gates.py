@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from labledger.cli.options.pass_rate_gates import Gate, missed, parse_gates, require_known
 from labledger.errors import InvalidInput
+from labledger.records.pass_rate import PassCounts
 
 
-def summary(**variants: tuple[int, int]) -> dict[str, Any]:
-    """A summary of variants by name: slots passed, and slots that the pass rate counts."""
-    counts = [
-        {"variant_id": name, "scheduled": 100, "passed": n, "not_passed": of - n}
-        for name, (n, of) in variants.items()
-    ]
-    return {"ext": {"variants": counts}}
+def counts(**variants: tuple[int, int]) -> dict[str, PassCounts]:
+    """Variants by name, from the slots that passed and those that the pass rate counts."""
+    return {name: PassCounts(n, of - n) for name, (n, of) in variants.items()}
 
 
 def test_both_forms() -> None:
@@ -34,19 +29,19 @@ def test_what_is_no_rate_is_refused(word: str) -> None:
 
 def test_a_gate_is_for_every_variant_or_one() -> None:
     """Each variant that misses is named with its share; reaching the rate is enough."""
-    found = summary(base=(8, 10), treat=(7, 10))
-    assert missed([Gate(None, 0.8)], found) == [
+    rates = counts(base=(8, 10), treat=(7, 10))
+    assert missed([Gate(None, 0.8)], rates) == [
         "treat passed 7 of 10 slots that count (70.0%), which is under 80.0%"
     ]
-    assert missed([Gate("base", 0.8)], found) == []
-    assert missed([Gate("base", 0.9), Gate("treat", 0.9)], found)[1].startswith("treat")
+    assert missed([Gate("base", 0.8)], rates) == []
+    assert missed([Gate("base", 0.9), Gate("treat", 0.9)], rates)[1].startswith("treat")
 
 
 def test_a_gate_goes_by_the_pass_rate() -> None:
     """What the pass rate leaves out lifts no gate and lowers none; a rate of nothing misses it."""
-    assert missed([Gate("base", 0.4)], summary(base=(4, 10))) == []
-    assert missed([Gate("base", 0.5)], summary(base=(4, 10))) != []
-    assert missed([Gate(None, 0.0)], summary(base=(0, 0))) == [
+    assert missed([Gate("base", 0.4)], counts(base=(4, 10))) == []
+    assert missed([Gate("base", 0.5)], counts(base=(4, 10))) != []
+    assert missed([Gate(None, 0.0)], counts(base=(0, 0))) == [
         "base has no pass rate: none of its slots counts"
     ]
 

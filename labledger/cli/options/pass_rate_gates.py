@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from labledger.api import InvalidInput, PassCounts, Problem
+from labledger.api import InvalidInput, Problem
 from labledger.text.figures import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from labledger.api import JsonObject
+    from labledger.api import PassCounts
 
 
 class Gate(NamedTuple):
@@ -56,16 +56,15 @@ def require_known(gates: list[Gate], variants: Sequence[str]) -> None:
         raise InvalidInput("the gates given", problems)
 
 
-def missed(gates: list[Gate], summary: JsonObject) -> list[str]:
-    """Return a sentence for each gate that was missed, by the pass rates of the summary's `ext`.
+def missed(gates: list[Gate], pass_counts: Mapping[str, PassCounts]) -> list[str]:
+    """Return a sentence for each gate that a variant missed.
 
     A variant of which nothing counts has no pass rate, and misses every gate.
     """
-    variants = {variant["variant_id"]: variant for variant in summary["ext"]["variants"]}
     misses = []
     for gate in gates:
-        for name in [gate.variant_id] if gate.variant_id else variants:
-            passes = PassCounts(variants[name]["passed"], variants[name]["not_passed"])
+        for name in [gate.variant_id] if gate.variant_id else pass_counts:
+            passes = pass_counts[name]
             if passes.rate is None:
                 misses.append(f"{name} has no pass rate: none of its slots counts")
             elif passes.rate < gate.rate:

@@ -135,7 +135,7 @@ class Running:
         watching: JsonWatcher | LiveWatcher = watcher(as_json=self.json, quiet=self.quiet)
         with watching:
             outcome = work(options.with_listener(watching))
-        misses = missed(gates, outcome.summary)
+        misses = missed(gates, outcome.pass_counts)
         if not self.json:
             print_outcome(outcome)
         if not (self.json or self.quiet):
