@@ -5,8 +5,9 @@ agent failed (a non-zero exit status, a time-out, a forged status) and it has no
 whatever its grader did then. Every other slot is left out: what the environment, the setup command,
 or the grader of an agent that succeeded did is not the agent's doing.
 
-The ledger keeps the answer in `slot_outcome.passed`, by `PASSED_SQL`; `has_passed` is the same
-definition for a slot that is being committed. A test compares the two. Nothing else may decide.
+The ledger stores the answer in `slot_outcome.passed`, by `PASSED_SQL`, which its views and triggers
+repeat; `has_passed` is the same definition for a slot that is being committed. Tests compare them.
+Nothing else may decide.
 """
 
 from __future__ import annotations
