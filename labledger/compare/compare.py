@@ -25,7 +25,7 @@ from labledger.compare.comparison_document import (
 from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
 from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
-from labledger.compare.pairs import Paired, counts_alike, pair
+from labledger.compare.pairs import Paired, count_the_same, pair
 from labledger.compare.run_differences import warnings
 from labledger.compare.side_trials import Side, Trials, read_clusters, read_trials, require_metric
 from labledger.compare.statistics import paired_means, samples
@@ -251,12 +251,12 @@ def _sensitivities(
     for errors in ErrorCounting:
         if errors is not options.errors:
             other = replace(options, errors=errors)
-            if counts_alike(two.paired, options, other):
+            if count_the_same(two.paired, options, other):
                 yield Sensitivity(errors.value, two.paired.pairs, difference)
                 continue
             paired = pair(*two.trials, other)
-            counted_so = estimates.difference(question.sample(paired, other, family))
-            yield Sensitivity(errors.value, paired.pairs, counted_so)
+            recounted = estimates.difference(question.sample(paired, other, family))
+            yield Sensitivity(errors.value, paired.pairs, recounted)
 
 
 def _task_rows(paired: Paired) -> Iterator[TaskRow]:

@@ -171,7 +171,9 @@ def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
         yield Fact("left out", ", ".join(groups))
     for other in compared.sensitivity:
         if other.pairs != compared.pairs or other.difference != compared.difference:
-            yield Fact(f"with --errors {other.errors}", _otherwise(other, compared, document))
+            yield Fact(
+                f"with --errors {other.errors}", _with_other_errors(other, compared, document)
+            )
     yield from _moved_tasks(compared, document)
     for warning in compared.warnings:
         yield Fact("warning", warning)
@@ -209,7 +211,7 @@ def _left_out(pairs: int, side: str, reason: str, a: str, b: str) -> str:
     return f"{counted(pairs, 'trial')} {owner} ({reason})"
 
 
-def _otherwise(other: Sensitivity, compared: Compared, document: Comparison) -> str:
+def _with_other_errors(other: Sensitivity, compared: Compared, document: Comparison) -> str:
     if other.difference is None:
         return "nothing could be paired"
     difference = signed_amount(other.difference, document)

@@ -42,7 +42,7 @@ class Paired:
     """The values of each task's trials that count; none is empty."""
     b: tuple[Sequence[float], ...]
     left_out: tuple[LeftOut, ...]
-    kinds: tuple[Trial, ...] = ()
+    distinct_trials: tuple[Trial, ...] = ()
     """For pass rates, the distinct trials; each may stand for many."""
 
     @property
@@ -56,14 +56,14 @@ class _Values:
 
     def __init__(self, options: CompareOptions) -> None:
         self._options = options
-        self.kinds: dict[Trial, float | str] = {}
+        self.distinct_trials: dict[Trial, float | str] = {}
         """The distinct trials of a pass rate, with their values."""
 
     def of(self, trials: Sequence[Trial]) -> list[float | str]:
         """Return each trial's number, or the reason why it has none."""
         if not self._options.is_rate:
             return [_value(trial, self._options) for trial in trials]
-        known = self.kinds
+        known = self.distinct_trials
         values = []
         for trial in trials:
             value = known.get(trial)
@@ -98,13 +98,13 @@ def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
             if len(numbers_a) == len(values_a) == len(values_b) == len(numbers_b):
                 continue
         left_out += _reasons(task_id, _by_repl(task_a, values_a), _by_repl(task_b, values_b))
-    kinds = tuple(values.kinds)
-    return Paired(tuple(ids), tuple(of_a), tuple(of_b), tuple(left_out), kinds)
+    distinct_trials = tuple(values.distinct_trials)
+    return Paired(tuple(ids), tuple(of_a), tuple(of_b), tuple(left_out), distinct_trials)
 
 
-def counts_alike(paired: Paired, options: CompareOptions, other: CompareOptions) -> bool:
+def count_the_same(paired: Paired, options: CompareOptions, other: CompareOptions) -> bool:
     """Return whether the trials of a comparison of pass rates count the same by other options."""
-    return all(_value(trial, options) == _value(trial, other) for trial in paired.kinds)
+    return all(_value(trial, options) == _value(trial, other) for trial in paired.distinct_trials)
 
 
 def _by_repl(of_task: TaskTrials | None, values: Sequence[float | str]) -> dict[int, float | str]:
