@@ -1,15 +1,15 @@
-"""Writes the reference pages that the program itself knows best: commands, views, formats.
+"""Write the tables of the reference that come from the program: commands, views, formats.
 
-`conf.py` calls it before each build, into `docs/reference/generated`, which is not committed. The
-pages of `docs/reference` include what it writes. It uses only what a user of the library can use,
-and the command line as typer describes it.
+`conf.py` calls it before each build. It writes into `docs/reference/generated`, which is not
+committed, and the pages of `docs/reference` include these files. It uses only what a user of the
+library can use, and the command line as typer describes it.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ EXIT_CODES = {
     "`--require-not-worse` of a comparison",
     Exit.INVALID: "invalid input or usage; nothing was changed",
     Exit.INCOMPLETE: "the run is incomplete, slots ended as `infra_error`, or a variant has no "
-    "score at all, so that nothing was measured of it; `labledger resume` continues an "
-    "incomplete run",
-    Exit.INTERRUPTED: "interrupted by Ctrl-C, TERM or a closed terminal",
+    "score; takes precedence over 1. `labledger resume` continues an incomplete run",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C, TERM or a closed terminal, before the run was "
+    "complete; takes precedence over 1 and 3",
 }
 
 
@@ -56,7 +56,7 @@ def write_all(docs: Path) -> None:
 
 
 def _moved(text: str) -> str:
-    """A page of the project's root with links as they are from `docs/contributing`."""
+    """Return a page of the project's root with its links relative to `docs/contributing`."""
     for name in ROOT_PAGES:
         text = text.replace(f"]({name}", f"]({name.lower()}")
     return text.replace("](docs/", "](../")
@@ -88,7 +88,7 @@ def command_reference() -> Iterator[str]:
         yield from (_text(command.help), "")
         parameters = [param for param in command.params if param.name != "help"]
         if parameters:
-            yield from ("| | meaning | default |", "| --- | --- | --- |")
+            yield from ("| argument or option | meaning | default |", "| --- | --- | --- |")
             yield from (_parameter_row(param) for param in parameters)
             yield ""
 
@@ -155,11 +155,20 @@ def format_reference() -> Iterator[str]:
 
 def _table_of_fields(name: str) -> Iterator[str]:
     schema = json.loads((resources.schemas() / f"{name}.jsonschema").read_text("utf-8"))
-    yield from ("| field | type | |", "| --- | --- | --- |")
-    for field, definition, required in _fields(schema, schema, ""):
+    fields = list(_fields(schema, schema, ""))
+    has_defaults = any("default" in definition for _, definition, _ in fields)
+    columns = ["field", "type", *(["default"] if has_defaults else []), "notes"]
+    yield from (_row(columns), _row("---" for _ in columns))
+    for field, definition, required in fields:
+        default = f"`{json.dumps(definition['default'])}`" if "default" in definition else ""
         notes = ["required"] if required else []
         notes += [definition["description"]] if "description" in definition else []
-        yield f"| `{field}` | {_type_name(definition)} | {_cell('; '.join(notes))} |"
+        cells = [f"`{field}`", _type_name(definition), *([default] if has_defaults else [])]
+        yield _row([*cells, _cell("; ".join(notes))])
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _fields(root: Any, schema: Any, prefix: str) -> Iterator[tuple[str, Any, bool]]:

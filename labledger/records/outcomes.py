@@ -40,28 +40,28 @@ class Reason(StrEnum):
 
     # agent_error
     AGENT_EXIT_NONZERO = "agent_exit_nonzero"
-    """The agent's command exited with another status than 0."""
+    """The agent's command exited with a status other than 0."""
     STATUS_FORGED = "status_forged"
-    """The container ended in a way that only the agent can have brought about."""
+    """The container ended in a way that only the agent can have caused."""
     SCRIPT_HINDERED = "script_hindered"
     """The agent changed the limits of `trial.sh`, the container's first process, as `prlimit
     --pid 1` does."""
 
     # agent_timeout
     AGENT_TIMEOUT = "agent_timeout"
-    """The agent ran into its time limit."""
+    """The agent exceeded its time limit."""
 
     # setup_error
     SETUP_EXIT_NONZERO = "setup_exit_nonzero"
     """The setup command failed."""
     SETUP_TIMEOUT = "setup_timeout"
-    """The setup command ran into its time limit."""
+    """The setup command exceeded its time limit."""
 
     # grade_error
     GRADER_EXIT_NONZERO = "grader_exit_nonzero"
     """The grader's command failed."""
     GRADER_TIMEOUT = "grader_timeout"
-    """The grader ran into its time limit."""
+    """The grader exceeded its time limit."""
     PREDICTION_MISSING = "prediction_missing"
     """The grader wrote no prediction."""
     SCORE_MISSING = "score_missing"
@@ -77,7 +77,7 @@ class Reason(StrEnum):
     OUTPUT_TOO_LARGE = "output_too_large"
     """An output exceeds its size limit."""
     EVIDENCE_INCOMPLETE = "evidence_incomplete"
-    """Of a regrading: the workspace cannot be restored exactly."""
+    """In a regrading, the workspace cannot be restored exactly."""
 
     # infra_error
     CONTAINER_FAILED = "container_failed"
@@ -90,20 +90,20 @@ class Reason(StrEnum):
     CONTAINER_KILLED = "container_killed"
     """The container was killed from outside."""
     CONTAINER_PAUSED = "container_paused"
-    """The trial failed, and somebody had paused its container meanwhile: its time limits went
-    on."""
+    """The trial failed after somebody had paused its container, in which the time limits had
+    continued."""
     CONTAINER_REMOVED = "container_removed"
-    """The container was removed from outside before its end was known."""
+    """The container was removed from outside before it was known how it ended."""
     FOLDER_DELETED = "folder_deleted"
     """The trial's folder was deleted while it ran."""
     DISK_FULL = "disk_full"
-    """A phase failed and a disk was full meanwhile."""
+    """A phase failed, and a disk was full while it ran."""
     OUT_OF_MEMORY = "out_of_memory"
     """The memory limit killed the container's first process."""
     DEADLINE = "deadline"
-    """The container outlived the host's own limit."""
+    """The container exceeded its deadline, the host's own limit."""
     TRIAL_SCRIPT_FAILED = "trial_script_failed"
-    """`trial.sh` could not do its part, or somebody started the container again."""
+    """`trial.sh` could not complete its work, or somebody started the container again."""
 
 
 NOT_STARTED: frozenset[str] = frozenset(

@@ -14,21 +14,21 @@ PROJECT = Path(__file__).parents[2]
 Measure = Callable[..., Iterator[Row]]
 
 SECTIONS: dict[str, tuple[str, Measure]] = {
-    "trials": ("Whole commands beside a plain loop of their trials", trials.measure),
+    "trials": ("Complete commands beside a plain loop of their trials", trials.measure),
     "commits": (
         "Slot commits: 5 metrics, 10 events, a prediction, a score, evidence, 8 artifacts",
         commits.measure,
     ),
-    "help": ("Short commands, as whole processes", startup.measure),
-    "memory": ("The coordinator's memory, with made-up trials", coordinator.memory),
-    "events": ("The coordinator's memory, with trials that report much", coordinator.events),
-    "wide": ("A run with very many trials in flight, made up", coordinator.wide),
+    "help": ("Short commands, as complete processes", startup.measure),
+    "memory": ("The coordinator's memory, with simulated trials", coordinator.memory),
+    "events": ("The coordinator's memory, with trials that write many events", coordinator.events),
+    "wide": ("A run with thousands of simulated trials at once", coordinator.wide),
     "export": ("Exporting the events of a run, beside the bare driver", exchange.exports),
     "import": ("Importing a run of another ledger", exchange.imports),
-    "views": ("Questions to the views of a large ledger, as a library call", views.measure),
-    "verify": ("Verifying a run of made-up trials", verifying.measure),
-    "answers": ("Whole commands over a run of very many slots", answers.measure),
-    "resume": ("The coordinator's start, with made-up trials", coordinator.resume),
+    "views": ("Queries of the views of a large ledger, as library calls", views.measure),
+    "verify": ("Verifying a run of simulated trials", verifying.measure),
+    "answers": ("Complete commands over a run of very many slots", answers.measure),
+    "resume": ("The coordinator's start, with simulated trials", coordinator.resume),
 }
 """What each section is called on paper, and what measures it, in the order they are run."""
 

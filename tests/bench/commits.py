@@ -73,8 +73,12 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
                 pair.round(2 * number * slots, slots)
     for size, pair in zip(SIZES, pairs, strict=True):
         shutil.rmtree(folder / f"commits-{size}")
-        yield _speed(f"slot commits, {size:,} rows there", pair.ours.direct, pair.plain.direct)
-        staged = _speed(f"  staged first, {size:,} rows there", pair.ours.staged, pair.plain.staged)
+        yield _speed(
+            f"slot commits, {size:,} rows in the ledger", pair.ours.direct, pair.plain.direct
+        )
+        staged = _speed(
+            f"  staged first, {size:,} rows in the ledger", pair.ours.staged, pair.plain.staged
+        )
         yield staged.without_goal()
     small, large = pairs
     yield _growth("a slot commit", small.ours.direct, large.ours.direct)
@@ -96,7 +100,7 @@ def _speed(what: str, ours: Sequence[float], plain: Sequence[float]) -> Row:
 def _growth(what: str, small: Sequence[float], large: Sequence[float]) -> Row:
     ratio = paired_ratio(large, small)
     return Row(
-        f"{what}, {SIZES[1]:,} rows there",
+        f"{what}, {SIZES[1]:,} rows in the ledger",
         f"{statistics.median(large) * 1000:.2f} ms",
         f"{statistics.median(small) * 1000:.2f} ms at {SIZES[0]:,}",
         f"{ratio:.2f}",

@@ -39,7 +39,9 @@ def memory(folder: Path, *, quick: bool) -> Iterator[Row]:
         peaks[many] < GOAL_MB,
     )
     first, last = found[many]["first_mb"], found[many]["last_mb"]
-    yield Row("memory at the last dispatch beside the first", f"{last:.0f} MB", f"{first:.0f} MB")
+    yield Row(
+        "memory at the last dispatch, compared with the first", f"{last:.0f} MB", f"{first:.0f} MB"
+    )
     rates = {slots: slots / report["seconds"] for slots, report in found.items()}
     yield Row(
         "slots dispatched, finished and committed",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import shlex
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import typer
 
-from labledger import open_ledger
+from labledger import open_ledger, plan_run
 from labledger.api.ledger import Ledger
 from labledger.cli.app import app
 from labledger.ledger.database.migrations import upgrade
@@ -190,6 +191,39 @@ def _rows_of_reasons() -> Iterator[list[str]]:
             f"`{assigned.value.value}`",
             text[0].lower() + text[1:],
         ]
+
+
+def test_documented_defaults_of_an_experiment_are_the_real_ones(tmp_path: Path) -> None:
+    """An experiment that spells out every default of the schema is that which leaves them out."""
+    schema = json.loads((PROJECT / "schemas/experiment_v1.jsonschema").read_text("utf-8"))
+    phase = {"command": ["true"]}
+    authored = {
+        "experiment": {"id": "e"},
+        "dataset": {"path": "tasks.jsonl"},
+        "baseline": {"variant_id": "base"},
+        "runtime": {"image": "i", "agent": phase, "setup": phase, "resources": {}},
+        "benchmark": {"name": "b", "grader": phase, "policy": {}},
+        "design": {"retry": {}},
+    }
+    (tmp_path / "tasks.jsonl").write_text('{"id": "t"}\n')
+    path = tmp_path / "experiment.yaml"
+    resolved = []
+    for spelled_out in (authored, _with_defaults(schema, authored)):
+        path.write_text(json.dumps(spelled_out))
+        resolved.append(plan_run(path).resolved)
+    assert _with_defaults(schema, authored) != authored
+    assert resolved[0] == resolved[1]
+
+
+def _with_defaults(schema: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    """Return an object with the defaults of its schema added, in its inner objects too."""
+    filled = dict(value)
+    for name, definition in schema["properties"].items():
+        if "default" in definition:
+            filled.setdefault(name, definition["default"])
+        elif name in value and "properties" in definition:
+            filled[name] = _with_defaults(definition, value[name])
+    return filled
 
 
 @pytest.mark.parametrize("status", sorted(ExitStatus.ALL))
