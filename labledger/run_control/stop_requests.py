@@ -58,8 +58,9 @@ _SOURCES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "TERM"}
 def on_signals(stop: StopRequest) -> Iterator[None]:
     """Pass Ctrl-C, TERM and HUP to `stop` while the context lasts.
 
-    A HUP that is ignored, as under `nohup`, stays ignored. Outside the main thread, where Python
-    allows no signal handlers, this does nothing.
+    A HUP that is ignored, as under `nohup`, stays ignored, and a handler that a program around this
+    one installed outside of Python stays installed. Outside the main thread, where Python allows no
+    signal handlers, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -71,11 +72,14 @@ def on_signals(stop: StopRequest) -> Iterator[None]:
     def hang_up(_number: int, _frame: FrameType | None) -> None:
         stop.hang_up()
 
+    handlers = {signal.SIGINT: raise_level, signal.SIGTERM: raise_level, signal.SIGHUP: hang_up}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # As `nohup` leaves it.
+        del handlers[signal.SIGHUP]
     previous = {
-        number: signal.signal(number, raise_level) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        if signal.getsignal(number) is not None  # None cannot be restored.
     }
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As `nohup` leaves it.
-        previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, hang_up)
     try:
         yield
     finally:

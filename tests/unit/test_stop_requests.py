@@ -34,6 +34,16 @@ def test_signals_press_and_are_given_back(number: int) -> None:
     assert signal.getsignal(number) is before
 
 
+def test_handlers_of_other_languages_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that Python did not install could not be restored, so it is not replaced."""
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr("signal.getsignal", lambda _number: None)
+        with on_signals(StopRequest()):
+            patch.undo()
+            assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_hanging_up_is_one_request() -> None:
     """A closing terminal, which may say so several times, never asks for a second press."""
     stop = StopRequest()
