@@ -171,7 +171,8 @@ class Coordinator:
     def _choose_with_result(self) -> list[AttemptSpec]:
         """Return the trials to journal in the transaction of a result.
 
-        None if only started trials are collected: finding them asks the engine, which takes time.
+        It is empty while only started trials are collected: to find them, the engine is asked,
+        which takes time.
         """
         return [] if self._only_collects_started else self._choose()
 

@@ -180,7 +180,7 @@ class Session:
         disk_space = self._disk_space(engine_info, full_disks)
         if run.next_schedule_idx > 0 or unfinished:
             full_disks.check(disk_space.locations)
-            clean_up_run(self.engine, reader, run, folder, self.options.keep, self.options.on_event)
+            self._clean_up(run, reader)
             self.writer.delete_event_files(self.run_id, run.next_schedule_idx)
         if run.next_schedule_idx == run.total_slots:
             return None
@@ -189,8 +189,6 @@ class Session:
         )
         executor = LocalExecutor(width, full_disks)
         plans = self._plans(run, experiment, reader.ledger_id, engine_data_folder(engine_info))
-        regrades = experiment.regrades
-        stored_trials = None if regrades is None else StoredTrials(reader, regrades.run_id)
         coordinator = Coordinator(
             run=run,
             engine=self.engine,
@@ -209,7 +207,9 @@ class Session:
                 heartbeat=Heartbeat(self.writer, lease, executor, self.options.on_event),
                 emit=self.options.on_event,
             ),
-            slot_queue=SlotQueue(reader, run, plans, unfinished, stored_trials),
+            slot_queue=SlotQueue(
+                reader, run, plans, unfinished, self._stored_trials(experiment, reader)
+            ),
             executor=executor,
             retry=experiment.design.retry,
             pauses=pauses,
@@ -222,9 +222,19 @@ class Session:
             coordinator.commit_queue.append_pending_mirrors()
         if coordinator.stop_cause is None:
             self.writer.delete_event_files(self.run_id, coordinator.commit_queue.next_idx)
-            run = reader.run(self.run_id)
-            clean_up_run(self.engine, reader, run, folder, self.options.keep, self.options.on_event)
+            self._clean_up(reader.run(self.run_id), reader)
         return coordinator.stop_cause
+
+    def _clean_up(self, run: RunInfo, reader: LedgerReader) -> None:
+        """Remove what the attempts left whose results are durable."""
+        folder = self.lab.run_folder(self.run_id)
+        clean_up_run(self.engine, reader, run, folder, self.options.keep, self.options.on_event)
+
+    @staticmethod
+    def _stored_trials(experiment: ExperimentPlan, reader: LedgerReader) -> StoredTrials | None:
+        """Return the trials that a regrading grades again, or None for any other run."""
+        regrades = experiment.regrades
+        return None if regrades is None else StoredTrials(reader, regrades.run_id)
 
     def _error_rate(self, experiment: ExperimentPlan) -> ErrorRate:
         rate = ErrorRate(self.options.max_error_rate)

@@ -17,7 +17,7 @@ from labledger.trial.life.uncollected import OutputUnreadable
 def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
     """Return the state of an attempt's container, or None if there is none.
 
-    Raises `OutputUnreadable` where several containers that have other names carry its labels.
+    Raises `OutputUnreadable` if several containers carry its labels and none has its name.
     """
     state = engine.inspect(spec.container_name)
     if state is not None and _is_of_attempt(state.labels, spec):

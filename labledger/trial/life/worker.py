@@ -158,7 +158,7 @@ def _remove_container(spec: AttemptSpec, context: TrialContext) -> None:
 
 
 def remove_folder(spec: AttemptSpec, context: TrialContext) -> None:
-    """Delete the trial folder. A helper container first fixes permissions where that is needed.
+    """Delete the trial folder. A helper container fixes permissions first if necessary.
 
     Raises `OSError` if something could not be deleted.
     """
