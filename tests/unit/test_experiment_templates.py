@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,13 @@ from labledger.records import json_schemas
 REPAIRS = ["clamp", "count-vowels", "leap-year", "find-sorted", "overlap"]
 
 
+@cache
+def parsed(text: str) -> dict[str, Any]:
+    """Return what an experiment file holds. It is asked for in every trial, and seldom changes."""
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
+
+
 @dataclass(frozen=True)
 class Scaffolded:
     """A scaffolded experiment, run by hand: the container contract without a container."""
@@ -34,7 +42,7 @@ class Scaffolded:
 
     @property
     def experiment(self) -> dict[str, Any]:
-        return yaml.safe_load((self.directory / "experiment.yaml").read_text("utf-8"))
+        return parsed((self.directory / "experiment.yaml").read_text("utf-8"))
 
     @property
     def variants(self) -> dict[str, dict[str, Any]]:
