@@ -40,15 +40,15 @@ def test_two_labs_merge_and_a_run_goes_on_in_the_other(tmp_path: Path) -> None:
     assert head(ours, "one") == head(theirs, "one")
     assert head(ours, "two") == head(theirs, "two")
     assert theirs.output("import", ours.folder).splitlines() == [
-        "one is here already, the same: 6 of 6 slots committed",
-        "two is here already, the same: 2 of 4 slots committed",
+        "one is already in this ledger: 6 of 6 slots committed",
+        "two is already in this ledger: 2 of 4 slots committed",
     ]
 
     resumed = ours.command("resume", "two", *PASSING)
     assert resumed.returncode == 0, resumed.stderr
     ours.check_whole("two")
     grown = theirs.output("import", ours.folder, "--run", "two")
-    assert grown == "brought two from 2 to 4 of 4 slots committed\n"
+    assert grown == "extended two from 2 to 4 of 4 slots committed\n"
     theirs.check_run("two")
     assert head(ours, "two") == head(theirs, "two")
     assert ours.rows("two") == theirs.rows("two")

@@ -519,7 +519,7 @@ def test_the_command_says_what_came(there: Path, here: LabFolder) -> None:
     assert dry.stdout == "would import run-1: 6 of 6 slots committed\n"
     [new] = json.loads(command(*words, "--json").stdout)
     assert (new["run_id"], new["standing"], new["committed"]) == ("run-1", "new", 6)
-    assert command(*words).stdout == ("run-1 is here already, the same: 6 of 6 slots committed\n")
+    assert command(*words).stdout == "run-1 is already in this ledger: 6 of 6 slots committed\n"
     kit.tamper(there / "ledger.sqlite", "UPDATE score SET verdict = 'pass' WHERE schedule_idx = 5")
     refused = command(*words)
     assert refused.returncode == 3

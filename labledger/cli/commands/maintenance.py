@@ -83,8 +83,8 @@ def import_runs(
     """Import runs of another ledger into this one.
 
     The source is verified first and never changed. From a run's folder without its ledger, the
-    mirrors are read. A run that is here already stays as it is; if the source has more slots of
-    it, the rest is imported. A different run with the same id is refused.
+    mirrors are read. A run that is already in this ledger is not changed; if the source has more
+    slots of it, these are imported. A different run with the same id is refused.
     """
     from labledger import api
 
@@ -97,7 +97,7 @@ def import_runs(
     for each in imported:
         out(_import_line(each, dry_run=dry_run))
     if not imported:
-        out(f"{source} holds no run")
+        out(f"{source} contains no run")
 
 
 def _import_line(imported: ImportedRun, *, dry_run: bool) -> str:
@@ -107,11 +107,12 @@ def _import_line(imported: ImportedRun, *, dry_run: bool) -> str:
         case "new":
             text = f"{'would import' if dry_run else 'imported'} {imported.run_id}: {whole}"
         case "grown":
-            word = "would bring" if dry_run else "brought"
+            word = "would extend" if dry_run else "extended"
             text = f"{word} {imported.run_id} from {imported.here} to {whole}"
         case _:
-            further = f", {imported.here} here" if imported.here > imported.committed else ""
-            return f"{imported.run_id} is here already, the same: {whole}{further}"
+            longer = imported.here > imported.committed
+            further = f", {imported.here} in this ledger" if longer else ""
+            return f"{imported.run_id} is already in this ledger: {whole}{further}"
     if imported.left_staged:
         text += (
             f"; {counted(imported.left_staged, 'finished result')} not committed there: "

@@ -135,7 +135,7 @@ def _ended_from_within(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
     if not has_begun(spec):
         message = f"{what} before trial.sh began; does the engine see the files in {spec.folder}?"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
-    message = f"{what}, which only a process in it can have brought about"
+    message = f"{what}, which only a process in it can have caused"
     if not spec.runs_agent:
         return GradingOutcome(SlotStatus.GRADE_ERROR, Reason.GRADER_EXIT_NONZERO, message)
     return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
