@@ -35,7 +35,7 @@ class LedgerRevision:
         """Raise `LedgerOutdated` or `LedgerTooNew` unless the ledger is current."""
         from labledger.ledger.database import migrations
 
-        migrations.check_current(self.path)
+        migrations.require_current(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def upgrade_ledger(*, lab_dir: str | Path | None = None) -> LedgerUpgrade:
     from labledger.ledger.database import migrations
 
     path = LabFolder.find(lab_dir).ledger
-    migrations.check_exists(path)
+    migrations.require_exists(path)
     return migrations.upgrade(path)
 
 
@@ -215,7 +215,7 @@ def ledger_revision(*, lab_dir: str | Path | None = None) -> LedgerRevision:
     from labledger.ledger.database import migrations
 
     path = LabFolder.find(lab_dir).ledger
-    return LedgerRevision(path, migrations.current(path), migrations.HEAD)
+    return LedgerRevision(path, migrations.read_revision(path), migrations.HEAD)
 
 
 def back_up_ledger(

@@ -1,5 +1,5 @@
 """The SQLite ledger: writer, reader, queries and verification.
 
-In: validated results. Out: rows, records and answers. Each slot is committed in one transaction.
-Alembic alone creates and changes tables. It knows no Docker and no experiment file.
+In: validated results. Out: rows, records, results of queries. `writer` commits each slot in one
+transaction. Nothing in this package knows Docker or experiment files.
 """

@@ -86,7 +86,7 @@ def query(
     for every run, the newest complete grading up to that one. With `views_only` the ledger's own
     tables, which change from one revision to another, are refused. Ctrl-C interrupts the query.
     Raises `QueryFailed`, with the nearest view or column if a name is unknown, `InvalidInput`, and
-    what `migrations.check_current` raises.
+    what `migrations.require_current` raises.
     """
     if generation is None:
         return _execute(path, sql, params, lambda _: None, views_only=views_only)
@@ -145,7 +145,7 @@ def _rows(
         stack.callback(engine.dispose)
         with translated("open the ledger", path):
             connection = stack.enter_context(engine.connect())
-            migrations.check_revision(connection, path)
+            migrations.require_current_connection(connection, path)
             prepare(connection)
         names = _names(connection)
         authorizer = _restrict(connection, stack, views_only)

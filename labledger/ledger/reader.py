@@ -75,7 +75,7 @@ class LedgerReader:
         self._engine = engine
         self._store = store
         with self._snapshot("open the ledger") as connection:
-            migrations.check_revision(connection, path)
+            migrations.require_current_connection(connection, path)
             self.ledger_id = ledger_id(connection)
 
     @classmethod

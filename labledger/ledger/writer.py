@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from labledger import clock, faults
 from labledger.errors import LedgerError
-from labledger.ledger.commit import (
+from labledger.ledger.commit_rows import (
     digest_chain,
     run_registration,
     statements,
 )
-from labledger.ledger.commit.slot_rows import slot_records, slot_rows
+from labledger.ledger.commit_rows.slot_rows import slot_records, slot_rows
 from labledger.ledger.database import migrations, row_digests
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import Dispatch, Lease, NewRun
@@ -80,7 +80,7 @@ class LedgerWriter:
         `LedgerOutdated`, `LedgerTooNew`, or `LedgerError`.
         """
         network_filesystems.refuse_network(path)
-        migrations.check_current(path)
+        migrations.require_current(path)
         with translated("open the ledger", path):
             return cls(path, writable_engine(path), store, now)
 

@@ -77,7 +77,7 @@ def _sqlite() -> CheckResult:
 
 def _ledger(lab: LabFolder) -> Iterator[CheckResult]:
     try:
-        migrations.check_current(lab.ledger)
+        migrations.require_current(lab.ledger)
     except LedgerMissing:
         yield CheckResult("ledger", f"none at {lab.ledger}; `labledger run` creates it")
         return

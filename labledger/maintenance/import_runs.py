@@ -139,7 +139,7 @@ def _reading(path: Path) -> Iterator[Connection]:
     engine = readonly_engine(path)
     try:
         with translated("read the ledger", path), engine.connect() as connection:
-            migrations.check_revision(connection, path)
+            migrations.require_current_connection(connection, path)
             yield connection
     finally:
         engine.dispose()

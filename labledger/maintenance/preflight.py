@@ -151,7 +151,7 @@ def _check_ledger(lab: LabFolder) -> Iterator[CheckResult]:
         network_filesystems.refuse_network(lab.ledger)
         with tempfile.TemporaryFile(dir=lab.existing):
             pass
-        migrations.check_current(lab.ledger)
+        migrations.require_current(lab.ledger)
     except LedgerMissing:
         yield CheckResult("ledger", f"{lab.ledger} will be created")
     except LedgerError as error:

@@ -15,7 +15,7 @@ from labledger.docker.engine import Engine
 from labledger.errors import AlreadyGraded, LedgerError, PreflightFailed, Problem, RunNotComplete
 from labledger.experiment.plan import ExperimentPlan, NamedPhase, result_part
 from labledger.experiment.replacement_grader import NewGrader
-from labledger.ledger.commit.run_registration import TaskRow
+from labledger.ledger.commit_rows.run_registration import TaskRow
 from labledger.ledger.database.model import Grading, NewRun, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter

@@ -1,4 +1,4 @@
-"""The table `slot_outcome` and three indexes, which make the question views fast.
+"""The table `slot_outcome` and three indexes, which make the analysis views fast.
 
 Revision ID: 0003
 Revises: 0002

@@ -49,7 +49,7 @@ def test_every_command_says_what_mends_an_outdated_ledger(project: Project) -> N
     assert kept(project) == files
 
     copy = Path(project.output("db", "backup").strip())
-    assert migrations.current(copy) == "0001"
+    assert migrations.read_revision(copy) == "0001"
     told = project.output("db", "upgrade")
     assert f"revision 0001 → {migrations.HEAD}; backup: " in told
     assert Path(told.rpartition("backup: ")[2].strip()).read_bytes()[:15] == b"SQLite format 3"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from labledger.ledger.commit import slot_rows, statements
+from labledger.ledger.commit_rows import slot_rows, statements
 from labledger.ledger.database.model import Lease
 from labledger.ledger.database.sqlite import writable_engine
 from labledger.records import canonical_json

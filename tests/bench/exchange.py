@@ -16,7 +16,7 @@ from typing import Any
 from bench import synthetic
 from bench.bare import BareWriter, commit_rows
 from bench.report import Row, say
-from labledger.ledger.commit import digest_chain, slot_rows, statements
+from labledger.ledger.commit_rows import digest_chain, slot_rows, statements
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import Lease, Owner
 from labledger.ledger.writer import LedgerWriter

@@ -57,14 +57,14 @@ def dump(path: Path) -> dict[str, list[Any]]:
 
 def test_nothing_is_lost_and_all_is_as_today(old: Path, tmp_path: Path) -> None:
     """Rows and digests stay, a backup is there, views and triggers are back, and it verifies."""
-    assert migrations.current(old) == "0001"
+    assert migrations.read_revision(old) == "0001"
     before = dump(old)
     assert len(before["slot_commit"]) == 3
     done = migrations.upgrade(old)
     assert (done.before, done.after) == ("0001", migrations.HEAD)
     assert dump(old) == before
     assert done.backup is not None
-    assert migrations.current(done.backup) == "0001"
+    assert migrations.read_revision(done.backup) == "0001"
     assert dump(done.backup) == before
     report = verify(old, None)
     assert (report.slots, list(report.findings)) == (3, [])

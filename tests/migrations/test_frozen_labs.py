@@ -32,7 +32,7 @@ def lab(request: pytest.FixtureRequest, tmp_path: Path) -> LabFolder:
     with tarfile.open(request.param) as archive:
         archive.extractall(tmp_path, filter="data")
     lab = LabFolder(tmp_path / ".lab")
-    if migrations.current(lab.ledger) != migrations.HEAD:
+    if migrations.read_revision(lab.ledger) != migrations.HEAD:
         migrations.upgrade(lab.ledger)
     return lab
 

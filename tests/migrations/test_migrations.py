@@ -183,7 +183,7 @@ def test_a_ledger_made_without_alembic_is_the_same(
         patched.setattr(migrations, "run_alembic", None)
         migrations.upgrade(recalled)
     assert dump(recalled) == dump(by_alembic)
-    assert migrations.current(recalled) == migrations.HEAD
+    assert migrations.read_revision(recalled) == migrations.HEAD
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut off", "changed", "of other migrations"])
@@ -230,7 +230,7 @@ def test_upgrading_a_current_ledger_does_nothing(path: Path) -> None:
     done = migrations.upgrade(path)
     assert (done.before, done.after, done.backup) == (migrations.HEAD, migrations.HEAD, None)
     assert path.read_bytes() == before
-    assert migrations.current(path) == migrations.HEAD
+    assert migrations.read_revision(path) == migrations.HEAD
 
 
 CREATE = """
@@ -273,7 +273,7 @@ def test_creators_and_upgraders_take_turns(tmp_path: Path) -> None:
     assert not path.exists()
     os.close(folder)
     assert creator.wait(timeout=60) == 0
-    migrations.check_current(path)
+    migrations.require_current(path)
 
 
 def test_a_killed_creation_is_taken_up(tmp_path: Path) -> None:
@@ -283,16 +283,16 @@ def test_a_killed_creation_is_taken_up(tmp_path: Path) -> None:
         path.touch()
         run_sql(path, *leave)
         with pytest.raises(LedgerMissing, match="interrupted"):
-            migrations.check_current(path)
+            migrations.require_current(path)
         migrations.upgrade(path)
-        migrations.check_current(path)
+        migrations.require_current(path)
 
 
 def test_a_newer_ledger_is_refused_and_left_alone(path: Path) -> None:
     """A revision that is not known is named beside the one that is, and nothing is written."""
     run_sql(path, "UPDATE alembic_version SET version_num = '9999'")
     before = path.read_bytes()
-    for use in (migrations.upgrade, migrations.check_current, LedgerReader.open):
+    for use in (migrations.upgrade, migrations.require_current, LedgerReader.open):
         with pytest.raises(LedgerTooNew, match=rf"9999.*{migrations.HEAD}"):
             use(path)
     assert path.read_bytes() == before
@@ -303,7 +303,7 @@ def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> 
     path = tmp_path / "other.sqlite"
     run_sql(path, "CREATE TABLE t (x)")
     before = path.read_bytes()
-    for use in (migrations.upgrade, migrations.check_current, LedgerReader.open):
+    for use in (migrations.upgrade, migrations.require_current, LedgerReader.open):
         with pytest.raises(LedgerError, match="not a ledger of labledger"):
             use(path)
     assert path.read_bytes() == before
@@ -335,7 +335,7 @@ def older(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_an_older_ledger_says_what_upgrades_it(older: Path) -> None:
     """Opening a ledger that is behind names the command, and changes nothing."""
-    for use in (LedgerReader.open, migrations.check_current):
+    for use in (LedgerReader.open, migrations.require_current):
         with pytest.raises(LedgerOutdated) as caught:
             use(older)
         assert caught.value.hint is not None
@@ -349,7 +349,7 @@ def test_an_upgrade_backs_up_first_and_keeps_every_row(older: Path) -> None:
     assert (done.before, done.after) == (known, "9001")
     assert done.backup is not None
     assert stat.S_IMODE(done.backup.stat().st_mode) == 0o600
-    assert migrations.current(done.backup) == known
+    assert migrations.read_revision(done.backup) == known
     with LedgerReader.open(older) as reader:
         assert len(list(reader.slot_records("run-1"))) == 1
     raw = DRIVER.connect(str(older))
@@ -372,7 +372,7 @@ def test_a_killed_upgrade_is_as_if_it_had_not_begun(
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert migrations.current(older) == known
+    assert migrations.read_revision(older) == known
     assert migrations.upgrade(older).before == known
     [finding] = verify(older).findings
     assert finding.message == "table run is not defined as in a ledger of this revision"
@@ -386,7 +386,7 @@ def test_an_upgrade_that_would_break_a_reference_changes_nothing(older: Path) ->
             "DELETE FROM slot WHERE schedule_idx = 0")  # fmt: skip
     with pytest.raises(LedgerError, match="nothing was changed"):
         migrations.upgrade(older)
-    assert migrations.current(older) == migrations.REVISIONS[-2]
+    assert migrations.read_revision(older) == migrations.REVISIONS[-2]
     raw = DRIVER.connect(str(older))
     assert "note" not in [row[1] for row in raw.execute("PRAGMA table_info(run)")]
     raw.close()
@@ -402,7 +402,7 @@ def test_a_ledger_in_use_is_not_upgraded(older: Path) -> None:
     )
     with pytest.raises(LedgerError, match="run run-1 belongs to process 4711 on here"):
         migrations.upgrade(older)
-    assert migrations.current(older) == migrations.REVISIONS[-2]
+    assert migrations.read_revision(older) == migrations.REVISIONS[-2]
 
 
 def test_a_backup_is_whole_private_and_never_overwrites(path: Path, tmp_path: Path) -> None:

@@ -73,8 +73,8 @@ def test_installed_wheel_creates_a_ledger(wheel: Path, tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; import labledger; "
         "from labledger.ledger.database import migrations; path = Path('lab/ledger.sqlite'); "
-        "migrations.upgrade(path); migrations.check_current(path); "
-        "print(labledger.__file__, migrations.current(path) == migrations.HEAD)"
+        "migrations.upgrade(path); migrations.require_current(path); "
+        "print(labledger.__file__, migrations.read_revision(path) == migrations.HEAD)"
     )
     done = run_installed(wheel, tmp_path, "python", "-c", code)
     assert done.returncode == 0, done.stderr

@@ -478,7 +478,7 @@ def test_an_older_source_is_upgraded_as_a_copy(there: Path, here: LabFolder) -> 
     before = contents(there)
     assert standings(import_runs(here, there)) == [(kit.RUN, RunRelation.NEW)]
     assert contents(there) == before
-    assert migrations.current(there / "ledger.sqlite") == "0001"
+    assert migrations.read_revision(there / "ledger.sqlite") == "0001"
     assert rows(here.root) == expected
     assert verify_lab(here, None).findings == ()
 

@@ -96,9 +96,9 @@ def test_an_emptied_ledger_is_not_begun_anew(there: Path, here: LabFolder) -> No
     before = without_artifacts(there)
     ledger.write_bytes(b"")
     with pytest.raises(LedgerMissing, match="its creation was interrupted"):
-        migrations.check_current(ledger)
+        migrations.require_current(ledger)
     (run_folder / "resolved.json").write_text("{}")
-    for attempt in (migrations.check_current, migrations.upgrade, open_ledger):
+    for attempt in (migrations.require_current, migrations.upgrade, open_ledger):
         with pytest.raises(LedgerError, match=r"is empty, and .*/runs holds runs") as refused:
             attempt(ledger)
         assert "labledger import" in str(refused.value.hint)

@@ -49,14 +49,14 @@ def store_tables(connection: Connection) -> None:
 
 
 def _cache_name() -> str:
-    return f"tables-{canonical_json.digest(list(_inputs()))}"
+    return f"tables-{canonical_json.digest(list(_cache_inputs()))}"
 
 
-def _inputs() -> Iterator[tuple[str, str]]:
-    """Yield all that the tables depend on: the migrations' text, and which libraries run them."""
-    top = resources.migrations()
-    for path in sorted(top.rglob("*.py")):
-        yield str(path.relative_to(top)), canonical_json.sha256_hex(path.read_bytes())
+def _cache_inputs() -> Iterator[tuple[str, str]]:
+    """Yield what the tables depend on: the texts of the migrations, the files of the libraries."""
+    folder = resources.migrations()
+    for path in sorted(folder.rglob("*.py")):
+        yield str(path.relative_to(folder)), canonical_json.sha256_hex(path.read_bytes())
     for name in _LIBRARIES:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:

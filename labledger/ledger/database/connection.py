@@ -1,9 +1,9 @@
 """Connections to SQLite, their transactions, and results of statements, directly on the driver.
 
-The ledger's code is written in SQL and needs no more of a database library. Importing SQLAlchemy
-takes longer than most commands, so only Alembic uses it. The method names are SQLAlchemy's, so that
-Alembic's connection can be used in the same way. Errors of the driver are not converted here:
-`sqlite.translated` makes `LedgerError` of them.
+The ledger's code is written in SQL and needs nothing else of a database library. Importing
+SQLAlchemy takes longer than most commands, so only Alembic uses it. The method names are
+SQLAlchemy's, so that Alembic's connection can be used in the same way. This module does not convert
+the driver's errors: `sqlite.translated` makes `LedgerError` of them.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Result:
         self.close()
 
     def fetchmany(self, size: int) -> list[Any]:
-        """Return at most `size` further rows, none at the end."""
+        """Return at most `size` more rows; an empty list at the end."""
         rows = [self._row(row) for row in self._cursor.fetchmany(size)]
         if not rows:
             self.close()
         return rows
 
     def all(self) -> list[Any]:
-        """Return all further rows."""
+        """Return the rows that were not fetched yet."""
         return list(self)
 
     def first(self) -> Any:

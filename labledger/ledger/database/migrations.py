@@ -1,8 +1,9 @@
 """Create, upgrade and back up ledgers, and check their revision.
 
-Alembic alone creates and changes tables; `cached_tables` repeats what it created before. An
-upgrade is one transaction after a backup. Whatever opens a ledger, and the commands that upgrade
-and back one up, call this module.
+Only the migrations, which Alembic runs, define tables. To create an empty ledger faster,
+`cached_tables` repeats the statements that an earlier run of Alembic executed. An upgrade makes a
+backup first, and then changes the ledger in one transaction. Everything that opens a ledger, and
+the commands that upgrade and back one up, call this module.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from labledger.ledger.database.sqlite import (
     DRIVER,
     empty_ledger_error,
     readonly_engine,
-    require,
+    require_ledger_file,
     translated,
     writable_engine,
 )
@@ -51,7 +52,7 @@ class LedgerUpgrade:
     """The copy of the ledger before the upgrade; None if the ledger was created or up to date."""
 
 
-def current(path: Path) -> str | None:
+def read_revision(path: Path) -> str | None:
     """Return the revision of the ledger at `path`; None if its creation was interrupted.
 
     Raises `LedgerMissing`, and `LedgerError` for a file that is not a ledger.
@@ -64,18 +65,18 @@ def current(path: Path) -> str | None:
         engine.dispose()
 
 
-def check_current(path: Path) -> None:
-    """Raise `LedgerMissing`, `LedgerOutdated` or `LedgerTooNew` unless `path` is up to date."""
+def require_current(path: Path) -> None:
+    """Raise `LedgerMissing`, `LedgerOutdated` or `LedgerTooNew` unless `path` is at `HEAD`."""
     engine = readonly_engine(path)
     try:
         with translated("read the ledger's revision", path), engine.connect() as connection:
-            check_revision(connection, path)
+            require_current_connection(connection, path)
     finally:
         engine.dispose()
 
 
-def check_revision(connection: Connection, path: Path) -> None:
-    """Do what `check_current` does, on an open connection."""
+def require_current_connection(connection: Connection, path: Path) -> None:
+    """Do what `require_current` does, on an open connection."""
     revision = _revision(connection, path)
     if revision is None:
         raise empty_ledger_error(path)
@@ -87,26 +88,27 @@ def check_revision(connection: Connection, path: Path) -> None:
         )
 
 
-def check_exists(path: Path) -> None:
-    """Raise `LedgerMissing` unless there is a ledger at `path`, of whatever revision."""
-    require(path)
+def require_exists(path: Path) -> None:
+    """Raise `LedgerMissing` unless there is a ledger at `path`, of any revision."""
+    require_ledger_file(path)
 
 
 def upgrade(path: Path) -> LedgerUpgrade:
     """Create the ledger at `path`, or bring it up to date after backing it up.
 
-    This is one transaction; two processes that do it at once both succeed. Raises `LedgerTooNew`,
-    and `LedgerError` if a run is live or the file is not a ledger; then nothing has changed.
+    All changes of the ledger are one transaction. Two processes that call this at the same time
+    both succeed. Raises `LedgerTooNew`, and `LedgerError` if a run is live, the backup fails, or
+    the file is not a ledger; the ledger is then unchanged.
     """
     network_filesystems.refuse_network(path)
     _create_folder(path.parent)
-    with _one_at_a_time(path.parent):
+    with _locked(path.parent):
         _create_file(path)
-        _refuse_foreign(path)
+        _refuse_unsuitable_file(path)
         engine = writable_engine(path, foreign_keys=False)
         try:
             with translated("upgrade the ledger", path), engine.connect() as connection:
-                before, backup_path = _prepare(connection, path)
+                before, backup_path = _back_up_outdated(connection, path)
                 if before != HEAD:
                     with connection.begin():
                         _migrate(connection, path, before)
@@ -129,16 +131,19 @@ def backup(path: Path, target: Path) -> Path:
     return target
 
 
-def _prepare(connection: Connection, path: Path) -> tuple[str | None, Path | None]:
-    """Return the revision and the path of the backup. Raise if the ledger cannot be upgraded."""
+def _back_up_outdated(connection: Connection, path: Path) -> tuple[str | None, Path | None]:
+    """Back the ledger up if it has an older revision; return its revision and the backup's path.
+
+    Both are None for an empty file. Raise `LedgerError` if the ledger cannot be upgraded.
+    """
     with connection.begin():
         before = _revision(connection, path)
         if before is None or before == HEAD:
             return before, None
         _refuse_newer(before, path)
         _refuse_live_runs(connection, path)
-    moment = clock.utc_now().replace(":", "").replace("-", "").replace(".", "")
-    target = path.with_name(f"{path.name}.backup-{before}-{moment}")
+    timestamp = clock.utc_now().replace(":", "").replace("-", "").replace(".", "")
+    target = path.with_name(f"{path.name}.backup-{before}-{timestamp}")
     _copy(connection, target)
     return before, target
 
@@ -161,12 +166,13 @@ def _migrate(connection: Connection, path: Path, before: str | None) -> None:
         )
     schema_checks.store_identity(connection)
     views_and_triggers.create_all(connection)
-    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
-    if broken is not None:
+    violation = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+    if violation is not None:
+        table, _rowid, parent, _constraint = violation
         raise LedgerError(
-            f"the upgrade of {path} would leave a row of {broken[0]} without its {broken[2]}; "
+            f"the upgrade of {path} would leave a row of {table} without its row of {parent}; "
             "nothing was changed",
-            hint="`labledger verify` says what is damaged",
+            hint="`labledger verify` lists the damage",
         )
 
 
@@ -187,7 +193,10 @@ def run_alembic(connection: Connection, revision: str = "head") -> None:
         poolclass=NullPool,
     )
     try:
-        with _only_warnings(logging.getLogger("alembic")), engine.connect() as borrowed:
+        with (
+            _without_informational_messages(logging.getLogger("alembic")),
+            engine.connect() as borrowed,
+        ):
             config.attributes["connection"] = borrowed
             command.upgrade(config, revision)
     except DBAPIError as error:
@@ -214,7 +223,7 @@ class _BorrowedConnection:
 
 
 @contextmanager
-def _only_warnings(logger: logging.Logger) -> Iterator[None]:
+def _without_informational_messages(logger: logging.Logger) -> Iterator[None]:
     """Keep a library's informational messages out of the log of the program that uses labledger."""
     level = logger.level
     logger.setLevel(max(level, logging.WARNING))
@@ -228,8 +237,8 @@ def _revision(connection: Connection, path: Path) -> str | None:
     names = set(connection.exec_driver_sql("SELECT name FROM sqlite_schema").scalars())
     if not names:
         return None
-    kind = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
-    if kind != APPLICATION_ID or "alembic_version" not in names:
+    application_id = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
+    if application_id != APPLICATION_ID or "alembic_version" not in names:
         raise NotALedger(
             f"{path} is a SQLite database, but not a ledger of labledger",
             hint="choose another folder with --lab-dir",
@@ -239,10 +248,14 @@ def _revision(connection: Connection, path: Path) -> str | None:
     return revision
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Check the file without writing: opening it for writing would already change a foreign one."""
+def _refuse_unsuitable_file(path: Path) -> None:
+    """Raise `NotALedger` for another database, and `LedgerTooNew` for a later version's ledger.
+
+    The file is opened read-only: opening another program's database for writing would already
+    change it, because that sets WAL mode.
+    """
     with suppress(LedgerMissing):
-        revision = current(path)
+        revision = read_revision(path)
         if revision is not None:
             _refuse_newer(revision, path)
 
@@ -257,15 +270,16 @@ def _refuse_newer(revision: str, path: Path) -> None:
 
 
 def _refuse_live_runs(connection: Connection, path: Path) -> None:
-    live = connection.exec_driver_sql(
+    lease = connection.exec_driver_sql(
         "SELECT run.run_id, lease.host, lease.pid, lease.expires_at FROM lease "
         "JOIN run ON run.run_no = lease.run_no WHERE lease.expires_at > ?",
         (clock.utc_now(),),
     ).first()
-    if live is not None:
+    if lease is not None:
+        run_id, host, pid, expires_at = lease
         raise LedgerError(
-            f"the ledger at {path} is in use: run {live[0]} belongs to process {live[2]} on "
-            f"{live[1]} until {live[3]}",
+            f"the ledger at {path} is in use: run {run_id} belongs to process {pid} on {host} "
+            f"until {expires_at}",
             hint="upgrade when that run has stopped",
         )
 
@@ -287,7 +301,7 @@ def _copy(connection: Connection, target: Path) -> None:
         finally:
             copy.close()
         if integrity != "ok":
-            raise LedgerError(f"the backup {target} is not whole: {integrity}")
+            raise LedgerError(f"the backup {target} is damaged: {integrity}")
         with target.open("rb") as handle:
             os.fsync(handle.fileno())
         sync_folder(target.parent)
@@ -320,7 +334,7 @@ def _create_file(path: Path) -> None:
 
 
 @contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Lock the folder, so that processes that create or upgrade the ledger wait for each other."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

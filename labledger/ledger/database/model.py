@@ -1,6 +1,6 @@
 """What the ledger takes and returns besides trial results: runs, leases, dispatches, counts.
 
-All are frozen dataclasses. The writer and the reader use them, and whoever calls these.
+All are frozen dataclasses. The ledger's writer and reader, and their callers, use them.
 """
 
 from __future__ import annotations
@@ -281,16 +281,16 @@ SPENT_METRICS = {"cost_usd": ("cost_usd",), "tokens": ("tokens_in", "tokens_out"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What trials spent of one kind, as far as they reported it."""
+    """What attempts spent of one kind (USD or tokens), as far as they reported it."""
 
     total: float = 0
     known: int = 0
-    """The number of trials that reported it."""
+    """The number of attempts that reported it."""
     unknown: int = 0
-    """The number of trials that ran and did not report it."""
+    """The number of attempts that ran and did not report it."""
 
     def plus(self, amount: float | None) -> Spent:
-        """Return the sum with one more trial."""
+        """Return the sum with one more attempt, whose `amount` is None if unknown."""
         if amount is None:
             return Spent(self.total, self.known, self.unknown + 1)
         return Spent(self.total + amount, self.known + 1, self.unknown)

@@ -10,7 +10,7 @@ from labledger.ledger.database.table_rows import COLUMNS, DIGESTED, KEYS
 
 
 def columns(table: str, *, start: int = 0, qualified: bool = False) -> str:
-    """Return the columns of a table from the one numbered `start` on, as a list in SQL."""
+    """Return the columns of a table as SQL, separated by commas, without the first `start`."""
     prefix = f"{table}." if qualified else ""
     return ", ".join(f"{prefix}{name}" for name in COLUMNS[table][start:])
 

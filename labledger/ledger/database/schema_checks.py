@@ -18,7 +18,8 @@ _SCHEMA_SQL = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
 _QUOTED = re.compile(r'"(\w+)"')
 _DIGEST = "digest"
 """Key of the row of `ledger_meta` with the digest of the others."""
-_FOREIGN_PREFIXES = ("alembic_version", "sqlite_")
+_LIBRARY_PREFIXES = ("alembic_version", "sqlite_")
+"""The beginnings of the names that Alembic and SQLite give to their own tables and indexes."""
 
 
 def find_problems(connection: Connection) -> Iterator[str]:
@@ -28,7 +29,7 @@ def find_problems(connection: Connection) -> Iterator[str]:
             yield f"SQLite's integrity check: {message}"
     for table, _, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
         yield f"a row of {table} has lost its row of {parent}"
-    yield from _definitions(connection)
+    yield from _compare_definitions(connection)
     stored, expected = _identity(connection)
     if stored not in (None, expected):
         yield "the ledger's own id or its time of creation was changed"
@@ -51,12 +52,12 @@ def _identity(connection: Connection) -> tuple[str | None, str]:
     return stored, canonical_json.digest(values)
 
 
-def _definitions(connection: Connection) -> Iterator[str]:
-    expected = _expected()
+def _compare_definitions(connection: Connection) -> Iterator[str]:
+    expected = _expected_definitions()
     actual = {
         (str(kind), str(name)): _normalised(sql)
         for kind, name, sql in connection.exec_driver_sql(_SCHEMA_SQL)
-        if not name.startswith(_FOREIGN_PREFIXES)
+        if not name.startswith(_LIBRARY_PREFIXES)
     }
     for kind, name in expected:
         if (kind, name) not in actual:
@@ -68,9 +69,10 @@ def _definitions(connection: Connection) -> Iterator[str]:
             yield f"trigger {name} is not one of labledger's: it may change what is written"
 
 
-def _expected() -> dict[tuple[str, str], tuple[str, ...]]:
+def _expected_definitions() -> dict[tuple[str, str], tuple[str, ...]]:
     """Return the definitions in a ledger of the newest revision, by type and name."""
-    # Both take long to import, and whoever opens a ledger imports this module.
+    # SQLAlchemy and `tables` take long to import, and everything that opens a ledger imports this
+    # module.
     from sqlalchemy.dialects import sqlite
     from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -96,11 +98,11 @@ def _normalised(sql: str) -> tuple[str, ...]:
     text = _QUOTED.sub(r"\1", text)
     head, _, rest = text.partition("(")
     body, _, options = rest.rpartition(")")
-    return (head.strip(), options.strip(), *sorted(_parts(body)))
+    return (head.strip(), options.strip(), *sorted(_split_at_commas(body)))
 
 
-def _parts(body: str) -> Iterator[str]:
-    """Split at the commas outside of parentheses."""
+def _split_at_commas(body: str) -> Iterator[str]:
+    """Yield the parts of `body` between commas that are outside of parentheses."""
     depth, start = 0, 0
     for position, letter in enumerate(body):
         depth += (letter == "(") - (letter == ")")

@@ -27,7 +27,7 @@ LOCK_WAIT_S = 30
 """How long a statement waits for another connection's write."""
 
 LOG_LIMIT_BYTES = 64 << 20
-"""Size to which the write-ahead log is truncated. While a reader uses it, it may grow beyond."""
+"""A larger write-ahead log is truncated. While a reader uses it, it may grow beyond this size."""
 
 _READER_WAIT_S = 0.1
 """How long emptying the log waits for readers; nobody can write meanwhile."""
@@ -82,7 +82,7 @@ def readonly_engine(path: Path) -> Engine:
 
     Raises `LedgerMissing` if there is no file, and `LedgerError` if it cannot be opened.
     """
-    require(path)
+    require_ledger_file(path)
     engine = _engine(path, "mode=ro")
     try:
         with engine.connect() as connection:
@@ -96,8 +96,8 @@ def readonly_engine(path: Path) -> Engine:
     return engine
 
 
-def require(path: Path) -> None:
-    """Raise `LedgerMissing` unless there is a file that is not empty."""
+def require_ledger_file(path: Path) -> None:
+    """Raise `LedgerMissing` unless there is a file at `path`, and it or its log is not empty."""
     try:
         size = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
@@ -122,7 +122,7 @@ def empty_ledger_error(path: Path) -> LedgerError:
         )
     return LedgerMissing(
         f"the ledger at {path} is empty: its creation was interrupted",
-        hint="`labledger run` creates it anew",
+        hint="`labledger run` creates it again",
     )
 
 
@@ -151,7 +151,7 @@ def _engine(
         )
         for pragma in (*_PRAGMAS, *pragmas):
             connection.execute(pragma)
-        connection.create_function("regexp", 2, _matches, deterministic=True)
+        connection.create_function("regexp", 2, _regexp, deterministic=True)
         if not reading:
             connection.create_function("row_digest", -1, row_digest, deterministic=True)
             connection.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT_BYTES}")
@@ -162,7 +162,7 @@ def _engine(
     return Engine(connect, writes=not reading)
 
 
-def _matches(pattern: str, value: str | None) -> bool | None:
+def _regexp(pattern: str, value: str | None) -> bool | None:
     """Implement SQL's `value REGEXP pattern`, for which SQLite has no function of its own."""
     return None if value is None else re.search(pattern, value) is not None
 

@@ -1,8 +1,8 @@
-"""The ledger's views and triggers, which every upgrade creates anew.
+"""The ledger's views and triggers, which every upgrade drops and creates again.
 
-Views are in `record_views.sql` and `question_views.sql`; triggers that keep derived tables up to
-date are in `triggers.sql`; those that refuse changes are made here. A ledger stores these texts,
-and `labledger verify` compares them: a change needs a migration.
+Views are in `record_views.sql` and `analysis_views.sql`. Triggers that keep derived tables up to
+date are in `triggers.sql`; this module makes those that refuse changes. A ledger stores all these
+texts, and `labledger verify` compares them: a change of one needs a migration.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _triggers() -> Iterator[tuple[str, str]]:
         yield match[1], match[0]
 
 
-VIEWS = dict(_read_views("record_views.sql")) | dict(_read_views("question_views.sql"))
+VIEWS = dict(_read_views("record_views.sql")) | dict(_read_views("analysis_views.sql"))
 """The documented views by name, in the order a reader wants them."""
 
 TRIGGERS = dict(_triggers())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from labledger.ledger.commit import statements
+from labledger.ledger.commit_rows import statements
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.read.lookup import run_number

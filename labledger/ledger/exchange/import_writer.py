@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labledger import faults
 from labledger.errors import LedgerError
-from labledger.ledger.commit import statements
+from labledger.ledger.commit_rows import statements
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner

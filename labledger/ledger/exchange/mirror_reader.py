@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from labledger.errors import LedgerError, MalformedJson
-from labledger.ledger.commit import slot_rows, statements, trial_rows
+from labledger.ledger.commit_rows import slot_rows, statements, trial_rows
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.read.chain_records import (

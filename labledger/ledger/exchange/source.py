@@ -124,7 +124,7 @@ def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[Sourc
     engine = readonly_engine(readable_path)
     try:
         with translated("open the source", path), engine.connect() as connection:
-            migrations.check_revision(connection, path)
+            migrations.require_current_connection(connection, path)
             _require_same_tables(connection, path)
             yield Source(path, connection, SourceStore(store))
     finally:
@@ -134,7 +134,7 @@ def open_source_ledger(path: Path, store: Path, scratch: Path) -> Iterator[Sourc
 def _revision(path: Path) -> str | None:
     """Return the source's revision, with a hint that suits a source if it has none."""
     try:
-        return migrations.current(path)
+        return migrations.read_revision(path)
     except (LedgerMissing, NotALedger) as error:
         hint = "name a ledger file, a lab folder, or a run's folder"
         raise LedgerMissing(error.message, hint=hint) from error

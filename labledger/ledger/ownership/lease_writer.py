@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from labledger import clock
 from labledger.errors import LedgerError
-from labledger.ledger.commit import statements
+from labledger.ledger.commit_rows import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner, Renewal, Stop
 from labledger.ledger.ownership import leases, takeover_requests

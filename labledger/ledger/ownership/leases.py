@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from labledger.errors import LeaseHeld, LeaseLost
-from labledger.ledger.commit import statements
+from labledger.ledger.commit_rows import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Lease, LeaseInfo, Owner
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from labledger import clock
 from labledger.errors import LeaseHeld
-from labledger.ledger.commit import statements
+from labledger.ledger.commit_rows import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner, TakeoverRequest
 from labledger.ledger.ownership.leases import IsDead

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from labledger.errors import LedgerError
-from labledger.ledger.commit import statements
+from labledger.ledger.commit_rows import statements
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Lease
 from labledger.ledger.database.sqlite import translated

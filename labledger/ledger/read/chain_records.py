@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from labledger.ledger.commit import statements
+from labledger.ledger.commit_rows import statements
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import COLUMNS

@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Protocol
 
-from labledger.ledger.commit import metric_and_event_rows, trial_rows
+from labledger.ledger.commit_rows import metric_and_event_rows, trial_rows
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.table_rows import AttemptRow, EventRow, MetricRow, TrialRow
 from labledger.records.identity import Slot, Stamp, TrialIds, slot_commit_id

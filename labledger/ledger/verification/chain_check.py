@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from labledger.ledger.commit import digest_chain
+from labledger.ledger.commit_rows import digest_chain
 from labledger.ledger.database.connection import Connection
 from labledger.records.identity import slot_commit_id
 

@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from labledger.ledger.commit.slot_rows import TEXT_TABLES, RowOfRecord
+from labledger.ledger.commit_rows.slot_rows import TEXT_TABLES, RowOfRecord
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import KEYS

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from labledger.ledger.commit import digest_chain, statements
+from labledger.ledger.commit_rows import digest_chain, statements
 from labledger.ledger.database import row_digests, row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import DIGESTED

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from labledger.ledger.commit import digest_chain, trial_rows
+from labledger.ledger.commit_rows import digest_chain, trial_rows
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import DRIVER

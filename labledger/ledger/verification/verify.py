@@ -76,12 +76,12 @@ def verify(
     processes as there are processors, or by `processes`. The loss of a run's newest commits
     together with its progress, as in an older copy of the ledger, cannot be detected here; compare
     the mirrors, or `chain_head` in the summary. Raises `RunNotFound` and what
-    `migrations.check_current` raises.
+    `migrations.require_current` raises.
     """
     engine = readonly_engine(path)
     try:
         with translated("verify the ledger", path), engine.connect() as connection:
-            migrations.check_revision(connection, path)
+            migrations.require_current_connection(connection, path)
             store = store or ArtifactStore(path.parent / "artifacts")
             checker = _Checker(connection, store, None)
             return checker.check(None if run_id is None else [run_id], path, processes)

@@ -1,4 +1,4 @@
--- The ledger's question views: facts, pairs, counts and histories.
+-- The ledger's analysis views: facts, pairs, counts and histories.
 --
 -- A slot's verdict counts if the slot is scored: committed, with a score, and not a `grade_error`.
 -- `slot_outcome` holds such verdicts, and `passed`, from which rates are computed

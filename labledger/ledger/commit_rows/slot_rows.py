@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from labledger.ledger.commit import metric_and_event_rows, trial_rows
+from labledger.ledger.commit_rows import metric_and_event_rows, trial_rows
 from labledger.ledger.database.table_rows import (
     AttemptRow,
     EventRow,

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 from labledger.errors import LedgerError, RunExists
-from labledger.ledger.commit import statements
-from labledger.ledger.commit.digest_chain import Genesis
+from labledger.ledger.commit_rows import statements
+from labledger.ledger.commit_rows.digest_chain import Genesis
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import NewRun
 from labledger.records import JsonObject, canonical_json
