@@ -17,7 +17,7 @@ from labledger.export import data_frames, query_rows, run_records, summary
 from labledger.ledger.database.model import Grading, RunInfo, Spent, TakeoverRequest, VariantCounts
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
-from labledger.ledger.read.spending import used_up
+from labledger.ledger.read.spending import exhausted_kinds
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.artifacts import digest_of
@@ -92,7 +92,7 @@ class RunState:
     @property
     def used_up(self) -> tuple[str, ...]:
         """The kinds of budget of which nothing is left."""
-        return used_up(self.run.budget, self.spent)
+        return exhausted_kinds(self.run.budget, self.spent)
 
     def as_json(self) -> JsonObject:
         """Return what `labledger status --json` prints."""

@@ -130,10 +130,10 @@ def parquet_schema(run_id: str, kind: str) -> pyarrow.Schema:
     import pyarrow
 
     types = {
-        export_tables.Kind.TEXT: pyarrow.string(),
-        export_tables.Kind.INTEGER: pyarrow.int64(),
-        export_tables.Kind.REAL: pyarrow.float64(),
-        export_tables.Kind.BOOLEAN: pyarrow.bool_(),
+        export_tables.ColumnType.TEXT: pyarrow.string(),
+        export_tables.ColumnType.INTEGER: pyarrow.int64(),
+        export_tables.ColumnType.REAL: pyarrow.float64(),
+        export_tables.ColumnType.BOOLEAN: pyarrow.bool_(),
     }
     metadata = {
         "labledger.format": export_tables.FORMAT,
@@ -141,7 +141,7 @@ def parquet_schema(run_id: str, kind: str) -> pyarrow.Schema:
         "labledger.run_id": run_id,
     }
     return pyarrow.schema(
-        [(column.name, types[column.kind]) for column in export_tables.TABLES[kind].columns],
+        [(column.name, types[column.type]) for column in export_tables.TABLES[kind].columns],
         metadata,
     )
 
@@ -156,7 +156,9 @@ def _record_batches(
 
 
 def _booleans(columns: Sequence[export_tables.Column]) -> list[int]:
-    return [n for n, column in enumerate(columns) if column.kind is export_tables.Kind.BOOLEAN]
+    return [
+        n for n, column in enumerate(columns) if column.type is export_tables.ColumnType.BOOLEAN
+    ]
 
 
 def _with_booleans(row: Row, indexes: Sequence[int]) -> Row:

@@ -44,7 +44,7 @@ from labledger.records.identity import Slot
 from labledger.records.slot_records import SlotRecords
 from labledger.storage.artifact_store import ArtifactStore
 
-_SLOT_SQL = """
+_SLOTS_SQL = """
 SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx
 FROM slot
 JOIN run_variant
@@ -53,7 +53,7 @@ JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task
 WHERE slot.run_no = ? AND slot.schedule_idx >= ?
 ORDER BY slot.schedule_idx"""
 
-_SCHEDULED_SQL = """
+_SLOT_COUNTS_SQL = """
 SELECT run_variant.variant_id, run_task.task_id, count(*)
 FROM slot
 JOIN run_variant
@@ -106,17 +106,17 @@ class LedgerReader:
     def runs(self) -> list[RunInfo]:
         """Return every run, the newest first."""
         with self._snapshot("list the runs") as connection:
-            return runs.all_runs(connection)
+            return runs.read_runs(connection)
 
     def run(self, run_id: str) -> RunInfo:
         """Return one run. Raises `RunNotFound`."""
         with self._of_run(run_id) as (connection, run_no):
-            return runs.one_run(connection, run_no)
+            return runs.read_run(connection, run_no)
 
     def gradings(self, run_id: str) -> list[Grading]:
         """Return every grading of a run, or of the root of a regrading, the oldest first."""
         with self._of_run(run_id) as (connection, run_no):
-            return gradings.of_run(connection, run_no)
+            return gradings.read_gradings(connection, run_no)
 
     def graded(self, name: str) -> Graded:
         """Return the grading that a run's id, or a grading's id such as ``RUN.g1``, stands for.
@@ -125,8 +125,8 @@ class LedgerReader:
         """
         with self._snapshot(f"read run {name}") as connection:
             run_no = current_grading_run_no(connection, name)
-            all_gradings = gradings.of_run(connection, run_no)
-            run = runs.one_run(connection, run_no)
+            all_gradings = gradings.read_gradings(connection, run_no)
+            run = runs.read_run(connection, run_no)
             for grading in all_gradings:
                 if grading.run_id == run.run_id:
                     return Graded(name, run, grading, len(all_gradings))
@@ -153,13 +153,13 @@ class LedgerReader:
     def slots(self, run_id: str, start: int = 0) -> Iterator[Slot]:
         """Yield the slots of the schedule from `start` on."""
         with self._of_run(run_id) as (connection, run_no):
-            for row in connection.exec_driver_sql(_SLOT_SQL, (run_no, start)):
+            for row in connection.exec_driver_sql(_SLOTS_SQL, (run_no, start)):
                 yield Slot(*row)
 
     def scheduled(self, run_id: str) -> dict[tuple[str, str], int]:
         """Return the number of slots of each (variant id, task id) that has any."""
         with self._of_run(run_id) as (connection, run_no):
-            rows = connection.exec_driver_sql(_SCHEDULED_SQL, (run_no,))
+            rows = connection.exec_driver_sql(_SLOT_COUNTS_SQL, (run_no,))
             return {(variant_id, task_id): count for variant_id, task_id, count in rows}
 
     def slot(self, run_id: str, schedule_idx: int) -> Slot:
@@ -245,7 +245,7 @@ class LedgerReader:
     ) -> Iterator[tuple[int, str]]:
         """Yield `schedule_idx` and line of each record of one of `RECORD_KINDS`.
 
-        From slot `start` on, to before slot `stop`.
+        The records are those of slots `start` to `stop` (exclusive).
         """
         with self._of_run(run_id) as (connection, run_no):
             for idx, lines in commit_stream.lines_by_slot(
@@ -257,7 +257,7 @@ class LedgerReader:
     def chain_records(self, run_id: str) -> Iterator[JsonObject]:
         """Yield the run's creation and each commit's digests, as `chain_record_v1`."""
         with self._of_run(run_id) as (connection, run_no):
-            yield from chain_records.records(connection, run_no)
+            yield from chain_records.stream_records(connection, run_no)
 
     def flat_rows(self, run_id: str, kind: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of one of `export_tables.TABLES`, with its columns, in schedule order."""
@@ -273,17 +273,17 @@ class LedgerReader:
             return variant_counts.primary_metrics(connection, run_no)
 
     def spent(self, run_id: str) -> dict[str, Spent]:
-        """Return the `cost_usd` and `tokens` that committed trials reported."""
+        """Return the `cost_usd` and `tokens` that attempts of committed slots reported."""
         with self._of_run(run_id) as (connection, run_no):
-            return spending.committed(connection, run_no)
+            return spending.committed_spending(connection, run_no)
 
     def spent_so_far(self, run_id: str) -> dict[str, Spent]:
-        """Return what `spent` does, including finished trials that are not committed yet."""
+        """Return what `spent` does, plus what finished trials spent that are not committed yet."""
         with self._of_run(run_id) as (connection, run_no):
-            return spending.so_far(connection, run_no)
+            return spending.spending_so_far(connection, run_no)
 
     def first_score(self, run_id: str) -> JsonObject | None:
-        """Return the first committed score record, which names benchmark and evaluator."""
+        """Return the first score record in schedule order, which names benchmark and evaluator."""
         with self._of_run(run_id) as (connection, run_no):
             record = connection.exec_driver_sql(
                 "SELECT record FROM score WHERE run_no = ? ORDER BY schedule_idx, row_seq LIMIT 1",
@@ -309,12 +309,12 @@ class LedgerReader:
 
     def has_artifact(self, sha256: str) -> bool:
         """Return whether the ledger has an artifact (64 hex digits)."""
-        with self._snapshot("look for an artifact") as connection:
+        with self._snapshot("search for an artifact") as connection:
             sql = "SELECT 1 FROM artifact WHERE sha256 = ?"
             return connection.exec_driver_sql(sql, (_digest_bytes(sha256),)).first() is not None
 
     def small_artifacts(self, digests: Iterable[str]) -> dict[str, bytes]:
-        """Return the contents of those artifacts that are stored in the ledger itself, by digest.
+        """Return the content of each of these artifacts that the ledger itself stores, by digest.
 
         Raises `LedgerError` if one was changed.
         """
@@ -350,8 +350,8 @@ class LedgerReader:
     # -- connections
 
     @contextmanager
-    def _snapshot(self, what: str) -> Iterator[Connection]:
-        with translated(what, self.path), self._engine.connect() as connection:
+    def _snapshot(self, action: str) -> Iterator[Connection]:
+        with translated(action, self.path), self._engine.connect() as connection:
             yield connection
 
     @contextmanager

@@ -15,7 +15,7 @@ from typing import Self
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment.plan import MetricDefinition
 from labledger.ledger.database.model import SPENT_METRICS, RunInfo, Spent
-from labledger.ledger.read.spending import OPTIONS, UNITS, amounts, used_up
+from labledger.ledger.read.spending import BUDGET_OPTIONS, UNITS, attempt_spending, exhausted_kinds
 from labledger.ledger.reader import LedgerReader
 from labledger.records.attempt_result import AttemptResult
 from labledger.run_control.events import Listener, run_event
@@ -49,17 +49,17 @@ class Budget:
                 self._warned.add(kind)
                 message = (
                     f"slot {result.schedule_idx} does not report its {kind}: "
-                    f"{OPTIONS[kind]} counts only trials that do"
+                    f"{BUDGET_OPTIONS[kind]} counts only trials that do"
                 )
                 self.emit(run_event("warning", message=message))
 
     def amounts(self, result: AttemptResult) -> dict[str, float | None]:
         """Return what an attempt spent of each kind, None for kinds that it did not report."""
-        return amounts(result) if self.spent else {}
+        return attempt_spending(result) if self.spent else {}
 
     def exhausted(self) -> tuple[str, ...]:
         """Return the kinds of which nothing is left."""
-        return used_up(self.limits, self.spent)
+        return exhausted_kinds(self.limits, self.spent)
 
     def stop(self, in_flight: int) -> None:
         """Record that dispatch has stopped, and emit `budget_spent` once for each exhausted kind.
@@ -103,12 +103,12 @@ class Budget:
                 message += f", {late:,.10g} of them by trials in flight when the budget was spent"
             if spent.unknown:
                 message += f"; {_trials(spent.unknown)} did not report theirs"
-            return f"{message}; resume with a larger {OPTIONS[kind]} to continue"
+            return f"{message}; resume with a larger {BUDGET_OPTIONS[kind]} to continue"
         return ""
 
 
 def _of_limit(spent: Spent, kind: str, limit: float) -> str:
-    return f"{spent.total:,.10g} of {limit:,.10g} {UNITS[kind]} are spent ({OPTIONS[kind]})"
+    return f"{spent.total:,.10g} of {limit:,.10g} {UNITS[kind]} are spent ({BUDGET_OPTIONS[kind]})"
 
 
 def _trials(count: int) -> str:
@@ -124,10 +124,10 @@ def check_limits(metrics: Iterable[MetricDefinition], limits: Mapping[str, float
     problems = []
     for kind, limit in limits.items():
         if not limit >= 0:
-            problems.append(Problem(OPTIONS[kind], f"found {limit:g}; expected 0 or more"))
+            problems.append(Problem(BUDGET_OPTIONS[kind], f"found {limit:g}; expected 0 or more"))
         elif math.isfinite(limit) and measured.isdisjoint(SPENT_METRICS[kind]):
             what = f"the experiment measures no {' or '.join(SPENT_METRICS[kind])}"
             hint = f"give `metrics` an entry with the id {SPENT_METRICS[kind][0]}"
-            problems.append(Problem(OPTIONS[kind], what, hint=hint))
+            problems.append(Problem(BUDGET_OPTIONS[kind], what, hint=hint))
     if problems:
         raise InvalidInput("the budget", problems)

@@ -51,7 +51,7 @@ def ledger(path: Path) -> Iterator[Ledger]:
 def rows(ledger: Ledger, kind: str) -> list[tuple[Any, ...]]:
     """What the ledger holds of the run, as its columns' types have it."""
     table = export_tables.TABLES[kind]
-    boolean = [column.kind is export_tables.Kind.BOOLEAN for column in table.columns]
+    boolean = [column.type is export_tables.ColumnType.BOOLEAN for column in table.columns]
     return [
         tuple(bool(v) if b and v is not None else v for v, b in zip(row, boolean, strict=True))
         for row in ledger._reader.flat_rows(kit.RUN, kind)
@@ -88,7 +88,7 @@ def test_csv_is_read_by_duckdb_and_pandas(ledger: Ledger, kind: str, tmp_path: P
     [file] = ledger.export(kit.RUN, kind, tmp_path / "out.csv", format="csv")
     columns = export_tables.TABLES[kind].columns
     sql = {"text": "VARCHAR", "integer": "BIGINT", "real": "DOUBLE", "boolean": "BOOLEAN"}
-    listed = ", ".join(f"'{column.name}': '{sql[column.kind]}'" for column in columns)
+    listed = ", ".join(f"'{column.name}': '{sql[column.type]}'" for column in columns)
     found = duckdb.execute(
         f"SELECT * FROM read_csv('{file}', header=true, auto_detect=false, quote='\"', "
         f"escape='\"', delim=',', new_line='\\r\\n', nullstr='', allow_quoted_nulls=false, "
@@ -233,7 +233,7 @@ def test_the_columns_are_documented() -> None:
     kinds = {"text": "", "integer": " int", "real": " real", "boolean": " bool"}
     assert f"`{export_tables.FORMAT}`" in text
     for kind, table in export_tables.TABLES.items():
-        words = [f"`{column.name}`{kinds[column.kind]}" for column in table.columns]
+        words = [f"`{column.name}`{kinds[column.type]}" for column in table.columns]
         assert f"Every table begins with {', '.join(words[:6])}." in text
         assert re.search(
             rf"^\| `{kind}` \| [a-z' ]+ \| {', '.join(words[6:])} \|$", text, re.MULTILINE

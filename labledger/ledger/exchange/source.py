@@ -80,8 +80,8 @@ class Source:
         return list(rows.scalars())
 
     def regrades(self, run_id: str) -> Regrades | None:
-        """Return what a regrading regrades; None for a run whose agents ran."""
-        return gradings.regrades(self.connection, run_number(self.connection, run_id))
+        """Return which run a regrading grades again; None for a run whose agents ran."""
+        return gradings.read_regrades(self.connection, run_number(self.connection, run_id))
 
     def refuse_live(self, run_ids: Sequence[str], is_dead: Callable[[Owner], bool]) -> None:
         """Raise `LeaseHeld` if a coordinator is writing one of these runs."""

@@ -1,8 +1,8 @@
-"""Stream a run's chain as records: its creation, and the digests of each commit.
+"""Stream a run's chain as records: how the run was created, and the digests of each commit.
 
-Together with the mirrors of the other records they contain the whole history of a run, so that
-`exchange.mirror_reader` can restore it. Their bytes depend on the commits only, not on owner or
-progress.
+Together with a run's mirrors they contain its whole history, so that `exchange.mirror_reader` can
+restore the run. Their bytes depend only on how the run was created and on its commits, not on its
+owner or progress.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WHERE run_task.run_no = ? ORDER BY run_task.task_idx"""
 _SLOTS_SQL = f"{row_sql.select('slot', start=1)} ORDER BY schedule_idx"
 _COMMITS_SQL = f"{row_sql.select('slot_commit', start=1)} ORDER BY schedule_idx"
 
-_SQL = {
+_QUERIES = {
     "variant": (VARIANT_COLUMNS, _VARIANTS_SQL),
     "task": (TASK_COLUMNS, _TASKS_SQL),
     "slot": (SLOT_COLUMNS, _SLOTS_SQL),
@@ -48,21 +48,21 @@ _SQL = {
 }
 
 
-def records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
+def stream_records(connection: Connection, run_no: int) -> Iterator[JsonObject]:
     """Yield the run, its variants, tasks, slots and commits, each as a `chain_record_v1`.
 
-    The records depend on the commits only, not on who owns the run or whether it has ended.
+    The records do not depend on who owns the run or whether it has ended.
     """
     row = connection.exec_driver_sql(_RUN_SQL, (run_no,)).one()
     yield _record("run", (*statements.RUN_COLUMNS, *SCHEDULE_COLUMNS), row)
-    for kind, (columns, sql) in _SQL.items():
+    for record_type, (columns, sql) in _QUERIES.items():
         for row in connection.exec_driver_sql(sql, (run_no,)):
-            yield _record(kind, columns, row)
+            yield _record(record_type, columns, row)
 
 
-def _record(kind: str, columns: tuple[str, ...], row: Any) -> JsonObject:
+def _record(record_type: str, columns: tuple[str, ...], row: Any) -> JsonObject:
     values = {
         name: json.loads(value) if name in JSON_COLUMNS else value
         for name, value in zip(columns, row, strict=True)
     }
-    return {"schema_version": SCHEMA, "type": kind, **values}
+    return {"schema_version": SCHEMA, "type": record_type, **values}

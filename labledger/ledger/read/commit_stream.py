@@ -1,6 +1,6 @@
 """Turn committed rows back into records, one slot at a time.
 
-The lines are byte for byte those that the commit's digests were taken over. Memory does not grow
+The lines are byte for byte those from which the commit's digest was computed. Memory does not grow
 with the run. Mirrors, exports and verification read through this module.
 """
 
@@ -23,8 +23,8 @@ from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 _STAMP = "trial.attempt, trial.ended_at, run_variant.variant_id, run_task.task_id, slot.repl_idx"
 
 
-def _stamped(table: str, order: str, *column_lists: str) -> str:
-    """Return the SQL of rows of `table` with the columns of their stamp, in the records' order."""
+def _stamped_sql(table: str, order: str, *column_lists: str) -> str:
+    """Return SQL that reads rows of `table`, each with its slot's stamp, in record order."""
     return f"""
 SELECT {table}.schedule_idx, {", ".join((_STAMP, *column_lists))}
 FROM {table}
@@ -37,7 +37,8 @@ WHERE {table}.run_no = ? AND {table}.schedule_idx >= ? AND {table}.schedule_idx 
 ORDER BY {table}.run_no, {table}.schedule_idx, {order}"""  # noqa: S608
 
 
-def _verbatim(table: str, order: str) -> str:
+def _verbatim_sql(table: str, order: str) -> str:
+    """Return SQL that reads the records of `table`, which are stored as text."""
     return f"""
 SELECT schedule_idx, record FROM {table}
 WHERE run_no = ? AND schedule_idx >= ? AND schedule_idx < ?
@@ -45,17 +46,17 @@ ORDER BY run_no, schedule_idx, {order}"""  # noqa: S608
 
 
 _SQL = {
-    "predictions": _verbatim("prediction", "row_seq"),
-    "scores": _verbatim("score", "row_seq"),
-    "evidence": _verbatim("evidence_record", "attempt, row_seq"),
-    "trials": _stamped(
+    "predictions": _verbatim_sql("prediction", "row_seq"),
+    "scores": _verbatim_sql("score", "row_seq"),
+    "evidence": _verbatim_sql("evidence_record", "attempt, row_seq"),
+    "trials": _stamped_sql(
         "attempt",
         "attempt.attempt",
         row_sql.columns("trial", qualified=True),
         row_sql.columns("attempt", qualified=True),
     ),
-    "metrics": _stamped("metric", "metric.row_seq", row_sql.columns("metric", qualified=True)),
-    "events": _stamped("event", "event.row_seq", row_sql.columns("event", qualified=True)),
+    "metrics": _stamped_sql("metric", "metric.row_seq", row_sql.columns("metric", qualified=True)),
+    "events": _stamped_sql("event", "event.row_seq", row_sql.columns("event", qualified=True)),
 }
 _COMMITS_SQL = f"""
 SELECT {row_sql.columns("slot_commit", start=1, qualified=True)}, run_variant.variant_id,
@@ -69,12 +70,13 @@ LEFT JOIN trial
 WHERE slot_commit.run_no = ? AND slot_commit.schedule_idx >= ? AND slot_commit.schedule_idx < ?
 ORDER BY slot_commit.run_no, slot_commit.schedule_idx"""  # noqa: S608
 
-_NO_STOP = 2**62
+_AFTER_LAST_SLOT = 2**62
 _STAMP_END = 6
+"""The number of columns before those of the table: `schedule_idx` and `_STAMP`."""
 
 
-class Rows(Protocol):
-    """The part of a connection that is needed here."""
+class RowSource(Protocol):
+    """The part of a connection that this module uses."""
 
     def exec_driver_sql(self, sql: str, params: tuple[Any, ...], /) -> Iterable[Any]:
         """Return the rows of a query."""
@@ -95,30 +97,32 @@ class Commit:
 
 
 def commits(
-    connection: Rows, run_id: str, run_no: int, start: int, stop: int | None
+    connection: RowSource, run_id: str, run_no: int, start: int, stop: int | None
 ) -> Iterator[Commit]:
     """Yield the commits of a run's slots `start` to `stop` (exclusive), in order."""
-    end = _NO_STOP if stop is None else stop
-    sources = {
-        kind: _Aligned(lines_by_slot(connection, kind, run_id, run_no, start, stop))
+    end = _AFTER_LAST_SLOT if stop is None else stop
+    lines_by_kind = {
+        kind: _LinesInOrder(lines_by_slot(connection, kind, run_id, run_no, start, stop))
         for kind in RECORD_KINDS
     }
     for row in connection.exec_driver_sql(_COMMITS_SQL, (run_no, start, end)):
-        idx, commit_id, status, reason, epoch, committed_at, payload, link = row[:8]
-        variant, verdict, has_trial = row[8:]
+        idx, commit_id, status, reason, epoch, committed_at, payload_digest, chain_digest = row[:8]
+        variant_id, verdict, has_trial = row[8:]
         records = SlotRecords(
             schedule_idx=idx,
-            variant_id=variant,
+            variant_id=variant_id,
             status=SlotStatus(status),
             reason=reason,
             verdict=verdict,
-            **{kind: source.at(idx) for kind, source in sources.items()},
+            **{kind: lines.of_slot(idx) for kind, lines in lines_by_kind.items()},
         )
-        yield Commit(commit_id, epoch, committed_at, payload, link, bool(has_trial), records)
+        yield Commit(
+            commit_id, epoch, committed_at, payload_digest, chain_digest, bool(has_trial), records
+        )
 
 
 def lines_by_slot(
-    connection: Rows,
+    connection: RowSource,
     kind: str,
     run_id: str,
     run_no: int,
@@ -126,20 +130,20 @@ def lines_by_slot(
     stop: int | None = None,
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield (schedule_idx, lines) of one of `RECORD_KINDS` for each slot that has any."""
-    end = _NO_STOP if stop is None else stop
+    end = _AFTER_LAST_SLOT if stop is None else stop
     result = connection.exec_driver_sql(_SQL[kind], (run_no, start, end))
     for idx, group in groupby(result, key=itemgetter(0)):
         yield idx, _LINES[kind](run_id, list(group))
 
 
-class _Aligned:
-    """Lines by slot, which must be requested in slot order."""
+class _LinesInOrder:
+    """The lines of one kind of record by slot, which must be requested in slot order."""
 
     def __init__(self, source: Iterator[tuple[int, tuple[str, ...]]]) -> None:
         self._source = source
         self._next = next(source, None)
 
-    def at(self, idx: int) -> tuple[str, ...]:
+    def of_slot(self, idx: int) -> tuple[str, ...]:
         while self._next is not None and self._next[0] < idx:
             self._next = next(self._source, None)
         if self._next is None or self._next[0] != idx:
@@ -157,7 +161,10 @@ def _stamp(run_id: str, row: Any) -> Stamp:
 def _make_stamp(
     run_id: str, idx: int, attempt: int, ended_at: str, variant_id: str, task_id: str, repl_idx: int
 ) -> Stamp:
-    """Return the fields that a slot's records share; cached, as kinds are read side by side."""
+    """Return the fields that a slot's records share.
+
+    Cached, because the kinds of a slot's records are read one after the other.
+    """
     ids = TrialIds.of(run_id, Slot(idx, variant_id, task_id, repl_idx))
     return Stamp(ids, idx, slot_commit_id(run_id, idx), attempt, ended_at)
 

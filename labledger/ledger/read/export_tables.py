@@ -14,10 +14,10 @@ from typing import Any
 from labledger.ledger.database.connection import Connection
 
 FORMAT = "labledger_table_v1"
-"""Names the columns and types below; another set of them has another name."""
+"""The name of the columns and types below; a format with others gets another name."""
 
 
-class Kind(StrEnum):
+class ColumnType(StrEnum):
     """The type of a column."""
 
     TEXT = "text"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str
-    kind: Kind
+    type: ColumnType
     sql: str
 
 
@@ -47,37 +47,42 @@ class FlatTable:
             yield from map(tuple, batch)
 
 
-def _columns(kind: Kind, table: str, *names: str) -> tuple[Column, ...]:
-    return tuple(Column(name, kind, f"{table}.{name}") for name in names)
+def _columns(column_type: ColumnType, table: str, *names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, column_type, f"{table}.{name}") for name in names)
 
 
 def _text(table: str, *names: str) -> tuple[Column, ...]:
-    return _columns(Kind.TEXT, table, *names)
+    return _columns(ColumnType.TEXT, table, *names)
 
 
 def _integer(table: str, *names: str) -> tuple[Column, ...]:
-    return _columns(Kind.INTEGER, table, *names)
+    return _columns(ColumnType.INTEGER, table, *names)
 
 
-def _inside(kind: Kind, name: str, sql: str) -> tuple[Column, ...]:
-    return (Column(name, kind, sql),)
+def _computed(column_type: ColumnType, name: str, sql: str) -> tuple[Column, ...]:
+    return (Column(name, column_type, sql),)
 
 
 def _table(name: str, order: str, *groups: tuple[Column, ...], joins: str = "") -> FlatTable:
-    """Return a table; CROSS JOIN makes SQLite follow the key, so that nothing is sorted."""
-    who = (
+    """Return the table `name`, whose rows are sorted by run, slot and the columns in `order`.
+
+    CROSS JOIN makes SQLite read the rows in key order, so that nothing has to be sorted.
+    """
+    identity = (
         *_text("run", "run_id"),
         *_integer(name, "schedule_idx"),
-        *_inside(Kind.TEXT, "trial_id", f"printf('%s-s%06d', run.run_id, {name}.schedule_idx)"),
+        *_computed(
+            ColumnType.TEXT, "trial_id", f"printf('%s-s%06d', run.run_id, {name}.schedule_idx)"
+        ),
         *_text("run_variant", "variant_id"),
         *_text("run_task", "task_id"),
         *_integer("slot", "repl_idx"),
     )
-    columns = (*who, *(column for group in groups for column in group))
-    listed = ", ".join(column.sql for column in columns)
-    order = ", ".join(f"{name}.{part}" for part in ("run_no", "schedule_idx", *order.split()))
+    columns = (*identity, *(column for group in groups for column in group))
+    select_list = ", ".join(column.sql for column in columns)
+    order = ", ".join(f"{name}.{column}" for column in ("run_no", "schedule_idx", *order.split()))
     sql = f"""
-SELECT {listed} FROM {name}
+SELECT {select_list} FROM {name}
 CROSS JOIN run ON run.run_no = {name}.run_no
 CROSS JOIN slot ON slot.run_no = {name}.run_no AND slot.schedule_idx = {name}.schedule_idx
 CROSS JOIN run_variant
@@ -92,7 +97,7 @@ def _phases() -> tuple[Column, ...]:
     columns: list[Column] = []
     for phase in ("setup", "agent", "grader"):
         columns += _integer("trial", f"{phase}_exit_status", f"{phase}_duration_ms")
-        columns += _columns(Kind.BOOLEAN, "trial", f"{phase}_timed_out")
+        columns += _columns(ColumnType.BOOLEAN, "trial", f"{phase}_timed_out")
     return tuple(columns)
 
 
@@ -102,8 +107,10 @@ TABLES: dict[str, FlatTable] = {
         "row_seq",
         _integer("prediction", "row_seq"),
         _text("prediction", "kind"),
-        _inside(Kind.TEXT, "value", "prediction.record ->> '$.prediction.value'"),
-        _inside(Kind.TEXT, "artifact_ref", "prediction.record ->> '$.prediction.artifact_ref'"),
+        _computed(ColumnType.TEXT, "value", "prediction.record ->> '$.prediction.value'"),
+        _computed(
+            ColumnType.TEXT, "artifact_ref", "prediction.record ->> '$.prediction.artifact_ref'"
+        ),
         _text("prediction", "record"),
     ),
     "scores": _table(
@@ -111,10 +118,10 @@ TABLES: dict[str, FlatTable] = {
         "row_seq",
         _integer("score", "row_seq"),
         _text("score", "verdict", "primary_metric_name"),
-        _columns(Kind.REAL, "score", "primary_metric_value"),
+        _columns(ColumnType.REAL, "score", "primary_metric_value"),
         _text("trial", "status"),
-        _inside(Kind.TEXT, "evaluator_name", "score.record ->> '$.evaluator.name'"),
-        _inside(Kind.TEXT, "error_message", "score.record ->> '$.error.message'"),
+        _computed(ColumnType.TEXT, "evaluator_name", "score.record ->> '$.evaluator.name'"),
+        _computed(ColumnType.TEXT, "error_message", "score.record ->> '$.error.message'"),
         _text("score", "record"),
         joins="CROSS JOIN trial ON trial.run_no = score.run_no "
         "AND trial.schedule_idx = score.schedule_idx",
@@ -123,8 +130,8 @@ TABLES: dict[str, FlatTable] = {
         "evidence_record",
         "attempt row_seq",
         _integer("evidence_record", "attempt", "row_seq"),
-        _inside(Kind.TEXT, "executor", "evidence_record.record ->> '$.runtime.executor'"),
-        _inside(Kind.TEXT, "evidence", "evidence_record.record -> '$.evidence'"),
+        _computed(ColumnType.TEXT, "executor", "evidence_record.record ->> '$.runtime.executor'"),
+        _computed(ColumnType.TEXT, "evidence", "evidence_record.record -> '$.evidence'"),
         _text("evidence_record", "record"),
     ),
     "trials": _table(
@@ -133,7 +140,7 @@ TABLES: dict[str, FlatTable] = {
         _text("slot_commit", "status", "reason"),
         _text("trial", "message", "verdict"),
         _text("score", "primary_metric_name"),
-        _columns(Kind.REAL, "score", "primary_metric_value"),
+        _columns(ColumnType.REAL, "score", "primary_metric_value"),
         _text("trial", "outcome"),
         _integer("trial", "attempt", "exit_status"),
         _text("trial", "started_at", "ended_at"),
@@ -162,13 +169,13 @@ TABLES: dict[str, FlatTable] = {
         "row_seq",
         _integer("metric", "row_seq"),
         _text("metric", "metric_id", "source"),
-        _inside(
-            Kind.REAL,
+        _computed(
+            ColumnType.REAL,
             "value",
             "CASE WHEN typeof(metric.value) <> 'text' THEN CAST(metric.value AS REAL) END",
         ),
-        _inside(
-            Kind.TEXT,
+        _computed(
+            ColumnType.TEXT,
             "value_text",
             "CASE typeof(metric.value) WHEN 'text' THEN metric.value "
             "ELSE json_quote(metric.value) END",

@@ -25,16 +25,16 @@ SELECT
   schedule_progress.next_schedule_idx = schedule.total_slots,
   EXISTS (SELECT 1 FROM counted WHERE counted.run_no = run.run_no),
   run.created_at
-FROM grading AS asked
-JOIN grading ON grading.root_id = asked.root_id
+FROM grading AS given
+JOIN grading ON grading.root_id = given.root_id
 JOIN run ON run.run_no = grading.run_no
 JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress ON schedule_progress.run_no = run.run_no
-WHERE asked.run_no = ?
+WHERE given.run_no = ?
 ORDER BY grading.generation"""
 
 
-def of_run(connection: Connection, run_no: int) -> list[Grading]:
+def read_gradings(connection: Connection, run_no: int) -> list[Grading]:
     """Return every grading of the run, or of the root of a regrading, the oldest first."""
     rows = connection.exec_driver_sql(_GRADINGS_SQL, (run_no,)).all()
     return [
@@ -57,8 +57,8 @@ class Regrades(NamedTuple):
 _REGRADES_KEYS = ("run_id", "generation", "head")
 
 
-def regrades(connection: Connection, run_no: int) -> Regrades | None:
-    """Return what a regrading regrades; None for a run whose agents ran."""
+def read_regrades(connection: Connection, run_no: int) -> Regrades | None:
+    """Return which run a regrading grades again; None for a run whose agents ran."""
     sql = "SELECT resolved FROM run WHERE run_no = ?"
     text = connection.exec_driver_sql(sql, (run_no,)).scalar_one()
     try:
@@ -79,9 +79,9 @@ WHERE run.run_id = ?"""
 
 
 def root_mismatch(connection: Connection, regraded: Regrades) -> str | None:
-    """Return why the ledger's run is not the one that was regraded; None if it is.
+    """Return why the root in this ledger is not the run that was regraded; None if it is.
 
-    A run that the ledger does not have is a mismatch.
+    A root that the ledger does not have is a mismatch.
     """
     root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id,)).first()
     if root is None:
@@ -97,7 +97,7 @@ def root_mismatch(connection: Connection, regraded: Regrades) -> str | None:
     return None
 
 
-_WITHOUT_ROOT_SQL = """
+_ORPHANS_SQL = """
 SELECT run.run_id, grading.root_id FROM grading JOIN run ON run.run_no = grading.run_no
 WHERE NOT EXISTS (SELECT 1 FROM run AS root WHERE root.run_id = grading.root_id)
 ORDER BY run.run_no"""
@@ -105,13 +105,13 @@ ORDER BY run.run_no"""
 
 def find_orphan_regradings(connection: Connection) -> list[tuple[str, str]]:
     """Return regradings whose root the ledger does not have, each with the root's id."""
-    return [(row[0], row[1]) for row in connection.exec_driver_sql(_WITHOUT_ROOT_SQL)]
+    return [(row[0], row[1]) for row in connection.exec_driver_sql(_ORPHANS_SQL)]
 
 
-_STORED_SQL = """
+_GRADING_ROW_SQL = """
 SELECT run.run_id, grading.root_id, grading.generation
 FROM run LEFT JOIN grading ON grading.run_no = run.run_no WHERE run.run_no = ?"""
-_COUNTED_SQL = """
+_COUNTS_NEWEST_SQL = """
 SELECT (SELECT run_no FROM counted WHERE counted.root_no = run.run_no) IS (
   SELECT grading.run_no FROM grading
   JOIN schedule ON schedule.run_no = grading.run_no
@@ -120,7 +120,7 @@ SELECT (SELECT run_no FROM counted WHERE counted.root_no = run.run_no) IS (
     OR schedule_progress.next_schedule_idx = schedule.total_slots)
   ORDER BY grading.generation DESC LIMIT 1)
 FROM run WHERE run.run_no = ?"""
-_NOT_COUNTED_SQL = "SELECT 1 FROM counted WHERE root_no = ?"
+_HAS_COUNTED_SQL = "SELECT 1 FROM counted WHERE root_no = ?"
 _PARTS = {
     "variants": f"SELECT {row_sql.columns('run_variant', start=1)} FROM run_variant",  # noqa: S608
     "tasks": f"SELECT {row_sql.columns('run_task', start=1)} FROM run_task",  # noqa: S608
@@ -128,17 +128,17 @@ _PARTS = {
 }
 
 
-def problems(connection: Connection, run_no: int) -> Iterator[str]:
+def find_problems(connection: Connection, run_no: int) -> Iterator[str]:
     """Yield problems of a run's rows in `grading` and `counted`, and of the run it regrades."""
-    regraded = regrades(connection, run_no)
-    run_id, *stored = connection.exec_driver_sql(_STORED_SQL, (run_no,)).one()
+    regraded = read_regrades(connection, run_no)
+    run_id, *stored = connection.exec_driver_sql(_GRADING_ROW_SQL, (run_no,)).one()
     if stored != ([run_id, 1] if regraded is None else [regraded.root_id, regraded.generation]):
         yield "the run's row of grading does not fit its resolved experiment"
     if regraded is None:
-        if not connection.exec_driver_sql(_COUNTED_SQL, (run_no,)).scalar():
+        if not connection.exec_driver_sql(_COUNTS_NEWEST_SQL, (run_no,)).scalar():
             yield "the row of counted, which views use, is not the run's newest complete grading"
         return
-    if connection.exec_driver_sql(_NOT_COUNTED_SQL, (run_no,)).first():
+    if connection.exec_driver_sql(_HAS_COUNTED_SQL, (run_no,)).first():
         yield "it is a regrading, and has a row of counted as if it were a run of its own"
     root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id,)).first()
     if root is None:
@@ -147,10 +147,10 @@ def problems(connection: Connection, run_no: int) -> Iterator[str]:
     if problem is not None:
         yield problem
     for part, sql in _PARTS.items():
-        ours, theirs = f"{sql} WHERE run_no = ?1", f"{sql} WHERE run_no = ?2"
+        own, of_root = f"{sql} WHERE run_no = ?1", f"{sql} WHERE run_no = ?2"
         difference = (
-            f"SELECT 1 FROM ({ours} EXCEPT {theirs}) "  # noqa: S608
-            f"UNION ALL SELECT 1 FROM ({theirs} EXCEPT {ours})"
+            f"SELECT 1 FROM ({own} EXCEPT {of_root}) "  # noqa: S608
+            f"UNION ALL SELECT 1 FROM ({of_root} EXCEPT {own})"
         )
         if connection.exec_driver_sql(difference, (run_no, root[0])).first():
             yield f"its {part} are not those of {regraded.root_id}"

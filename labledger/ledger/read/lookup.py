@@ -1,4 +1,4 @@
-"""Look up runs and gradings by name, inside the caller's transaction.
+"""Look up runs and gradings by name, and the ledger's id, inside the caller's transaction.
 
 Reader, writer, import and verification share these queries. An unknown name raises `RunNotFound`
 with similar names as a hint.
@@ -29,14 +29,14 @@ def current_grading_run_no(connection: Connection, name: str) -> int:
     A run's id stands for its current grading; its id with `.g` and a number for that generation,
     complete or not. Raises `RunNotFound`, with a hint of the existing generations.
     """
-    run_no = _number(connection, name)
+    run_no = _find_run_no(connection, name)
     if run_no is not None:
         counted = connection.exec_driver_sql(
             "SELECT run_no FROM counted WHERE root_no = ?", (run_no,)
         ).scalar()
         return run_no if counted is None else int(counted)
     match = _GENERATION.fullmatch(name)
-    root_no = None if match is None else _number(connection, match[1])
+    root_no = None if match is None else _find_run_no(connection, match[1])
     if match is None or root_no is None:
         return run_number(connection, name)
     known = connection.exec_driver_sql(
@@ -54,11 +54,15 @@ def current_grading_run_no(connection: Connection, name: str) -> int:
 
 def run_number(connection: Connection, run_id: str) -> int:
     """Return the `run_no` of a run. Raises `RunNotFound` with similar names as a hint."""
-    run_no = _number(connection, run_id)
+    run_no = _find_run_no(connection, run_id)
     if run_no is not None:
         return run_no
     grading = _GENERATION.fullmatch(run_id)
-    if grading is not None and grading[2] == "1" and _number(connection, grading[1]) is not None:
+    if (
+        grading is not None
+        and grading[2] == "1"
+        and _find_run_no(connection, grading[1]) is not None
+    ):
         raise RunNotFound(
             f"the ledger holds no run {run_id!r}",
             hint=f"the first grading of {grading[1]} is that run's own: name {grading[1]}",
@@ -81,7 +85,7 @@ def run_number(connection: Connection, run_id: str) -> int:
     )
 
 
-def _number(connection: Connection, run_id: str) -> int | None:
+def _find_run_no(connection: Connection, run_id: str) -> int | None:
     run_no = connection.exec_driver_sql(
         "SELECT run_no FROM run WHERE run_id = ?", (run_id,)
     ).scalar()

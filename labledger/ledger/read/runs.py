@@ -1,6 +1,6 @@
 """Read runs as `RunInfo`: experiment, progress, lease, takeover request and budget.
 
-All queries run inside the caller's snapshot. `LedgerReader` and the writer use them.
+All queries run inside the caller's snapshot. `LedgerReader` and `variant_counts` use them.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ LEFT JOIN claim ON claim.run_no = run.run_no
 """The rows of `_TABLES`, side by side, and the budget."""
 
 
-def all_runs(connection: Connection) -> list[RunInfo]:
+def read_runs(connection: Connection) -> list[RunInfo]:
     """Return every run, the newest first."""
     rows = connection.exec_driver_sql(f"{_RUN_SQL} ORDER BY run.run_no DESC").all()
     return [_run_info(connection, row) for row in rows]
 
 
-def one_run(connection: Connection, run_no: int) -> RunInfo:
-    """Return the run with a number."""
+def read_run(connection: Connection, run_no: int) -> RunInfo:
+    """Return the run with the number `run_no`."""
     result = connection.exec_driver_sql(f"{_RUN_SQL} WHERE run.run_no = ?", (run_no,))
     return _run_info(connection, result.one())
 
 
-def variants(connection: Connection, run_no: int) -> tuple[Variant, ...]:
+def read_variants(connection: Connection, run_no: int) -> tuple[Variant, ...]:
     """Return the variants of a run, in the order of the experiment."""
     rows = connection.exec_driver_sql(
         "SELECT variant_id, role, bindings FROM run_variant WHERE run_no = ? ORDER BY variant_idx",
@@ -77,7 +77,7 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
         labledger_version=run["labledger_version"],
         total_slots=schedule["total_slots"],
         genesis_digest=schedule["genesis_digest"],
-        variants=variants(connection, run["run_no"]),
+        variants=read_variants(connection, run["run_no"]),
         next_schedule_idx=progress["next_schedule_idx"],
         epoch=progress["epoch"],
         status=RunStatus(progress["status"]),

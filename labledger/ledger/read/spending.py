@@ -1,7 +1,7 @@
-"""What the trials of a run spent: sums of their metrics of cost and tokens that are 0 or more.
+"""What the attempts of a run spent: sums of their metrics of cost and tokens that are 0 or more.
 
-What a trial spent without such a metric is unknown; it is counted as unknown, never as 0. Used by
-budgets, summaries and reports.
+An attempt without such a metric spent an unknown amount: it is counted as unknown, never as 0.
+Budgets use this module, `LedgerReader` and, through it, summaries.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from labledger.ledger.database.model import SPENT_METRICS, Spent
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED
 
-OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
-"""The option that limits each kind."""
+BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
+"""The command-line option that limits each kind of spending."""
 UNITS = {"cost_usd": "USD", "tokens": "tokens"}
 
 _NOT_STARTED_LIST = ", ".join(f"'{reason}'" for reason in sorted(NOT_STARTED))
-_RAN_SQL = f"""
+_STARTED_ATTEMPTS_SQL = f"""
 SELECT count(*) FROM attempt
 WHERE run_no = ? AND (reason IS NULL OR reason NOT IN ({_NOT_STARTED_LIST}))"""  # noqa: S608
 
@@ -39,32 +39,35 @@ def _committed_sql(metric_ids: Iterable[str]) -> str:
 
 
 _COMMITTED_SQL = {kind: _committed_sql(metric_ids) for kind, metric_ids in SPENT_METRICS.items()}
-_STAGED_SQL = "SELECT payload FROM staged_result WHERE run_no = ? AND final ORDER BY schedule_idx"
+_FINAL_STAGED_SQL = (
+    "SELECT payload FROM staged_result WHERE run_no = ? AND final ORDER BY schedule_idx"
+)
 
 
-def committed(connection: Connection, run_no: int) -> dict[str, Spent]:
-    """Return what the committed trials of a run spent, by kind.
+def committed_spending(connection: Connection, run_no: int) -> dict[str, Spent]:
+    """Return what the attempts of a run's committed slots spent, by kind.
 
-    Only a slot's last attempt has metrics: what the earlier ones spent is unknown.
+    Attempts that were never started are not counted. Of each slot, only the last attempt has
+    metrics; what earlier ones spent is unknown.
     """
-    ran = connection.exec_driver_sql(_RAN_SQL, (run_no,)).scalar_one()
+    started_attempts = connection.exec_driver_sql(_STARTED_ATTEMPTS_SQL, (run_no,)).scalar_one()
     spent = {}
     for kind, sql in _COMMITTED_SQL.items():
         total, known = connection.exec_driver_sql(sql, (run_no,)).one()
-        spent[kind] = Spent(total, known, ran - known)
+        spent[kind] = Spent(total, known, started_attempts - known)
     return spent
 
 
-def so_far(connection: Connection, run_no: int) -> dict[str, Spent]:
-    """Return the same, including the finished trials whose results are staged."""
-    spent = committed(connection, run_no)
-    for payload in connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalars():
-        for kind, amount in amounts(AttemptResult.from_json(json.loads(payload))).items():
+def spending_so_far(connection: Connection, run_no: int) -> dict[str, Spent]:
+    """Return what `committed_spending` does, plus the spending of staged final attempts."""
+    spent = committed_spending(connection, run_no)
+    for payload in connection.exec_driver_sql(_FINAL_STAGED_SQL, (run_no,)).scalars():
+        for kind, amount in attempt_spending(AttemptResult.from_json(json.loads(payload))).items():
             spent[kind] = spent[kind].plus(amount)
     return spent
 
 
-def amounts(result: AttemptResult) -> dict[str, float | None]:
+def attempt_spending(result: AttemptResult) -> dict[str, float | None]:
     """Return what an attempt spent, by kind: None if unknown. Empty if it was never started."""
     if result.reason in NOT_STARTED:
         return {}
@@ -80,6 +83,6 @@ def amounts(result: AttemptResult) -> dict[str, float | None]:
     return spent
 
 
-def used_up(limits: Mapping[str, float], spent: Mapping[str, Spent]) -> tuple[str, ...]:
+def exhausted_kinds(limits: Mapping[str, float], spent: Mapping[str, Spent]) -> tuple[str, ...]:
     """Return the kinds of spending that have reached their limit."""
     return tuple(kind for kind, limit in limits.items() if spent[kind].total >= limit)

@@ -96,7 +96,7 @@ def find_problems(
         ("budget or lease", lambda: _check_settings(connection, run_no)),
         *(_row_digests(connection, table, run_no) for table in _ROW_DIGESTS),
         ("rows of slot_outcome", lambda: derived_copies.find_wrong_outcomes(connection, run_no)),
-        ("gradings", lambda: ((None, text) for text in gradings.problems(connection, run_no))),
+        ("gradings", lambda: ((None, text) for text in gradings.find_problems(connection, run_no))),
     )
     for name, check in checks:
         yield from guarded(f"the run's {name} cannot be read", check)
