@@ -1,7 +1,7 @@
 """Probes: short scripts run in containers of an image, to check whether it has what trials need.
 
-A successful probe is remembered in the user's cache, under the ids of image and engine, so that the
-next preflight need not repeat it. A failed one is always repeated. Used by preflight.
+A successful probe is recorded in the user's cache, under the ids of image and engine, so that the
+next preflight need not repeat it. A failed one is always repeated. Used by preflight and regrading.
 """
 
 from __future__ import annotations
@@ -14,13 +14,20 @@ from labledger.storage import user_cache
 
 PROBE_LABEL = "org.labledger.probe"
 
-_OF_ENGINE = ("ID", "ServerVersion", "DefaultRuntime", "SecurityOptions", "Driver", "Architecture")
+_ENGINE_PROPERTIES = (
+    "ID",
+    "ServerVersion",
+    "DefaultRuntime",
+    "SecurityOptions",
+    "Driver",
+    "Architecture",
+)
 """Properties of an engine that the result of a probe may depend on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageProbes:
-    """Runs probes in containers of images, each successful one only once.
+    """Runs probes in containers of images. A successful probe is not repeated.
 
     An image is identified by its id, which determines its content. A probe is repeated for another
     engine, another version of it, another user or another script.
@@ -29,8 +36,8 @@ class ImageProbes:
     engine: Engine
     engine_info: JsonObject
     """The engine's description of itself."""
-    use_memory: bool = True
-    """False to run every probe, whether or not it succeeded before."""
+    use_cache: bool = True
+    """False to run every probe, even if it succeeded before."""
     oci_runtime: str | None = None
     """The OCI runtime of the trials' containers; None for the engine's default."""
 
@@ -39,17 +46,17 @@ class ImageProbes:
 
         Raises what `Engine.run_probe` raises.
         """
-        name = self._name(image, script, user)
-        if self.use_memory and user_cache.read(name) is not None:
+        key = self._cache_key(image, script, user)
+        if self.use_cache and user_cache.read(key) is not None:
             return 0, ""
         status, output = self.engine.run_probe(
             image, script, {PROBE_LABEL: "1"}, user, self.oci_runtime
         )
         if (status, output) == (0, ""):
-            user_cache.store(name, b"")
+            user_cache.store(key, b"")
         return status, output
 
-    def _name(self, image: str, script: str, user: str | None) -> str:
-        engine_properties = [self.engine_info.get(name) for name in _OF_ENGINE]
-        question = [engine_properties, image, script, user, self.oci_runtime]
-        return f"image-{canonical_json.digest(question)}"
+    def _cache_key(self, image: str, script: str, user: str | None) -> str:
+        engine_properties = [self.engine_info.get(name) for name in _ENGINE_PROPERTIES]
+        key_parts = [engine_properties, image, script, user, self.oci_runtime]
+        return f"image-{canonical_json.digest(key_parts)}"

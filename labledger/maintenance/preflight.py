@@ -1,7 +1,9 @@
 """The checks before a run: experiment, environment, ledger, Docker, disk space and images.
 
-Nothing is created or changed, but missing images are pulled if that is allowed. A failed check is a
-result, not an exception; `Preflight.require` raises. Used by `preflight`, `run` and `regrade`.
+Nothing is written to the lab, except for a temporary file that shows whether it can be written.
+Probes run in short-lived containers, and the user's cache holds their results. Missing images are
+pulled if that is allowed. A failed check is a result, not an exception; `Preflight.require` raises.
+Used by starting a run; regrading and resuming use single checks.
 """
 
 from __future__ import annotations
@@ -69,11 +71,11 @@ def preflight(
     *,
     pull: bool,
     min_free_bytes: int,
-    use_memory: bool = False,
+    use_cache: bool = False,
 ) -> Preflight:
-    """Check all that a run of `experiment` needs. With `pull`, missing images are pulled.
+    """Check everything that a run of `experiment` needs. With `pull`, missing images are pulled.
 
-    With `use_memory`, probes that an image has passed before are not repeated.
+    With `use_cache`, probes that an image has passed before are not repeated.
     """
     checks = [
         *_check_experiment(experiment),
@@ -95,7 +97,7 @@ def preflight(
         oci_runtime = check_oci_runtime(info, oci)
         checks += oci_runtime
         if all(check.ok for check in oci_runtime):
-            probes = ImageProbes(engine, info, use_memory, oci)
+            probes = ImageProbes(engine, info, use_cache, oci)
             for ref, image in images.items():
                 checks.extend(check_commands(probes, ref, image, experiment.plan.phases()))
                 checks.extend(_check_agent_user(probes, ref, image, experiment.plan))
@@ -168,7 +170,7 @@ def _check_ledger(lab: LabFolder) -> Iterator[CheckResult]:
 
 def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool) -> CheckResult:
     image = engine.image_id(ref)
-    detail = f"{ref} is here"
+    detail = f"{ref} is available locally"
     try:
         if image is None and pull:
             engine.pull(ref)
@@ -180,9 +182,10 @@ def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool
         images[ref] = image
         return CheckResult("image", detail)
     if engine.image_is_obtainable(ref):
-        return CheckResult("image", f"{ref} is not here; `run` will pull it")
+        return CheckResult("image", f"{ref} is not available locally; `run` will pull it")
     hint = f"build or import it, or check the name {ref!r}"
-    return CheckResult("image", f"{ref} is not here and no registry offers it", ok=False, hint=hint)
+    detail = f"{ref} is not available locally and no registry offers it"
+    return CheckResult("image", detail, ok=False, hint=hint)
 
 
 def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:
@@ -252,11 +255,12 @@ def check_commands(
 def _check_agent_user(
     probes: ImageProbes, ref: str, image: str, plan: ExperimentPlan
 ) -> Iterator[CheckResult]:
-    """Check that a container of the image can become the agent's user, as `trial.sh` will."""
+    """Check that `trial.sh` can run the agent as its user in a container of the image."""
     user = plan.runtime.agent_user
     if user is None:
         return
-    script = f"set -- become {shlex.quote(user)}\n{resources.trial_script().read_text('utf-8')}"
+    trial_script = resources.trial_script().read_text("utf-8")
+    script = f"set -- check-agent-user {shlex.quote(user)}\n{trial_script}"
     try:
         status, output = probes.run_probe(image, script, plan.runtime.user)
     except EngineUnavailable:
@@ -267,12 +271,16 @@ def _check_agent_user(
         yield CheckResult("agent user", f"{ref} can run the agent as {user}")
         return
     sets_up = any(variant.setup for variant in plan.variants)
-    hint = "install util-linux and add the user in the image, and leave `runtime.user` out"
+    hint = (
+        "check that the setup command installs util-linux and adds the user"
+        if sets_up
+        else "install util-linux and add the user in the image"
+    )
     yield CheckResult(
         "agent user",
         f"{ref} cannot run the agent as {user}: {output.strip()}",
         ok=False,
-        hint=f"check that the setup command does this: {hint}" if sets_up else hint,
+        hint=f"{hint}; the container must start as root: leave `runtime.user` out",
         # A setup command may create the user.
         warning=sets_up,
         exit_code=Exit.INVALID,
@@ -283,7 +291,7 @@ def _commands(phases: Iterable[NamedPhase]) -> dict[str, str]:
     """Return the first word of each phase's command with the phase that needs it.
 
     Staged files are left out: they do not come from the image. If several phases need a command,
-    the grader is named first.
+    the phase is the grader if it is one of them, else that of the first variant.
     """
     commands: dict[str, str] = {}
     for phase in sorted(phases, key=lambda phase: phase.variant_id is not None):

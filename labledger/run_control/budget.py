@@ -26,9 +26,9 @@ class Budget:
     """What a run may spend, and what it has spent."""
 
     limits: Mapping[str, float]
-    """By kind: `cost_usd`, `tokens`. A kind that is missing has no limit."""
+    """By kind of spending: `cost_usd`, `tokens`. A kind that is missing has no limit."""
     spent: dict[str, Spent]
-    """By kind. Empty for a regrading: its agents were paid for by the run that it regrades."""
+    """By kind. Empty for a regrading, which runs no agent."""
     emit: Listener
     _warned: set[str] = field(default_factory=set)
     _at_stop: Mapping[str, Spent] = field(default_factory=dict)
@@ -36,14 +36,14 @@ class Budget:
 
     @classmethod
     def of(cls, run: RunInfo, reader: LedgerReader, emit: Listener) -> Self:
-        """Return the run's budget, counting every result that is durable already."""
+        """Return the run's budget, with the spending of every result that is durable already."""
         if run.regrades is not None:
             return cls({}, {}, emit)
         return cls(run.budget, reader.spent_so_far(run.run_id), emit)
 
     def add(self, result: AttemptResult) -> None:
         """Add what an attempt spent. Emit a warning if it did not report a limited kind."""
-        for kind, amount in self.amounts(result).items():
+        for kind, amount in self.attempt_spending(result).items():
             self.spent[kind] = self.spent[kind].plus(amount)
             if amount is None and kind in self.limits and kind not in self._warned:
                 self._warned.add(kind)
@@ -53,18 +53,23 @@ class Budget:
                 )
                 self.emit(run_event("warning", message=message))
 
-    def amounts(self, result: AttemptResult) -> dict[str, float | None]:
-        """Return what an attempt spent of each kind, None for kinds that it did not report."""
+    def attempt_spending(self, result: AttemptResult) -> dict[str, float | None]:
+        """Return what an attempt spent of each kind, None for kinds that it did not report.
+
+        Empty for a regrading.
+        """
         return attempt_spending(result) if self.spent else {}
 
     def exhausted(self) -> tuple[str, ...]:
-        """Return the kinds of which nothing is left."""
+        """Return the kinds whose limit is reached."""
         return exhausted_kinds(self.limits, self.spent)
 
-    def stop(self, in_flight: int) -> None:
-        """Record that dispatch has stopped, and emit `budget_spent` once for each exhausted kind.
+    def report_stop(self, in_flight: int) -> None:
+        """Record what is spent now that dispatch has stopped, and emit `budget_spent` events.
 
-        `in_flight` is the largest number of trials that may be running: they finish and still cost.
+        The first call emits one event for each exhausted kind, further calls do nothing.
+        `in_flight` is the largest number of trials that may be running: they finish and add to the
+        spending.
         """
         if self._at_stop:
             return
@@ -83,7 +88,7 @@ class Budget:
 
     def _stop_message(self, kind: str, in_flight: int) -> str:
         spent = self.spent[kind]
-        message = f"{_of_limit(spent, kind, self.limits[kind])}: nothing more is started"
+        message = f"{_spent_of_limit(spent, kind, self.limits[kind])}: nothing more is started"
         if not in_flight:
             return message
         trials = "1 trial" if in_flight == 1 else f"up to {in_flight} trials"
@@ -94,29 +99,29 @@ class Budget:
         return message
 
     def message(self) -> str:
-        """Return why the run stopped, by what is spent now; empty if the budget is not spent."""
+        """Return why the run stopped, with what is spent now; empty if the budget is not spent."""
         for kind in self.exhausted():
-            spent, before = self.spent[kind], self._at_stop.get(kind)
-            message = _of_limit(spent, kind, self.limits[kind])
-            if before is not None and spent.total > before.total:
-                late = spent.total - before.total
-                message += f", {late:,.10g} of them by trials in flight when the budget was spent"
+            spent, spent_at_stop = self.spent[kind], self._at_stop.get(kind)
+            message = _spent_of_limit(spent, kind, self.limits[kind])
+            if spent_at_stop is not None and spent.total > spent_at_stop.total:
+                added = spent.total - spent_at_stop.total
+                message += f", {added:,.10g} of them by trials in flight when the budget was spent"
             if spent.unknown:
-                message += f"; {_trials(spent.unknown)} did not report theirs"
+                message += f"; {_count_of_trials(spent.unknown)} did not report theirs"
             return f"{message}; resume with a larger {BUDGET_OPTIONS[kind]} to continue"
         return ""
 
 
-def _of_limit(spent: Spent, kind: str, limit: float) -> str:
+def _spent_of_limit(spent: Spent, kind: str, limit: float) -> str:
     return f"{spent.total:,.10g} of {limit:,.10g} {UNITS[kind]} are spent ({BUDGET_OPTIONS[kind]})"
 
 
-def _trials(count: int) -> str:
+def _count_of_trials(count: int) -> str:
     return "1 trial" if count == 1 else f"{count} trials"
 
 
 def check_limits(metrics: Iterable[MetricDefinition], limits: Mapping[str, float]) -> None:
-    """Raise `InvalidInput` for a negative limit, or one on something that is not measured.
+    """Raise `InvalidInput` for a negative limit, or a limit of a kind that is not measured.
 
     `metrics` are those of the experiment. An infinite limit means no limit.
     """
@@ -126,8 +131,8 @@ def check_limits(metrics: Iterable[MetricDefinition], limits: Mapping[str, float
         if not limit >= 0:
             problems.append(Problem(BUDGET_OPTIONS[kind], f"found {limit:g}; expected 0 or more"))
         elif math.isfinite(limit) and measured.isdisjoint(SPENT_METRICS[kind]):
-            what = f"the experiment measures no {' or '.join(SPENT_METRICS[kind])}"
+            message = f"the experiment measures no {' or '.join(SPENT_METRICS[kind])}"
             hint = f"give `metrics` an entry with the id {SPENT_METRICS[kind][0]}"
-            problems.append(Problem(BUDGET_OPTIONS[kind], what, hint=hint))
+            problems.append(Problem(BUDGET_OPTIONS[kind], message, hint=hint))
     if problems:
         raise InvalidInput("the budget", problems)

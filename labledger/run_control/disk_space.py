@@ -1,7 +1,7 @@
 """Disk space of the folders that a run fills: the lab folder and the engine's own folder.
 
 Checked before a run begins and before each dispatch, so that a trial is not started whose output
-could not be stored. Used by preflight, `labledger doctor` and the coordinator. Nothing is written.
+could not be stored. Used by preflight, `labledger doctor`, regrading and the session.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MIN_FREE_INODES = 1000
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """The folders that a run fills, and how many bytes must stay free in each."""
+    """The folders that a run fills, and how many bytes must be free in each."""
 
     locations: Mapping[Path, str]
     """What each folder holds, by its path."""
@@ -33,7 +33,7 @@ class DiskSpace:
     def of(
         cls, lab_root: Path, engine_info: JsonObject, min_free_bytes: int = MIN_FREE_BYTES
     ) -> DiskSpace:
-        """Return the lab folder, and the engine's data folder if it is on this machine."""
+        """Return the space in the lab folder and, if on this machine, in the engine's folder."""
         locations = {lab_root: "the lab"}
         if (root := engine_data_folder(engine_info)) is not None:
             locations[root] = "Docker's containers"

@@ -3,7 +3,7 @@
 Three causes pause dispatch: the engine is gone, the engine refuses every container, or a disk is
 full. Running trials continue meanwhile. A pause reports its cause, checks with a growing backoff
 whether the cause has gone, and stops the run, resumable, once it has lasted longer than the
-patience of the run, so that a broken machine does not use up the schedule. Used by the
+patience of the run, so that a broken machine does not turn every slot into an error. Used by the
 coordinator's thread alone.
 """
 
@@ -23,11 +23,11 @@ from labledger.run_control.events import Listener, run_event
 PATIENCE_S = 600.0
 """How long a pause may last, in seconds, before the run stops, resumable."""
 
-REFUSALS = 5
+REFUSALS_BEFORE_PAUSE = 5
 """How many trials in a row must fail to start before dispatch pauses."""
 
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 10.0
+_FIRST_INTERVAL_S = 0.5
+_MAX_INTERVAL_S = 10.0
 
 CheckCause = Callable[[], str | None]
 """Returns why dispatch cannot continue yet, or None once the cause has gone."""
@@ -35,12 +35,12 @@ CheckCause = Callable[[], str | None]
 
 @dataclass(slots=True)
 class DispatchPause:
-    """One cause for dispatching nothing.
+    """A pause of dispatch for one cause.
 
     The time between two checks doubles and is randomized, so that several coordinators do not
-    query an engine that is just coming back at the same moment. A cause that returns before any
-    result was made durable continues the same pause, so that patience also ends for a cause that
-    comes and goes.
+    query an engine that is just coming back at the same moment. If the cause returns before any
+    result was made durable, the earlier pause continues, so that patience also runs out if the
+    cause comes and goes.
     """
 
     cause: str
@@ -48,8 +48,8 @@ class DispatchPause:
     emit: Listener
     patience_s: float
     active: bool = False
-    _since: float | None = None
-    _backoff_s: float = _FIRST_PAUSE_S
+    _paused_since: float | None = None
+    _backoff_s: float = _FIRST_INTERVAL_S
     _next_check: float = 0.0
 
     def begin(self, message: str) -> None:
@@ -58,8 +58,8 @@ class DispatchPause:
             return
         self.active = True
         now = time.monotonic()
-        if self._since is None:
-            self._since, self._backoff_s = now, _FIRST_PAUSE_S
+        if self._paused_since is None:
+            self._paused_since, self._backoff_s = now, _FIRST_INTERVAL_S
         self._schedule_check(now)
         self.emit(
             run_event(
@@ -71,9 +71,9 @@ class DispatchPause:
         )
 
     def record_progress(self) -> None:
-        """Record that a trial's result was made durable: the next pause starts afresh."""
+        """Record that a trial's result was made durable: the next pause gets its full patience."""
         if not self.active:
-            self._since = None
+            self._paused_since = None
 
     def check(self) -> str | None:
         """Check whether the cause has gone, no more often than the backoff allows.
@@ -82,10 +82,10 @@ class DispatchPause:
         None.
         """
         now = time.monotonic()
-        if not self.active or self._since is None or now < self._next_check:
+        if not self.active or self._paused_since is None or now < self._next_check:
             return None
         remaining_cause = self.check_cause()
-        paused_s = now - self._since
+        paused_s = now - self._paused_since
         if remaining_cause is None and paused_s <= self.patience_s:
             self.end()
         elif paused_s > self.patience_s:
@@ -96,14 +96,14 @@ class DispatchPause:
 
     def end(self) -> None:
         """Resume dispatch."""
-        if self.active and self._since is not None:
+        if self.active and self._paused_since is not None:
             self.active = False
-            seconds = round(time.monotonic() - self._since, 1)
+            seconds = round(time.monotonic() - self._paused_since, 1)
             self.emit(run_event("dispatch_resumed", cause=self.cause, seconds=seconds))
 
     def _schedule_check(self, now: float) -> None:
         self._next_check = now + self._backoff_s * random.uniform(0.75, 1.25)  # noqa: S311
-        self._backoff_s = min(self._backoff_s * 2, _LONGEST_PAUSE_S)
+        self._backoff_s = min(self._backoff_s * 2, _MAX_INTERVAL_S)
 
 
 @dataclass(slots=True)
@@ -117,11 +117,11 @@ class DispatchPauses:
     engine: DispatchPause = field(init=False)
     disk: DispatchPause = field(init=False)
     refusals: DispatchPause = field(init=False)
-    _refused: int = 0
-    """Trials in a row that could not be started."""
-    _refused_at: float = 0.0
+    _refusals_in_row: int = 0
+    """How many trials in a row could not be started."""
+    _last_refusal: float = 0.0
     _refusal_message: str = ""
-    _probes: int = 0
+    _allowed_probes: int = 0
     """How many trials may be dispatched as a test while the engine refuses them."""
 
     def __post_init__(self) -> None:
@@ -143,27 +143,29 @@ class DispatchPauses:
             self.disk.begin(shortage)
         if self.engine.active or self.disk.active:
             return 0
-        return min(wanted, self._probes) if self.refusals.active else wanted
+        return min(wanted, self._allowed_probes) if self.refusals.active else wanted
 
     def record_dispatches(self, count: int) -> None:
         """Record that `count` trials were dispatched."""
-        self._probes = max(0, self._probes - count)
+        self._allowed_probes = max(0, self._allowed_probes - count)
 
     def record_refusal(self, message: str) -> None:
-        """Record that a trial could not be started, for no known fault of its own."""
-        self._refused += 1
-        self._refused_at = time.monotonic()
+        """Record that a trial could not be started. The engine or the trial may be at fault."""
+        self._refusals_in_row += 1
+        self._last_refusal = time.monotonic()
         self._refusal_message = message
-        if self._refused >= REFUSALS:
-            self.refusals.begin(f"{self._refused} trials in a row could not be started: {message}")
+        if self._refusals_in_row >= REFUSALS_BEFORE_PAUSE:
+            self.refusals.begin(
+                f"{self._refusals_in_row} trials in a row could not be started: {message}"
+            )
 
     def record_start(self, created: float) -> None:
         """Record that a container created at `created` (monotonic clock) could be started.
 
         If that was after the last refusal, the engine does not refuse everything.
         """
-        if created > self._refused_at:
-            self._refused = 0
+        if created > self._last_refusal:
+            self._refusals_in_row = 0
             self.refusals.end()
 
     def record_progress(self) -> None:
@@ -184,7 +186,7 @@ class DispatchPauses:
 
     def _allow_probe(self) -> str:
         """Allow one dispatch: only a trial that starts shows that the engine works again."""
-        self._probes = 1
+        self._allowed_probes = 1
         return f"no trial could be started ({self._refusal_message})"
 
 

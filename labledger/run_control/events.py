@@ -39,7 +39,7 @@ VERSION = 1
 
 
 def run_event(kind: EventKind, **fields: Any) -> JsonObject:
-    """Return an event of a kind, with these fields. The documentation lists kinds and fields."""
+    """Return an event of this kind with the fields that docs/reference/run-events.md lists."""
     return {"event": kind, "version": VERSION, **fields}
 
 

@@ -1,8 +1,8 @@
 """Process identity: which process owns a run, and whether that process is dead.
 
 A process that is known to be dead loses its lease at once; any other keeps it until it expires.
-Only a process of this machine, boot and process namespace can be known to be dead. Used when a
-lease is acquired or renewed.
+Only a process of this machine, boot and process namespace can be known to be dead. Used by the
+runner, `clean`, `doctor`, `import` and the API.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 from labledger.ledger.database.model import LeaseInfo, Owner
 
-TTL_S = 30.0
+DEFAULT_LEASE_TTL_S = 30.0
 """How long a lease lasts without a heartbeat, in seconds."""
 
 
 def this_process() -> Owner:
     """Return the identity of this process."""
-    return Owner(host=_host(), pid=os.getpid(), process_token=_token(os.getpid()) or "")
+    return Owner(host=_host(), pid=os.getpid(), process_token=_process_token(os.getpid()) or "")
 
 
 def holder_is_dead(holder: LeaseInfo) -> bool:
@@ -36,7 +36,7 @@ def process_is_dead(owner: Owner) -> bool:
     """
     if owner.host != _host() or not owner.process_token:
         return False
-    return _token(owner.pid) != owner.process_token
+    return _process_token(owner.pid) != owner.process_token
 
 
 def _host() -> str:
@@ -54,8 +54,8 @@ def _text(path: str) -> str:
     return Path(path).read_text("ascii").strip()
 
 
-def _token(pid: int) -> str | None:
-    """Return what distinguishes a process from a later one with the same id: its start time.
+def _process_token(pid: int) -> str | None:
+    """Return the start time of a process, which a later process with the same id does not share.
 
     None if there is no such process.
     """
@@ -64,7 +64,8 @@ def _token(pid: int) -> str | None:
             fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         except OSError:
             return None
-        return None if fields[0] in "ZX" else fields[19]
+        state, start_time = fields[0], fields[19]
+        return None if state in "ZX" else start_time
     ps = subprocess.run(
         ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )

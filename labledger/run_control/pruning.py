@@ -17,7 +17,7 @@ class Pruning:
     """Counts, for each variant, how many committed slots in a row did not complete.
 
     A slot counts as failed when its status is not `completed`; a verdict of `fail` is a result,
-    not a failure. Skipped slots neither count nor end a series.
+    not a failure. A skipped slot does not change the count.
     """
 
     def __init__(self, prune: Prune | None, failures: Mapping[str, int]) -> None:

@@ -1,7 +1,8 @@
 """Stop requests: how Ctrl-C, TERM and HUP reach a run.
 
 The first request lets running trials finish, the second kills their containers. A request only
-sets a level, so that a signal handler may make one at any point; the coordinator polls it.
+sets a level, so that a signal handler may make one at any point. The coordinator polls the level,
+and the session installs the signal handlers.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ _SOURCES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "TERM"}
 def on_signals(stop: StopRequest) -> Iterator[None]:
     """Pass Ctrl-C, TERM and HUP to `stop` while the context lasts.
 
-    A HUP that is ignored, as under `nohup`, stays ignored, and a handler that a program around this
-    one installed outside of Python stays installed. Outside the main thread, where Python allows no
+    A HUP that is ignored, as under `nohup`, stays ignored, and a handler that a program embedding
+    Python installed outside of it stays installed. Outside the main thread, where Python allows no
     signal handlers, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():

@@ -25,7 +25,7 @@ class FolderRetention(StrEnum):
     ALL = "all"
 
     def applies_to(self, status: SlotStatus | None, verdict: str | None) -> bool:
-        """Return whether the folder of a trial that ended so is retained.
+        """Return whether the folder of a trial with this status and verdict is retained.
 
         `status` is None for an attempt that was not committed.
         """

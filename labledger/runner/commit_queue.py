@@ -26,7 +26,7 @@ from labledger.run_control.dispatch_pauses import DispatchPause
 from labledger.run_control.error_rate import ErrorRate
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.pruning import Pruning
-from labledger.runner.lease_owner import Heartbeat
+from labledger.runner.heartbeat import Heartbeat
 from labledger.trial import attempt_notes
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.full_disks import FullDisks
@@ -71,10 +71,10 @@ class CommitQueue:
     """True if the mirrors lack something that is committed."""
 
     def count(self, result: AttemptResult, *, final: bool) -> None:
-        """Count a result before it is written, so that dispatches written with it respect it.
+        """Count a result before it is written, for budget, error rate and pruning.
 
-        Each result is counted once, however often writing it fails. `final` is False if another
-        attempt follows.
+        The dispatches in the same transaction are chosen after it is counted. Each result is
+        counted once, however often writing it fails. `final` is False if another attempt follows.
         """
         key = result.schedule_idx, result.attempt
         if key not in self._unwritten:
@@ -148,13 +148,13 @@ class CommitQueue:
                 reason=result.reason,
                 verdict=result.verdict,
                 duration_ms=result.duration_ms,
-                **self.budget.amounts(result),
+                **self.budget.attempt_spending(result),
                 will_retry=will_retry,
             )
         )
 
     def stop_cause(self) -> Stop | None:
-        """Return why the run should stop dispatching, by the results counted so far, or None."""
+        """Return why the run should stop dispatching, given the results counted so far, or None."""
         if (message := self.error_rate.stop_cause()) is not None:
             return Stop(StopCause.ERROR_RATE, message)
         if self.budget.exhausted():
@@ -166,7 +166,7 @@ class CommitQueue:
         return bool(self.budget.exhausted())
 
     def skip_slot(self, schedule_idx: int, reason: str) -> None:
-        """Have a slot committed as not run when its turn comes."""
+        """Commit a slot as not run, with this reason, when its turn comes."""
         self._skipped[schedule_idx] = reason
 
     @property

@@ -1,7 +1,8 @@
 """The coordinator: dispatches the slots of a run in schedule order, and commits each in its turn.
 
-It is a single thread. Each round takes one result, commits a few slots and dispatches into the free
-capacity; each dispatch is journaled in the transaction of the result that freed its capacity.
+It is a single thread. Each round handles one result, commits a few slots and dispatches into the
+free capacity; a dispatch is journaled, if possible, in the transaction of the result that freed its
+capacity. `_store_result` decides whether a slot is retried.
 
 It may die at any line. The containers that it started continue without it, and the next
 coordinator finds every trial again: committed, staged, or in its container.
@@ -22,12 +23,12 @@ from labledger.experiment.plan import Retry
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
-from labledger.run_control.dispatch_pauses import REFUSALS, DispatchPauses
+from labledger.run_control.dispatch_pauses import REFUSALS_BEFORE_PAUSE, DispatchPauses
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.stop_requests import StopRequest
 from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.runner.commit_queue import CommitQueue
-from labledger.runner.running_attempts import RunningTrials
+from labledger.runner.pending_attempts import PendingAttempts
 from labledger.runner.slot_queue import SlotQueue
 from labledger.runner.trial_executor import LocalExecutor, drain
 from labledger.trial.contract import AttemptSpec
@@ -44,10 +45,10 @@ _MAX_REMOVALS_PER_CAPACITY = 2
 """How many trials may await removal, as a multiple of the executor's capacity. Dispatch waits
 beyond that: trial folders would fill the disk faster than they are removed."""
 _COMMITS_PER_RESULT = 4
-"""How many waiting slots are committed for each result that is taken. The fewer slots wait, the
+"""How many waiting slots are committed for each result that is handled. The fewer slots wait, the
 more results are committed without being staged first.
 """
-_CANCELLED = "a second Ctrl-C killed its container; its agent had begun"
+_CANCELLATION_REASON = "a second Ctrl-C killed its container; its agent had begun"
 
 
 @dataclass(slots=True)
@@ -67,9 +68,9 @@ class Coordinator:
     emit: Listener
     stop_cause: Stop | None = None
     """Why nothing more is dispatched, unless a stop request is the reason."""
-    _running: RunningTrials = field(default_factory=RunningTrials)
+    _pending: PendingAttempts = field(default_factory=PendingAttempts)
     _removed: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
-    """Removals that have ended and are not counted yet. Each puts itself here."""
+    """Removals that have ended and are not counted yet. Each adds itself when it ends."""
     _removing: int = 0
     """How many removals have not ended, or are not counted as ended yet."""
     _journaled: set[tuple[int, int]] = field(default_factory=set)
@@ -78,7 +79,7 @@ class Coordinator:
     _announced_level: int = 0
     """The level of the stop request for which `stopping` was emitted."""
     _warned: set[str] = field(default_factory=set)
-    _last_tick: float = 0.0
+    _last_report: float = 0.0
 
     def execute(self) -> bool:
         """Run until every slot is committed or the run stops. Return True if all are committed."""
@@ -98,9 +99,9 @@ class Coordinator:
         return self.commit_queue.next_idx == self.run.total_slots
 
     def _advance(self) -> bool:
-        """Take one result, commit a few slots and dispatch, or wait. Return False at the end."""
+        """Handle one result, commit a few slots and dispatch, or wait. Return False at the end."""
         self._apply_stop_request()
-        advanced = self._take_result()
+        advanced = self._handle_next_result()
         for _ in range(_COMMITS_PER_RESULT):
             if not self._commit_next():
                 break
@@ -108,15 +109,15 @@ class Coordinator:
         self._do_housekeeping()
         advanced = self._dispatch() or advanced
         if advanced:
-            if time.monotonic() - self._last_tick > _POLL_S:
-                self._tick()
+            if time.monotonic() - self._last_report > _POLL_S:
+                self._report_state()
             return True
-        if not (self._running or self._removing) and (self._stopping or not self.pauses.active):
+        if not (self._pending or self._removing) and (self._stopping or not self.pauses.active):
             return False
         self._kill_if_requested()
-        self._tick()
-        if self._running:
-            self._running.wait(_POLL_S)
+        self._report_state()
+        if self._pending:
+            self._pending.wait_for_next_end(_POLL_S)
         else:
             self._wait_for_removal(_POLL_S)
         return True
@@ -129,7 +130,7 @@ class Coordinator:
         Return True if something was dispatched, or if a slot has become ready to commit.
         """
         was_ready = self.commit_queue.is_ready
-        specs = self._choose()
+        specs = self._choose_attempts()
         if not specs:
             return self.commit_queue.is_ready and not was_ready
         return self._dispatch_with(self.commit_queue.journal_dispatches, specs)
@@ -137,29 +138,30 @@ class Coordinator:
     def _dispatch_with(
         self, write: Callable[[list[AttemptSpec]], bool], specs: list[AttemptSpec]
     ) -> bool:
-        """Call `write`, which journals these trials in its transaction, and then start them.
+        """Call `write`, which journals attempts in its transaction, and then submit `specs`.
 
-        Return False if nothing was written; the trials are requeued.
+        Attempts that are journaled already are not passed to `write`. Return False if nothing was
+        written; all attempts are then requeued.
         """
-        if not write([spec for spec in specs if _key(spec) not in self._journaled]):
+        if not write([spec for spec in specs if _attempt_key(spec) not in self._journaled]):
             for spec in specs:
                 self.slot_queue.requeue(spec)
             return False
         if self._stopping and not self._only_collects_started:
-            # The stop was requested meanwhile. The trials are journaled: a resume starts them.
+            # A stop was requested meanwhile. As the attempts are journaled, a resume starts them.
             return True
         self.pauses.record_dispatches(len(specs))
         for spec in specs:
-            self._running.add(self.executor.submit(spec), spec)
-            self.emit(run_event("slot_dispatched", **_identity(spec)))
+            self._pending.add(self.executor.submit(spec), spec)
+            self.emit(run_event("slot_dispatched", **_identity_fields(spec)))
         return True
 
-    def _choose(self) -> list[AttemptSpec]:
-        """Return the trials to dispatch next, no more than there is capacity for."""
+    def _choose_attempts(self) -> list[AttemptSpec]:
+        """Return the attempts to dispatch next, no more than there is capacity for."""
         self._update_stop_cause(self.commit_queue.stop_cause)
         dispatches = not self._stopping or self._only_collects_started
         capacity = self.executor.capacity
-        wanted = capacity - len(self._running) if dispatches else 0
+        wanted = capacity - len(self._pending) if dispatches else 0
         wanted = min(wanted, _MAX_REMOVALS_PER_CAPACITY * capacity - self._removing)
         allowed = self.pauses.allowed_dispatches(wanted) if wanted > 0 else 0
         allowed = min(allowed, _MAX_DISPATCHES_PER_ROUND)
@@ -168,16 +170,16 @@ class Coordinator:
             specs.append(spec)
         return specs
 
-    def _choose_with_result(self) -> list[AttemptSpec]:
-        """Return the trials to journal in the transaction of a result.
+    def _choose_attempts_with_result(self) -> list[AttemptSpec]:
+        """Return the attempts to journal in the transaction of a result.
 
-        It is empty while only started trials are collected: to find them, the engine is asked,
-        which takes time.
+        Empty while only started trials are collected: finding these takes calls to the engine, and
+        the result should not wait for them.
         """
-        return [] if self._only_collects_started else self._choose()
+        return [] if self._only_collects_started else self._choose_attempts()
 
     def _next_spec(self) -> AttemptSpec | None:
-        """Return the next trial: requeued ones before new ones, unless the engine refuses them."""
+        """Return the next attempt: a requeued one first, unless the engine refuses containers."""
         if self._only_collects_started:
             return self._next_started()
         if self.pauses.refusals.active:
@@ -186,7 +188,7 @@ class Coordinator:
         return requeued or self._next_new() or self.slot_queue.next_deferred()
 
     def _next_started(self) -> AttemptSpec | None:
-        """Return the next trial whose container an earlier coordinator started."""
+        """Return the next attempt whose container an earlier coordinator started."""
         while (spec := self.slot_queue.next_requeued() or self._next_new()) is not None:
             if spec.container_may_exist and self._has_started(spec):
                 return spec
@@ -200,9 +202,10 @@ class Coordinator:
         return state is not None and state.has_started
 
     def _next_new(self) -> AttemptSpec | None:
-        """Return the next slot that needs a trial. Staged and pruned slots need none.
+        """Return the first attempt of the next slot that needs one. Staged and pruned slots do not.
 
-        Return None also as soon as a pruned slot is ready to commit: committing comes first.
+        Return None at the end of the schedule, and also as soon as a slot that will not run is
+        ready to commit: committing comes first.
         """
         while not self._schedule_exhausted:
             slot = self.slot_queue.next_slot()
@@ -233,7 +236,7 @@ class Coordinator:
 
     @property
     def _only_collects_started(self) -> bool:
-        """Whether the budget is spent: nothing is started, and what was started is collected."""
+        """Whether the budget is spent: only trials that were started before are dispatched."""
         no_request = self.stop_request.level == 0
         return no_request and self.stop_cause is not None and self.commit_queue.budget_exhausted
 
@@ -246,13 +249,13 @@ class Coordinator:
             self._kill_if_requested()
 
     def _kill_if_requested(self) -> None:
-        """Kill every container at level 2 of the stop request.
+        """Kill every container if the stop request has level 2.
 
-        Repeated while the run ends: a trial may have been about to start its container.
+        Called repeatedly while the run ends: a trial may have been about to start its container.
         """
         if self._announced_level < 2 or not self.executor.may_start:
             return
-        for spec in self._running:
+        for spec in self._pending:
             try:
                 kill_container(self.engine, spec)
             except LabLedgerError as error:
@@ -260,9 +263,9 @@ class Coordinator:
 
     # -- collecting
 
-    def _take_result(self) -> bool:
-        """Handle the result of one trial that has ended. Return False if none has."""
-        ended = self._running.take()
+    def _handle_next_result(self) -> bool:
+        """Handle the result of one attempt that has ended. Return False if none has."""
+        ended = self._pending.pop_ended()
         if ended is not None:
             self._handle_result(*ended)
         return ended is not None
@@ -271,7 +274,7 @@ class Coordinator:
         """Commit the next slot. Return False if it is not ready, or if writing failed."""
         if not self.commit_queue.is_ready:
             return False
-        specs = self._choose_with_result() if self.commit_queue.count_next() else []
+        specs = self._choose_attempts_with_result() if self.commit_queue.count_next() else []
         return self._dispatch_with(self.commit_queue.commit_next, specs)
 
     def _do_housekeeping(self) -> None:
@@ -282,28 +285,28 @@ class Coordinator:
             self._warn_of_paused_container(spec)
         self._count_removals()
         self.commit_queue.renew_lease()
-        self.pauses.record_start(self.executor.last_good)
+        self.pauses.record_start(self.executor.last_start_created)
         self._update_stop_cause(self.pauses.check)
 
-    def _tick(self) -> None:
-        self._last_tick = time.monotonic()
-        # Checks the disks also while nothing is dispatched: running trials need to know later
-        # whether a disk was full.
+    def _report_state(self) -> None:
+        self._last_report = time.monotonic()
+        # This checks the disks, also while nothing is dispatched: when a running trial ends, it
+        # must be known whether a disk was full.
         self.pauses.allowed_dispatches(0)
-        running, waiting = len(self._running), len(self.commit_queue.staged)
+        running, waiting = len(self._pending), len(self.commit_queue.staged)
         self.emit(run_event("tick", running=running, waiting=waiting, removing=self._removing))
 
     def _update_stop_cause(self, find_cause: Callable[[], Stop | None]) -> None:
-        """Stop dispatching for good if `find_cause` returns a cause. The first cause stays."""
+        """Set the cause of a stop if `find_cause` returns one. An earlier cause is not replaced."""
         if self.stop_cause is not None:
             return
         self.stop_cause = find_cause()
         if self.stop_cause is not None and self.stop_cause.cause == StopCause.BUDGET:
-            in_flight = min(len(self._running), self.executor.width)
-            self.commit_queue.budget.stop(in_flight=in_flight)
+            in_flight = min(len(self._pending), self.executor.width)
+            self.commit_queue.budget.report_stop(in_flight=in_flight)
 
     def _handle_result(self, future: Future[AttemptResult], spec: AttemptSpec) -> None:
-        """Make a trial's result durable, or decide what an attempt without a result means."""
+        """Make a result durable. For an attempt that raised, pause dispatch or stop the run."""
         try:
             result = future.result()
         except StartRefused:
@@ -325,7 +328,7 @@ class Coordinator:
             self._store_result(result, spec)
             return
         if self.stop_request.level > 1 and result.reason == Reason.CONTAINER_KILLED:
-            self._watch_removal(self.executor.cancel(spec, _CANCELLED))
+            self._watch_removal(self.executor.cancel(spec, _CANCELLATION_REASON))
             return
         if result.reason == Reason.DISK_FULL:
             self.pauses.disk.begin(result.message or "")
@@ -339,7 +342,7 @@ class Coordinator:
 
     def _requeue_uncollected(self, spec: AttemptSpec) -> None:
         """Queue an attempt without a result again: its container may still exist."""
-        self._journaled.add(_key(spec))
+        self._journaled.add(_attempt_key(spec))
         self.slot_queue.requeue(spec)
 
     def _store_result(self, result: AttemptResult, spec: AttemptSpec) -> bool:
@@ -350,16 +353,16 @@ class Coordinator:
         will_retry = will_retry and not spec.kind.is_carried_over(spec)
         self.commit_queue.count(result, final=not will_retry)
         # A retry goes before new slots, and may be queued only once this attempt is durable.
-        specs = [] if will_retry else self._choose_with_result()
+        specs = [] if will_retry else self._choose_attempts_with_result()
         write = partial(self.commit_queue.commit_or_stage, result, final=not will_retry)
         if not self._dispatch_with(write, specs):
-            # Its container still exists, to be collected again.
+            # Its container still exists: the result will be collected again.
             self._requeue_uncollected(spec)
             return False
         if will_retry:
-            # A refusal may be the trial's fault or the engine's: other trials show which.
-            others_first = REFUSALS if result.reason in NOT_STARTED else 0
-            self.slot_queue.retry(spec, others_first=others_first)
+            # Whether the trial or the engine is at fault shows when other trials are started.
+            others_first = REFUSALS_BEFORE_PAUSE if result.reason in NOT_STARTED else 0
+            self.slot_queue.queue_retry(spec, others_first=others_first)
         keep_folder = self.folder_retention.applies_to(result.status, result.verdict)
         self._watch_removal(self.executor.remove(spec, keep_folder=keep_folder))
         return True
@@ -382,23 +385,25 @@ class Coordinator:
             self._count_removal(future)
 
     def _count_removal(self, future: Future[None]) -> None:
-        """Count a removal that ended. Warn if it failed; the cleanup of the run tries again."""
+        """Count a removal that ended. Warn if it failed: `clean_up_run` will repeat it."""
         self._removing -= 1
         error = future.exception()
         if error is not None:
             self._warn(f"a trial was not cleaned up yet: {error}")
 
+    # -- warnings
+
     def _report_restart(self, spec: AttemptSpec, reason: str) -> None:
-        """Warn, once, that an attempt is run again, and why."""
-        idx, attempt = _key(spec)
+        """Warn once that an attempt is run again, with the reason."""
+        idx, attempt = _attempt_key(spec)
         message = f"slot {idx}, attempt {attempt}, is run again: {reason}"
         self._warn(message, schedule_idx=idx, attempt=attempt, reason=reason)
 
     def _warn_of_paused_container(self, spec: AttemptSpec) -> None:
-        idx, attempt = _key(spec)
+        idx, attempt = _attempt_key(spec)
         message = (
-            f"slot {idx}, attempt {attempt}: its container is paused and holds its place until "
-            f"its deadline; `docker unpause {spec.container_name}` lets it go on"
+            f"slot {idx}, attempt {attempt}: its container is paused, and counts as running until "
+            f"its deadline; `docker unpause {spec.container_name}` lets it continue"
         )
         self._warn(message, schedule_idx=idx, attempt=attempt)
 
@@ -409,9 +414,9 @@ class Coordinator:
             self.emit(run_event("warning", message=message, **fields))
 
 
-def _key(spec: AttemptSpec) -> tuple[int, int]:
+def _attempt_key(spec: AttemptSpec) -> tuple[int, int]:
     return spec.slot.schedule_idx, spec.attempt
 
 
-def _identity(spec: AttemptSpec) -> dict[str, object]:
+def _identity_fields(spec: AttemptSpec) -> dict[str, object]:
     return {"schedule_idx": spec.slot.schedule_idx, **spec.ids.as_json(), "attempt": spec.attempt}

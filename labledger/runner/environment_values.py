@@ -44,7 +44,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def missing(names: Iterable[str], values: Mapping[str, str]) -> list[str]:
-    """Return the names that have no value, sorted."""
+    """Return those of `names` that have no value, sorted."""
     return sorted(name for name in names if name not in values)
 
 

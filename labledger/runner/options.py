@@ -1,7 +1,7 @@
-"""The options of a run beyond its experiment, and the outcome that a run returns.
+"""The options of a run that are not part of its experiment, and the outcome that a run returns.
 
-These are the types of the public API for `run`, `resume` and `regrade`; the command line builds the
-options from its arguments.
+These are the types of the public API for `run`, `resume` and `regrade`. Programs construct the
+options, and the command line builds them from its arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from labledger.records.pass_rate import PassCounts
 from labledger.run_control.disk_space import MIN_FREE_BYTES
 from labledger.run_control.dispatch_pauses import PATIENCE_S
 from labledger.run_control.events import Listener, ignore_events
-from labledger.run_control.process_identity import TTL_S
+from labledger.run_control.process_identity import DEFAULT_LEASE_TTL_S
 from labledger.run_control.stop_requests import StopRequest
 from labledger.run_control.trial_folder_retention import FolderRetention
 
@@ -71,7 +71,7 @@ class RunOptions:
     env_files: tuple[Path | str, ...] = ()
     frozen: bool = False
     take_over: bool = False
-    lease_ttl_s: float = TTL_S
+    lease_ttl_s: float = DEFAULT_LEASE_TTL_S
     patience_s: float = PATIENCE_S
     min_free_bytes: int = MIN_FREE_BYTES
     max_error_rate: float | None = None

@@ -1,7 +1,7 @@
 """`labledger regrade`: grades the stored trials of a complete run with another grader.
 
-A regrading is a new run with the same slots in the same order, whose trials run only the grader, on
-the stored evidence. No agent runs, and the regraded run does not change.
+A regrading is a new run with the same slots in the same order. Its trials run only the grader, on
+the stored evidence. No agent runs, and the root run does not change. Used by `api`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def regrade_run(
     """Grade a complete run with another grader, as its next generation of scores.
 
     `run_id` may also name a regrading of the run. `again` allows a grader that has graded the run
-    before. If the regrading cannot begin, raises before anything is created.
+    before. If the regrading cannot begin, raises before its run is created.
     """
     lab = LabFolder.find(options.lab_dir)
     store = ArtifactStore(lab.artifacts)
@@ -54,22 +54,24 @@ def regrade_run(
                 hint=f"`labledger resume {root.run_id}` continues it",
             )
         plan = ExperimentPlan.of_document(root.resolved)
-        new = NewGrader.load(grader, plan)
-        regrading = _regrading(root, gradings, new, reader.chain_head(root.run_id))
+        new_grader = NewGrader.load(grader, plan)
+        regrading = _regrading(root, gradings, new_grader, reader.chain_head(root.run_id))
         if not again:
             _refuse_repetition(plan, gradings, regrading)
-        _check(engine, lab, root, plan.runtime.oci, new, values, options)
-        new.freeze(store)
+        _check_requirements(engine, lab, root, plan.runtime.oci, new_grader, values, options)
+        new_grader.freeze(store)
         with LedgerWriter.open(lab.ledger, store) as writer:
             writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
             session = Session(lab, engine, writer, store, regrading.run_id, values, options)
             return session.run_session()
 
 
-def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str) -> NewRun:
-    """Return the run that grades `root`'s evidence: the same slots, in the same order."""
+def _regrading(
+    root: RunInfo, gradings: list[Grading], new_grader: NewGrader, chain_head: str
+) -> NewRun:
+    """Return the regrading of `root`, as the ledger registers it."""
     generation = gradings[-1].generation + 1
-    document = new.regrading_document(root.resolved, root.run_id, generation, head)
+    document = new_grader.regrading_document(root.resolved, root.run_id, generation, chain_head)
     run_id = f"{root.run_id}.g{generation}"
     if not RUN_ID.fullmatch(run_id):
         raise LedgerError(f"{run_id} would be longer than a run id may be")
@@ -78,9 +80,9 @@ def _regrading(root: RunInfo, gradings: list[Grading], new: NewGrader, head: str
         experiment_id=root.experiment_id,
         name=root.name,
         resolved=document,
-        authored=new.text or root.authored,
+        authored=new_grader.text or root.authored,
         digest=canonical_json.digest(result_part(document)),
-        source_path=str(new.source),
+        source_path=str(new_grader.source),
         images=root.images,
         variants=root.variants,
         labledger_version=__version__,
@@ -102,26 +104,26 @@ def _refuse_repetition(root: ExperimentPlan, gradings: list[Grading], regrading:
         raise AlreadyGraded(
             f"this grader (digest {digest[:12]}…) has graded {grading.root_id} already: "
             f"generation {grading.generation}, {grading.grading_id}",
-            hint="give another grader, or use --again to grade with the same one once more",
+            hint="give another grader, or use --again to grade with the same one again",
         )
 
 
-def _check(
+def _check_requirements(
     engine: Engine,
     lab: LabFolder,
     root: RunInfo,
     oci: str | None,
-    new: NewGrader,
+    new_grader: NewGrader,
     values: Mapping[str, str],
     options: RunOptions,
 ) -> None:
-    """Raise if something that a regrading needs is missing. Changes nothing."""
-    require_environment_and_images(engine, root, oci, new.environment, values)
+    """Raise if something that a regrading needs is missing. May run probe containers."""
+    require_environment_and_images(engine, root, oci, new_grader.environment, values)
     info = engine.info()
     checks = [check_disk_space(DiskSpace.of(lab.root, info, options.min_free_bytes))]
     probes = ImageProbes(engine, info, oci_runtime=oci)
     for ref, image in root.images.items():
-        checks += check_commands(probes, ref, image, [NamedPhase("grader", new.plan)])
+        checks += check_commands(probes, ref, image, [NamedPhase("grader", new_grader.plan)])
     problems = [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
     if problems:
         raise PreflightFailed(problems)

@@ -34,16 +34,16 @@ from labledger.records.outcomes import RunStatus, StopCause
 from labledger.run_control.budget import Budget
 from labledger.run_control.disk_space import DiskSpace, engine_data_folder
 from labledger.run_control.dispatch_pauses import DispatchPauses
-from labledger.run_control.error_rate import OF_REGRADING, ErrorRate
+from labledger.run_control.error_rate import REGRADING_ERRORS, ErrorRate
 from labledger.run_control.events import run_event
 from labledger.run_control.pruning import Pruning
 from labledger.run_control.stop_requests import on_signals
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
-from labledger.runner.lease_owner import Heartbeat, owning_run
+from labledger.runner.heartbeat import Heartbeat
+from labledger.runner.lease_acquisition import owning_run
 from labledger.runner.options import Regrading, RunOptions, RunOutcome
-from labledger.runner.regraded_trials import StoredTrials
-from labledger.runner.slot_queue import SlotQueue
+from labledger.runner.slot_queue import SlotQueue, StoredTrials
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
@@ -105,7 +105,7 @@ class Session:
             complete=complete,
             summary=summary,
             stopped=self.options.stop_request.level > 0,
-            # A cause that arises with the last slots, such as a spent budget, stopped nothing.
+            # A cause that arose with the last slots, such as a spent budget, had no effect.
             stop=None if complete else stop,
             regrading=regrading,
             budget=budget.limits,
@@ -142,7 +142,7 @@ class Session:
 
     @contextmanager
     def _tolerating_errors(self, stop_cause: Stop | None) -> Iterator[None]:
-        """Turn errors of the body into warnings if the run stopped early, as for a full disk.
+        """Turn errors of the body into warnings if the run stopped early: its disk may be full.
 
         `LeaseLost` is always raised.
         """
@@ -154,7 +154,7 @@ class Session:
             self.options.on_event(run_event("warning", message=error.message))
 
     def _prepare_folder(self, run: RunInfo, experiment: ExperimentPlan) -> None:
-        """Create the run folder and its files, all from the ledger and the artifact store."""
+        """Create the run folder and its files from the ledger and the artifact store."""
         folder = self.lab.run_folder(run.run_id)
         create_run_folder(folder, run)
         sealed = experiment.is_sealed
@@ -169,7 +169,7 @@ class Session:
         lease: Lease,
         budget: Budget,
     ) -> Stop | None:
-        """Run every slot that is not committed. Return why the run stopped early, or None."""
+        """Run the slots that are not committed. Return why the run stopped early, or None."""
         folder = self.lab.run_folder(self.run_id)
         unfinished = find_unfinished_slots(reader, run)
         width = self.options.max_concurrency or experiment.design.max_concurrency
@@ -226,7 +226,7 @@ class Session:
         return coordinator.stop_cause
 
     def _clean_up(self, run: RunInfo, reader: LedgerReader) -> None:
-        """Remove what the attempts left whose results are durable."""
+        """Remove the containers, folders and notes of attempts whose results are durable."""
         folder = self.lab.run_folder(self.run_id)
         clean_up_run(self.engine, reader, run, folder, self.options.keep, self.options.on_event)
 
@@ -238,7 +238,7 @@ class Session:
 
     def _error_rate(self, experiment: ExperimentPlan) -> ErrorRate:
         rate = ErrorRate(self.options.max_error_rate)
-        return replace(rate, counted=OF_REGRADING) if experiment.regrades else rate
+        return replace(rate, error_statuses=REGRADING_ERRORS) if experiment.regrades else rate
 
     def _pruning(self, experiment: ExperimentPlan, reader: LedgerReader) -> Pruning:
         """Return the state of pruning. A regrading prunes nothing: its trials have run."""
@@ -246,7 +246,7 @@ class Session:
         return Pruning(prune, reader.consecutive_failures(self.run_id))
 
     def _engine_info(self) -> JsonObject:
-        """Return the engine's description of itself, empty if the engine is not reachable."""
+        """Return the engine's settings, empty if the engine does not answer."""
         try:
             return self.engine.info()
         except EngineUnavailable:

@@ -1,8 +1,8 @@
-"""The queue of slots to run next.
+"""The queue of attempts to dispatch next, and the stored trials that a regrading grades again.
 
-Slots come in schedule order, after retries and requeued attempts, and each with what earlier
-coordinators left of it. The schedule is read in chunks, so that memory stays flat and no read
-transaction stays open. Used by the coordinator's thread alone.
+Retries and requeued attempts come first, then the slots of the schedule in order. A slot that an
+earlier coordinator dispatched continues with that attempt. The schedule is read in chunks, so that
+memory stays flat and no read transaction stays open. Used by the coordinator's thread alone.
 """
 
 from __future__ import annotations
@@ -16,17 +16,49 @@ from labledger.experiment.inputs.task_row import Task
 from labledger.ledger.database.model import RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.unfinished_slots import UnfinishedSlot
-from labledger.records.identity import Slot
-from labledger.runner.regraded_trials import StoredTrials
-from labledger.trial.contract import AttemptSpec, TrialPlan
+from labledger.records.artifacts import digest_of
+from labledger.records.identity import Slot, TrialIds
+from labledger.records.slot_records import SlotRecords
+from labledger.trial.contract import AttemptSpec, StoredTrial, TrialPlan
 from labledger.trial.regrading.regraded_trial import RegradedTrial
 from labledger.trial.trial_kind import FreshTrial
 
 _CHUNK = 512
 
 
+class StoredTrials:
+    """The committed trials of the root run of a regrading, read slot by slot from the ledger."""
+
+    def __init__(self, reader: LedgerReader, run_id: str) -> None:
+        self._reader = reader
+        self._run_id = run_id
+        self._last_records: SlotRecords | None = None
+
+    def reason_not_stored(self, schedule_idx: int) -> str | None:
+        """Return why a slot's trial was never run, or None if it was run."""
+        records = self._records(schedule_idx)
+        return None if records.trials else records.reason or records.status.value
+
+    def trial(self, schedule_idx: int) -> StoredTrial:
+        """Return a stored trial: its records, and the small artifacts of its last attempt."""
+        records = self._records(schedule_idx)
+        (record,) = records.objects("trials")
+        evidence = records.objects("evidence")[-1]
+        references = evidence["evidence"].values()
+        digests = [digest_of(reference) for reference in references]
+        contents = self._reader.small_artifacts(digests)
+        return StoredTrial(TrialIds(**record["ids"]), record, evidence, contents)
+
+    def _records(self, schedule_idx: int) -> SlotRecords:
+        if self._last_records is None or self._last_records.schedule_idx != schedule_idx:
+            self._last_records = next(
+                self._reader.slot_records(self._run_id, schedule_idx, schedule_idx + 1)
+            )
+        return self._last_records
+
+
 class SlotQueue:
-    """Returns trial specs: retries first, then the schedule from the first uncommitted slot."""
+    """Attempts to run: retries first, then the schedule from the first uncommitted slot."""
 
     def __init__(
         self,
@@ -36,7 +68,7 @@ class SlotQueue:
         unfinished: Mapping[int, UnfinishedSlot],
         stored_trials: StoredTrials | None = None,
     ) -> None:
-        """`stored_trials` are, in a regrading, those that it grades again."""
+        """`stored_trials` are those that a regrading grades again; None for any other run."""
         self._reader = reader
         self._run = run
         self._plans = plans
@@ -50,13 +82,13 @@ class SlotQueue:
         self._task: Task | None = None
         self._stored_trials = stored_trials
 
-    def retry(self, spec: AttemptSpec, *, others_first: int = 0) -> None:
-        """Queue the next attempt of a slot, after `others_first` new slots have been tried."""
-        following = replace(spec, attempt=spec.attempt + 1, container_may_exist=False)
+    def queue_retry(self, spec: AttemptSpec, *, others_first: int = 0) -> None:
+        """Queue the next attempt of a slot, after `others_first` further slots of the schedule."""
+        next_attempt = replace(spec, attempt=spec.attempt + 1, container_may_exist=False)
         if others_first:
-            self._deferred.append((self._slots_returned + others_first, following))
+            self._deferred.append((self._slots_returned + others_first, next_attempt))
         else:
-            self._requeued.append(following)
+            self._requeued.append(next_attempt)
 
     def requeue(self, spec: AttemptSpec) -> None:
         """Queue the same attempt again, to be adopted if its container exists."""
@@ -69,7 +101,7 @@ class SlotQueue:
         return self._requeued.popleft() if self._requeued else None
 
     def next_deferred(self) -> AttemptSpec | None:
-        """Return the next requeued or retried attempt, even if it should let others go first."""
+        """Return the next requeued or retried attempt, even if other slots were to go first."""
         return self.next_requeued() or (self._deferred.popleft()[1] if self._deferred else None)
 
     def next_slot(self) -> Slot | None:
@@ -84,7 +116,7 @@ class SlotQueue:
         return self._chunk.popleft()
 
     def reason_never_run(self, slot: Slot) -> str | None:
-        """Return why a regrading has nothing to grade for a slot: its trial was never run.
+        """Return why a regrading has no trial to grade for a slot.
 
         None if there is a trial, and for a run that is not a regrading.
         """

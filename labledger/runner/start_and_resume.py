@@ -1,7 +1,8 @@
-"""Starting and resuming runs: everything that happens before a session begins.
+"""Start and resume runs: everything that happens before a session begins.
 
-Everything that can prevent a run is checked before anything is created: a failed start leaves no
-trace. A resumed run uses what the ledger holds of it; the authored files are only compared.
+Everything that can prevent a run is checked before the lab folder is changed: a failed start leaves
+only pulled images and cached probe results. A resumed run uses the experiment as the ledger holds
+it; the authored files are only compared with it. Used by `api` and, in part, by regrading.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def resolve_experiment(path: Path, options: RunOptions) -> ResolvedExperiment:
 
 
 def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> Preflight:
-    """Return the results of the checks before a run of `path`. Creates nothing."""
+    """Return the results of the checks before a run of `path`. Creates no run."""
     experiment = resolve_experiment(path, options)
     values = environment_values.gather(options.env, options.env_files)
     lab = LabFolder.find(options.lab_dir)
@@ -57,25 +58,25 @@ def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> 
 
 
 def start_run(path: Path, options: RunOptions) -> RunOutcome:
-    """Run an experiment to its end. If it cannot begin, raises before anything is created."""
+    """Run an experiment to its end. If it cannot begin, raises before the run is created."""
     lab = LabFolder.find(options.lab_dir)
     experiment = resolve_experiment(path, options)
     run_id = options.run_id or new_run_id(experiment.plan.experiment.experiment_id)
     _require_run_id(run_id)
     values = environment_values.gather(options.env, options.env_files)
     check_limits(experiment.plan.metrics, options.budget)
-    checked = preflight(
+    results = preflight(
         experiment,
         lab,
         values,
         pull=True,
         min_free_bytes=options.min_free_bytes,
-        use_memory=True,
+        use_cache=True,
     )
-    for check in checked.checks:
+    for check in results.checks:
         if check.warning:
             options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
-    checked.require()
+    results.require()
     _refuse_existing(lab, run_id)
     lab.create()
     migrations.upgrade(lab.ledger)
@@ -83,7 +84,7 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     experiment.freeze(store)
     with closing(Engine()) as engine, LedgerWriter.open(lab.ledger, store) as writer:
         writer.create_run(
-            _new_run(run_id, experiment, checked.images, options.budget),
+            _new_run(run_id, experiment, results.images, options.budget),
             ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
             experiment.slots(),
         )
@@ -137,16 +138,16 @@ def refuse_changed(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) 
 
 
 def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions) -> None:
-    """Warn if the experiment of a complete run has changed: resuming does not run it again."""
+    """Warn if the experiment of a complete run has changed, because resuming runs nothing."""
     if options.frozen or run.regrades is not None or not Path(run.source_path).exists():
         return
     try:
         refuse_changed(run, tasks, options)
     except ExperimentChanged as changed:
-        what = "; ".join(line.strip() for line in changed.message.splitlines()[1:])
+        changes = "; ".join(line.strip() for line in changed.message.splitlines()[1:])
         message = (
             f"{run.run_id} is complete and stays as it is, though its experiment has changed "
-            f"since ({what}); `labledger run {run.source_path}` starts a new run"
+            f"since ({changes}); `labledger run {run.source_path}` starts a new run"
         )
         options.on_event(run_event("warning", message=message))
 
@@ -160,8 +161,8 @@ def require_environment_and_images(
 ) -> None:
     """Raise `InvalidInput` for a missing environment value, `PreflightFailed` for a missing image.
 
-    `names` are those that the environment must set. `PreflightFailed` also if the engine lacks the
-    OCI runtime `oci`.
+    `names` are the variables that must have a value. Raises `PreflightFailed` also if the engine
+    lacks the OCI runtime `oci`.
     """
     problems = [
         Problem("environment", f"${name} is not set", hint=f"give it with --env {name}=…")
@@ -184,8 +185,8 @@ def require_environment_and_images(
 
 def new_run_id(experiment_id: str) -> str:
     """Return an id for a run: the experiment's id, the time, and a random suffix."""
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    return f"{experiment_id[:40]}-{stamp}-{secrets.token_hex(2)}"
+    timestamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{experiment_id[:40]}-{timestamp}-{secrets.token_hex(2)}"
 
 
 def _refuse_existing(lab: LabFolder, run_id: str) -> None:

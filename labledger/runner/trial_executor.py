@@ -1,8 +1,8 @@
 """The executor: runs trials in threads of this process.
 
-It never touches the ledger: it gives results to the coordinator as futures. It holds back the
-start of containers beyond the run's concurrency, and every start once the lease is about to
-expire. Used by the coordinator's thread alone.
+It never uses the ledger: it returns results to the coordinator as futures. It starts no container
+beyond the run's concurrency, and none once the lease is about to expire. Used by the coordinator's
+thread alone.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from labledger.trial.life.context import TrialContext
 from labledger.trial.life.start_limiter import StartLimiter
 from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
 
-MAX_AHEAD = 4
-"""How many containers may be prepared beyond those that run."""
+MAX_PREPARED = 4
+"""How many further containers may be prepared while `width` run."""
 
 _T = TypeVar("_T")
 
@@ -31,19 +31,19 @@ _T = TypeVar("_T")
 class LocalExecutor:
     """Runs at most `width` trials at once, and prepares a few more meanwhile.
 
-    Containers of the next trials are created, and those of finished ones removed, while others
-    run, so that the engine's own time is not added to that of the trials.
+    Containers of the next trials are created, and those of finished ones removed, while other
+    trials run, so that trials do not wait for the engine.
     """
 
     def __init__(self, width: int, full_disks: FullDisks) -> None:
         self.width = width
-        self.capacity = width + min(width, MAX_AHEAD)
+        self.capacity = width + min(width, MAX_PREPARED)
         self._limiter = StartLimiter(width)
         self._engines = EnginePool()
         self._full_disks = full_disks
         self._restart_notices: SimpleQueue[tuple[AttemptSpec, str]] = SimpleQueue()
         self._trials: Executor = ThreadPoolExecutor(self.capacity, "trial")
-        self._removals: Executor = ThreadPoolExecutor(min(width, MAX_AHEAD), "remove")
+        self._removals: Executor = ThreadPoolExecutor(min(width, MAX_PREPARED), "remove")
 
     @contextmanager
     def _context(self) -> Iterator[TrialContext]:
@@ -56,12 +56,12 @@ class LocalExecutor:
             yield TrialContext(engine, self._limiter, self._full_disks, report_restart)
 
     @property
-    def last_good(self) -> float:
+    def last_start_created(self) -> float:
         """When the newest container that could be started was created, by the monotonic clock."""
-        return self._limiter.last_good
+        return self._limiter.last_start_created
 
     def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
-        """Run an attempt. Its dispatch must be journaled already."""
+        """Run an attempt in a thread. Its dispatch must be journaled already."""
         return self._trials.submit(self._run, spec)
 
     def _run(self, spec: AttemptSpec) -> AttemptResult:
@@ -79,7 +79,7 @@ class LocalExecutor:
             move_to_kept(spec.folder)
 
     def cancel(self, spec: AttemptSpec, reason: str) -> Future[None]:
-        """Remove an attempt whose container was killed, and record why it will run again."""
+        """Record why an attempt will run again, and remove its container and folder."""
         return self._removals.submit(self._cancel, spec, reason)
 
     def _cancel(self, spec: AttemptSpec, reason: str) -> None:
@@ -98,9 +98,9 @@ class LocalExecutor:
         """Start no further container. Running trials continue."""
         self._limiter.close()
 
-    def allow_starts_until(self, moment: float) -> None:
-        """Allow containers to be started or changed until `moment` (Unix time) at the latest."""
-        self._limiter.allow_until(moment)
+    def allow_starts_until(self, unix_time: float) -> None:
+        """Allow containers to be started or changed until this time at the latest."""
+        self._limiter.allow_until(unix_time)
 
     @property
     def may_start(self) -> bool:
@@ -113,7 +113,7 @@ class LocalExecutor:
         self._removals.shutdown(wait=False, cancel_futures=True)
 
     def shutdown(self) -> None:
-        """Start nothing more, and return when every trial and every removal has ended."""
+        """Start no further container, and return when every trial and every removal has ended."""
         self._limiter.close()
         self._trials.shutdown(wait=True)
         self._removals.shutdown(wait=True)

@@ -2,7 +2,7 @@
 # The first process (PID 1) of a trial's container: runs setup, agent and grader one after the other.
 #
 #   trial.sh SETUP_CS AGENT_CS GRADER_CS GRADE_FAILED LOG_BYTES SHARE SEALED AGENT_USER YIELDS
-#   trial.sh become AGENT_USER
+#   trial.sh check-agent-user AGENT_USER
 #
 # Time limits are in hundredths of a second. GRADE_FAILED is 1 if failed agents are graded too.
 # LOG_BYTES is how much of each output is kept; 8 KiB more are kept for the host, which redacts before
@@ -11,7 +11,8 @@
 # has ended, and is started again with the grader's files in place and in/phases, the phases so far.
 # AGENT_USER is the user that the agent runs as, empty for the user of this script. YIELDS is the
 # oom_score_adj of phases, in thousandths of the memory limit, so that a kernel that is out of memory
-# kills one of their processes and not this one. `become` only prints why nothing can run as AGENT_USER.
+# kills one of their processes and not this one. `check-agent-user` runs nothing: it prints why no
+# command can run as AGENT_USER, if so.
 #
 # Needs a POSIX shell and cat, chmod, mkfifo, rm and a sleep that accepts fractions of a second, and for
 # an AGENT_USER the setpriv of util-linux or the su of busybox. Runs no other programs of its own. Needs
@@ -68,28 +69,28 @@ look_up_group() {
     gid=$group
 }
 
-# Sets $become to the program that can run a command as user $1. Fails and sets $why if none can.
-find_become() {
+# Sets $user_switcher to the program that can run a command as user $1. Fails and sets $why if none can.
+find_user_switcher() {
     why="this image does not say who user $1 is, or it is root"
     look_up_user "$1" || return 1
-    become=setpriv
+    user_switcher=setpriv
     as_agent true 2>/dev/null && return 0
-    become=su
+    user_switcher=su
     [ -n "$name" ] && as_agent -c : 2>/dev/null && return 0
-    why="this image cannot make a process user $1's; it needs the setpriv of util-linux, or a su and the user in its /etc/passwd, and the container's user must be root"
+    why="this image cannot run a command as user $1; it needs the setpriv of util-linux, or a su and the user in its /etc/passwd, and the container's user must be root"
     return 1
 }
 
 # Runs a command as the agent's user. With su, the arguments are those of its shell.
 as_agent() {
-    case $become in
+    case $user_switcher in
         setpriv) setpriv --reuid="$uid" --regid="$gid" --clear-groups "$@" ;;
         su) su -p -s /bin/sh "$name" "$@" ;;
     esac
 }
 
-if [ "$1" = become ]; then
-    find_become "$2" || echo "$why"
+if [ "$1" = check-agent-user ]; then
+    find_user_switcher "$2" || echo "$why"
     exit
 fi
 SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6 SEALED=$7 AGENT_USER=$8 YIELDS=$9
@@ -307,7 +308,7 @@ launch() {
     case $1:$SEALED:$AGENT_USER in
         agent:*:?*)
             export HOME="$home"
-            case $become in
+            case $user_switcher in
                 setpriv) exec setpriv --reuid="$uid" --regid="$gid" --clear-groups sh "$IN/agent.sh" ;;
                 su) exec su -p -s /bin/sh "$name" "$IN/agent.sh" ;;
             esac
@@ -379,7 +380,7 @@ setup_and_agent() {
         [ "$timed_out" = 1 ] && finish 21
         [ "$status" = 0 ] || finish 20
     fi
-    [ -z "$AGENT_USER" ] || find_become "$AGENT_USER" || refuse_agent
+    [ -z "$AGENT_USER" ] || find_user_switcher "$AGENT_USER" || refuse_agent
     run_phase agent "$AGENT_CS"
     AGENTLAB_AGENT_EXIT_STATUS=$status agent_failed=0
     [ "$status" = 0 ] || agent_failed=1$timed_out

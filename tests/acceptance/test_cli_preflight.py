@@ -92,7 +92,9 @@ def test_no_image(project: Project) -> None:
     assert "build or import it" in said
     checked = project.command("preflight", project.experiment)
     assert checked.returncode == 3
-    assert "localhost:1/absent:1 is not here and no registry offers it" in checked.stdout
+    assert (
+        "localhost:1/absent:1 is not available locally and no registry offers it" in checked.stdout
+    )
 
 
 def test_no_shell(project: Project, bare_image: str) -> None:
@@ -146,7 +148,7 @@ def test_no_such_agents_user(project: Project) -> None:
     project.save()
     done = project.command("preflight", project.experiment)
     assert done.returncode == 0
-    assert "check that the setup command does this" in done.stdout + done.stderr
+    assert "check that the setup command installs util-linux" in done.stdout + done.stderr
 
 
 def test_nobody_to_make_the_agent_another_user(project: Project, users_image: str) -> None:

@@ -44,7 +44,7 @@ def test_an_image_that_has_everything_is_asked_once(
         "another runtime": lambda: remembering(probes, oci_runtime="runc").run_probe(
             image, ALL_WELL
         ),
-        "without memory": lambda: remembering(probes, use_memory=False).run_probe(image, ALL_WELL),
+        "without cache": lambda: remembering(probes, use_cache=False).run_probe(image, ALL_WELL),
         **{
             f"another {name}": lambda name=name: remembering(
                 probes, engine_info=probes.engine_info | {name: "another"}

@@ -37,7 +37,7 @@ from labledger.run_control.stop_requests import StopRequest
 from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
-from labledger.runner.lease_owner import Heartbeat
+from labledger.runner.heartbeat import Heartbeat
 from labledger.runner.slot_queue import SlotQueue
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial.contract import AttemptSpec, TrialPlan

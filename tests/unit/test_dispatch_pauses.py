@@ -10,7 +10,11 @@ import pytest
 
 from labledger.records.outcomes import SlotStatus
 from labledger.run_control import dispatch_pauses
-from labledger.run_control.dispatch_pauses import REFUSALS, DispatchPause, DispatchPauses
+from labledger.run_control.dispatch_pauses import (
+    REFUSALS_BEFORE_PAUSE,
+    DispatchPause,
+    DispatchPauses,
+)
 from labledger.run_control.error_rate import ErrorRate
 
 NEVER = 3600.0
@@ -18,8 +22,8 @@ NEVER = 3600.0
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch_pauses, "_FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(dispatch_pauses, "_LONGEST_PAUSE_S", 0.004)
+    monkeypatch.setattr(dispatch_pauses, "_FIRST_INTERVAL_S", 0.001)
+    monkeypatch.setattr(dispatch_pauses, "_MAX_INTERVAL_S", 0.004)
 
 
 def first_answer(ask: Callable[[], Any]) -> Any:
@@ -84,22 +88,22 @@ def test_progress_renews_patience() -> None:
     hold = DispatchPause("engine", lambda: None, lambda _: None, patience_s=NEVER)
     hold.begin("gone")
     first_answer(lambda: hold.check() or (None if hold.active else "over"))
-    since = hold._since
+    since = hold._paused_since
     hold.begin("gone again")
-    assert hold._since == since
+    assert hold._paused_since == since
     hold.end()
     hold.record_progress()
     hold.begin("gone anew")
-    assert hold._since is not None
+    assert hold._paused_since is not None
     assert since is not None
-    assert hold._since > since
+    assert hold._paused_since > since
 
 
 def test_refusals_in_a_row_let_one_trial_go_at_a_time() -> None:
     """An engine that refuses everything is asked with one trial now and then, until one runs."""
     told: list[dict[str, Any]] = []
     held = all_holds(told, [])
-    for _ in range(REFUSALS - 1):
+    for _ in range(REFUSALS_BEFORE_PAUSE - 1):
         held.record_refusal("no such image")
     assert held.allowed_dispatches(4) == 4
     held.record_refusal("no such image")
@@ -118,7 +122,7 @@ def test_refusals_in_a_row_let_one_trial_go_at_a_time() -> None:
 def test_refusals_count_in_a_row_only() -> None:
     """A trial that was started in between shows that the engine is well."""
     held = all_holds([], [])
-    for _ in range(3 * REFUSALS):
+    for _ in range(3 * REFUSALS_BEFORE_PAUSE):
         held.record_refusal("broken task image")
         held.record_start(time.monotonic())
     assert held.allowed_dispatches(4) == 4

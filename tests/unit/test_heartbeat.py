@@ -13,8 +13,8 @@ from labledger.ledger.database.model import LeaseInfo
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.run_control.process_identity import this_process
-from labledger.runner import lease_owner
-from labledger.runner.lease_owner import Heartbeat
+from labledger.runner import heartbeat
+from labledger.runner.heartbeat import Heartbeat
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial.full_disks import FullDisks
 
@@ -33,7 +33,7 @@ def told() -> list[JsonObject]:
 
 @pytest.fixture(autouse=True)
 def _every_call_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease_owner, "HEARTBEATS", 1e12)
+    monkeypatch.setattr(heartbeat, "RENEWALS_PER_LEASE", 1e12)
 
 
 def test_trials_may_start_as_long_as_the_lease_lasts(

@@ -25,7 +25,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def owner_of(process: subprocess.Popen[bytes]) -> Owner:
-    token = process_identity._token(process.pid)
+    token = process_identity._process_token(process.pid)
     assert token is not None
     return replace(process_identity.this_process(), pid=process.pid, process_token=token)
 
@@ -43,7 +43,7 @@ def test_a_killed_process_is_dead_even_before_it_is_reaped(
     owner = owner_of(other)
     assert not process_identity.holder_is_dead(held_by(owner))
     other.send_signal(signal.SIGKILL)
-    while process_identity._token(other.pid) is not None:
+    while process_identity._process_token(other.pid) is not None:
         pass
     assert process_identity.holder_is_dead(held_by(owner))
     other.wait()

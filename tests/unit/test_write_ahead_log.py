@@ -16,7 +16,7 @@ from labledger.ledger.database import sqlite
 from labledger.ledger.database.model import Lease
 from labledger.ledger.writer import LedgerWriter
 from labledger.records.artifacts import Artifact
-from labledger.runner.lease_owner import Heartbeat
+from labledger.runner.heartbeat import Heartbeat
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial.full_disks import FullDisks
 

@@ -55,7 +55,7 @@ def start_container(context: TrialContext, container: str, created: float) -> No
             start()
 
     retry_engine_errors(start, start_unless_started)
-    limiter.last_good = max(limiter.last_good, created)
+    limiter.last_start_created = max(limiter.last_start_created, created)
 
 
 def kill_overdue(engine: Engine, container: str) -> None:

@@ -46,7 +46,7 @@ class StartLimiter:
 
     def __init__(self, width: int) -> None:
         self._changed = threading.Condition()
-        self.last_good = -math.inf
+        self.last_start_created = -math.inf
         """The monotonic creation time of the newest container that was started successfully."""
         self.engine_calls = threading.BoundedSemaphore(MAX_STARTING)
         """Held while a container is created or started."""
