@@ -293,7 +293,7 @@ class Ledger:
         """
         columns, rows = self.rows(view_or_sql, params, generation)
         with closing(rows):
-            return data_frames.frame(columns, rows, engine)
+            return data_frames.make_frame(columns, rows, engine)
 
     def parquet(
         self,

@@ -1,7 +1,9 @@
-"""Answers of queries as columns of one type each: Parquet files, and frames of pandas or polars.
+"""Rows of a query as columns of one type each: Parquet files, and frames of pandas or polars.
 
-In SQLite every value has its own type. A column gets the narrowest type that holds all its values:
-64-bit integers, doubles, bytes, or text. A column of nulls alone has Arrow's type `null`.
+In SQLite every value has its own type. Here a column of integers is `int64`, of numbers of which
+some are floats `double`, of bytes `binary`, and of nulls alone `null`. A column with text, or with
+bytes and numbers, is text: numbers as they are written, bytes as hex. The type never depends on the
+order of the rows. The library's `Ledger.frame` and `Ledger.parquet` use this module.
 """
 
 from __future__ import annotations
@@ -19,19 +21,26 @@ from labledger.storage.batches import batched
 
 BATCH_ROWS = 50_000
 
-ENGINES = {"pandas": "frames", "polars": "polars"}
-"""The libraries that make frames, each with the extra that installs it."""
+LIBRARIES = {"pandas": "frames", "polars": "polars"}
+"""The libraries of DataFrames, each with the extra that installs it."""
 
 Rows = Iterable[Sequence[Any]]
 
-_KINDS: dict[frozenset[type], str] = {
+_MIXED_NUMBERS = "mixed numbers"
+"""The type of a column of integers and floats. Finished tables have it as `double`.
+
+An unfinished file has it as text, from which each number can still be restored: if text follows in
+a later batch, an early 1 is then the text "1", not "1.0".
+"""
+
+_COLUMN_TYPES: dict[frozenset[type], str] = {
     frozenset(): "null",
     frozenset({int}): "int64",
     frozenset({float}): "double",
-    frozenset({int, float}): "double",
+    frozenset({int, float}): _MIXED_NUMBERS,
     frozenset({bytes}): "binary",
 }
-"""Arrow's type for the set of types of a column's values; `string` for any other set."""
+"""A column's type by the set of the types of its values; `string` for any other set."""
 
 
 def require_parquet() -> None:
@@ -42,7 +51,7 @@ def require_parquet() -> None:
 
 
 def write_parquet(columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch: Path) -> int:
-    """Write an answer as a Parquet file, in flat memory; return the number of its rows.
+    """Write the rows as a Parquet file, in flat memory; return their number.
 
     The folder `scratch` holds the unfinished file and needs as much disk space again. Raises
     `ExtraMissing`, and `QueryFailed` if two columns have the same name.
@@ -51,29 +60,30 @@ def write_parquet(columns: Sequence[str], rows: Rows, handle: BinaryIO, scratch:
     require_names(columns)
     count = 0
     with TemporaryDirectory(dir=scratch, prefix=".parquet-") as folder:
-        spool = _Spool(columns, Path(folder))
+        file = _UnfinishedFile(columns, Path(folder))
         for batch in batched(rows, BATCH_ROWS):
-            spool.add(batch)
+            file.add(batch)
             count += len(batch)
-        with spool.close().open("rb") as file:
-            shutil.copyfileobj(file, handle)
+        with file.finish().open("rb") as finished:
+            shutil.copyfileobj(finished, handle)
     return count
 
 
-def frame(columns: Sequence[str], rows: Rows, engine: str) -> Any:
-    """Return an answer as a DataFrame of `engine`. In pandas, integers are nullable `Int64`.
+def make_frame(columns: Sequence[str], rows: Rows, library: str) -> Any:
+    """Return the rows as a DataFrame of `library`. In pandas, integers are nullable `Int64`.
 
-    Raises `ExtraMissing`, `InvalidInput` for an unknown engine, and `QueryFailed` if two
+    Raises `ExtraMissing`, `InvalidInput` for an unknown library, and `QueryFailed` if two
     columns have the same name.
     """
-    if engine not in ENGINES:
-        message = f"found {engine!r}; expected one of {', '.join(ENGINES)}"
+    if library not in LIBRARIES:
+        message = f"found {library!r}; expected one of {', '.join(LIBRARIES)}"
         raise InvalidInput("the frame", [Problem("engine", message)])
-    optional_libraries.require_for(f"a frame of {engine}", ENGINES[engine], engine, "pyarrow")
+    optional_libraries.require_for(f"a frame of {library}", LIBRARIES[library], library, "pyarrow")
     require_names(columns)
-    values = list(rows)
-    table = _table(columns, _wider(["null"] * len(columns), values), values)
-    if engine == "polars":
+    all_rows = list(rows)
+    types = _widened_types(["null"] * len(columns), all_rows)
+    table = _table(columns, _final_types(types), all_rows)
+    if library == "polars":
         import polars
 
         return polars.from_arrow(table)
@@ -83,91 +93,101 @@ def frame(columns: Sequence[str], rows: Rows, engine: str) -> Any:
     return table.to_pandas(types_mapper={pyarrow.int64(): pandas.Int64Dtype()}.get)
 
 
-class _Spool:
-    """A Parquet file that is being written; it is rewritten if a column needs a wider type."""
+class _UnfinishedFile:
+    """A Parquet file to which rows are added; it is rewritten if a column needs another type."""
 
     def __init__(self, columns: Sequence[str], folder: Path) -> None:
         self._columns = columns
         self._folder = folder
-        self._kinds = ["null"] * len(columns)
-        self._number = 0
+        self._types = ["null"] * len(columns)
+        self._rewrites = 0
         self._writer = self._open()
 
     def add(self, batch: Sequence[Sequence[Any]]) -> None:
-        kinds = _wider(self._kinds, batch)
-        if kinds != self._kinds:
-            self._widen(kinds)
-        self._writer.write_table(_table(self._columns, self._kinds, batch))
+        types = _widened_types(self._types, batch)
+        if types != self._types:
+            self._rewrite(types)
+        self._writer.write_table(_table(self._columns, types, batch))
 
-    def close(self) -> Path:
-        """Complete the file; return its path."""
+    def finish(self) -> Path:
+        """Complete the file, with the final types of its columns; return its path."""
+        final_types = _final_types(self._types)
+        if final_types != self._types:
+            self._rewrite(final_types)
         self._writer.close()
         return self._path
 
     @property
     def _path(self) -> Path:
-        return self._folder / str(self._number)
+        return self._folder / str(self._rewrites)
 
     def _open(self) -> Any:
         from pyarrow import parquet
 
-        return parquet.ParquetWriter(self._path, _schema(self._columns, self._kinds))
+        return parquet.ParquetWriter(self._path, _schema(self._columns, self._types))
 
-    def _widen(self, kinds: list[str]) -> None:
+    def _rewrite(self, types: list[str]) -> None:
         from pyarrow import parquet
 
-        narrow_path = self.close()
-        self._kinds, self._number = kinds, self._number + 1
+        self._writer.close()
+        old_path = self._path
+        self._types, self._rewrites = types, self._rewrites + 1
         self._writer = self._open()
-        with parquet.ParquetFile(narrow_path) as narrow:
-            for batch in narrow.iter_batches(BATCH_ROWS):
+        with parquet.ParquetFile(old_path) as old_file:
+            for batch in old_file.iter_batches(BATCH_ROWS):
                 rows = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
-                self._writer.write_table(_table(self._columns, kinds, rows))
-        narrow_path.unlink()
+                self._writer.write_table(_table(self._columns, types, rows))
+        old_path.unlink()
 
 
-def _wider(kinds: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the narrowest kind of each column that holds both `kinds` and the values of `rows`."""
-    of_rows = [_kind(values) for values in zip(*rows, strict=True)] or kinds
-    return [_common_kind({*pair}) for pair in zip(kinds, of_rows, strict=True)]
+def _widened_types(types: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the narrowest type of each column that holds `types` and the values of `rows`."""
+    row_types = [_column_type(values) for values in zip(*rows, strict=True)] or types
+    return [_common_type({*pair}) for pair in zip(types, row_types, strict=True)]
 
 
-def _kind(values: Iterable[Any]) -> str:
-    return _KINDS.get(frozenset(map(type, values)) - {type(None)}, "string")
+def _column_type(values: Iterable[Any]) -> str:
+    return _COLUMN_TYPES.get(frozenset(map(type, values)) - {type(None)}, "string")
 
 
-def _common_kind(kinds: set[str]) -> str:
-    """Return the narrowest kind that holds these."""
-    kinds = kinds - {"null"}
-    if len(kinds) < 2:
-        return next(iter(kinds), "null")
-    return "double" if kinds == {"int64", "double"} else "string"
+def _common_type(types: set[str]) -> str:
+    """Return the narrowest type that holds these."""
+    types = types - {"null"}
+    if len(types) < 2:
+        return next(iter(types), "null")
+    return _MIXED_NUMBERS if types <= {"int64", "double", _MIXED_NUMBERS} else "string"
 
 
-def _schema(columns: Sequence[str], kinds: Sequence[str]) -> Any:
+def _final_types(types: Sequence[str]) -> list[str]:
+    return ["double" if name == _MIXED_NUMBERS else name for name in types]
+
+
+def _schema(columns: Sequence[str], types: Sequence[str]) -> Any:
     import pyarrow
 
-    types = (pyarrow.type_for_alias(kind) for kind in kinds)
-    return pyarrow.schema(list(zip(columns, types, strict=True)))
+    arrow_types = (
+        pyarrow.type_for_alias("string" if name == _MIXED_NUMBERS else name) for name in types
+    )
+    return pyarrow.schema(list(zip(columns, arrow_types, strict=True)))
 
 
-def _table(columns: Sequence[str], kinds: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+def _table(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
     import pyarrow
 
-    schema = _schema(columns, kinds)
-    values = list(zip(*rows, strict=True)) or [()] * len(columns)
+    schema = _schema(columns, types)
+    values_by_column = list(zip(*rows, strict=True)) or [()] * len(columns)
     arrays = [
-        pyarrow.array(_plain(column, kind), field.type)
-        for column, kind, field in zip(values, kinds, schema, strict=True)
+        pyarrow.array(_converted(values, name), field.type)
+        for values, name, field in zip(values_by_column, types, schema, strict=True)
     ]
     return pyarrow.Table.from_arrays(arrays, schema=schema)
 
 
-def _plain(values: Sequence[Any], kind: str) -> Sequence[Any]:
-    """Return the values converted to the column's type."""
-    if kind == "double":
+def _converted(values: Sequence[Any], column_type: str) -> Sequence[Any]:
+    """Return the values as the column's type stores them."""
+    if column_type == "double":
         return [None if value is None else float(value) for value in values]
-    return list(map(_text, values)) if kind == "string" else values
+    return list(map(_text, values)) if column_type in ("string", _MIXED_NUMBERS) else values
 
 
 def _text(value: Any) -> str | None:

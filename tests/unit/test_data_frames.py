@@ -71,6 +71,30 @@ def test_a_column_has_the_narrowest_type_of_all_its_values(
     assert table["late"].to_pylist() == [None, None, "late"]
 
 
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_numbers_before_text_become_the_text_that_they_have_alone(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Integers stay exact when floats and then text follow in later batches, as in a frame."""
+    monkeypatch.setattr(data_frames, "BATCH_ROWS", batch)
+    sql = """SELECT column1 AS value, iif(column1 = 'text', 2.5, column1) AS number
+        FROM (VALUES (1), (9007199254740993), (2.5), (1e999), (NULL), ('text'), (7), (x'00ff'))
+        WHERE typeof(column1) <> 'blob' OR :bytes"""
+    ledger.parquet(sql, tmp_path / "numbers.parquet", {"bytes": 0})
+    table = parquet.read_table(tmp_path / "numbers.parquet")
+    expected = ["1", "9007199254740993", "2.5", "inf", None, "text", "7"]
+    assert table["value"].to_pylist() == expected
+    assert list(ledger.frame(sql, {"bytes": 0}, engine="polars")["value"]) == expected
+    assert str(table.schema.field("number").type) == "double"
+    numbers = [1.0, 9007199254740992.0, 2.5, float("inf"), None, 2.5, 7.0]
+    assert table["number"].to_pylist() == numbers
+    ledger.parquet(sql, tmp_path / "bytes.parquet", {"bytes": 1})
+    assert parquet.read_table(tmp_path / "bytes.parquet")["value"].to_pylist() == [
+        *expected,
+        "00ff",
+    ]
+
+
 def test_an_answer_without_rows_has_its_columns(ledger: Ledger, tmp_path: Path) -> None:
     """The file is whole, and frames are empty."""
     sql = "SELECT run_id, scheduled FROM runs WHERE 0"
