@@ -197,6 +197,7 @@ def test_planted_outputs_do_not_survive(trials: Trials, image: str, user: str | 
         result = trials.run(
             agent, "ls -A /agentlab/out; cat /tmp/target", image=image, runtime={"user": user}
         )
+        assert "agent" in result.phases, (what, brief(result), result.message)
         assert result.phases["agent"].exit_status == 0 or what == "symbolic link", what
         kept = b"kept\n" if what == "symbolic link" else b""
         assert trials.content(result, "grader_stdout") == kept, what
