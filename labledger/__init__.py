@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-if not TYPE_CHECKING:  # A type checker would take a list that it cannot read for an empty one.
+if not TYPE_CHECKING:  # A type checker cannot evaluate this list and would treat it as empty.
     __all__ = api.__all__
 
 

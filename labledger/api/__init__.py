@@ -1,10 +1,11 @@
 """The public library: everything that a command of `labledger` does, as typed functions.
 
 In: paths, ids and typed options. Out: typed results; errors are `LabLedgerError`s. Nothing here
-prints, ends the process, changes the working directory or needs a terminal. The command line is a
-layer over this package and imports nothing else. May not import `cli`.
+prints, ends the process, changes the working directory or needs a terminal. The command line uses
+this package for everything that it does. May not import `cli`.
 
-Each name is imported from its module when it is first used: a query loads nothing that runs trials.
+Each name is imported from its module when it is first used, so that a query does not load the
+modules that run trials.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from labledger.run_control.trial_folder_retention import FolderRetention as FolderRetention
     from labledger.runner.options import *
 
-_NAMES = {
+_NAMES_BY_MODULE = {
     "api.experiments": "RunPlan create_experiment plan_run preflight",
     "api.ledger": "Ledger RunState open_ledger view_names",
     "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
@@ -73,17 +74,19 @@ _NAMES = {
 }
 """The public names by the module, below `labledger`, that defines them."""
 
-_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_MODULES_BY_NAME = {
+    name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()
+}
 
-if not TYPE_CHECKING:  # A type checker would take a list that it cannot read for an empty one.
-    __all__ = list(_MODULES)
+if not TYPE_CHECKING:  # A type checker cannot evaluate this list and would treat it as empty.
+    __all__ = list(_MODULES_BY_NAME)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"labledger.{_MODULES[name]}"), name)
+    if name in _MODULES_BY_NAME:
+        return getattr(import_module(f"labledger.{_MODULES_BY_NAME[name]}"), name)
     raise AttributeError(f"module 'labledger.api' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return list(_MODULES)
+    return list(_MODULES_BY_NAME)

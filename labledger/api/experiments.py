@@ -1,7 +1,7 @@
-"""What can be done with an experiment before it runs: create one, plan it, check what it needs.
+"""Functions for an experiment that does not run yet: create it, plan a run, check what a run needs.
 
-Only `create_experiment` writes anything. What plans and checks is imported when it is called, so
-that `labledger init` starts fast.
+Only `create_experiment` writes files. Modules that plan and check are imported when a function is
+called, so that `labledger init` starts fast.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def create_experiment(
 
 
 def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPlan:
-    """Return what a run would do: the resolved experiment and its schedule. Creates nothing.
+    """Return what a run would do: the resolved experiment and its schedule. Writes nothing.
 
     Args:
         experiment: The experiment file, or a folder that holds `experiment.yaml`.
@@ -101,7 +101,8 @@ def preflight(
 ) -> Preflight:
     """Check everything that a run needs: experiment, environment, ledger, Docker, disk and images.
 
-    Nothing is created. `run` does the same checks first and raises `PreflightFailed`.
+    No run is created, and the containers that test the images are removed again. `run` does the
+    same checks first and raises `PreflightFailed`.
 
     Args:
         experiment: The experiment file, or a folder that holds `experiment.yaml`.
@@ -125,7 +126,7 @@ def preflight(
     return check_experiment(experiment_file(experiment), options or RunOptions(), pull=pull)
 
 
-def experiment_file(given: str | Path) -> Path:
-    """Return the experiment file that a path names: itself, or the one in a folder."""
-    path = Path(given)
+def experiment_file(experiment: str | Path) -> Path:
+    """Return the path of the experiment file; of a folder, that of its `experiment.yaml`."""
+    path = Path(experiment)
     return path / "experiment.yaml" if path.is_dir() else path

@@ -82,16 +82,16 @@ class RunState:
     gradings: tuple[Grading, ...]
     """Every grading of the run, or of the run that a regrading grades, the oldest first."""
     spent: Mapping[str, Spent]
-    """What its trials spent by kind (`cost_usd`, `tokens`), committed or not; empty for a
+    """What its trials spent, committed or not, by kind (`cost_usd`, `tokens`); empty for a
     regrading."""
     owned: bool
     """Whether a coordinator owns the run and may be alive."""
     wanted_by: TakeoverRequest | None
-    """The takeover request that stands, if any."""
+    """The takeover request that has not expired, if any."""
 
     @property
     def used_up(self) -> tuple[str, ...]:
-        """The kinds of budget of which nothing is left."""
+        """The kinds of budget (`cost_usd`, `tokens`) that are spent entirely."""
         return exhausted_kinds(self.run.budget, self.spent)
 
     def as_json(self) -> JsonObject:
@@ -167,7 +167,10 @@ class Ledger:
         )
 
     def is_lost(self, run: RunInfo) -> bool:
-        """Return whether a run's coordinator was killed, or its machine failed."""
+        """Return whether a run is stored as running but no live coordinator owns it.
+
+        Its coordinator was killed, or its machine failed.
+        """
         return run.status is RunStatus.RUNNING and not self.is_owned(run)
 
     def counts(self, run_id: str) -> list[VariantCounts]:
@@ -348,7 +351,7 @@ class Ledger:
             return handle.write(content)
 
     def compare(self, *sides: str, options: CompareOptions | None = None) -> Comparison:
-        """Compare variants or runs, paired by task and replication.
+        """Compare variants or runs over the tasks that both sides have.
 
         Args:
             sides: A run, for its baseline against every treatment; a run and two of its variants;
@@ -380,10 +383,10 @@ class Ledger:
     ) -> list[Path]:
         """Write a run's records to files, and return the files written.
 
-        As `jsonl` they are the mirrors (and the summary), byte for byte as the run wrote them,
-        and without `out` the run folder's own. As `csv` or `parquet` they are tables with fixed
-        columns, and without `out` in the run folder's `tables`. With `what="all"`, `out` is a
-        folder.
+        `jsonl` writes the mirrors and the summary, byte for byte as the run wrote them; without
+        `out`, it replaces those in the run folder. `csv` and `parquet` write tables with fixed
+        columns; without `out`, into the folder `tables` of the run folder. With `what="all"`,
+        `out` is a folder.
 
         Raises:
             InvalidInput: There is no such kind of record or format.

@@ -82,19 +82,21 @@ def import_runs(
     """Import runs of another ledger into this one.
 
     The source is verified first and never changed. Nothing is written if one of the runs is damaged
-    or contradicts a run that is here. A run that is here already is completed, never changed.
+    or contradicts a run of this ledger. Of a run that this ledger already has, only the slots that
+    it lacks are added.
 
     Args:
         source: A ledger file, a lab folder, or a run's folder.
-        run_ids: The runs to import; empty for all.
+        run_ids: The runs to import; empty for all of them.
         lab_dir: The lab folder to import into. It is created if it does not exist.
         dry_run: Verify and compare only.
-        without_artifacts: From mirrors, import records whose artifacts are missing.
+        without_artifacts: Import mirrors, which hold no artifacts, although artifacts that their
+            records refer to are missing.
 
     Raises:
         InvalidInput: There is nothing to import at `source`.
         RunNotFound: The source holds no such run.
-        LedgerError: The source is damaged, or contradicts a run that is here.
+        LedgerError: The source is damaged, or contradicts a run of this ledger.
         LeaseHeld: A coordinator owns one of the runs.
 
     Example:
@@ -120,10 +122,10 @@ def clean(
     dry_run: bool = False,
     unfinished: bool = False,
 ) -> list[ContainerDecision]:
-    """Remove containers of this ledger whose results are durable or belong to no run.
+    """Remove containers of this ledger whose results are stored durably, or that belong to no run.
 
     Containers without this ledger's label, and those of a run that a live coordinator owns, are
-    never touched.
+    never removed.
 
     Args:
         run_id: Only containers of this run.
@@ -177,7 +179,7 @@ def upgrade_ledger(*, lab_dir: str | Path | None = None) -> LedgerUpgrade:
         lab_dir: The lab folder.
 
     Returns:
-        The revisions before and after, and the backup; None if the ledger was current.
+        The revisions before and after, and the backup, which is None if the ledger was current.
 
     Raises:
         LedgerMissing: There is no ledger.
@@ -224,7 +226,7 @@ def back_up_ledger(
     """Copy the ledger, also while runs are writing, and check the copy.
 
     Args:
-        target: A file that does not exist; None for one in the lab folder, named by the time.
+        target: A file that does not exist; None for one in the lab folder, named after the time.
         lab_dir: The lab folder.
 
     Raises:
@@ -239,6 +241,6 @@ def back_up_ledger(
     from labledger.ledger.database import migrations
 
     lab = LabFolder.find(lab_dir)
-    stamp = clock.utc_now()[:19].replace(":", "").replace("-", "")
-    path = Path(target) if target is not None else lab.root / f"ledger-{stamp}.sqlite"
+    timestamp = clock.utc_now()[:19].replace(":", "").replace("-", "")
+    path = Path(target) if target is not None else lab.root / f"ledger-{timestamp}.sqlite"
     return LedgerBackup(migrations.backup(lab.ledger, path), lab.artifacts)

@@ -1,8 +1,8 @@
 """`run`, `resume` and `regrade`: the functions that execute trials.
 
-Each blocks until the run has ended or stopped, and raises a `LabLedgerError` for everything that a
-caller can do something about. They work in any thread. In the main thread, Ctrl-C, TERM and HUP are
-stop requests while a run lasts; in another thread no signal handler is installed.
+Each blocks until the run has ended or stopped, and raises a `LabLedgerError` for every error that a
+caller can handle. They work in any thread. In the main thread, Ctrl-C, TERM and HUP are stop
+requests while a run lasts; in another thread no signal handler is installed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
         A run that stopped early is returned, not raised: `stop` says why.
 
     Raises:
-        InvalidInput: The experiment or an option is not valid. Nothing has been created.
-        PreflightFailed: A check before the run failed, such as a missing image. Nothing has been
+        InvalidInput: The experiment or an option is not valid. No run has been created.
+        PreflightFailed: A check before the run failed, such as a missing image. No run has been
             created.
         RunExists: The ledger already holds a run with `options.run_id`.
-        LeaseLost: Another coordinator has taken the run over. What is committed stays.
+        LeaseLost: Another coordinator has taken the run over. Committed slots stay committed.
         LabLedgerError: The base class of these and all others, such as `LedgerDiskFull`.
 
     Example:
@@ -104,7 +104,7 @@ def regrade(
         RunNotFound: The ledger holds no such run.
         RunNotComplete: Some slots of the run are not committed yet.
         AlreadyGraded: The same grader has graded the run, and `again` is false.
-        PreflightFailed: An image has not what the grader needs. Nothing has been created.
+        PreflightFailed: An image lacks something that the grader needs. No run has been created.
         InvalidInput: The grader or an option is not valid.
 
     Example:

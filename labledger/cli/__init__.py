@@ -1,5 +1,5 @@
 """The command line: parses arguments, calls `labledger.api`, and prints the results.
 
 In: arguments and environment of a process. Out: text on stdout and stderr, and an exit code.
-Imports nothing of labledger but `api` and `text`, and nothing imports this package.
+Imports only `api`, `text` and the version from labledger, and nothing imports this package.
 """

@@ -1,7 +1,7 @@
 """The `labledger` command: its list of commands, and the handling of their errors.
 
-Every error becomes a message with a hint on stderr and an exit code here; commands only raise.
-Modules of the library are imported by each command when it runs, so that `--help` stays fast.
+Commands raise errors; this module prints their messages and hints on stderr, and chooses the exit
+code. Each command imports the library's modules when it runs, so that `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"labledger {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _common(
+def _global_options(
     _version: bool = typer.Option(
         False, "--version", callback=_print_version, is_eager=True, help="Print the version."
     ),

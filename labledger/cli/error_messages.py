@@ -1,7 +1,7 @@
 """Messages and hints for errors that labledger does not raise itself.
 
-These are a command line that typer refuses, and errors of the operating system that no other module
-has converted. The caller, `app.main`, prints them like any `LabLedgerError`.
+They are for command lines that typer refuses, and for errors of the operating system that no other
+module has converted. `app.main` prints them like any `LabLedgerError`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HINTS = {
     errno.EPERM: "check its owner and its permissions, and those of its folders",
     errno.EROFS: "choose a folder on a file system that can be written",
     errno.ENOSPC: "free some space",
-    errno.EDQUOT: "free some of the space of your quota there",
+    errno.EDQUOT: "free some space on that file system, where your quota is used up",
     errno.EIO: "check the disk and its file system",
     errno.EMFILE: "raise the limit of open files (`ulimit -n`), or run fewer trials at once (-n)",
     errno.ENFILE: "close other programs: the machine has as many files open as it can",
@@ -78,9 +78,9 @@ def _usage_problem(error: Any, command: str) -> tuple[str, str]:
     kind, message = type(error).__name__, str(error.message)
     param = getattr(error, "param", None)
     if kind == "MissingParameter" and param is not None:
-        return _name(param), "is missing"
+        return _param_name(param), "is missing"
     if param is not None:
-        return _name(param), _expected(error, message)
+        return _param_name(param), _value_problem(error, message)
     if kind == "NoSuchOption":
         return error.option_name, f"{command} has no such option"
     if kind == "BadOptionUsage" and "requires an argument" in message:
@@ -92,24 +92,27 @@ def _usage_problem(error: Any, command: str) -> tuple[str, str]:
     return command, message
 
 
-def _name(param: Any) -> str:
+def _param_name(param: Any) -> str:
     """Return an option as it is typed, or an argument as the usage shows it."""
     options = [word for word in param.opts if word.startswith("-")]
     return max(options, key=len) if options else str(param.name).upper()
 
 
-def _expected(error: Any, message: str) -> str:
+def _value_problem(error: Any, message: str) -> str:
+    """Return what was found and what was expected; else typer's message."""
+    # If pydantic refused the value, its error has the details.
     details = getattr(error.__cause__, "errors", None)
     if details is None:
         return message
     detail = details()[0]
-    expected = next(_expectations(detail), None)
+    expected = next(_expected_values(detail), None)
     if expected is None:
         return str(detail["msg"]).removeprefix("Value error, ")
     return f"found {detail['input']!r}; expected {expected}"
 
 
-def _expectations(detail: Any) -> Iterator[str]:
+def _expected_values(detail: Any) -> Iterator[str]:
+    """Yield descriptions of the valid values, the most general first."""
     bounds, kind = detail.get("ctx", {}), str(detail["type"])
     if kind.startswith("int_"):
         yield "a whole number"

@@ -32,6 +32,11 @@ from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 
 _SHOWN = 10
+_JSON_KEYS = {
+    "relation": "standing",
+    "committed_locally": "here",
+    "uncommitted_results": "left_staged",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +44,22 @@ class ImportedRun:
     """A run of the source, and how it was imported."""
 
     run_id: str
-    standing: RunRelation
+    relation: RunRelation
     """Its relation to the runs of this ledger before the import."""
     total: int
     committed: int
     """How many slots the source has committed."""
-    here: int
-    """How many slots were committed here before."""
-    left_staged: int
+    committed_locally: int
+    """How many slots this ledger had committed before the import."""
+    uncommitted_results: int
     """How many staged results the source has not committed. They are not imported."""
     missing_artifacts: int = 0
     """How many artifacts its records refer to that the source does not have."""
 
     def as_json(self) -> JsonObject:
-        return asdict(self)
+        """Return the fields with the keys of `labledger import --json`, which are older."""
+        fields = asdict(self)
+        return {_JSON_KEYS.get(name, name): value for name, value in fields.items()}
 
 
 def import_runs(
@@ -214,7 +221,7 @@ def _import_all(
     ):
         for run_id in chosen:
             imported = _import_run(writer, opened, run_id)
-            if imported.standing is RunRelation.CONFLICT:
+            if imported.relation is RunRelation.CONFLICT:
                 raise LedgerError(f"run {run_id} was created here meanwhile; it was not imported")
             _write_run_folder(lab, reader, run_id)
             yield imported

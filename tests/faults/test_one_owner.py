@@ -157,7 +157,7 @@ def test_who_stops_waiting_wants_the_run_no_longer(
             asker.until("waiting_for_lease")
             assert stand(project).takeover_request is not None
             told = project.output("status", "one")
-            assert f"wanted by process {asker.pid} on" in told
+            assert f"takeover requested by process {asker.pid} on" in told
             asker.signal(signal.SIGINT)
             assert asker.finish() == 130
             assert f"it stays with process {first.pid}" in asker.stderr

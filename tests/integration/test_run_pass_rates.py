@@ -87,7 +87,7 @@ def test_a_variant_without_a_score_is_no_success(project: Project) -> None:
     quiet = ("--run-id", "blind", "--quiet")
     done = project.command("run", project.experiment, *PASSING, *quiet)
     assert done.returncode == 3
-    assert "variant base has no score: nothing was measured of it" in done.stderr
+    assert "variant base has no score, so nothing is known about it" in done.stderr
     again = project.command("resume", "blind", *PASSING)
     assert again.returncode == 3
     assert "variant treat has no score" in again.stderr

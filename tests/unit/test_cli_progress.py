@@ -277,4 +277,4 @@ def test_quiet_warns_who_wants_the_run(capsys: pytest.CaptureFixture[str]) -> No
     run_display.QuietWatcher()(
         run_event("run_wanted", host="h", pid=9, since="T0", expires_at="T1")
     )
-    assert "process 9 on h wants this run" in capsys.readouterr().err
+    assert "process 9 on h requested this run" in capsys.readouterr().err

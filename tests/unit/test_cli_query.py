@@ -50,11 +50,11 @@ def test_the_statement_is_given_once(tmp_path: Path) -> None:
     """As a word or in a file, not both and not neither."""
     path = tmp_path / "q.sql"
     path.write_text("SELECT 1", "utf-8")
-    assert query_results.statement("SELECT 2", None) == "SELECT 2"
-    assert query_results.statement(None, path) == "SELECT 1"
+    assert query_results.read_statement("SELECT 2", None) == "SELECT 2"
+    assert query_results.read_statement(None, path) == "SELECT 1"
     for sql, file in ((None, None), ("SELECT 2", path), (None, tmp_path / "absent.sql")):
         with pytest.raises(InvalidInput):
-            query_results.statement(sql, file)
+            query_results.read_statement(sql, file)
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])

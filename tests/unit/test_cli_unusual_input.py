@@ -16,7 +16,7 @@ from commands import Case, command_env, command_line, run_forked, show
 import labledger
 from labledger import RunOptions, errors
 from labledger.api.ledger import open_ledger
-from labledger.cli.output.console import to_type, typed_lab_dir, with_lab_dir
+from labledger.cli.output.console import add_lab_dir, add_lab_dir_to_commands, typed_lab_dir
 from labledger.errors import QueryFailed
 from labledger.experiment.authored import load_experiment
 from labledger.experiment.name_references import CONTRACT_NAMES
@@ -63,9 +63,11 @@ def test_commands_are_named_with_the_lab_folder_once() -> None:
     lab = Path("/my lab")
     text = "`labledger resume r`, `labledger init DIR`, `labledger import S --lab-dir NEW`, `sh`"
     text += ", `labledger run --help`"
-    assert with_lab_dir(text, None) == text
-    assert with_lab_dir(text, lab) == text.replace("resume r`", "resume r --lab-dir '/my lab'`")
-    assert to_type("labledger runs", None) == "labledger runs"
+    assert add_lab_dir_to_commands(text, None) == text
+    assert add_lab_dir_to_commands(text, lab) == text.replace(
+        "resume r`", "resume r --lab-dir '/my lab'`"
+    )
+    assert add_lab_dir("labledger runs", None) == "labledger runs"
     assert typed_lab_dir(["runs", "--lab-dir", "/a"]) == Path("/a")
     assert typed_lab_dir(["runs", "--lab-dir=/a"]) == Path("/a")
     assert typed_lab_dir(["runs", "--lab-dir"]) is None

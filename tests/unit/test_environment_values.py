@@ -21,18 +21,18 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_assignments_keep_everything_after_the_first_equals_sign() -> None:
     """A value may be empty, and may hold equals signs, spaces and quotes."""
     given = ["A=", "B=x=y", "C= a 'b' "]
-    assert arguments.environment(given) == {"A": "", "B": "x=y", "C": " a 'b' "}
+    assert arguments.parse_environment(given) == {"A": "", "B": "x=y", "C": " a 'b' "}
 
 
 def test_a_bare_name_takes_the_value_of_the_host() -> None:
     """`--env NAME` hands on what is set here."""
-    assert arguments.environment(["TOKEN"]) == {"TOKEN": "of the host"}
+    assert arguments.parse_environment(["TOKEN"]) == {"TOKEN": "of the host"}
 
 
 def test_assignments_say_all_problems_and_no_value() -> None:
     """Every wrong assignment is named, and no value is shown."""
     with pytest.raises(InvalidInput) as caught:
-        arguments.environment(["ABSENT", "1X=hidden", "=hidden", "OK=1", ""])
+        arguments.parse_environment(["ABSENT", "1X=hidden", "=hidden", "OK=1", ""])
     assert len(caught.value.problems) == 4
     assert "'ABSENT'" in caught.value.message
     assert "'1X'" in caught.value.message

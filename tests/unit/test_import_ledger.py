@@ -71,7 +71,7 @@ def here(tmp_path: Path) -> LabFolder:
 
 
 def standings(found: list[ImportedRun]) -> list[tuple[str, RunRelation]]:
-    return [(each.run_id, each.standing) for each in found]
+    return [(each.run_id, each.relation) for each in found]
 
 
 # -- what is brought
@@ -135,7 +135,7 @@ def test_what_a_run_has_grown_by_is_brought(here: LabFolder, tmp_path: Path) -> 
     import_runs(here, there)
     go_on(there, kit.RUN, 4)
     [grown] = import_runs(here, there)
-    assert (grown.standing, grown.here, grown.committed) == (RunRelation.GROWN, 2, 4)
+    assert (grown.relation, grown.committed_locally, grown.committed) == (RunRelation.GROWN, 2, 4)
     mine, theirs = rows(here.root), rows(there)
     [progress], [original] = mine.pop("schedule_progress"), theirs.pop("schedule_progress")
     assert mine == theirs
@@ -151,7 +151,7 @@ def test_a_run_that_is_further_here_stays(here: LabFolder, tmp_path: Path) -> No
     go_on(here.root, kit.RUN, 4)
     before = rows(here.root)
     [found] = import_runs(here, there)
-    assert (found.standing, found.here, found.committed) == (RunRelation.SAME, 4, 2)
+    assert (found.relation, found.committed_locally, found.committed) == (RunRelation.SAME, 4, 2)
     assert rows(here.root) == before
 
 
@@ -165,7 +165,7 @@ def test_an_imported_run_goes_on_here(here: LabFolder, tmp_path: Path) -> None:
         writer.set_budget(lease, {"cost_usd": 2})
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     [found] = import_runs(here, there)
-    assert found.left_staged == 1
+    assert found.uncommitted_results == 1
     with LedgerReader.open(here.ledger) as reader:
         run = reader.run(kit.RUN)
         assert (run.status, run.lease, reader.staged(kit.RUN)) == (RunStatus.INTERRUPTED, None, {})

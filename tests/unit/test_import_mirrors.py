@@ -71,7 +71,7 @@ def without_artifacts(lab: Path) -> dict[str, list[object]]:
 def test_mirrors_become_the_same_run(folder: Path, there: Path, here: LabFolder) -> None:
     """Every row and digest is made again, and only artifacts are missing, as verify says."""
     [found] = import_runs(here, folder, without_artifacts=True)
-    assert (found.standing, found.missing_artifacts) == (RunRelation.NEW, 4)
+    assert (found.relation, found.missing_artifacts) == (RunRelation.NEW, 4)
     assert without_artifacts(here.root) == without_artifacts(there)
     messages = verify_lab(here, None).findings
     assert len(messages) == 4
@@ -118,7 +118,7 @@ def test_without_their_artifacts_mirrors_are_refused(
     assert not here.root.exists()
     import_runs(here, there)
     [found] = import_runs(here, folder)
-    assert found.standing is RunRelation.SAME
+    assert found.relation is RunRelation.SAME
 
 
 def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: LabFolder, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_mirrors_of_a_run_that_has_grown_bring_the_rest(here: LabFolder, tmp_pat
         with open_ledger(writer.path) as ledger:
             ledger.export(kit.RUN, "all", tmp_path / "mirrors")
     [found] = import_runs(here, tmp_path / "mirrors", without_artifacts=True)
-    assert (found.standing, found.here, found.committed) == (RunRelation.GROWN, 2, 3)
+    assert (found.relation, found.committed_locally, found.committed) == (RunRelation.GROWN, 2, 3)
     assert rows(here.root)["slot_commit"] == rows(there)["slot_commit"]
 
 

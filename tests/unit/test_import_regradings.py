@@ -45,7 +45,7 @@ def here(tmp_path: Path) -> LabFolder:
 
 
 def standings(found: list[ImportedRun]) -> dict[str, RunRelation]:
-    return {each.run_id: each.standing for each in found}
+    return {each.run_id: each.relation for each in found}
 
 
 def passes(ledger: Path) -> list[tuple[object, ...]]:

@@ -59,7 +59,7 @@ def test_type_checkers_see_what_is_loaded_later() -> None:
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names
     }
-    for name, module in api._MODULES.items():
+    for name, module in api._MODULES_BY_NAME.items():
         assert {(f"labledger.{module}", n) for n in (name, "*")} & imported, name
 
 

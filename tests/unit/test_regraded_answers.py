@@ -404,7 +404,7 @@ def test_runs_and_status_tell_of_gradings(path: Path) -> None:
     def told(*words: str) -> str:
         return CliRunner().invoke(app, [*words, "--lab-dir", str(path.parent)]).stdout
 
-    again = "run-1 was graded again: run-1.g2, run-1.g3 (counts), run-1.g4 (not complete)\n"
+    again = "run-1 was graded again: run-1.g2, run-1.g3 (current), run-1.g4 (not complete)\n"
     assert told("runs").endswith(f"\n{again}")
     assert again in told("status", "run-1")
     assert "run-1.g4 is grading 4 of run-1 (not complete)\n" in told("status", "run-1.g4")

@@ -63,7 +63,9 @@ def compare(
     ] = None,
     confidence: Annotated[
         float,
-        typer.Option(help="The level of all intervals of differences together, and of decisions."),
+        typer.Option(
+            help="The confidence level of decisions, and of all intervals of differences together."
+        ),
     ] = 0.95,
     errors: Annotated[
         str,
@@ -79,16 +81,16 @@ def compare(
         float | None,
         typer.Option(
             metavar="X",
-            help="Exit 1 if B is shown to be worse by more than X: the whole interval is "
-            "beyond it.",
+            help="Exit 1 if B is shown to be worse than A by more than X: every value in the "
+            "interval is.",
         ),
     ] = None,
     require_not_worse: Annotated[
         float | None,
         typer.Option(
             metavar="X",
-            help="Exit 1 unless B is shown to be worse by less than X, or not at all: the whole "
-            "interval is on this side of it.",
+            help="Exit 1 unless B is shown to be at most X worse than A: no value in the interval "
+            "is worse than that.",
         ),
     ] = None,
     format: Annotated[str, typer.Option(help="table, json or markdown.")] = "table",  # noqa: A002
@@ -118,7 +120,7 @@ def compare(
         confidence=confidence,
         estimand=Estimand.named(estimand),
         cluster=cluster,
-        errors=_errors(errors),
+        errors=_error_counting(errors),
         pass_at=_numbers(pass_at),
         fail_if_worse=fail_if_worse,
         require_not_worse=require_not_worse,
@@ -155,13 +157,13 @@ def _print(comparison: Comparison, form: str) -> None:
         print_comparison(comparison)
 
 
-def _errors(word: str) -> ErrorCounting:
+def _error_counting(name: str) -> ErrorCounting:
     from labledger.api import ErrorCounting
 
-    known = [errors.value for errors in ErrorCounting]
-    if word not in known:
-        _refuse("--errors", f"found {word!r}; expected one of {', '.join(known)}")
-    return ErrorCounting(word)
+    names = [errors.value for errors in ErrorCounting]
+    if name not in names:
+        _refuse("--errors", f"found {name!r}; expected one of {', '.join(names)}")
+    return ErrorCounting(name)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

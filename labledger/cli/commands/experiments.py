@@ -1,7 +1,7 @@
 """Commands that create and run experiments: init, preflight, run, resume, regrade.
 
-`run`, `resume` and `regrade` share the options of `Running`, which also shows the run and leaves
-with its exit code.
+`run`, `resume` and `regrade` share the options of `Running`, which also displays the run and raises
+`typer.Exit` with its exit code.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import typer
 
 from labledger.cli.options import arguments
 from labledger.cli.options.run_options import Running, grades_trials, runs_trials, variants_of
-from labledger.cli.output.console import out, out_json, out_lines, print_checks, say, to_type
+from labledger.cli.output.console import add_lab_dir, out, out_json, out_lines, print_checks, say
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
     from labledger.api import RunPlan
 
-_SLOTS_SHOWN = 200
+_MAX_PRINTED_SLOTS = 200
 _REGRADING_ERROR_RATE = 0.5
 """The largest share of errors of a regrading, unless --max-error-rate is given."""
 
@@ -56,11 +56,11 @@ def preflight(
     json: arguments.Json = False,
     pull: Annotated[bool, typer.Option("--pull", help="Pull missing images.")] = False,
 ) -> None:
-    """Check everything that a run needs; create nothing."""
+    """Check everything that a run needs, without creating a run."""
     from labledger import api
 
     options = api.RunOptions(
-        lab_dir=lab_dir, env=arguments.environment(env), env_files=tuple(env_file or ())
+        lab_dir=lab_dir, env=arguments.parse_environment(env), env_files=tuple(env_file or ())
     )
     results = api.preflight(experiment, options, pull=pull)
     if json:
@@ -70,7 +70,7 @@ def preflight(
     if results.failures:
         raise typer.Exit(int(results.failures[0].exit_code))
     say()
-    say(f"next: {to_type(f'labledger run {shlex.quote(str(experiment))}', lab_dir)}")
+    say(f"next: {add_lab_dir(f'labledger run {shlex.quote(str(experiment))}', lab_dir)}")
 
 
 @runs_trials
@@ -88,7 +88,7 @@ def run(
     """Run an experiment in containers.
 
     Runs every variant on every task, with its replications. Each trial has a container of its own
-    and is graded there. Begins with the checks of `preflight`.
+    and is graded there. The checks of `preflight` are done first.
     """
     from labledger import api
 
@@ -100,7 +100,7 @@ def run(
         return
     running.watch(
         options,
-        lambda watched: api.run(experiment, watched),
+        lambda watched_options: api.run(experiment, watched_options),
         lambda: api.plan_run(experiment, options).variants,
     )
 
@@ -117,10 +117,10 @@ def _print_plan(plan: RunPlan, *, as_json: bool) -> None:
     out(f"# digest {plan.digest}")
     out(f"# grader: {plan.sealing}")
     out(f"# schedule: {counted(plan.total_slots, 'slot')}")
-    for slot in islice(plan.slots(), _SLOTS_SHOWN):
+    for slot in islice(plan.slots(), _MAX_PRINTED_SLOTS):
         out(f"# {slot.schedule_idx:6}  {slot.variant_id}  {slot.task_id}  {slot.repl_idx}")
-    if plan.total_slots > _SLOTS_SHOWN:
-        out(f"# … and {plan.total_slots - _SLOTS_SHOWN} more; --json prints them all")
+    if plan.total_slots > _MAX_PRINTED_SLOTS:
+        out(f"# … and {plan.total_slots - _MAX_PRINTED_SLOTS} more; --json prints them all")
     say("nothing was run")
 
 
@@ -142,14 +142,14 @@ def resume(
     """Continue an interrupted run.
 
     No trial that was started is run again: trials that have ended are collected, and running ones
-    are waited for. A run that another coordinator owns is refused. With --take-over, the other's
-    lease is no longer extended, and this command waits until it ends.
+    are waited for. A run that another coordinator owns is refused. With --take-over, the lease of
+    that coordinator is no longer extended, and this command waits until it ends.
     """
     from labledger import api
 
     running.watch(
         running.options(frozen=frozen, take_over=take_over),
-        lambda options: api.resume(run_id, options),
+        lambda watched_options: api.resume(run_id, watched_options),
         lambda: variants_of(run_id, running.lab_dir),
     )
 
@@ -174,8 +174,9 @@ def regrade(
     Each trial's workspace, result and events are put into a fresh container, where the grader
     runs. The new scores are the run's next generation; the old ones stay. Views, comparisons and
     reports use the new generation once it is complete. `labledger resume` continues an interrupted
-    regrading by its own run id. Stops if more than half of the slots committed since it was
-    started or resumed, of at least ten, are grade errors; --max-error-rate sets another share.
+    regrading by its own run id. A regrading stops if more than half of the slots committed since
+    it was started or resumed, of at least ten, are grade errors; --max-error-rate sets another
+    share.
     """
     from labledger import api
 
@@ -184,6 +185,6 @@ def regrade(
         options = replace(options, max_error_rate=_REGRADING_ERROR_RATE)
     running.watch(
         options,
-        lambda watched: api.regrade(run_id, grader, watched, again=again),
+        lambda watched_options: api.regrade(run_id, grader, watched_options, again=again),
         lambda: variants_of(run_id, running.lab_dir),
     )

@@ -30,14 +30,14 @@ def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None
     from labledger.cli.output.run_outcome import grading_lines
 
     with open_ledger(lab_dir=lab_dir) as ledger:
-        listed = ledger.runs()
-        gradings = [ledger.gradings(run.run_id) for run in listed]
-        causes = [_stop_cause(run, lost=ledger.is_lost(run)) for run in listed]
+        all_runs = ledger.runs()
+        all_gradings = [ledger.gradings(run.run_id) for run in all_runs]
+        causes = [_stop_cause(run, lost=ledger.is_lost(run)) for run in all_runs]
     if json:
         out_json(
             [
-                {**run.as_json(), **_own_grading(run.run_id, of_run)}
-                for run, of_run in zip(listed, gradings, strict=True)
+                {**run.as_json(), **_own_grading(run.run_id, gradings)}
+                for run, gradings in zip(all_runs, all_gradings, strict=True)
             ]
         )
         return
@@ -51,16 +51,16 @@ def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None
             run.total_slots,
             run.created_at,
         ]
-        for run in listed
+        for run in all_runs
     ]
     if any(causes):
         columns.insert(3, "stopped by")
         for row, cause in zip(rows, causes, strict=True):
             row.insert(3, cause)
     table(columns, rows, right=("committed", "slots"))
-    for run, of_run in zip(listed, gradings, strict=True):
-        if of_run and run.run_id == of_run[0].run_id:
-            for line in grading_lines(run.run_id, of_run):
+    for run, gradings in zip(all_runs, all_gradings, strict=True):
+        if gradings and run.run_id == gradings[0].run_id:
+            for line in grading_lines(run.run_id, gradings):
                 out(line)
 
 
@@ -72,7 +72,7 @@ def _stop_cause(run: RunInfo, *, lost: bool) -> str:
 
 
 def _own_grading(run_id: str, gradings: Sequence[Grading]) -> JsonObject:
-    """Return which generation of which run a run is, for `--json`."""
+    """Return the keys for `--json` that describe a run as a grading; none if it is not one."""
     own = next((grading for grading in gradings if grading.run_id == run_id), None)
     if own is None:
         return {}
@@ -153,14 +153,14 @@ def query(
 ) -> None:
     """Query all runs with SQL.
 
-    Only reads, also while runs write; --schema lists the views.
+    Reads only, and works while runs write. --schema lists the views.
     """
     from labledger.api import open_ledger
     from labledger.cli.output.query_results import (
         Query,
         parse_params,
         print_schema,
-        statement,
+        read_statement,
         write_result,
     )
 
@@ -170,8 +170,8 @@ def query(
         if schema:
             print_schema(ledger.views(), sql)
             return
-        given = Query(statement(sql, file), parse_params(param or []), generation)
-        write_result(ledger, given, format, out_path)
+        parsed = Query(read_statement(sql, file), parse_params(param or []), generation)
+        write_result(ledger, parsed, format, out_path)
 
 
 def export(
@@ -180,7 +180,7 @@ def export(
         str,
         typer.Option(
             help="predictions, scores, evidence, trials, metrics, events, summary, chain, or all; "
-            "attempts too, as csv or parquet."
+            "with csv and parquet also attempts."
         ),
     ] = "all",
     format: Annotated[str, typer.Option(help="jsonl, csv or parquet.")] = "jsonl",  # noqa: A002
@@ -192,9 +192,9 @@ def export(
 ) -> None:
     """Write a run's records for other tools, or rebuild its mirrors from the ledger.
 
-    As jsonl, byte for byte what the run wrote; without --out, the run folder's own mirrors are
-    rebuilt in place. As csv or parquet, tables with fixed columns; without --out, in the run
-    folder's `tables`.
+    jsonl is byte for byte what the run wrote; without --out, the mirrors in the run folder are
+    rebuilt. csv and parquet are tables with fixed columns; without --out, they are written into
+    the folder `tables` of the run folder.
     """
     from labledger.api import open_ledger
 

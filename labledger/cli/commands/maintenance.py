@@ -38,7 +38,9 @@ def register(app: typer.Typer) -> None:
 def verify(
     run_id: Annotated[
         str | None,
-        typer.Argument(help="One run; without it, all.", autocompletion=arguments.complete_run_id),
+        typer.Argument(
+            help="The run to verify; by default all runs.", autocompletion=arguments.complete_run_id
+        ),
     ] = None,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
@@ -74,7 +76,8 @@ def import_runs(
     without_artifacts: Annotated[
         bool,
         typer.Option(
-            "--without-artifacts", help="From mirrors, import the records without logs and files."
+            "--without-artifacts",
+            help="Import mirrors although logs and other artifacts of their records are missing.",
         ),
     ] = False,
     lab_dir: arguments.LabDir = None,
@@ -82,7 +85,7 @@ def import_runs(
 ) -> None:
     """Import runs of another ledger into this one.
 
-    The source is verified first and never changed. From a run's folder without its ledger, the
+    The source is verified first and never changed. If a run's folder has no ledger beside it, its
     mirrors are read. A run that is already in this ledger is not changed; if the source has more
     slots of it, these are imported. A different run with the same id is refused.
     """
@@ -102,27 +105,26 @@ def import_runs(
 
 def _import_line(imported: ImportedRun, *, dry_run: bool) -> str:
     """Return how a run of the source was imported, as a line for a person."""
-    whole = f"{imported.committed} of {imported.total} slots committed"
-    match imported.standing.value:
+    progress = f"{imported.committed} of {imported.total} slots committed"
+    local = imported.committed_locally
+    match imported.relation.value:
         case "new":
-            text = f"{'would import' if dry_run else 'imported'} {imported.run_id}: {whole}"
+            line = f"{'would import' if dry_run else 'imported'} {imported.run_id}: {progress}"
         case "grown":
-            word = "would extend" if dry_run else "extended"
-            text = f"{word} {imported.run_id} from {imported.here} to {whole}"
+            verb = "would extend" if dry_run else "extended"
+            line = f"{verb} {imported.run_id} from {local} to {progress}"
         case _:
-            longer = imported.here > imported.committed
-            further = f", {imported.here} in this ledger" if longer else ""
-            return f"{imported.run_id} is already in this ledger: {whole}{further}"
-    if imported.left_staged:
-        text += (
-            f"; {counted(imported.left_staged, 'finished result')} not committed there: "
-            "resume the run there, and import it again"
+            surplus = f", {local} in this ledger" if local > imported.committed else ""
+            return f"{imported.run_id} is already in this ledger: {progress}{surplus}"
+    if imported.uncommitted_results:
+        line += (
+            f"; {counted(imported.uncommitted_results, 'finished result')} not committed in the "
+            "source: resume the run there, and import it again"
         )
     if imported.missing_artifacts:
-        text += (
-            f"; {counted(imported.missing_artifacts, 'reference')} to artifacts that were not there"
-        )
-    return text
+        references = counted(imported.missing_artifacts, "reference")
+        line += f"; {references} to artifacts that the source does not have"
+    return line
 
 
 def doctor(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None:
@@ -149,7 +151,8 @@ def clean(
     unfinished: Annotated[
         bool,
         typer.Option(
-            "--unfinished", help="Also remove those with trials that resume would continue."
+            "--unfinished",
+            help="Also remove containers of trials that `labledger resume` would continue.",
         ),
     ] = False,
     lab_dir: arguments.LabDir = None,
@@ -163,26 +166,26 @@ def clean(
 
     decisions = api.clean(run, lab_dir=lab_dir, dry_run=dry_run, unfinished=unfinished)
     for container in decisions:
-        done = "kept" if not container.remove else "would remove" if dry_run else "removed"
-        out(f"{done} {container.name}: {container.why}")
+        action = "kept" if not container.remove else "would remove" if dry_run else "removed"
+        out(f"{action} {container.name}: {container.why}")
     if not decisions:
         out("no container of this ledger is left")
 
 
 def upgrade(lab_dir: arguments.LabDir = None) -> None:
-    """Upgrade the ledger to the revision that this labledger needs, after a backup."""
+    """Back up the ledger, and upgrade it to the revision that this version of labledger needs."""
     from labledger import api
 
     upgraded = api.upgrade_ledger(lab_dir=lab_dir)
     if upgraded.backup is None:
-        out(f"{upgraded.path} is at revision {upgraded.after} already")
+        out(f"{upgraded.path} is already at revision {upgraded.after}")
     else:
         revisions = f"revision {upgraded.before} → {upgraded.after}"
         out(f"{upgraded.path}: {revisions}; backup: {upgraded.backup}")
 
 
 def current(lab_dir: arguments.LabDir = None) -> None:
-    """Print the ledger's revision and the one this labledger needs."""
+    """Print the ledger's revision and the one that this version of labledger needs."""
     from labledger import api
 
     ledger = api.ledger_revision(lab_dir=lab_dir)
@@ -199,4 +202,4 @@ def backup(
 
     copy = api.back_up_ledger(target, lab_dir=lab_dir)
     out(str(copy.path))
-    say(f"large artifacts are not in it; they are in {copy.artifacts}")
+    say(f"the copy does not include large artifacts; they are in {copy.artifacts}")

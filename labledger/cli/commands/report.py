@@ -15,7 +15,7 @@ from labledger.api import InvalidInput, Problem
 from labledger.cli.options import arguments
 from labledger.text.phrases import counted
 
-_PAGE = Path("report.html")
+_DEFAULT_PAGE = Path("report.html")
 
 
 def register(app: typer.Typer) -> None:
@@ -97,9 +97,9 @@ def report(
         verify=verify,
     )
     if max_size is not None:
-        options = replace(options, max_bytes=arguments.size("--max-size", max_size))
+        options = replace(options, max_bytes=arguments.parse_size_option("--max-size", max_size))
     form = "markdown" if markdown else "json" if json else "html"
-    path = out_path or (_PAGE if form == "html" else Path("-"))
+    path = out_path or (_DEFAULT_PAGE if form == "html" else Path("-"))
     arguments.require_folder("--out", path)
     with open_ledger(lab_dir=lab_dir) as ledger:
         if str(path) == "-":

@@ -17,7 +17,7 @@ import typer
 from labledger.api import InvalidInput, Problem
 from labledger.text.byte_sizes import parse_size
 
-_COMPLETIONS = 200
+_MAX_COMPLETIONS = 200
 _RUNS_SQL = (
     "SELECT run_id FROM ("
     "SELECT run_id, created_at FROM runs UNION "
@@ -33,7 +33,7 @@ def complete_run_id(ctx: typer.Context, incomplete: str) -> list[str]:
 
     try:
         with open_ledger(lab_dir=ctx.params.get("lab_dir")) as ledger:
-            rows = ledger.rows(_RUNS_SQL, {"typed": incomplete, "most": _COMPLETIONS})[1]
+            rows = ledger.rows(_RUNS_SQL, {"typed": incomplete, "most": _MAX_COMPLETIONS})[1]
             # A name that a terminal cannot show as it is cannot be typed either.
             return [run_id for (run_id,) in rows if escape_line(run_id) == run_id]
     except LabLedgerError:
@@ -88,26 +88,29 @@ FailUnder = Annotated[
 ]
 
 
-def size(option: str, given: str) -> int:
+def parse_size_option(option: str, text: str) -> int:
     """Return the bytes in a size such as 500m or 2g. Raises `InvalidInput`."""
     try:
-        return parse_size(given)
+        return parse_size(text)
     except (ValueError, OverflowError):
-        message = f"found {given!r}; expected a size such as 500m or 2g"
+        message = f"found {text!r}; expected a size such as 500m or 2g"
         raise InvalidInput("the size", [Problem(option, message)]) from None
 
 
-def budget(option: str, given: str | None) -> float | None:
-    """Return a budget: infinite for `none`, None if it is not given. Raises `InvalidInput`."""
+def parse_budget(option: str, text: str | None) -> float | None:
+    """Return a budget: infinite for `none`, None if the option was not given.
+
+    Raises `InvalidInput`.
+    """
     try:
-        return math.inf if given == "none" else None if given is None else float(given)
+        return math.inf if text == "none" else None if text is None else float(text)
     except ValueError:
-        message = f"found {given!r}; expected a number, or none for no limit"
+        message = f"found {text!r}; expected a number, or none for no limit"
         raise InvalidInput("the budget", [Problem(option, message)]) from None
 
 
-def environment(words: Sequence[str] | None) -> dict[str, str]:
-    """Return the values of `--env` words. A bare `NAME` takes the value of this process.
+def parse_environment(words: Sequence[str] | None) -> dict[str, str]:
+    """Return the variables of `--env` words. A bare `NAME` takes this process's value.
 
     Raises `InvalidInput` with every problem. No message shows a value, which may be a secret.
     """
@@ -120,7 +123,7 @@ def environment(words: Sequence[str] | None) -> dict[str, str]:
         elif name.isidentifier() and name in os.environ:
             values[name] = os.environ[name]
         else:
-            message = f"found {name!r}; expected NAME=VALUE, or a NAME that is set here"
+            message = f"found {name!r}; expected NAME=VALUE, or a NAME that this process has"
             problems.append(Problem("--env", message))
     if problems:
         raise InvalidInput("the environment given", problems)

@@ -33,7 +33,7 @@ def parse_gates(words: list[str]) -> list[Gate]:
         try:
             gate = Gate(variant or None, float(rate))
         except ValueError:
-            gate = Gate(None, -1)
+            gate = Gate(None, -1)  # Refused below, like any rate out of range.
         if 0 <= gate.rate <= 1:
             gates.append(gate)
         else:
@@ -44,7 +44,7 @@ def parse_gates(words: list[str]) -> list[Gate]:
     return gates
 
 
-def require_known(gates: list[Gate], variants: Sequence[str]) -> None:
+def require_known_variants(gates: list[Gate], variants: Sequence[str]) -> None:
     """Raise `InvalidInput` for a gate on a variant that the run does not have."""
     expected = " or ".join(variants)
     problems = [
@@ -56,10 +56,10 @@ def require_known(gates: list[Gate], variants: Sequence[str]) -> None:
         raise InvalidInput("the gates given", problems)
 
 
-def missed(gates: list[Gate], pass_counts: Mapping[str, PassCounts]) -> list[str]:
+def missed_gates(gates: list[Gate], pass_counts: Mapping[str, PassCounts]) -> list[str]:
     """Return a sentence for each gate that a variant missed.
 
-    A variant of which nothing counts has no pass rate, and misses every gate.
+    A variant without a counted slot has no pass rate, and misses every gate.
     """
     misses = []
     for gate in gates:

@@ -39,7 +39,7 @@ class Running:
     env_file: arguments.EnvFile = None
     lab_dir: arguments.LabDir = None
     json: Annotated[
-        bool, typer.Option("--json", help="Print one event a line on stdout, as JSON.")
+        bool, typer.Option("--json", help="Print events on stdout, each a line of JSON.")
     ] = False
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print only warnings, errors and the result.")
@@ -57,7 +57,8 @@ class Running:
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="The free disk space that another trial needs, such as 2g; by default 512m.",
+            help="Start no trial while less disk space than this is free, such as 2g; by default "
+            "512m.",
         ),
     ] = None
     max_error_rate: Annotated[
@@ -73,15 +74,15 @@ class Running:
         str | None,
         typer.Option(
             metavar="USD|none",
-            help="Stop dispatching when trials have cost this much (metric cost_usd). The run "
-            "stores its budget, so that resume has it too; none removes it.",
+            help="Stop dispatching when trials have cost this much (metric cost_usd). The budget "
+            "is stored with the run and applies to resume, too; `none` removes it.",
         ),
     ] = None
     budget_tokens: Annotated[
         str | None,
         typer.Option(
             metavar="TOKENS|none",
-            help="The same for tokens (metrics tokens_in and tokens_out).",
+            help="A budget of tokens (metrics tokens_in and tokens_out), as for --budget-usd.",
         ),
     ] = None
     keep: Annotated[
@@ -95,47 +96,53 @@ class Running:
         typer.Option(min=1, help="Seconds that this process owns the run without a heartbeat."),
     ] = 30.0
 
-    def options(self, **own: Any) -> RunOptions:
+    def options(self, **command_options: Any) -> RunOptions:
         """Return these options and those of one command as the library's. Raises `InvalidInput`."""
         from labledger.api import FolderRetention, RunOptions
 
         if self.min_free is not None:
-            own["min_free_bytes"] = arguments.size("--min-free", self.min_free)
+            command_options["min_free_bytes"] = arguments.parse_size_option(
+                "--min-free", self.min_free
+            )
         return RunOptions(
             lab_dir=self.lab_dir,
             max_concurrency=self.max_concurrency,
-            env=arguments.environment(self.env),
+            env=arguments.parse_environment(self.env),
             env_files=tuple(self.env_file or ()),
             patience_s=self.patience,
             max_error_rate=self.max_error_rate,
-            budget_usd=arguments.budget("--budget-usd", self.budget_usd),
-            budget_tokens=arguments.budget("--budget-tokens", self.budget_tokens),
+            budget_usd=arguments.parse_budget("--budget-usd", self.budget_usd),
+            budget_tokens=arguments.parse_budget("--budget-tokens", self.budget_tokens),
             keep=FolderRetention(self.keep),
             lease_ttl_s=self.lease_ttl,
-            **own,
+            **command_options,
         )
 
     def watch(
         self,
         options: RunOptions,
-        work: Callable[[RunOptions], RunOutcome],
+        execute: Callable[[RunOptions], RunOutcome],
         variants: Callable[[], Sequence[str]],
     ) -> None:
-        """Call `work` under a display, print its outcome, and leave with its exit code.
+        """Call `execute`, display its events, print the outcome, and exit with its exit code.
 
         `variants` returns the ids of the run's variants. It is called only to check --fail-under.
         """
-        from labledger.cli.options.pass_rate_gates import missed, parse_gates, require_known
+        from labledger.cli.options.pass_rate_gates import (
+            missed_gates,
+            parse_gates,
+            require_known_variants,
+        )
         from labledger.cli.output.run_display import watcher
         from labledger.cli.output.run_outcome import print_next, print_outcome
 
         gates = parse_gates(self.fail_under or [])
         if any(gate.variant_id is not None for gate in gates):
-            require_known(gates, variants())
-        watching: JsonWatcher | LiveWatcher = watcher(as_json=self.json, quiet=self.quiet)
-        with watching:
-            outcome = work(options.with_listener(watching))
-        misses = missed(gates, outcome.pass_counts)
+            require_known_variants(gates, variants())
+        display: JsonWatcher | LiveWatcher = watcher(as_json=self.json, quiet=self.quiet)
+        with display:
+            outcome = execute(options.with_listener(display))
+        misses = missed_gates(gates, outcome.pass_counts)
         if not self.json:
             print_outcome(outcome)
         if not (self.json or self.quiet):
@@ -156,15 +163,17 @@ def variants_of(run_id: str, lab_dir: Path | None) -> list[str]:
 
 def runs_trials(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with the options of `Running` in place of its `Running` parameter."""
-    return _spread(command, {field.name for field in fields(Running)})
+    return _with_options(command, {field.name for field in fields(Running)})
 
 
 def grades_trials(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the same for a command that runs no agent, without the budgets."""
-    return _spread(command, {f.name for f in fields(Running) if not f.name.startswith("budget_")})
+    """Return a command that runs no agent with the options of `Running` except the budgets."""
+    names = {field.name for field in fields(Running) if not field.name.startswith("budget_")}
+    return _with_options(command, names)
 
 
-def _spread(command: Callable[..., None], names: set[str]) -> Callable[..., None]:
+def _with_options(command: Callable[..., None], names: set[str]) -> Callable[..., None]:
+    """Return a command with the named fields of `Running` as options, in its signature too."""
     own = inspect.signature(command, eval_str=True).parameters.values()
     hints = get_type_hints(Running, include_extras=True)
     shared = {
@@ -178,12 +187,13 @@ def _spread(command: Callable[..., None], names: set[str]) -> Callable[..., None
         if field.name in names
     }
 
-    def spread(**given: Any) -> None:
-        command(running=Running(**{name: given.pop(name) for name in shared}), **given)
+    def with_options(**values: Any) -> None:
+        command(running=Running(**{name: values.pop(name) for name in shared}), **values)
 
     own_options = (
         param.replace(kind=param.KEYWORD_ONLY) for param in own if param.annotation is not Running
     )
-    spread.__signature__ = inspect.Signature([*own_options, *shared.values()])  # type: ignore[attr-defined]
-    spread.__name__, spread.__doc__ = command.__name__, command.__doc__
-    return spread
+    signature = inspect.Signature([*own_options, *shared.values()])
+    with_options.__signature__ = signature  # type: ignore[attr-defined]
+    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+    return with_options

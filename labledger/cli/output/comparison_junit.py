@@ -14,7 +14,7 @@ from labledger.text.figures import significant
 if TYPE_CHECKING:
     from labledger.api import Compared, Comparison, TaskRow
 
-_UNPAIRED = (
+_SKIP_REASONS = (
     "not_scheduled",
     "not_committed",
     "task_changed",
@@ -22,7 +22,7 @@ _UNPAIRED = (
     "skipped_pruned",
     "no_value",
 )
-"""Reasons why there is no pair that are not errors of a trial."""
+"""Reasons for a missing pair that are not errors of a trial."""
 
 _GATES = "gates"
 
@@ -30,9 +30,9 @@ _GATES = "gates"
 def write_junit(comparison: Comparison, path: Path) -> None:
     """Write the report. Raises `LabLedgerError`.
 
-    A task on which B is worse is a failure. One of which a side lost all trials to an error of the
-    lab (or of the agent, where those are left out) is an error. One that could not be paired for
-    another reason is skipped. Each gate is a test case too.
+    A task on which B is worse is a failure. A task without a pair is an error if trials were lost
+    to errors of the lab (or of the agent, where those are left out), and skipped otherwise. Each
+    gate is a test case too.
     """
     root = ET.Element("testsuites", name="labledger compare")
     for compared in comparison.comparisons:
@@ -63,8 +63,8 @@ def _test_case(suite: ET.Element, compared: Compared, row: TaskRow, lower_is_bet
     case = ET.SubElement(suite, "testcase", classname=str(compared.b.side), name=row.task_id)
     reasons = "; ".join(row.left_out)
     if row.a is None or row.b is None:
-        unpaired = all(_is_unpaired(reason) for reason in row.left_out)
-        ET.SubElement(case, "skipped" if unpaired else "error", message=reasons)
+        is_skipped = all(_is_skip_reason(reason) for reason in row.left_out)
+        ET.SubElement(case, "skipped" if is_skipped else "error", message=reasons)
     elif row.a != row.b and (row.b > row.a) is lower_is_better:
         a, b = compared.labels
         message = f"{a} {significant(row.a)}, {b} {significant(row.b)}, of the trials that count"
@@ -73,9 +73,10 @@ def _test_case(suite: ET.Element, compared: Compared, row: TaskRow, lower_is_bet
         ET.SubElement(case, "system-out").text = f"left out: {reasons}"
 
 
-def _is_unpaired(reason: str) -> bool:
-    _, _, words = reason.partition(": ")
-    return any(word in _UNPAIRED for word in words.split(", "))
+def _is_skip_reason(left_out: str) -> bool:
+    """Return whether a text such as ``b: no_value`` gives no error of a trial as its reason."""
+    _, _, reasons = left_out.partition(": ")
+    return any(reason in _SKIP_REASONS for reason in reasons.split(", "))
 
 
 def _add_totals(element: ET.Element) -> None:

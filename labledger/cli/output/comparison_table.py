@@ -14,7 +14,7 @@ from labledger.cli.output.console import out, out_sentence, table
 if TYPE_CHECKING:
     from labledger.api import Comparison, ComparisonText
 
-_WIDEST_HEADING = 24
+_MAX_HEADING_WIDTH = 24
 """With longer names as column headings, the table would not fit 80 columns."""
 
 
@@ -34,8 +34,8 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def _headings(texts: ComparisonText) -> tuple[str, str]:
-    """Return the names of both sides, or A and B if they are long; then the names are printed."""
-    if max(len(texts.a), len(texts.b)) <= _WIDEST_HEADING:
+    """Return the names of both sides; if they are too long, print them and return A and B."""
+    if max(len(texts.a), len(texts.b)) <= _MAX_HEADING_WIDTH:
         return texts.a, texts.b
     out(f"A: {texts.a}")
     out(f"B: {texts.b}")
@@ -43,7 +43,7 @@ def _headings(texts: ComparisonText) -> tuple[str, str]:
 
 
 def print_markdown(comparison: Comparison) -> None:
-    """Print the same as Markdown."""
+    """Print each comparison as Markdown, then the gates."""
     for number, texts in enumerate(comparison_texts(comparison)):
         if number:
             out()
@@ -70,7 +70,7 @@ def _markdown_row(values: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return text in which nothing is Markdown."""
+    """Return text whose Markdown characters are escaped."""
     for mark in "\\`*_[]<>|":
         text = text.replace(mark, f"\\{mark}")
     return text

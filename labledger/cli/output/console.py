@@ -2,7 +2,7 @@
 
 Text is escaped for a terminal; JSON, CSV and the bytes of an export stay exact for the program that
 reads them. A command in backticks is printed with the `--lab-dir` that this command was given, so
-that it can be typed as it is. Every other module of `cli` prints by these functions.
+that it can be typed as it is. Every other module of `cli` prints through these functions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _COMMAND = re.compile(r"`(labledger (?!init\b)[^`]*)`")
-_OPTION = "--lab-dir"
+_LAB_DIR_OPTION = "--lab-dir"
 
 
 def out(line: str = "") -> None:
@@ -111,7 +111,8 @@ def say(line: str = "") -> None:
 
 
 def _for_person(line: str) -> str:
-    return escape_line(with_lab_dir(line, typed_lab_dir()) if "`" in line else line)
+    """Return a line escaped for a terminal, with the lab folder added to its commands."""
+    return escape_line(add_lab_dir_to_commands(line, typed_lab_dir()) if "`" in line else line)
 
 
 def out_json_line(value: Any) -> None:
@@ -152,13 +153,13 @@ class ForgivingStream:
 
 def silence(stream: TextIO) -> None:
     """Discard what is in the stream's buffer and everything that will be written to it."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, stream.fileno())
+    os.close(null_device)
 
 
 _REPLACEMENTS = {"–": "-", "·": "-", "→": "->", "…": "...", "×": "x", "≤": "<=", "≥": ">="}
-"""Replacements for characters of our messages that an encoding may not have."""
+"""Replacements for characters in labledger's messages that an encoding may not have."""
 
 
 def prepare_streams() -> None:
@@ -168,7 +169,7 @@ def prepare_streams() -> None:
     number, and messages would be written into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
+        pass  # Each file gets the lowest free number, so the missing streams' come first.
     os.close(descriptor)
     register_error(_UNENCODABLE, _replace_unencodable)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -267,24 +268,28 @@ def print_checks(checks: Iterable[CheckResult]) -> None:
 # -- commands to type next
 
 
-def to_type(command: str, lab_dir: Path | None) -> str:
+def add_lab_dir(command: str, lab_dir: Path | None) -> str:
     """Return a command with the `--lab-dir` that this command was given."""
-    return command if lab_dir is None else f"{command} {_OPTION} {shlex.quote(str(lab_dir))}"
+    if lab_dir is None:
+        return command
+    return f"{command} {_LAB_DIR_OPTION} {shlex.quote(str(lab_dir))}"
 
 
-def with_lab_dir(text: str, lab_dir: Path | None) -> str:
+def add_lab_dir_to_commands(text: str, lab_dir: Path | None) -> str:
     """Return text with `--lab-dir` added to its commands in backticks."""
     if lab_dir is None:
         return text
     return _COMMAND.sub(
-        lambda match: f"`{match[1] if _is_complete(match[1]) else to_type(match[1], lab_dir)}`",
+        lambda match: (
+            f"`{match[1] if _needs_no_lab_dir(match[1]) else add_lab_dir(match[1], lab_dir)}`"
+        ),
         text,
     )
 
 
-def _is_complete(command: str) -> bool:
-    """Return whether a command needs no lab folder, or names one."""
-    return _OPTION in command or command.endswith(" --help")
+def _needs_no_lab_dir(command: str) -> bool:
+    """Return whether a command uses no lab folder, or names one already."""
+    return _LAB_DIR_OPTION in command or command.endswith(" --help")
 
 
 def typed_lab_dir(words: Sequence[str] | None = None) -> Path | None:
@@ -292,6 +297,6 @@ def typed_lab_dir(words: Sequence[str] | None = None) -> Path | None:
     words = sys.argv[1:] if words is None else words
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if name == _OPTION and (equals or number + 1 < len(words)):
+        if name == _LAB_DIR_OPTION and (equals or number + 1 < len(words)):
             return Path(value if equals else words[number + 1])
     return None

@@ -1,7 +1,7 @@
 """The result of `labledger query`: a table for a person, or a format for other programs.
 
-Tables are limited to a number of rows; other formats are written by the library, row by row. Also
-parses the statement and its parameters, and prints the views.
+Tables are limited to 1,000 rows; other formats are written by the library, row by row. Also parses
+the statement and its parameters, and prints the views.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from labledger.text.phrases import counted
 if TYPE_CHECKING:
     from labledger.api import Ledger, ViewInfo
 
-_TABLE_ROWS = 1000
+_MAX_TABLE_ROWS = 1000
 
 
-def statement(sql: str | None, file: Path | None) -> str:
-    """Return the statement, given as a word or in a file. Raises `InvalidInput`."""
+def read_statement(sql: str | None, file: Path | None) -> str:
+    """Return the statement, given as an argument or in a file. Raises `InvalidInput`."""
     if (sql is None) == (file is None):
-        problem = Problem("query", "give one statement, as a word or with --file")
+        problem = Problem("query", "give one statement, as an argument or with --file")
         raise InvalidInput("the query", [problem])
     if file is None:
         return sql or ""
@@ -50,7 +50,8 @@ def parse_params(words: list[str]) -> dict[str, Any]:
         try:
             number = json.loads(value)
         except json.JSONDecodeError:
-            number = value
+            number = None
+        # Other JSON, such as `true` or a list, is taken as text.
         params[name] = number if type(number) in (int, float) else value
     return params
 
@@ -96,7 +97,7 @@ def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], stream: 
 def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
     """Print the first rows as a table, and return their number."""
     stream = iter(rows)
-    shown = list(islice(stream, _TABLE_ROWS))
+    shown = list(islice(stream, _MAX_TABLE_ROWS))
     numeric = [
         name
         for i, name in enumerate(columns)
@@ -104,18 +105,21 @@ def _print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
     ]
     table(columns, shown, right=numeric)
     if next(stream, None) is not None:
-        say(f"only the first {_TABLE_ROWS} rows are shown; --format csv or jsonl prints them all")
+        say(f"only {_MAX_TABLE_ROWS} rows are shown; --format csv or jsonl prints all")
     return len(shown)
 
 
-def print_schema(views: Sequence[ViewInfo], only: str | None = None) -> None:
-    """Print each view with its columns and their meanings. Raises `InvalidInput`."""
+def print_schema(views: Sequence[ViewInfo], view_name: str | None = None) -> None:
+    """Print each view, or the named one, with its columns and their meanings.
+
+    Raises `InvalidInput`.
+    """
     names = [view.name for view in views]
-    if only is not None and only not in names:
-        problem = Problem("--schema", f"there is no view {only!r}; there is {', '.join(names)}")
-        raise InvalidInput("the query", [problem])
+    if view_name is not None and view_name not in names:
+        message = f"there is no view {view_name!r}; the views are {', '.join(names)}"
+        raise InvalidInput("the query", [Problem("--schema", message)])
     for view in views:
-        if only in (None, view.name):
+        if view_name in (None, view.name):
             out(f"{view.name}: {view.comment}")
             width = max(map(len, view.columns))
             for column, meaning in zip(view.columns, view.meanings, strict=True):

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
     from labledger.api import JsonObject
 
-_LINE_EVERY_S = 2.0
+_PROGRESS_INTERVAL_S = 2.0
+_LATER_PROGRESS_INTERVAL_S = 30.0
+"""The interval after the first minute."""
+_MAX_SHOWN_VARIANTS = 12
 
 
 class JsonWatcher:
@@ -58,28 +61,24 @@ class PlainWatcher(JsonWatcher):
 
     def __init__(self) -> None:
         self._progress = RunProgress()
-        self._last = 0.0
+        self._printed_at = 0.0
 
     def __call__(self, event: JsonObject) -> None:
         self._progress.add(event)
         if (line := notable_line(event)) is not None:
             say(line)
-        elif event["event"] in {"slot_committed", "tick"} and self._is_due(event):
+        elif event["event"] in {"slot_committed", "tick"} and self._progress_is_due(event):
+            self._printed_at = time.monotonic()
             say(self._progress.line())
 
-    def _is_due(self, event: JsonObject) -> bool:
-        if event["event"] == "slot_committed" and self._progress.committed == self._progress.total:
-            self._last = time.monotonic()
+    def _progress_is_due(self, event: JsonObject) -> bool:
+        """Return whether the last slot is committed, or the interval since the last line over."""
+        progress = self._progress
+        if event["event"] == "slot_committed" and progress.committed == progress.total:
             return True
-        return self._is_time()
-
-    def _is_time(self) -> bool:
-        now = time.monotonic()
-        pause = _LINE_EVERY_S if self._progress.elapsed_s < 60 else 15 * _LINE_EVERY_S
-        if now - self._last < pause:
-            return False
-        self._last = now
-        return True
+        is_early = progress.elapsed_s < 60
+        interval_s = _PROGRESS_INTERVAL_S if is_early else _LATER_PROGRESS_INTERVAL_S
+        return time.monotonic() - self._printed_at >= interval_s
 
 
 class LiveWatcher:
@@ -134,7 +133,7 @@ class LiveWatcher:
             Text(escape_line(progress.run_id), style="bold", overflow="fold"),
             bar,
             _Phrases(progress.progress_texts()),
-            _variants(progress),
+            _variant_table(progress),
         ]
         if texts := spent_texts(progress.spent, progress.budget):
             parts.append(_Phrases(texts, "dim"))
@@ -164,27 +163,28 @@ class _Phrases:
 
 
 def _line(text: str, style: str = "") -> Text:
-    """Return text on one line, cut to the width of the terminal."""
+    """Return text on one line, truncated to the width of the terminal."""
     from rich.text import Text
 
     return Text(escape_line(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _variants(progress: RunProgress) -> RenderableType:
+def _variant_table(progress: RunProgress) -> RenderableType:
     from rich.table import Table
 
-    drawn = Table.grid(padding=(0, 2))
-    names = ("pass rate", *VERDICT_COLUMNS, "left out")
-    drawn.add_row(_line("variant", "dim"), *(_line(name, "dim") for name in names))
-    for name, column in zip(names, drawn.columns[1:], strict=True):
-        column.min_width = len(name)  # Only the names of variants are cut on a narrow terminal.
+    table = Table.grid(padding=(0, 2))
+    headings = ("pass rate", *VERDICT_COLUMNS, "left out")
+    table.add_row(_line("variant", "dim"), *(_line(heading, "dim") for heading in headings))
+    for heading, column in zip(headings, table.columns[1:], strict=True):
+        # On a narrow terminal only the names of variants are truncated.
+        column.min_width = len(heading)
         column.justify = "right"
-    for variant in progress.variants[:12]:
+    for variant in progress.variants[:_MAX_SHOWN_VARIANTS]:
         counts = map(str, progress.counts(variant))
-        drawn.add_row(_line(variant), _line(progress.rate(variant), "bold"), *counts)
-    if len(progress.variants) > 12:
-        drawn.add_row(f"and {len(progress.variants) - 12} more")
-    return drawn
+        table.add_row(_line(variant), _line(progress.rate(variant), "bold"), *counts)
+    if len(progress.variants) > _MAX_SHOWN_VARIANTS:
+        table.add_row(f"and {len(progress.variants) - _MAX_SHOWN_VARIANTS} more")
+    return table
 
 
 def watcher(*, as_json: bool, quiet: bool) -> JsonWatcher | LiveWatcher:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, Spent
-from labledger.cli.output.console import out, say, table, to_type
+from labledger.cli.output.console import add_lab_dir, out, say, table
 from labledger.cli.output.run_progress import (
     VERDICT_COLUMNS,
     VERDICTS,
@@ -41,7 +41,7 @@ def print_outcome(outcome: RunOutcome) -> None:
         say(f"stopped early: {outcome.trouble}")
     for variant in outcome.unscored_variants:
         say(
-            f"variant {variant} has no score: nothing was measured of it, so the exit code is "
+            f"variant {variant} has no score, so nothing is known about it and the exit code is "
             f"{int(Exit.INCOMPLETE)}"
         )
 
@@ -60,26 +60,27 @@ def _print_outcome_changes(regrading: Regrading) -> None:
 def print_next(outcome: RunOutcome, lab_dir: Path | None) -> None:
     """Print what to type next. `lab_dir` is the lab folder that the command line named."""
     say("next:")
-    for command in _next(outcome):
-        typed, gap, note = command.partition("   (")
-        say(f"  {to_type(typed, lab_dir)}{gap}{note}")
+    for line in _next_commands(outcome):
+        # A line may end with a note in parentheses, before which the option belongs.
+        command, gap, note = line.partition("   (")
+        say(f"  {add_lab_dir(command, lab_dir)}{gap}{note}")
 
 
 def grading_lines(run_id: str, gradings: Sequence[Grading]) -> Iterator[str]:
-    """Yield which run a regrading grades again, or which regradings a run has."""
+    """Yield a sentence: which run a regrading grades again, or which regradings a run has."""
     own = next((grading for grading in gradings if grading.run_id == run_id), None)
     if own is None:
         return
     if own.generation > 1:
-        yield f"{run_id} is grading {own.generation} of {own.root_id}{_standing(own)}"
+        yield f"{run_id} is grading {own.generation} of {own.root_id}{_grading_note(own)}"
     elif len(gradings) > 1:
-        again = ", ".join(f"{each.run_id}{_standing(each)}" for each in gradings[1:])
-        yield f"{run_id} was graded again: {again}"
+        regradings = ", ".join(f"{each.run_id}{_grading_note(each)}" for each in gradings[1:])
+        yield f"{run_id} was graded again: {regradings}"
 
 
-def _standing(grading: Grading) -> str:
+def _grading_note(grading: Grading) -> str:
     if grading.counts:
-        return " (counts)"
+        return " (current)"
     return "" if grading.complete else " (not complete)"
 
 
@@ -88,7 +89,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
     run = state.run
     out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
     committed = f"{run.next_schedule_idx} of {run.total_slots} slots committed"
-    out(f"{committed}; {state.begun} begun beyond them")
+    out(f"{committed}; {state.begun} more dispatched or finished")
     out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
     if why := _why_stopped(state):
         out(why)
@@ -101,32 +102,32 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         out(f"owned by process {owner.pid} on {owner.machine} since {run.lease.acquired_at}, ")
         out(f"  last heartbeat at {run.lease.renewed_at}; the lease ends {run.lease.expires_at}")
     if state.wanted_by is not None:
-        asker = state.wanted_by.owner
-        out(
-            f"wanted by process {asker.pid} on {asker.machine} since {state.wanted_by.requested_at}"
-        )
+        requester = f"process {state.wanted_by.owner.pid} on {state.wanted_by.owner.machine}"
+        out(f"takeover requested by {requester} at {state.wanted_by.requested_at}")
     rows = []
-    for count in state.variants:
-        verdicts = [count.verdicts.get(v, 0) for v in VERDICTS]
-        failed = without_verdict(count.passes, verdicts)
-        rate = percent(count.passes.rate)
-        other = ", ".join(f"{n} {s}" for s, n in count.statuses.items() if s != "completed")
-        numbers = (count.scheduled, count.committed, *verdicts, failed, rate)
-        rows.append((count.variant_id, *numbers, other))
+    for counts in state.variants:
+        verdicts = [counts.verdicts.get(verdict, 0) for verdict in VERDICTS]
+        failed = without_verdict(counts.passes, verdicts)
+        rate = percent(counts.passes.rate)
+        other = ", ".join(f"{n} {s}" for s, n in counts.statuses.items() if s != "completed")
+        numbers = (counts.scheduled, counts.committed, *verdicts, failed, rate)
+        rows.append((counts.variant_id, *numbers, other))
     columns = ("variant", "slots", "committed", *VERDICT_COLUMNS, "rate")
-    _table((*columns, "not completed"), rows, right=columns[1:])
+    _print_outcomes((*columns, "not completed"), rows, right=columns[1:])
     if run.status is RunStatus.COMPLETED:
-        say(f"next: {to_type(f'labledger show {run.run_id} 0', lab_dir)}")
+        say(f"next: {add_lab_dir(f'labledger show {run.run_id} 0', lab_dir)}")
     else:
-        say(f"next: {to_type(_resume(run.run_id, state.used_up), lab_dir)}")
+        say(f"next: {add_lab_dir(_resume_command(run.run_id, state.used_up), lab_dir)}")
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str]) -> None:
+def _print_outcomes(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str]
+) -> None:
     """Print a table of outcomes, without the column of failed agents if there are none."""
-    at = columns.index(VERDICT_COLUMNS[-1])
-    if not any(row[at] for row in rows):
-        columns = (*columns[:at], *columns[at + 1 :])
-        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+    index = columns.index(VERDICT_COLUMNS[-1])
+    if not any(row[index] for row in rows):
+        columns = (*columns[:index], *columns[index + 1 :])
+        rows = [(*row[:index], *row[index + 1 :]) for row in rows]
     table(columns, rows, right=right)
 
 
@@ -162,7 +163,7 @@ def print_summary(summary: JsonObject) -> None:
         left_out += ext["committed"] - passes.counted
         no_verdict += failed
     columns = ("variant", "slots", "scored", *VERDICT_COLUMNS, "rate", mean)
-    _table(columns, rows, right=columns[1:])
+    _print_outcomes(columns, rows, right=columns[1:])
     statuses = {s: n for s, n in summary["ext"]["statuses"].items() if n and s != "completed"}
     if statuses:
         out("not completed: " + ", ".join(f"{n} {status}" for status, n in statuses.items()))
@@ -172,20 +173,20 @@ def print_summary(summary: JsonObject) -> None:
         out(f"left out of the pass rate, because something other than the agent failed: {left_out}")
 
 
-def _resume(run_id: str, used_up: Iterable[str]) -> str:
+def _resume_command(run_id: str, used_up: Iterable[str]) -> str:
     """Return the command that resumes a run, with an option for each budget that is used up."""
     return " ".join(
         [f"labledger resume {run_id}", *(f"{_BUDGET_OPTIONS[kind]} LARGER" for kind in used_up)]
     )
 
 
-def _next(outcome: RunOutcome) -> list[str]:
+def _next_commands(outcome: RunOutcome) -> list[str]:
     """Return commands that fit the outcome of a run."""
     run_id = outcome.run_id
     if not outcome.complete:
-        return [_resume(run_id, outcome.used_up), f"labledger status {run_id}"]
+        return [_resume_command(run_id, outcome.used_up), f"labledger status {run_id}"]
     if outcome.regrading is not None:
-        return _next_of_regrading(run_id, outcome.regrading)
+        return _commands_after_regrading(run_id, outcome.regrading)
     statuses = outcome.summary["ext"]["statuses"]
     sql = "SELECT task_id, variant_id, verdict FROM scores"
     commands = [f"labledger query \"{sql} WHERE run_id = '{run_id}'\""]
@@ -201,7 +202,7 @@ def _next(outcome: RunOutcome) -> list[str]:
     return commands
 
 
-def _next_of_regrading(run_id: str, regrading: Regrading) -> list[str]:
+def _commands_after_regrading(run_id: str, regrading: Regrading) -> list[str]:
     root_id = regrading.root_id
     sql = "SELECT task_id, variant_id, repl_idx, generation, verdict FROM all_scores"
     return [

@@ -33,7 +33,7 @@ _PAUSE_ENDS = {
     "refusals": "the Docker engine starts trials again",
 }
 
-_LEAST_FINISHED = 3
+_MIN_FINISHED = 3
 """How many trials must have finished before the remaining time is estimated."""
 
 
@@ -47,14 +47,15 @@ class RunProgress:
         self.in_flight = 0
         """How many trials run or are being prepared."""
         self.waiting = 0
-        self.width = 0
+        self.max_concurrency = 0
         self.finished = 0
         self.removing = 0
+        """How many trial folders await removal."""
         self.variants: list[str] = []
         self.statuses: dict[str, Counter[str]] = defaultdict(Counter)
         self.verdicts: dict[str, Counter[str]] = defaultdict(Counter)
         self.passes: dict[str, PassCounts] = defaultdict(PassCounts)
-        """These three count everything that is committed, by this coordinator or earlier ones."""
+        """This and the two above count all committed slots, also of earlier coordinators."""
         self.note = ""
         self.spent = {"cost_usd": Spent(), "tokens": Spent()}
         """What the run spent, under this coordinator and earlier ones."""
@@ -69,7 +70,8 @@ class RunProgress:
                 self.run_id, self.total, self.note = event["run_id"], event["total"], ""
                 self.committed = event["committed"]
                 self._dispatching_since = time.monotonic()
-                self.variants, self.width = event["variants"], event["max_concurrency"]
+                self.variants = event["variants"]
+                self.max_concurrency = event["max_concurrency"]
                 self.budget = event["budget"]
                 self._count_earlier(event["counts"])
                 self.spent |= {kind: Spent(**spent) for kind, spent in event["spent"].items()}
@@ -110,7 +112,7 @@ class RunProgress:
 
     @property
     def running(self) -> int:
-        return min(self.in_flight, self.width)
+        return min(self.in_flight, self.max_concurrency)
 
     @property
     def elapsed_s(self) -> float:
@@ -119,7 +121,9 @@ class RunProgress:
     @property
     def remaining_s(self) -> float | None:
         """The estimated seconds to the end; None until as many trials ended as run at once."""
-        if self._dispatching_since is None or self.finished < max(self.width, _LEAST_FINISHED):
+        if self._dispatching_since is None or self.finished < max(
+            self.max_concurrency, _MIN_FINISHED
+        ):
             return None
         if self.committed == self.total:
             return None
@@ -145,8 +149,8 @@ class RunProgress:
         return " · ".join([*parts, *spent_texts(self.spent, self.budget)])
 
     def cleaning_text(self) -> str:
-        """Return how many trial folders await removal if they are more than usual, else ""."""
-        if self.removing <= (self.width if self.in_flight else 0):
+        """Return how many trial folders await removal, or "" if no more than usual."""
+        if self.removing <= (self.max_concurrency if self.in_flight else 0):
             return ""
         return f"cleaning up {counted(self.removing, 'trial folder')}"
 
@@ -216,12 +220,12 @@ def notable_line(event: JsonObject) -> str | None:
 
 
 def owner_line(event: JsonObject) -> str:
-    """Return which process owns the run or wants it, and until when."""
+    """Return which process owns the run or requests it, and when it changes hands."""
     who = f"process {event['pid']} on {event['host']}"
     if event["event"] == "run_wanted":
         return (
-            f"warning: {who} wants this run since {event['since']} and takes it over at "
-            f"{event['expires_at']}; until then it continues here"
+            f"warning: {who} requested this run at {event['since']} and takes it over at "
+            f"{event['expires_at']}; until then this process continues it"
         )
     return (
         f"run {event['run_id']} belongs to {who} since {event['since']}; waiting for the end of "
@@ -230,7 +234,7 @@ def owner_line(event: JsonObject) -> str:
 
 
 def started_line(event: JsonObject) -> str:
-    """Return the size of the run that starts, what is done already, and its budget."""
+    """Return the size of the run that starts, how far it is already, and its budget."""
     slots = counted(event["total"], "slot")
     line = f"run {event['run_id']}: {slots}, {event['max_concurrency']} at once"
     if event["committed"] or event["staged"] or event["begun"]:
@@ -241,8 +245,8 @@ def started_line(event: JsonObject) -> str:
     if limits := event["budget"]:
         amounts = " or ".join(f"{exact(limit)} {UNITS[kind]}" for kind, limit in limits.items())
         line += (
-            f"; once {amounts} are spent, no trial starts, and those that run then "
-            f"(at most {event['max_concurrency']}) still add to it"
+            f"; once {amounts} are spent, no further trial starts; the trials that run then "
+            f"(at most {event['max_concurrency']}) still add to the amount"
         )
     return line
 

@@ -40,42 +40,43 @@ class Content:
 
 def draw(content: Content, console: Console) -> str:
     """Return the table as text for a console."""
-    natural = [max(map(_width, texts)) for texts in _by_column(content)]
+    natural = [max(map(_width, texts)) for texts in _texts_by_column(content)]
     if not console.is_terminal:
         console.width = sum(natural) + 3 * len(natural)
     with console.capture() as drawing:
-        for part in _drawn(content, natural, console.width):
+        for part in _parts(content, natural, console.width):
             console.print(part)
     return drawing.get()
 
 
-def _drawn(content: Content, natural: Sequence[int], width: int) -> Iterator[RenderableType]:
+def _parts(content: Content, natural: Sequence[int], width: int) -> Iterator[RenderableType]:
     if sum(natural) + 3 * (len(natural) - 1) <= width:
         yield _plain_table(content, natural, gap=3)
-    elif widths := _fitted(content, width):
+    elif widths := _fitting_widths(content, width):
         yield _plain_table(content, widths, gap=_GAP)
-    elif len(natural) > 1 and (widths := _fitted(content.without_first(), width - _GAP)):
+    elif len(natural) > 1 and (widths := _fitting_widths(content.without_first(), width - _GAP)):
         yield from _under_first_column(content, widths)
     else:
-        yield from _records(content)
+        yield from _rows_as_lists(content)
 
 
-def _fitted(content: Content, width: int) -> list[int] | None:
+def _fitting_widths(content: Content, width: int) -> list[int] | None:
     """Return column widths that fit into `width` together, or None if there are none."""
-    texts = _by_column(content)
-    natural = [max(map(_width, column)) for column in texts]
+    columns = _texts_by_column(content)
+    natural = [max(map(_width, texts)) for texts in columns]
     widths = [
-        min(most, max(_longest_word(column), _WRAPPED_WIDTH))
-        for most, column in zip(natural, texts, strict=True)
+        min(full, max(_longest_word(texts), _WRAPPED_WIDTH))
+        for full, texts in zip(natural, columns, strict=True)
     ]
     spare = width - _GAP * (len(widths) - 1) - sum(widths)
     if spare < 0:
         return None
+    # Columns that lack the least come first: what they leave of their share goes to the others.
     by_need = sorted(range(len(widths)), key=lambda n: natural[n] - widths[n])
-    for done, number in enumerate(by_need):
-        more = min(natural[number] - widths[number], spare // (len(widths) - done))
-        widths[number] += more
-        spare -= more
+    for widened, column in enumerate(by_need):
+        added = min(natural[column] - widths[column], spare // (len(widths) - widened))
+        widths[column] += added
+        spare -= added
     return widths
 
 
@@ -92,7 +93,7 @@ def _is_unbroken(word: str) -> bool:
     return _width(word) <= longest
 
 
-def _by_column(content: Content) -> list[tuple[str, ...]]:
+def _texts_by_column(content: Content) -> list[tuple[str, ...]]:
     return list(zip(content.columns, *content.rows, strict=True))
 
 
@@ -111,7 +112,9 @@ def _plain_table(content: Content, widths: Sequence[int], *, gap: int) -> Render
         box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=gap < 3, expand=False
     )
     for name, width in zip(content.columns, widths, strict=True):
-        drawn.add_column(Text(name), justify=_side(content, name), overflow="fold", width=width)
+        drawn.add_column(
+            Text(name), justify=_justification(content, name), overflow="fold", width=width
+        )
     for row in content.rows:
         drawn.add_row(*map(Text, row))
     return drawn
@@ -140,12 +143,12 @@ def _line(
 
     drawn = Table.grid(padding=(0, _GAP, 0, 0))
     for name, width in zip(content.columns, widths, strict=True):
-        drawn.add_column(justify=_side(content, name), overflow="fold", width=width)
+        drawn.add_column(justify=_justification(content, name), overflow="fold", width=width)
     drawn.add_row(*(Text(text, style=style) for text in row))
     return Padding(drawn, (0, 0, 0, _GAP))
 
 
-def _records(content: Content) -> Iterator[RenderableType]:
+def _rows_as_lists(content: Content) -> Iterator[RenderableType]:
     """Yield each row as a list of its fields."""
     from rich.rule import Rule
     from rich.table import Table
@@ -163,5 +166,5 @@ def _records(content: Content) -> Iterator[RenderableType]:
         yield Text(", ".join(content.columns), style="bold")
 
 
-def _side(content: Content, name: str) -> Any:
+def _justification(content: Content, name: str) -> Any:
     return "right" if name in content.right else "left"

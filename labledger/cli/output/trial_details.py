@@ -1,7 +1,7 @@
 """`labledger show`: one trial with its phases, records, evidence and logs.
 
-Records are those of the ledger; logs and the patch are read from its artifacts and cut to their
-first lines unless `--full` is given.
+Records are those of the ledger; logs and the patch are read from its artifacts and shortened to
+their first lines unless `--full` is given.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from labledger.api import JsonObject, Ledger
 
 _HEAD_LINES = 20
-_SHOWN = (
+_PRINTED_TEXTS = (
     *("setup_stdout", "setup_stderr", "agent_stdout", "agent_stderr"),
     *("grader_stdout", "grader_stderr", "trial_output", "workspace_patch"),
 )
@@ -92,7 +92,7 @@ def _print_evidence(ledger: Ledger, record: JsonObject, *, full: bool) -> None:
         out(f"  run again: {text}")
     for name, problem in record.get("ext", {}).get("problems", {}).items():
         out(f"  {name}: {problem}")
-    for name in _SHOWN:
+    for name in _PRINTED_TEXTS:
         if name in record["evidence"]:
             content = ledger.artifact(record["evidence"][name])
             if content:
@@ -116,17 +116,18 @@ def _isolation(facts: JsonObject) -> str:
         others = ["the setup command"] * facts["setup"]
         others += ["the grader"] * (facts["checked"] == "after_grading")
         by = " or ".join(["the agent", *others])
-        words.append(f"tampering suspected, by {by}: {_named(suspected, facts['tampering_total'])}")
+        paths = _listed_paths(suspected, facts["tampering_total"])
+        words.append(f"tampering suspected, by {by}: {paths}")
     else:
         words.append("no tampering seen")
     if hooks := facts.get("workspace_hooks"):
-        words.append(f"loaded by tools by themselves: {_named(hooks, len(hooks))}")
+        words.append(f"files that tools load automatically: {_listed_paths(hooks, len(hooks))}")
     return ", ".join(words)
 
 
-def _named(paths: list[str], total: int) -> str:
-    named = " ".join(path if path.isprintable() else repr(path) for path in paths)
-    return named if total == len(paths) else f"{named} and {total - len(paths)} more"
+def _listed_paths(paths: list[str], total: int) -> str:
+    listed = " ".join(path if path.isprintable() else repr(path) for path in paths)
+    return listed if total == len(paths) else f"{listed} and {total - len(paths)} more"
 
 
 def _print_text(name: str, content: bytes, *, full: bool) -> None:
