@@ -85,7 +85,7 @@ def clean_up_run(
             move_to_kept(trial_folder)
         else:
             shutil.rmtree(trial_folder, ignore_errors=True)
-    for trial_folder in attempt_notes.attempts(folder):
+    for trial_folder in attempt_notes.folders_with_notes(folder):
         idx, _, attempt = trial_folder.name.partition("-")
         if is_durable(int(idx), int(attempt), run, staged):
             attempt_notes.remove_notes(trial_folder)

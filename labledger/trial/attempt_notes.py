@@ -2,7 +2,8 @@
 
 There are two: a marker that no container has been started for the attempt, and the list of
 reasons why it was started again. Each is a file in the run's folder `traces`, where no container
-can write. `adoption` and `worker` write them, and `evidence` records the reasons.
+can write. `worker`, `context`, the runner and cleanup write them, and `artifacts` records the
+reasons.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def mark_not_started(trial: Path) -> None:
     may safely create a new one. Errors are ignored: without the marker, the attempt counts as one
     that may have run.
     """
-    marker = _unstarted(trial)
+    marker = _not_started_marker(trial)
     with suppress(OSError):
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.touch()
@@ -31,27 +32,27 @@ def mark_not_started(trial: Path) -> None:
 
 def clear_not_started(trial: Path) -> None:
     """Remove the marker: from now on a container may run for the attempt."""
-    _unstarted(trial).unlink(missing_ok=True)
+    _not_started_marker(trial).unlink(missing_ok=True)
 
 
 def is_marked_not_started(trial: Path) -> bool:
-    return _unstarted(trial).exists()
+    return _not_started_marker(trial).exists()
 
 
 def add_restart_reason(trial: Path, reason: str) -> None:
     """Record durably why an attempt is started again."""
     reasons = [*restart_reasons(trial), reason]
-    write_file(_notes(trial), json.dumps(reasons).encode())
+    write_file(_reasons_file(trial), json.dumps(reasons).encode())
 
 
 def restart_reasons(trial: Path) -> list[str]:
     """Return why the attempt was started again, one reason for each time."""
     try:
-        return [str(text) for text in json.loads(_notes(trial).read_text("utf-8"))]
+        return [str(text) for text in json.loads(_reasons_file(trial).read_text("utf-8"))]
     except FileNotFoundError:
         return []
     except (ValueError, TypeError):
-        return [f"{_notes(trial).name}, which holds the reasons, cannot be read"]
+        return [f"{_reasons_file(trial).name}, which holds the reasons, cannot be read"]
 
 
 def record_cancellation(trial: Path, why: str) -> None:
@@ -62,22 +63,22 @@ def record_cancellation(trial: Path, why: str) -> None:
 
 def remove_notes(trial: Path) -> None:
     """Remove the notes of an attempt whose result is durable."""
-    for path in (_unstarted(trial), _notes(trial)):
+    for path in (_not_started_marker(trial), _reasons_file(trial)):
         path.unlink(missing_ok=True)
 
 
-def attempts(run_dir: Path) -> list[Path]:
+def folders_with_notes(run_dir: Path) -> list[Path]:
     """Return the trial folder, existing or not, of every attempt of a run that has notes."""
     return sorted({run_dir / "trials" / path.stem for path in (run_dir / FOLDER).glob("*-*.*")})
 
 
-def _unstarted(trial: Path) -> Path:
-    return _of(trial, "unstarted")
+def _not_started_marker(trial: Path) -> Path:
+    return _note_path(trial, "unstarted")
 
 
-def _notes(trial: Path) -> Path:
-    return _of(trial, "notes")
+def _reasons_file(trial: Path) -> Path:
+    return _note_path(trial, "notes")
 
 
-def _of(trial: Path, kind: str) -> Path:
+def _note_path(trial: Path, kind: str) -> Path:
     return trial.parent.parent / FOLDER / f"{trial.name}.{kind}"

@@ -2,7 +2,7 @@
 
 Also `AttemptSpec`, which describes one attempt completely, and `TrialPlan`, which all trials of a
 variant share. `trial.sh` implements the other side of the contract; a test compares its table of
-exit statuses with `ExitStatus`. Used by all of `trial` and by the runner; starts nothing itself.
+exit statuses with `ExitStatus`. All of `trial`, the runner and cleanup use it; it runs nothing.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ExitStatus:
     GRADER_TIMED_OUT = 41
     AGENT_ENDED = 50
     SCRIPT_FAILED = 70
-    NO_ROOM = 71
-    HINDERED = 72
+    DISK_FULL = 71
+    SCRIPT_HINDERED = 72
 
     ALL = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 50, 70, 71, 72})
     AGENT_PART = ALL - {0, 10, 11, 40, 41}
@@ -109,7 +109,7 @@ class TrialPlan:
     images: Mapping[str, str]
     """Image id (`sha256:…`) by the name the experiment gives."""
     environment: Mapping[str, str] = field(repr=False)
-    """Values from outside the experiment by name: secrets, never stored."""
+    """Values from the environment by name: secrets, never stored."""
     grader: GraderIdentity
     """Recorded in each score."""
     sealing: Sealing = Sealing.NONE
@@ -205,7 +205,7 @@ class StoredTrial:
 
 @dataclass(frozen=True, slots=True)
 class AttemptSpec:
-    """One attempt at one slot: all that a worker needs. Can be pickled."""
+    """One attempt at one slot: everything that a worker needs. Can be pickled."""
 
     plan: TrialPlan
     slot: Slot
@@ -258,12 +258,12 @@ class AttemptSpec:
 
     @property
     def deadline_s(self) -> float:
-        """Seconds after which the host kills the container, if it does not keep its time limits."""
+        """Seconds after which the host kills the container, if it exceeds its time limits."""
         return sum(self.timeout_s(phase) for phase in self.kind.phases) + OUTER_MARGIN_S
 
     @property
     def runs_agent(self) -> bool:
-        """Whether the agent runs in the container: if it may have run, that is not repeated."""
+        """Whether the agent runs in the container. An agent that may have run is not run again."""
         return "agent" in self.kind.phases
 
     def labels(self) -> dict[str, str]:

@@ -39,7 +39,7 @@ class FreeSpace:
 
 
 def free_space(path: Path) -> FreeSpace | None:
-    """Return the free space at a path, None if that is not known."""
+    """Return the free space at a path, None if it is not known."""
     try:
         usage = os.statvfs(path)
     except OSError:
@@ -80,7 +80,7 @@ class FullDisks:
             self.record_full(path)
 
     def were_full_since(self, paths: Iterable[Path], since: float) -> bool:
-        """Return True if a disk of these is full, or was since the monotonic time `since`."""
+        """Return True if one of these disks is full, or was since the monotonic time `since`."""
         return any(self._last_seen_full(path) >= since for path in paths)
 
     def _last_seen_full(self, path: Path) -> float:

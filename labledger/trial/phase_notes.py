@@ -2,7 +2,7 @@
 
 While a trial runs, the agent can write this file too; trust it only if `trial.sh` ended the trial.
 For the grader part and for regradings the host writes it, so that `trial.sh` continues after the
-agent phase.
+agent phase. Used by `collect`, `adoption`, `two_part_trials` and `restored_inputs`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read_phases(spec: AttemptSpec) -> dict[str, Phase]:
 
 
 def has_begun(spec: AttemptSpec) -> bool:
-    """Return True if `trial.sh` has written anything, which an agent cannot hide.
+    """Return True if `trial.sh` has written anything. An agent cannot hide that.
 
     The trial folder last changed when it was renamed, before its container was created. Containers
     cannot change it, nor reset the ctime of the `state` folder, which `trial.sh` writes to.
@@ -46,7 +46,7 @@ def phase_fields(spec: AttemptSpec) -> dict[str, PhaseFields]:
 
 
 def parse_phases(lines: str) -> dict[str, Phase]:
-    """Return the phases of a note in the form of `phase_lines`."""
+    """Return the phases in a text in the format of `phase_lines`."""
     return _as_phases(_parse(lines))
 
 
@@ -58,7 +58,7 @@ def _as_phases(fields: dict[str, PhaseFields]) -> dict[str, Phase]:
 
 
 def _parse(lines: str) -> dict[str, PhaseFields]:
-    notes: dict[str, PhaseFields] = {}
+    by_phase: dict[str, PhaseFields] = {}
     for line in lines.splitlines():
         fields = line.split()
         if len(fields) == 5 and fields[0] in contract.PHASE_NAMES:
@@ -66,8 +66,8 @@ def _parse(lines: str) -> dict[str, PhaseFields]:
                 status, start, end, timed_out = (int(text) for text in fields[1:])
             except ValueError:
                 continue
-            notes[fields[0]] = (status, start, end, timed_out)
-    return notes
+            by_phase[fields[0]] = (status, start, end, timed_out)
+    return by_phase
 
 
 def phase_lines(fields: dict[str, PhaseFields]) -> str:
@@ -85,9 +85,9 @@ def phase_notes_of(phases: Mapping[str, Phase]) -> str:
     Each starts at the end of the one before it.
     """
     fields: dict[str, PhaseFields] = {}
-    now = 0
+    start = 0
     for name, phase in phases.items():
-        end = now + phase.duration_ms // 10
-        fields[name] = (phase.exit_status, now, end, int(phase.timed_out))
-        now = end
+        end = start + phase.duration_ms // 10
+        fields[name] = (phase.exit_status, start, end, int(phase.timed_out))
+        start = end
     return phase_lines(fields)

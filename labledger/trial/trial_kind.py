@@ -1,9 +1,9 @@
 """Kinds of trials: a fresh trial runs all its phases, a regrading runs the grader alone.
 
-An attempt's `TrialKind` is chosen once, when the runner makes its `AttemptSpec`, and answers every
-question on which kinds differ: what runs and may end the container, what is there before it, what
-is evidence. All other code of a trial is the same for each kind. `FreshTrial` is here;
-`regrading.regraded_trial` has the other.
+The runner chooses an attempt's `TrialKind` when it makes the `AttemptSpec`. Everything in which
+kinds differ is a method of `TrialKind`: which phases run, which exit statuses are possible, how the
+trial folder is filled, what is evidence. All other code of a trial is the same for each kind. This
+module defines `FreshTrial`, and `regrading.regraded_trial` defines `RegradedTrial`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from labledger.workspace.seed import workspace_seed
 
 
 class EvidenceIncomplete(LabLedgerError):
-    """What a trial needs of an earlier container's evidence is not there, or not exact."""
+    """The evidence of an earlier container that a trial needs is missing or not exact."""
 
 
 class TrialKind(ABC):
-    """The answers of one kind of trials. Immutable; can be pickled."""
+    """What is different in trials of one kind. Immutable; can be pickled."""
 
     @property
     @abstractmethod
@@ -56,40 +56,40 @@ class TrialKind(ABC):
     @property
     @abstractmethod
     def extension(self) -> JsonObject:
-        """What evidence and score say of the kind under `ext`."""
+        """What evidence and score of the kind have in addition under `ext`."""
 
     @abstractmethod
     def is_carried_over(self, spec: AttemptSpec) -> bool:
-        """Return True if nothing runs, because the result is that of another trial."""
+        """Return True if nothing runs, because the result is a copy of another trial's."""
 
     def carried_over_result(self, spec: AttemptSpec) -> AttemptResult:
         """Return the result of an attempt for which nothing runs.
 
-        For kinds of which a trial can be carried over.
+        Kinds whose trials can be carried over implement it.
         """
         raise NotImplementedError
 
     def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
         """Return the result of a trial that raised `EvidenceIncomplete` with the message `why`.
 
-        For kinds that need the evidence of an earlier container.
+        Kinds that need the evidence of an earlier container implement it.
         """
         raise NotImplementedError
 
     @abstractmethod
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
-        """Fill the workspace of a new trial folder, and what else phases find there.
+        """Fill a new trial folder: the workspace, and the files that phases expect there.
 
         Raises `EvidenceIncomplete`.
         """
 
     @abstractmethod
-    def whole_exit(self, ended: ContainerExit) -> ContainerExit:
-        """Return how a container ended, with the times of the earlier phases included."""
+    def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
+        """Return a container's exit with the times of the earlier phases included."""
 
     @abstractmethod
     def isolation_facts(
-        self, engine: Engine, spec: AttemptSpec, ended: ContainerExit
+        self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
     ) -> JsonObject:
         """Return the isolation facts of a trial whose container has stopped.
 
@@ -98,7 +98,7 @@ class TrialKind(ABC):
 
     @abstractmethod
     def evidence(self, spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:
-        """Return the collector that knows where each piece of evidence comes from.
+        """Return a collector of the trial's evidence.
 
         Its methods raise `EvidenceIncomplete`.
         """
@@ -134,13 +134,13 @@ class FreshTrial(TrialKind):
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
         workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder / "workspace")
 
-    def whole_exit(self, ended: ContainerExit) -> ContainerExit:
-        return ended
+    def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
+        return container_exit
 
     def isolation_facts(
-        self, engine: Engine, spec: AttemptSpec, ended: ContainerExit
+        self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
     ) -> JsonObject:
-        return isolation_facts.isolation_facts(engine, spec, ended)
+        return isolation_facts.isolation_facts(engine, spec, container_exit)
 
     def evidence(self, spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:
         return EvidenceCollector(spec, redactor)

@@ -1,8 +1,8 @@
 """List the files of a workspace with kind, size and digest, before and after a trial.
 
 A workspace is untrusted: no link is followed, only regular files are read, and the number of
-files, the length of names and the bytes read are limited. Listings are stored as evidence and
-compared by `patches` and `restored_workspace`.
+files, the length of names and the bytes read are limited. `artifacts` stores listings as evidence,
+and `patches` and `restored_workspace` compare them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labledger.records.canonical_json import sha256_hex
 from labledger.workspace.seed import Seed, SeedEntry
 from labledger.workspace.untrusted_files import MAX_VALUES, MIB, UnsafeFile, UntrustedFile
 
-LEFT_OUT = frozenset(
+UNLISTED_FOLDERS = frozenset(
     {
         *(".git", ".hg", ".svn"),
         *(".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", "__pycache__"),
@@ -30,12 +30,13 @@ LEFT_OUT = frozenset(
 )
 """Folders of dependencies, caches or history: a listing names them but not their files."""
 CACHES = frozenset({".cache", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__"})
-"""Those that no result depends on."""
+"""Those of `UNLISTED_FOLDERS` that no result depends on."""
 
 MAX_ENTRIES = 20_000
 MAX_NAMES = 4 * MIB
 """The limit of all names in a listing together, in characters."""
 MAX_HASHED = 64 * MIB
+"""A larger file has no digest."""
 HASHING_BUDGET = 1024 * MIB
 """How many bytes of a workspace are read for digests; further files have none."""
 
@@ -43,7 +44,7 @@ HASHING_BUDGET = 1024 * MIB
 @dataclass(frozen=True, slots=True)
 class Entry:
     kind: str
-    """`file`, `link` or `other`."""
+    """`file`, `link`, `other`; in an unlisted folder also `folder`."""
     size: int
     sha256: str | None = None
     """Of a file's content, or of a link's target."""
@@ -65,12 +66,13 @@ class Listing:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    """Folders whose files are not listed."""
     empty: list[str] | None = None
     """Empty folders, if known."""
     digests: dict[str, str] = field(default_factory=dict)
     """Digests of folders in `left_out`, if known."""
     truncated: bool = False
-    _room: int = MAX_NAMES
+    _characters_left: int = MAX_NAMES
 
     def as_json(self) -> JsonObject:
         return {
@@ -107,20 +109,20 @@ class Listing:
             raise MalformedListing(f"{type(error).__name__}: {error}") from None
 
     def add(self, name: str, entry: Entry) -> None:
-        self._room -= len(name)
-        if len(self.entries) >= MAX_ENTRIES or self._room < 0:
+        self._characters_left -= len(name)
+        if len(self.entries) >= MAX_ENTRIES or self._characters_left < 0:
             self.truncated = True
         else:
             self.entries[name] = entry
 
-    def leave_out(self, name: str) -> None:
-        if self.enter(name):
-            self.left_out.append(name)
+    def leave_out(self, folder: str) -> None:
+        if self.count_name(folder):
+            self.left_out.append(folder)
 
-    def enter(self, folder: str) -> bool:
-        """Count the name of a folder. Return False if the limit of names is exceeded."""
-        self._room -= len(folder)
-        self.truncated |= self._room < 0
+    def count_name(self, folder: str) -> bool:
+        """Count the length of a folder's name. Return False if the limit of names is exceeded."""
+        self._characters_left -= len(folder)
+        self.truncated |= self._characters_left < 0
         return not self.truncated
 
 
@@ -128,7 +130,7 @@ def list_seed(seed: Seed) -> Listing:
     """Return the listing of a seed."""
     listing = Listing()
     for seeded in seed.entries():
-        if LEFT_OUT.isdisjoint(Path(seeded.name).parts[:-1]):
+        if UNLISTED_FOLDERS.isdisjoint(Path(seeded.name).parts[:-1]):
             listing.add(seeded.name, seeded_entry(seeded))
     return listing
 
@@ -156,7 +158,7 @@ def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
     try:
         status = child.stat(follow_symlinks=False)
         if stat.S_ISLNK(status.st_mode):
-            target = os.readlink(child.path)  # noqa: PTH115  (as it is, not as a Path tidies it)
+            target = os.readlink(child.path)  # noqa: PTH115  (a Path would normalize it)
             return Entry("link", status.st_size, sha256_hex(os.fsencode(target)))
     except OSError:
         return Entry("other", 0)
@@ -171,28 +173,28 @@ def entry_of(child: os.DirEntry[str], budget: int) -> Entry:
 
 
 def _walk(top: Path, listing: Listing) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield all that is not a folder, folder by folder. Not recursive: folders may be deep."""
+    """Yield everything but folders, folder by folder. Not recursive: folders may be deep."""
     pending = [""]
-    looked_into = 0
+    folder_count = 0
     while pending and not listing.truncated:
-        inside = pending.pop()
-        looked_into += 1
+        folder = pending.pop()
+        folder_count += 1
         try:
-            children = _children(top / inside)
+            children = _children(top / folder)
         except OSError:
-            listing.leave_out(inside.rstrip("/") or ".")
+            listing.leave_out(folder.rstrip("/") or ".")
             continue
-        listing.truncated |= max(looked_into, len(children)) > MAX_ENTRIES
-        if inside and not children and listing.empty is not None:
-            listing.empty.append(inside.rstrip("/"))
+        listing.truncated |= max(folder_count, len(children)) > MAX_ENTRIES
+        if folder and not children and listing.empty is not None:
+            listing.empty.append(folder.rstrip("/"))
         folders = []
         for child in children:
-            name = f"{inside}{_printable(child.name)}"
+            name = f"{folder}{_printable(child.name)}"
             if not _is_folder(child):
                 yield name, child
-            elif child.name in LEFT_OUT or name != inside + child.name:
+            elif child.name in UNLISTED_FOLDERS or name != folder + child.name:
                 listing.leave_out(name)
-            elif listing.enter(name):
+            elif listing.count_name(name):
                 folders.append(f"{name}/")
         pending.extend(reversed(folders))
 

@@ -41,22 +41,22 @@ def apply_piece(piece: list[bytes], old: bytes) -> bytes:
     """Return a file's content after its piece of a patch. Raises `PatchMismatch`."""
     before = list(io.BytesIO(old))
     after: list[bytes] = []
-    done = 0
+    position = 0
     for start, changes in _hunks(piece):
-        if not done <= start <= len(before):
+        if not position <= start <= len(before):
             raise PatchMismatch
-        after += before[done:start]
-        done = start
+        after += before[position:start]
+        position = start
         for sign, line in changes:
             if sign == b"+":
                 after.append(line)
                 continue
-            if done == len(before) or before[done] != line:
+            if position == len(before) or before[position] != line:
                 raise PatchMismatch
             if sign == b" ":
                 after.append(line)
-            done += 1
-    return b"".join(after + before[done:])
+            position += 1
+    return b"".join(after + before[position:])
 
 
 def _hunks(piece: list[bytes]) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:

@@ -1,8 +1,8 @@
 """Make a unified diff of what an agent changed, for `git apply` and `patch -p1`.
 
-Size and effort are limited. Files that a diff cannot carry, such as binaries, are named in it and
-listed as `unpatchable`, so that `evidence` stores them otherwise. Paths are untrusted and quoted
-as git does.
+Size and effort are limited. Files that a diff cannot represent, such as binaries, are named in it
+and listed as `unpatchable`, so that `artifacts` stores them in a tar. Paths are untrusted, and
+quoted as git does. `patch_application` applies such a patch.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from labledger.workspace.untrusted_files import MIB, UnsafeFile, UntrustedFile
 MAX_PATCHED = 256 * 1024
 """A text of more bytes is named in the patch, not compared line by line."""
 PATCH_CAP = 1 * MIB
-KEPT_FOR_COMPARISON = 64 * MIB
-"""How many bytes of the seed are held in memory; further files are not compared."""
+_MAX_SEED_BYTES = 64 * MIB
+"""How many bytes of the seed's files are held in memory; further files are not compared."""
 
-_FILE_EFFORT = 4_000_000
-_EFFORT = 4 * _FILE_EFFORT
-"""How many pairs of lines are compared, in one file and in all. A file beyond that gets a single
-hunk, from its first changed line to its last: a good diff takes more than quadratic time.
+_MAX_FILE_PAIRS = 4_000_000
+_MAX_PAIRS = 4 * _MAX_FILE_PAIRS
+"""How many pairs of lines are compared, in one file and in all files. A file with more gets one
+hunk, from its first changed line to its last: `difflib` can take more than quadratic time.
 """
 _CONTEXT = 3
 
 HEADER = b"diff --git "
 """The beginning of the patch of a text file."""
-CUT = "# the patch ends here: "
+TRUNCATION_MARK = "# the patch ends here: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class _Change:
     new: bytes | None
 
     @property
-    def what_it_is(self) -> str | None:
-        """A description of what cannot be shown as a diff of texts; None if it can."""
+    def why_not_compared(self) -> str | None:
+        """A description of the content that cannot be compared; None if both can."""
         for entry, content in ((self.after, self.new), (self.before, self.old)):
             if entry is not None and content is None:
                 return f"{entry.kind} of {entry.size:,} bytes, not compared"
@@ -59,7 +59,7 @@ class Patch:
     """The changes of a workspace, path by path."""
 
     pieces: list[tuple[str, bytes]] = field(default_factory=list)
-    """A path and its lines in the patch."""
+    """Each path with its lines in the patch."""
     unpatchable: list[str] = field(default_factory=list)
     """Paths whose present content follows from neither the seed nor the patch."""
     end: bytes = b""
@@ -82,21 +82,21 @@ def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch
         names &= before.entries.keys() & after.entries.keys()
     if not names:
         return result
-    old = _old_contents(seed, names)
-    effort = _Effort()
+    old_contents = _old_contents(seed, names)
+    budget = _DiffBudget()
     bytes_left = PATCH_CAP
     for name in sorted(names):
-        was, entry = before.entries.get(name), after.entries.get(name)
+        old_entry, entry = before.entries.get(name), after.entries.get(name)
         piece = b""
         if not result.end:
             new = _content(workspace / name) if entry and entry.kind == "file" else None
-            change = _Change(name, was, entry, old.get(name), new)
-            piece = "".join(_file_patch(change, effort)).encode()
+            change = _Change(name, old_entry, entry, old_contents.get(name), new)
+            piece = "".join(_file_patch(change, budget)).encode()
             bytes_left -= len(piece)
             if bytes_left < 0:
-                result.end = f"{CUT}more than {PATCH_CAP:,} bytes\n".encode()
-        carried = bytes_left >= 0 and piece.startswith(HEADER)
-        if not carried and entry is not None and not entry.has_same_content(was):
+                result.end = f"{TRUNCATION_MARK}more than {PATCH_CAP:,} bytes\n".encode()
+        is_in_patch = bytes_left >= 0 and piece.startswith(HEADER)
+        if not is_in_patch and entry is not None and not entry.has_same_content(old_entry):
             result.unpatchable.append(name)
         if bytes_left >= 0:
             result.pieces.append((name, piece))
@@ -105,7 +105,7 @@ def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch
 
 def _old_contents(seed: Seed, names: set[str]) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
-    bytes_left = KEPT_FOR_COMPARISON
+    bytes_left = _MAX_SEED_BYTES
     for seeded in seed.entries():
         small = len(seeded.content) <= min(MAX_PATCHED, bytes_left)
         if seeded.name in names and small and not seeded.is_link:
@@ -122,14 +122,14 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _file_patch(change: _Change, effort: _Effort) -> Iterator[str]:
-    a, b = quoted(f"a/{change.name}"), quoted(f"b/{change.name}")
-    if (what := change.what_it_is) is not None:
+def _file_patch(change: _Change, budget: _DiffBudget) -> Iterator[str]:
+    old_name, new_name = quoted(f"a/{change.name}"), quoted(f"b/{change.name}")
+    if (what := change.why_not_compared) is not None:
         yield f"# {quoted(change.name)}: {what}\n"
         return
     old, new = _lines(change.old), _lines(change.new)
     if old is None or new is None:
-        yield f"Binary files {a} and {b} differ\n"
+        yield f"Binary files {old_name} and {new_name} differ\n"
         return
     mode = [
         f"100{'755' if e.executable else '644'}" if e else "" for e in (change.before, change.after)
@@ -144,42 +144,42 @@ def _file_patch(change: _Change, effort: _Effort) -> Iterator[str]:
     elif mode[0] != mode[1]:
         yield f"old mode {mode[0]}\nnew mode {mode[1]}\n"
     if old != new:
-        yield f"--- {_ended(a) if change.before else '/dev/null'}\n"
-        yield f"+++ {_ended(b) if change.after else '/dev/null'}\n"
-        for line in effort.hunks(old, new):
+        yield f"--- {_terminated(old_name) if change.before else '/dev/null'}\n"
+        yield f"+++ {_terminated(new_name) if change.after else '/dev/null'}\n"
+        for line in budget.hunks(old, new):
             yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
 @dataclass(slots=True)
-class _Effort:
+class _DiffBudget:
     """Diffs files within a limit of pairs of lines to compare."""
 
-    left: int = _EFFORT
+    pairs_left: int = _MAX_PAIRS
 
     def hunks(self, old: list[str], new: list[str]) -> Iterator[str]:
         pairs = len(old) * len(new)
-        if pairs > min(_FILE_EFFORT, self.left):
+        if pairs > min(_MAX_FILE_PAIRS, self.pairs_left):
             return _one_hunk(old, new)
-        self.left -= pairs
+        self.pairs_left -= pairs
         lines = difflib.unified_diff(old, new, n=_CONTEXT)
-        next(lines), next(lines)  # The names, which have been written as git quotes them.
+        next(lines), next(lines)  # The `---` and `+++` lines, which are written with git's quoting.
         return lines
 
 
 def _one_hunk(old: list[str], new: list[str]) -> Iterator[str]:
-    """One hunk from the first changed line to the last."""
+    """Yield the lines of one hunk from the first changed line to the last."""
     shorter = min(len(old), len(new))
     head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     rest = shorter - head
     tail = next((i for i in range(rest) if old[-1 - i] != new[-1 - i]), rest)
     start = max(0, head - _CONTEXT)
     context = min(_CONTEXT, tail)
-    ends = (len(old) - tail, len(new) - tail)
-    yield f"@@ -{_range(start, ends[0] + context)} +{_range(start, ends[1] + context)} @@\n"
+    old_end, new_end = len(old) - tail, len(new) - tail
+    yield f"@@ -{_range(start, old_end + context)} +{_range(start, new_end + context)} @@\n"
     yield from (f" {line}" for line in old[start:head])
-    yield from (f"-{line}" for line in old[head : ends[0]])
-    yield from (f"+{line}" for line in new[head : ends[1]])
-    yield from (f" {line}" for line in old[ends[0] : ends[0] + context])
+    yield from (f"-{line}" for line in old[head:old_end])
+    yield from (f"+{line}" for line in new[head:new_end])
+    yield from (f" {line}" for line in old[old_end : old_end + context])
 
 
 def _range(start: int, end: int) -> str:
@@ -203,8 +203,8 @@ def header(name: str) -> str:
     return f"{HEADER.decode()}{quoted(f'a/{name}')} {quoted(f'b/{name}')}\n"
 
 
-def _ended(name: str) -> str:
-    # The tab ends a name with spaces in it.
+def _terminated(name: str) -> str:
+    """Return a name for a `---` or `+++` line, where a tab ends a name with spaces."""
     return f"{name}\t" if " " in name and not name.startswith('"') else name
 
 

@@ -2,6 +2,7 @@
 
 A seed is given inline in the task or as a tar in the artifact store. It may come from an imported
 ledger, so its names are checked: nothing is written outside of the workspace or through a link.
+`trial_kind` and `restored_inputs` fill workspaces with it; `listing` and `patches` compare with it.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ Seed = InlineSeed | TarSeed
 
 
 def workspace_seed(workspace: TaskWorkspace | None, store_root: Path) -> Seed:
-    """Return what the workspace of a task begins with; `store_root` holds its tar."""
+    """Return the seed of a task's workspace. A tar is in the artifact store at `store_root`."""
     if workspace is not None and workspace.tar is not None:
         return TarSeed(ArtifactStore(store_root).path(workspace.tar))
     return InlineSeed((workspace and workspace.files) or {})

@@ -1,7 +1,8 @@
-"""Pack and read the tar of workspace files that the patch cannot carry.
+"""Pack and read the tar of workspace files that the patch cannot represent.
 
 The same files give the same bytes, so that the artifact's digest is reproducible. A stored tar is
-not trusted: `members` writes nothing and skips all but files, links and folders.
+not trusted: `members` writes nothing and skips everything but files, links and folders. `artifacts`
+packs such a tar, and `restored_workspace` reads it.
 """
 
 from __future__ import annotations
@@ -39,15 +40,17 @@ def _header_size(name: str, entry: Entry) -> int:
     return BLOCK + sum(BLOCK + padded(n + 1) for n in texts if n > tarfile.LENGTH_NAME)
 
 
-def chunks(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
-    """Yield a tar of files and links of a workspace in pieces.
+def tar_of(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
+    """Yield a tar of files, links and folders of a workspace in pieces.
 
     Raises `UnsafeFile` or `OSError` if a file is not what its entry says.
     """
     try:
         yield from tar_chunks(_member(workspace, *item) for item in sorted(entries.items()))
     except SizeChanged as changed:
-        raise UnsafeFile(Reason.OUTPUT_UNSAFE, f"{changed} became shorter") from None
+        raise UnsafeFile(
+            Reason.OUTPUT_UNSAFE, f"{changed} became shorter while it was read"
+        ) from None
 
 
 def _member(workspace: Path, name: str, entry: Entry) -> tuple[TarEntry, Iterator[bytes]]:
@@ -69,7 +72,7 @@ class Member:
     target: bytes
     """The target of a link, else empty."""
     content: Iterator[bytes]
-    """Of a file, in pieces; to be read before the next member is asked for."""
+    """Of a file, in pieces. Read it before you take the next member from the iterator."""
 
 
 def members(file: BinaryIO) -> Iterator[Member]:

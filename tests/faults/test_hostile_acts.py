@@ -51,7 +51,7 @@ def test_a_gigabyte_of_noise(host: Host) -> None:
     assert brief(result) == ("completed", None, 0)
     log = host.trials.content(result, "agent_stdout")
     assert log == b"first\n" + bytes((1 << 20) - len(b"first\n"))
-    assert "first of them are kept" in problems(result)["agent_stdout"]
+    assert "only the first are stored" in problems(result)["agent_stdout"]
     assert host.trials.content(result, "agent_stderr") == b"said all\n"
 
 

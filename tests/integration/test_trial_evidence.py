@@ -100,14 +100,16 @@ def test_seed_from_a_tar(trials: Trials) -> None:
 
 
 def test_inputs_are_evidence(trials: Trials) -> None:
-    """The task, bindings, commands and image are kept; values from outside are only named."""
+    """The task, bindings, commands and image are stored as written, and `$NAME`s by their names."""
     spec = trials.spec(
-        ("sh", "-c", "true", "${KEY}"), bindings={"b": 1}, environment={"KEY": "secret-value"}
+        ("sh", "-c", "true", "${KEY}"),
+        bindings={"b": 1, "mode": "as-written"},
+        environment={"KEY": "secret-value", "MODE": "as-written"},
     )
     result = run_attempt(spec)
     kept = json.loads(trials.content(result, "trial_input"))
     assert kept["task"] == spec.task.as_json()
-    assert kept["bindings"] == {"b": 1}
+    assert kept["bindings"] == {"b": 1, "mode": "as-written"}
     assert kept["phases"]["agent"] == {"command": ["sh", "-c", "true", "${KEY}"], "timeout_s": 30}
     assert kept["image"] == {"ref": result.image_ref, "id": result.image_id}
     json_schemas.require_valid(result.evidence[0], "evidence_record_v1")

@@ -218,7 +218,7 @@ def test_log_cap_keeps_the_beginning(trials: Trials, image: str) -> None:
     assert log.startswith(b"first\n0123456789\n0123456789\n")
     assert trials.content(result, "agent_stderr") == b"last\n"
     assert trials.content(result, "grader_stdout") == b"done\n"
-    assert "first of them are kept" in problems(result)["agent_stdout"]
+    assert "only the first are stored" in problems(result)["agent_stdout"]
 
 
 def test_output_of_what_is_left_behind(trials: Trials, image: str) -> None:

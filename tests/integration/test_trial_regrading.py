@@ -377,20 +377,32 @@ SECRET = {"environment": {"KEY": "a-secret-value"}}
 @pytest.mark.parametrize(
     ("agent", "words"),
     [
-        ("echo a-secret-value >secret.txt", ["secret.txt", "secrets are taken out"]),
-        ("printf 'a-secret-value\\0' >bin; : >fine", ["bin (file of 15 bytes, not kept)", "hold"]),
-        ("ln -s a-secret-value link", ["link (link of 14 bytes, not kept)"]),
-        (": >a-secret-value", ["[redacted:KEY] (a secret was taken out of its name)"]),
-        ("mkfifo pipe", ["pipe (it was no file)"]),
+        ("echo a-secret-value >secret.txt", ["secret.txt", "secrets are redacted"]),
+        (
+            "printf 'a-secret-value\\0' >bin; : >fine",
+            ["bin (file of 15 bytes, not stored)", "hold"],
+        ),
+        ("ln -s a-secret-value link", ["link (link of 14 bytes, not stored)"]),
+        (": >a-secret-value", ["[redacted:KEY] (a secret was redacted in its name)"]),
+        ("mkfifo pipe", ["pipe (it was not a regular file)"]),
         ("echo x >a; ln a b", ["a (it was too large, or had several names)", "b (it was"]),
         ("head -c 40000000 /dev/zero >large", ["large (file of 40,000,000 bytes", "too large"]),
-        ("mkdir .git; head -c 70000000 /dev/zero >.git/o", [".git (a folder that was not looked"]),
-        ("mkdir .git; head -c 40000000 /dev/zero >.git/o", [".git (a folder of which not all"]),
-        ("mkdir .git; echo a-secret-value >.git/o", [".git (a folder of which not all was kept)"]),
-        ("mkdir .git; mkfifo .git/o", [".git (a folder that was not looked into)"]),
-        ("touch \"$(printf 'bad\\377')\"", ["its name was not kept"]),
-        ("ln -s x \"$(printf 'bad\\377')\"; printf '\\0' >b", ["its name was not kept"]),
-        ("echo a-secret-value >$AGENTLAB_TRAJECTORY_PATH", ["events.jsonl", "a secret was taken"]),
+        (
+            "mkdir .git; head -c 70000000 /dev/zero >.git/o",
+            [".git (a folder whose content was not"],
+        ),
+        ("mkdir .git; head -c 40000000 /dev/zero >.git/o", [".git (a folder that was not stored"]),
+        (
+            "mkdir .git; echo a-secret-value >.git/o",
+            [".git (a folder that was not stored completely)"],
+        ),
+        ("mkdir .git; mkfifo .git/o", [".git (a folder whose content was not stored)"]),
+        ("touch \"$(printf 'bad\\377')\"", ["its name was not stored exactly"]),
+        ("ln -s x \"$(printf 'bad\\377')\"; printf '\\0' >b", ["its name was not stored exactly"]),
+        (
+            "echo a-secret-value >$AGENTLAB_TRAJECTORY_PATH",
+            ["events.jsonl", "a secret was redacted"],
+        ),
         ("ln -s x $AGENTLAB_RESULT_PATH", ["result.json", "is a symbolic link"]),
     ],
 )
@@ -448,7 +460,7 @@ def test_artifact_that_goes_while_its_trial_is_graded(trials: Trials) -> None:
 
 def test_task_whose_tar_is_gone(trials: Trials) -> None:
     """The workspace that a task begins with is needed too."""
-    tar = b"".join(tar_files.chunks(Path("/"), {}))
+    tar = b"".join(tar_files.tar_of(Path("/"), {}))
     task = {"workspace": {"tar": trials.store.put_bytes(tar), "size": len(tar)}}
     first = trials.run("echo x >new", task=task)
     assert judged_again(trials, first, task=task).verdict == "pass"

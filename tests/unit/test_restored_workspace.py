@@ -121,7 +121,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
         ("f", tarfile.REGTYPE, b"x"),
         ("e", tarfile.REGTYPE, b"x"),
     )
-    with pytest.raises(EvidenceIncomplete, match="nothing can lie there"):
+    with pytest.raises(EvidenceIncomplete, match="a workspace cannot hold it there"):
         restore(tmp_path, {"files": [link("d", "../victim"), *listed("d/x")]}, files=tar)
     (tmp_path / "workspace").rmdir()
     entries = [link("d", "../victim"), *listed("f", "e")]
@@ -173,17 +173,23 @@ def test_content_that_is_another(tmp_path: Path) -> None:
     ("listing", "word"),
     [
         ({"truncated": True}, "too many files"),
-        ({"left_out": ["sub/.git"]}, "sub/.git (a folder that was not looked into)"),
+        ({"left_out": ["sub/.git"]}, "sub/.git (a folder whose content was not stored)"),
         ({"left_out": ["node_modules"]}, "node_modules"),
-        ({"left_out": ["."]}, "its name was not kept"),
-        ({"left_out": ["closed"]}, "closed (a folder that could not be looked into)"),
+        ({"left_out": ["."]}, "its name was not stored"),
+        ({"left_out": ["closed"]}, "closed (a folder that could not be read)"),
         ({"files": [{"path": "big", "kind": "file", "size": 1 << 40}]}, "big (it was too large"),
-        ({"files": [{"path": "pipe", "kind": "other", "size": 0}]}, "pipe (it was no file)"),
-        ({"files": listed(*(f"f{i}" for i in range(9)))}, "f4 (file of 1 bytes, not kept), and 4"),
-        ({"files": listed("a", "a/b")}, "a/b (nothing can lie there)"),
+        (
+            {"files": [{"path": "pipe", "kind": "other", "size": 0}]},
+            "pipe (it was not a regular file)",
+        ),
+        (
+            {"files": listed(*(f"f{i}" for i in range(9)))},
+            "f4 (file of 1 bytes, not stored), and 4",
+        ),
+        ({"files": listed("a", "a/b")}, "a/b (a workspace cannot hold it there)"),
         ({"files": listed("a"), "empty": ["a"]}, "a (it cannot be a file and a folder)"),
-        ({"files": listed("x"), "empty": ["d"]}, "x (file of 1 bytes, not kept)"),
-        ({"empty": ["d", "d/e"]}, "d (a folder that did not come out as it was)"),
+        ({"files": listed("x"), "empty": ["d"]}, "x (file of 1 bytes, not stored)"),
+        ({"empty": ["d", "d/e"]}, "d (a folder that was not restored exactly)"),
     ],
 )
 def test_what_is_not_known(tmp_path: Path, listing: JsonObject, word: str) -> None:
@@ -292,7 +298,7 @@ def test_tar_of_any_names(tmp_path: Path) -> None:
     for n in (1, 99, 100, 101, 3000):
         (tmp_path / f"link{n}").symlink_to("\udcff" * n)
         entries[f"link{n}"] = Entry("link", n)
-    packed = b"".join(tar_files.chunks(tmp_path, entries))
+    packed = b"".join(tar_files.tar_of(tmp_path, entries))
     assert len(packed) == tar_files.size_of(entries)
     found = {
         m.name: (m.kind, m.executable, m.target or b"".join(m.content))

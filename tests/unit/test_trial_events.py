@@ -42,7 +42,7 @@ def test_events_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_broken_lines_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """After so many broken lines the others are counted and not parsed."""
-    monkeypatch.setattr(events, "MAX_BROKEN", 10)
+    monkeypatch.setattr(events, "MAX_INVALID_LINES", 10)
     found, dropped = read_events(b"{}\n" + b"{\n" * 10 + b"{}\n{\n")
     assert (len(found), dropped) == (1, 12)
 
@@ -63,7 +63,7 @@ def test_many_events_are_held_in_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     content = b"".join(canonical_json.dump_bytes(line) + b"\nno event\n" for line in lines)
     held, dropped = read_events(content, redactor=Redactor({"KEY": "hush-hush"}))
     assert isinstance(held, tuple)
-    monkeypatch.setattr(events, "HELD_BYTES", 1000)
+    monkeypatch.setattr(events, "MAX_BYTES_IN_MEMORY", 1000)
     place = EventFile(tmp_path, "run/000007-1.jsonl", 0)
     spooled, dropped_then = read_events(content, place, Redactor({"KEY": "hush-hush"}))
     assert isinstance(spooled, EventFile)

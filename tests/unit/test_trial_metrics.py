@@ -10,7 +10,12 @@ import pytest
 from labledger.experiment.plan import MetricDefinition
 from labledger.records.attempt_result import Metric, Phase
 from labledger.records.events import Event
-from labledger.trial.evidence.metrics import Sources, collect, value_at_path, value_at_pointer
+from labledger.trial.evidence.metrics import (
+    Sources,
+    compute_metrics,
+    value_at_path,
+    value_at_pointer,
+)
 
 BODIES: tuple[dict[str, Any], ...] = (
     {"type": "call", "usage": {"n": 3}, "ok": True, "name": "a"},
@@ -28,7 +33,7 @@ SOURCES = Sources(
 
 
 def value(sources: Sources = SOURCES, **definition: Any) -> Any:
-    found = collect([MetricDefinition.from_json({"id": "m"} | definition)], sources)
+    found = compute_metrics([MetricDefinition.from_json({"id": "m"} | definition)], sources)
     assert all((m.metric_id, m.source) == ("m", definition["from"]) for m in found)
     return found[0].value if found else None
 
@@ -104,7 +109,7 @@ def test_definitions_keep_their_order() -> None:
         {"id": "gone", "from": "runner", "field": "setup_ms"},
         {"id": "a", "from": "score", "pointer": "/primary_metric_value"},
     ]
-    assert collect(map(MetricDefinition.from_json, definitions), SOURCES) == (
+    assert compute_metrics(map(MetricDefinition.from_json, definitions), SOURCES) == (
         Metric("z", "runner", 200),
         Metric("a", "score", 0.25),
     )

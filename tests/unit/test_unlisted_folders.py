@@ -19,7 +19,7 @@ from labledger.workspace.unlisted_folders import (
 FILES = {".git/HEAD": "main", ".git/refs/a": "a", "sub/.git/b": "b", "x/.cache/c": "c", "y": "y"}
 
 
-def looked_into(folder: Path) -> dict[str, unlisted_folders.Inside]:
+def looked_into(folder: Path) -> dict[str, unlisted_folders.FolderContents]:
     return inspect_unlisted_folders(folder, list_folder(folder))
 
 

@@ -98,7 +98,7 @@ def test_listings_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(workspace, "MAX_ENTRIES", 20)
     found = list_folder(tmp_path)
     assert (len(found.entries) <= 20, found.truncated) == (True, True)
-    listing = workspace.Listing(_room=100)
+    listing = workspace.Listing(_characters_left=100)
     for i in range(100):
         listing.add(f"name{i:06d}", Entry("file", 0))
         listing.leave_out(f"name{i:06d}")
@@ -123,7 +123,7 @@ def test_more_folders_than_can_be_looked_into(tmp_path: Path) -> None:
     """Folders that wait to be looked into take of the room for names, full or empty."""
     for name in "abcdefghij":
         (tmp_path / "deep" / (name * 20)).mkdir(parents=True)
-    listing = workspace.Listing(_room=100)
+    listing = workspace.Listing(_characters_left=100)
     assert list(workspace._walk(tmp_path, listing)) == []
     assert listing.truncated
     assert listing.as_json()["left_out"] == []

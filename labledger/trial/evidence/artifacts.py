@@ -1,9 +1,11 @@
 """Collect a trial's evidence: its inputs and outputs as artifacts, referred to by one record.
 
-Every artifact is redacted before it is stored. Artifacts up to `INLINE_LIMIT` are stored in the
-ledger with the commit, larger ones in the artifact store at once. What cannot be stored safely is
-left out, with the problem in `ext.problems`. Used by `collect`; `regraded_evidence`
-has the variant for regradings.
+Everything that a container wrote is redacted before it is stored. The trial's input is not: it
+repeats the authored experiment, which only names values from outside (`$NAME`), and which the
+ledger stores as written. Artifacts up to `INLINE_LIMIT` are stored in the ledger with the commit,
+larger ones in the artifact store at once. What cannot be stored safely is left out, with the
+problem in `ext.problems`. `trial_kind` chooses the collector, `collect` uses it;
+`regraded_evidence` has the one for regradings.
 """
 
 from __future__ import annotations
@@ -24,7 +26,12 @@ from labledger.trial import attempt_notes, contract
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence import tampering
 from labledger.trial.evidence.events import event_file_for, read_events
-from labledger.trial.evidence.grading import GradingOutcome, IdentityMismatch, merged_ids, parse
+from labledger.trial.evidence.grading import (
+    GradingOutcome,
+    IdentityMismatch,
+    merged_ids,
+    parse_json,
+)
 from labledger.trial.evidence.redaction import Redactor
 from labledger.workspace import listing as workspace
 from labledger.workspace import patches, tar_files, unlisted_folders, untrusted_files
@@ -36,12 +43,14 @@ EVIDENCE_SCHEMA = "evidence_record_v1"
 RESULT_SCHEMA = "agent_result_v1"
 INLINE_LIMIT = 32 * 1024
 """Larger artifacts go to the artifact store instead of the database."""
-_SMALL = 256 * 1024
-"""Up to this size a content is held in memory before it is stored."""
-_OWN_EXTENSIONS = ("isolation", "regrades")
-"""Keys of `ext` that only labledger sets, in scores as in evidence."""
-_CUT = 8 * 1024
-"""How many bytes beyond the cap of an output are redacted; `trial.sh` leaves as many."""
+_MAX_IN_MEMORY = 256 * 1024
+"""Content of more bytes is stored in pieces."""
+_RESERVED_EXT_KEYS = ("isolation", "regrades")
+"""Keys of `ext`, in scores and evidence, that only labledger sets."""
+_REDACTION_MARGIN = 8 * 1024
+"""How many bytes beyond the cap of an output are read, so that a secret that crosses the cap is
+recognized. `trial.sh` stores as many beyond the cap of a log.
+"""
 
 
 @dataclass(slots=True)
@@ -72,6 +81,7 @@ class EvidenceCollector:
         self.ext.setdefault("problems", {})[name] = self.redactor.redact_message(problem)
 
     def collect_inputs(self) -> None:
+        """Add the authored task, bindings, policy and commands, and the image."""
         spec = self.spec
         phases = {
             name: {"command": list(plan.command), "timeout_s": spec.timeout_s(name)}
@@ -97,7 +107,7 @@ class EvidenceCollector:
         for name, content in outcome.rejected.items():
             self.ext.setdefault("rejected", {})[name] = self.add_artifact(content)
 
-    def collect_result(self) -> JsonObject | None:
+    def collect_agent_result(self) -> JsonObject | None:
         """Add the agent's result; return it if it is valid, else None."""
         folder = self.spec.folder / "out"
         content, problem = untrusted_files.read_optional(
@@ -108,12 +118,12 @@ class EvidenceCollector:
         if content is None:
             return None
         self.references["trial_output"] = self.add_artifact(self.redactor.redact_bytes(content))
-        return self.checked_result(content)
+        return self.parse_agent_result(content)
 
-    def checked_result(self, content: bytes) -> JsonObject | None:
-        """Return the result that the agent wrote if it is valid, else None."""
+    def parse_agent_result(self, content: bytes) -> JsonObject | None:
+        """Return the result in `content`, which the agent wrote, if it is valid, else None."""
         try:
-            result = parse(content, self.redactor)
+            result = parse_json(content, self.redactor)
             if isinstance(result, dict):
                 ids = merged_ids(result.get("ids"), self.spec)
                 result = self.redactor.redact_json(result) | {"ids": ids}
@@ -140,7 +150,7 @@ class EvidenceCollector:
         return read_events(file, cap, self.redactor, event_file_for(self.spec))
 
     def collect_workspace(self) -> list[str]:
-        """Add the listings before and after, the patch, and files that the patch cannot carry.
+        """Add the listings before and after, the patch, and the files that it cannot represent.
 
         Return the first `MAX_PATHS` changed or new files that interpreters or test tools load
         without being asked to.
@@ -149,62 +159,63 @@ class EvidenceCollector:
         folder = self.spec.folder / "workspace"
         before = workspace.list_seed(seed)
         after = workspace.list_folder(folder)
-        inside = unlisted_folders.inspect_unlisted_folders(folder, after)
-        after.digests = {name: unlisted_folders.digest(entries) for name, entries in inside.items()}
+        unlisted = unlisted_folders.inspect_unlisted_folders(folder, after)
+        after.digests = {name: unlisted_folders.digest(files) for name, files in unlisted.items()}
         for name, listing in (("workspace_before", before), ("workspace_after", after)):
             content = self.redactor.redact_bytes(canonical_json.dump_bytes(listing.as_json()))
             self.references[name] = self.add_artifact(content)
         patch = patches.patch(seed, folder, before, after)
-        raw = patch.content
-        redacted = self.redactor.redact_bytes(raw)
+        content = patch.content
+        redacted = self.redactor.redact_bytes(content)
         if redacted:
             self.references["workspace_patch"] = self.add_artifact(redacted)
         unpatchable = set(patch.unpatchable)
-        if redacted is not raw:
+        if redacted is not content:  # A file cannot be restored from a redacted piece.
             unpatchable |= {
                 n for n, piece in patch.pieces if self.redactor.contains_secret([piece])
             }
-        unpatchable -= {name for name in unpatchable if "\ufffd" in name}  # Not its name on disk.
-        kept = {n: e for n, e in after.entries.items() if n in unpatchable and e.sha256}
-        for name, seeded in unlisted_folders.seeded_unlisted_folders(seed, inside).items():
+        # A name with U+FFFD is not the name on disk, so no file can be opened by it.
+        unpatchable -= {name for name in unpatchable if "\ufffd" in name}
+        files = {n: e for n, e in after.entries.items() if n in unpatchable and e.sha256}
+        for name, seeded in unlisted_folders.seeded_unlisted_folders(seed, unlisted).items():
             if unlisted_folders.digest(seeded) != after.digests[name]:
-                kept |= inside[name]
-        if kept and not after.truncated:
-            self._add_files(folder, kept)
-        hooks = (
+                files |= unlisted[name]
+        if files and not after.truncated:
+            self._add_files(folder, files)
+        autoloaded = (
             name
             for name, entry in sorted(after.entries.items())
             if tampering.is_autoloaded_file(name) and entry != before.entries.get(name)
         )
-        return list(islice(hooks, tampering.MAX_PATHS))
+        return list(islice(autoloaded, tampering.MAX_PATHS))
 
     def _add_files(self, folder: Path, files: dict[str, Entry]) -> None:
-        """Add the files that the patch does not carry, so that the workspace can be restored."""
+        """Add a tar of files that are not in the patch, so that the workspace can be restored."""
         size = tar_files.size_of(files)
         if size > tar_files.CAP:
-            what = f"{len(files):,} files that a patch cannot carry are too large together"
-            self.add_problem("workspace_files", what)
+            problem = f"{len(files):,} files that a patch cannot represent are too large together"
+            self.add_problem("workspace_files", problem)
             return
         try:
-            secret = sorted(name for name, e in files.items() if self._is_secret(folder, name, e))
-            if secret:
-                what = f"{len(secret):,} files hold secrets, the first of them {secret[0]}"
-                self.add_problem("workspace_files", what)
-            plain = {name: entry for name, entry in files.items() if name not in secret}
-            if not plain:
+            refused = sorted(n for n, e in files.items() if self._holds_secret(folder, n, e))
+            if refused:
+                problem = f"{len(refused):,} files hold secrets, the first of them {refused[0]}"
+                self.add_problem("workspace_files", problem)
+            storable = {name: entry for name, entry in files.items() if name not in refused}
+            if not storable:
                 return
-            chunks = tar_files.chunks(folder, plain)
-            if size <= _SMALL:
+            chunks = tar_files.tar_of(folder, storable)
+            if size <= _MAX_IN_MEMORY:
                 self.references["workspace_files"] = self.add_artifact(b"".join(chunks))
                 return
             artifact = Artifact(*self._store.put_stream(chunks), None)
-        except UnsafeFile as refused:
-            self.add_problem("workspace_files", refused.message)
+        except UnsafeFile as error:
+            self.add_problem("workspace_files", error.message)
             return
         self.artifacts[artifact.sha256] = artifact
         self.references["workspace_files"] = artifact.reference
 
-    def _is_secret(self, folder: Path, name: str, entry: Entry) -> bool:
+    def _holds_secret(self, folder: Path, name: str, entry: Entry) -> bool:
         path = folder / name
         if entry.kind == "folder":
             content: Iterable[bytes] = ()
@@ -214,17 +225,19 @@ class EvidenceCollector:
             content = UntrustedFile(path.parent, path.name).chunks(entry.size)
         return self.redactor.contains_secret(chain([name.encode(), b"\n"], content))
 
-    def add_identity(self, facts: JsonObject, score: JsonObject | None) -> None:
-        """Add isolation facts, grader, generation and the kind's facts to evidence and score.
+    def add_facts(self, isolation: JsonObject, score: JsonObject | None) -> None:
+        """Add isolation facts and those of the trial's kind to `ext` of evidence and score.
 
-        What the score itself says under these keys is replaced.
+        The score also gets its grader's digest and generation. Values that the grader itself wrote
+        under these keys are replaced.
         """
-        self.ext["isolation"] = self.redactor.redact_json(facts)
+        self.ext["isolation"] = self.redactor.redact_json(isolation)
         self.ext |= self.spec.kind.extension
         if score is not None:
-            given = {k: v for k, v in score.get("ext", {}).items() if k not in _OWN_EXTENSIONS}
-            ours = {key: self.ext[key] for key in _OWN_EXTENSIONS if key in self.ext}
-            score["ext"] = given | ours | {"grader": self.spec.plan.grader.as_json()}
+            ext = score.get("ext", {})
+            by_grader = {key: ext[key] for key in ext if key not in _RESERVED_EXT_KEYS}
+            reserved = {key: self.ext[key] for key in _RESERVED_EXT_KEYS if key in self.ext}
+            score["ext"] = by_grader | reserved | {"grader": self.spec.plan.grader.as_json()}
 
     def record(self, ts: str, exit_status: int | None, duration_ms: int) -> JsonObject:
         """Return the evidence record, validated against its schema."""
@@ -269,13 +282,14 @@ class EvidenceCollector:
         size = os.fstat(file.fileno()).st_size
         if size > cap:
             self.add_problem(
-                name, f"{file_name} has more than {cap:,} bytes; the first of them are kept"
+                name, f"{file_name} has more than {cap:,} bytes; only the first are stored"
             )
-        # Redacted before it is cut, so that no secret is cut in two.
-        pieces = cut(
-            self.redactor.redact_chunks(untrusted_files.head_chunks(file, cap + _CUT)), cap
+        # Truncated only after redaction: half of a secret would not be recognized.
+        pieces = _truncate(
+            self.redactor.redact_chunks(untrusted_files.head_chunks(file, cap + _REDACTION_MARGIN)),
+            cap,
         )
-        if size <= _SMALL:
+        if size <= _MAX_IN_MEMORY:
             self.references[name] = self.add_artifact(b"".join(pieces))
             return
         artifact = Artifact(*self._store.put_stream(pieces), None)
@@ -283,8 +297,11 @@ class EvidenceCollector:
         self.references[name] = artifact.reference
 
 
-def cut(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """Yield the first `size` bytes of a content given in pieces. Consumes all pieces."""
+def _truncate(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield the first `size` bytes of content given in pieces.
+
+    All pieces are consumed, so that the redactor counts what follows in every case alike.
+    """
     for piece in pieces:
         yield piece[:size]
         size = max(0, size - len(piece))

@@ -2,7 +2,8 @@
 
 `collect_result` reads the trial folder; it does not need the container any more, so that it can be
 repeated after a crash. `_outcome` decides the status from the exit status and from what the engine
-says about the container's end. Everything is redacted before it is stored. Used by `worker`.
+says about the container's end. What the container wrote is redacted before it is stored. Used by
+`worker`; `regraded_trial` shares the redactor.
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ DISK_WAS_FULL = (
     "the disk was full at some time between this trial's start and its end; what its processes "
     "could not write then is missing, even if they reported no error"
 )
-"""What the evidence of such a trial says."""
+"""The problem that the evidence of such a trial names."""
 
 WAS_PAUSED = (
     "the container was paused from outside (`docker pause`) while it ran: its time limits, and "
     "what it waited for, went on meanwhile"
 )
-"""What the evidence of such a trial says."""
+"""The problem that the evidence of such a trial names."""
 
 
-def collect_result(spec: AttemptSpec, ended: ContainerExit, isolation: JsonObject) -> AttemptResult:
+def collect_result(
+    spec: AttemptSpec, container_exit: ContainerExit, isolation: JsonObject
+) -> AttemptResult:
     """Read a trial's outputs and return its result. The container is not needed any more.
 
     `isolation` are the trial's isolation facts, recorded in score and evidence.
@@ -47,21 +50,21 @@ def collect_result(spec: AttemptSpec, ended: ContainerExit, isolation: JsonObjec
     """
     redactor = redactor_for(spec)
     evidence = spec.kind.evidence(spec, redactor)
-    outcome = _outcome(spec, ended, redactor)
-    phases = _phases(spec, ended)
+    outcome = _outcome(spec, container_exit, redactor)
+    phases = _phases(spec, container_exit)
     evidence.collect_inputs()
     faults.fault_point("reading_outputs", spec.slot.schedule_idx)
-    evidence.collect_logs(_logged_phases(spec, ended, phases))
+    evidence.collect_logs(_logged_phases(spec, container_exit, phases))
     evidence.collect_rejected(outcome)
-    result = evidence.collect_result()
+    result = evidence.collect_agent_result()
     events, dropped = evidence.collect_events()
-    hooks = evidence.collect_workspace()
-    if ended.disk_was_full:
+    autoloaded = evidence.collect_workspace()
+    if container_exit.disk_was_full:
         evidence.add_problem("disk", DISK_WAS_FULL)
-    if ended.was_paused:
+    if container_exit.was_paused:
         evidence.add_problem("container", WAS_PAUSED)
-    evidence.add_identity(isolation | {"workspace_hooks": hooks}, outcome.score)
-    sources = metrics.Sources(result, outcome.score, events, phases, ended.duration_ms)
+    evidence.add_facts(isolation | {"workspace_hooks": autoloaded}, outcome.score)
+    sources = metrics.Sources(result, outcome.score, events, phases, container_exit.duration_ms)
     message = outcome.message and redactor.redact_message(outcome.message)
     return AttemptResult(
         ids=spec.ids,
@@ -71,66 +74,72 @@ def collect_result(spec: AttemptSpec, ended: ContainerExit, isolation: JsonObjec
         status=outcome.status,
         reason=outcome.reason,
         message=message,
-        started_at=ended.started_at,
-        ended_at=ended.ended_at,
-        duration_ms=ended.duration_ms,
+        started_at=container_exit.started_at,
+        ended_at=container_exit.ended_at,
+        duration_ms=container_exit.duration_ms,
         container=spec.container_name,
         image_ref=spec.image_ref,
         image_id=spec.image_id,
-        exit_status=ended.exit_status,
+        exit_status=container_exit.exit_status,
         outcome=result["outcome"] if result else None,
         phases=phases,
         predictions=(outcome.prediction,) if outcome.prediction else (),
         scores=(outcome.score,) if outcome.score else (),
-        evidence=(evidence.record(ended.ended_at, ended.exit_status, ended.duration_ms),),
-        metrics=metrics.collect(spec.plan.metrics, sources),
+        evidence=(
+            evidence.record(
+                container_exit.ended_at, container_exit.exit_status, container_exit.duration_ms
+            ),
+        ),
+        metrics=metrics.compute_metrics(spec.plan.metrics, sources),
         events=events,
         events_dropped=dropped,
         artifacts=tuple(evidence.artifacts.values()),
     )
 
 
-def _outcome(spec: AttemptSpec, ended: ContainerExit, redactor: Redactor) -> GradingOutcome:
-    if ended.start_refused is not None:
+def _outcome(
+    spec: AttemptSpec, container_exit: ContainerExit, redactor: Redactor
+) -> GradingOutcome:
+    if container_exit.start_refused is not None:
         reason = Reason.GRADER_EXIT_NONZERO
-        return GradingOutcome(SlotStatus.GRADE_ERROR, reason, ended.start_refused)
-    if ended.exit_status_forged:
-        message = f"the agent ended the container, with status {ended.exit_status}"
+        return GradingOutcome(SlotStatus.GRADE_ERROR, reason, container_exit.start_refused)
+    if container_exit.exit_status_forged:
+        message = f"the agent ended the container, with status {container_exit.exit_status}"
         return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
-    if ended.exit_status in ExitStatus.ALL:
-        outcome = grade_attempt(spec, ended.exit_status, ended.ended_at, redactor)
-        if ended.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
+    if container_exit.exit_status in ExitStatus.ALL:
+        outcome = grade_attempt(spec, container_exit.exit_status, container_exit.ended_at, redactor)
+        if container_exit.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
             where = " or ".join(map(str, spec.plan.disks))
             message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
-        if ended.was_paused and outcome.reason is not None:
+        if container_exit.was_paused and outcome.reason is not None:
             message = f"{WAS_PAUSED}; without that: {outcome.reason}"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, message)
-        if ended.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
+        if container_exit.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
             limit = spec.plan.runtime.resources.memory_bytes
             outcome.message = f"{outcome.message}; the memory limit of {limit:,} bytes was hit"
         return outcome
-    if ended.container_removed:
+    if container_exit.container_removed:
         message = "the container was removed from outside; how it ended is not known"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_REMOVED, message)
-    if ended.exit_status is None:
+    if container_exit.exit_status is None:
         message = f"the container outlived its outer deadline of {spec.deadline_s:g} s"
-        if ended.was_paused:
+        if container_exit.was_paused:
             return GradingOutcome(
                 SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, f"{message}; {WAS_PAUSED}"
             )
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DEADLINE, message)
-    if ended.out_of_memory and ended.exit_status in ExitStatus.OF_ENGINE:
+    if container_exit.out_of_memory and container_exit.exit_status in ExitStatus.OF_ENGINE:
         message = "the memory limit killed the container's first process"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.OUT_OF_MEMORY, message)
-    if ended.exit_status in ExitStatus.OF_ENGINE:
-        message = f"the container was ended from outside (status {ended.exit_status})"
+    if container_exit.exit_status in ExitStatus.OF_ENGINE:
+        message = f"the container was ended from outside (status {container_exit.exit_status})"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_KILLED, message)
-    return _ended_from_within(spec, ended.exit_status)
+    return _ended_from_within(spec, container_exit.exit_status)
 
 
 def _ended_from_within(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
-    """Return the outcome for an exit status of neither `trial.sh` nor a kill from outside."""
+    """Return the outcome for an exit status that neither `trial.sh` nor the engine can have set."""
     what = f"the container ended with status {exit_status}"
     if not has_begun(spec):
         message = f"{what} before trial.sh began; does the engine see the files in {spec.folder}?"
@@ -141,31 +150,33 @@ def _ended_from_within(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
     return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
 
 
-def _phases(spec: AttemptSpec, ended: ContainerExit) -> dict[str, Phase]:
+def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase]:
     """Return the phases that ran.
 
-    The container's own note is trusted only if `trial.sh` ended the trial; else what the host noted
-    between the two starts of the container, if there were two.
+    The container's `phases` file is trusted only if `trial.sh` ended the trial. If not, these are
+    the phases that the host stored between the two starts of a two-part trial.
     """
-    noted = (
+    phases = (
         read_phases(spec)
-        if _ended_by_trial_script(ended)
-        else parse_phases(ended.first_phases or "")
+        if _ended_by_trial_script(container_exit)
+        else parse_phases(container_exit.first_phases or "")
     )
     kind = spec.kind
-    own = {name: phase for name, phase in noted.items() if name in kind.phases}
-    return {**kind.earlier_phases, **own}
+    expected = {name: phase for name, phase in phases.items() if name in kind.phases}
+    return {**kind.earlier_phases, **expected}
 
 
-def _logged_phases(spec: AttemptSpec, ended: ContainerExit, phases: dict[str, Phase]) -> list[str]:
-    """Return the phases that may have logs: all of them, unless it is known which ones ran."""
-    is_known = not spec.runs_agent or _ended_by_trial_script(ended)
+def _logged_phases(
+    spec: AttemptSpec, container_exit: ContainerExit, phases: dict[str, Phase]
+) -> list[str]:
+    """Return the phases that may have logs: all of them unless it is known which ran."""
+    is_known = not spec.runs_agent or _ended_by_trial_script(container_exit)
     return list(phases if phases and is_known else spec.plan.phases)
 
 
-def _ended_by_trial_script(ended: ContainerExit) -> bool:
+def _ended_by_trial_script(container_exit: ContainerExit) -> bool:
     """Return True if `trial.sh` itself ended the trial."""
-    return ended.exit_status in ExitStatus.ALL and not ended.exit_status_forged
+    return container_exit.exit_status in ExitStatus.ALL and not container_exit.exit_status_forged
 
 
 def redactor_for(spec: AttemptSpec) -> Redactor:
@@ -180,13 +191,16 @@ def _record_words() -> str:
     return canonical_json.dumps([json_schemas.load_schema(name) for name in names])
 
 
-def infra_error_result(spec: AttemptSpec, begun: str, reason: str, message: str) -> AttemptResult:
+def infra_error_result(
+    spec: AttemptSpec, started_at: str, reason: str, message: str
+) -> AttemptResult:
+    """Return the result of an attempt without outputs, because the host or the engine failed."""
     redactor = redactor_for(spec)
     evidence = EvidenceCollector(spec, redactor)
     evidence.collect_inputs()
-    evidence.add_identity(isolation_facts.unknown_isolation_facts(spec, message), None)
+    evidence.add_facts(isolation_facts.unknown_isolation_facts(spec, message), None)
     # The machine's clock may have been set back meanwhile.
-    now = max(begun, clock.utc_now())
+    now = max(started_at, clock.utc_now())
     return AttemptResult(
         ids=spec.ids,
         schedule_idx=spec.slot.schedule_idx,
@@ -195,7 +209,7 @@ def infra_error_result(spec: AttemptSpec, begun: str, reason: str, message: str)
         status=SlotStatus.INFRA_ERROR,
         reason=reason,
         message=redactor.redact_message(message),
-        started_at=begun,
+        started_at=started_at,
         ended_at=now,
         duration_ms=0,
         container=spec.container_name,

@@ -1,7 +1,7 @@
 """How the container of a trial ended.
 
-A `ContainerExit` goes from `worker`, `adoption` and `two_part_trials`, which wait for containers,
-to `collect`, which derives the trial's status from it.
+`worker`, `adoption` and `two_part_trials` wait for containers and return a `ContainerExit`.
+`collect` derives the trial's status from it, and `isolation_facts` the container to inspect.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class ContainerExit:
     exit_status_forged: bool = False
     """True if `trial.sh` cannot have ended with this exit status."""
     start_refused: str | None = None
-    """Why it could not be started again for its grader, if so."""
+    """Why it could not be started again for the grader part, if so."""
     disk_was_full: bool = False
     """True if a disk that it wrote to was full at some time since it began."""
     was_paused: bool = False
     """True if it is known to have been paused from outside."""
     first_phases: str | None = None
-    """The phases before the second start, as the host noted them; None if there was none."""
+    """The `phases` file as the host stored it between two starts; None if there was one start."""
     changes: FilesystemChanges | None = None
     """The changes of its file system before grading, if they were inspected then."""
 

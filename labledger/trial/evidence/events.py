@@ -1,8 +1,7 @@
 """Read the events that an agent wrote to `events.jsonl`: one JSON object per line.
 
 Number, size and complexity of events are limited, and memory use does not grow with them: many
-events go to a file in the artifact store's folder. Every event is redacted. Used by
-`artifacts`.
+events go to a file in the artifact store's folder. Every event is redacted. Used by `artifacts`.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from labledger.workspace.untrusted_files import head_chunks
 
 MAX_EVENTS = 100_000
 """How many events of a trial become rows. The whole file is also stored as an artifact."""
-MAX_BROKEN = 100_000
+MAX_INVALID_LINES = 100_000
 """After this many invalid lines, the rest of the file is not read."""
 MAX_EVENT_VALUES = 2_000_000
 """How many JSON values the events of a trial may hold together: a line is parsed in memory."""
-HELD_BYTES = 256 << 10
-"""How many bytes of events are held in memory; more are written to a file."""
+MAX_BYTES_IN_MEMORY = 256 << 10
+"""Events of more bytes are written to a file."""
 
 
 def event_file_for(spec: AttemptSpec) -> EventFile:
@@ -40,28 +39,30 @@ def event_file_for(spec: AttemptSpec) -> EventFile:
 def read_events(
     file: BinaryIO, cap: int, redactor: Redactor, target: EventFile
 ) -> tuple[tuple[Event, ...] | EventFile, int]:
-    """Read the events that can be kept, redacted and in order, from a file's first `cap` bytes.
+    """Return the valid events in a file's first `cap` bytes, redacted and in order.
 
-    Return them, and the number of lines left out. More than `HELD_BYTES` of events are written to
-    `target`, durably. A line is left out if it is not a JSON object, or if the lines before it have
-    used up the limit of events or of values. Memory does not grow with the number of events.
+    Return also the number of lines left out. More than `MAX_BYTES_IN_MEMORY` of events are written
+    to `target`, durably. A line is left out if it is not a JSON object, or if the lines before it
+    have used up the limit of events or of values.
     """
-    many = 1 + sum(_brackets(piece) for piece in head_chunks(file, cap)) > MAX_EVENT_VALUES
+    # Values are counted line by line, which is slow, only if there can be too many.
+    must_count = 1 + sum(_separators(piece) for piece in head_chunks(file, cap)) > MAX_EVENT_VALUES
     file.seek(0)
     with ExitStack() as stack:
-        reader = _Reader(redactor, MAX_EVENT_VALUES if many else None)
+        reader = _Reader(redactor, MAX_EVENT_VALUES if must_count else None)
         while cap > 0 and (line := file.readline(cap)):
             cap -= len(line)
             if not line.isspace():
-                reader.take(line)
-            if reader.file is None and reader.held_bytes > HELD_BYTES:
+                reader.add_line(line)
+            if reader.file is None and reader.held_bytes > MAX_BYTES_IN_MEMORY:
                 reader.move_to(stack.enter_context(replace_file(target.path)))
         if reader.file is None:
             return tuple(reader.events), reader.dropped
     return replace(target, count=reader.count, sha256=reader.sha256), reader.dropped
 
 
-def _brackets(content: bytes) -> int:
+def _separators(content: bytes) -> int:
+    """Return how many characters the content has that can precede a JSON value."""
     return content.count(b",") + content.count(b"[") + content.count(b"{")
 
 
@@ -77,7 +78,7 @@ class _Reader:
     """The size of the lines whose events are held in memory, in bytes."""
     count: int = 0
     dropped: int = 0
-    _broken: int = 0
+    _invalid_lines: int = 0
     _hasher: hashlib._Hash = field(default_factory=hashlib.sha256)
 
     @property
@@ -85,7 +86,7 @@ class _Reader:
         """SHA-256 (hex) of what was written to the file."""
         return self._hasher.hexdigest()
 
-    def take(self, line: bytes) -> None:
+    def add_line(self, line: bytes) -> None:
         body = self._parsed(line) if self._still_reads else None
         if body is None:
             self.dropped += 1
@@ -98,14 +99,14 @@ class _Reader:
         self.count += 1
 
     def move_to(self, file: BinaryIO) -> None:
-        """Write the events to a file, those read so far and all that follow."""
+        """Write the events read so far, and all that follow, to `file`."""
         self.file = file
         self._write(event.body for event in self.events)
         self.events.clear()
 
     @property
     def _still_reads(self) -> bool:
-        return self.count < MAX_EVENTS and self._broken < MAX_BROKEN
+        return self.count < MAX_EVENTS and self._invalid_lines < MAX_INVALID_LINES
 
     def _parsed(self, line: bytes) -> JsonObject | None:
         if self.values_left is not None:
@@ -118,7 +119,7 @@ class _Reader:
         except MalformedJson:
             body = None
         if not isinstance(body, dict):
-            self._broken += 1
+            self._invalid_lines += 1
             return None
         redacted: JsonObject = self.redactor.redact_json(body)
         return redacted

@@ -2,7 +2,8 @@
 
 The grader's two files are untrusted: they are read with size limits, redacted, given the trial's
 identity, and validated against their schemas. An invalid or missing file makes the trial a
-`grade_error`, and then its score is dropped. Used by `collect`.
+`grade_error`, and then its score is dropped. `collect` calls `grade_attempt`; `artifacts` reads the
+agent's result with the same checks.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labledger.errors import MalformedJson, SchemaInvalid
-from labledger.records import JsonObject, canonical_json
-from labledger.records import json_schemas as schema
+from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, ExitStatus
@@ -69,8 +69,8 @@ _NOT_GRADED = frozenset(
         ExitStatus.AGENT_FAILED,
         ExitStatus.AGENT_TIMED_OUT,
         ExitStatus.SCRIPT_FAILED,
-        ExitStatus.NO_ROOM,
-        ExitStatus.HINDERED,
+        ExitStatus.DISK_FULL,
+        ExitStatus.SCRIPT_HINDERED,
     }
 )
 
@@ -100,13 +100,13 @@ def _by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
             message = (
                 "in the container a process could not be killed, a file not be removed, "
                 "or the agent not be started as its user (its stderr says which), "
-                "or somebody started the container once more"
+                "or the container was started a second time"
             )
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
-        case ExitStatus.NO_ROOM:
+        case ExitStatus.DISK_FULL:
             message = f"a phase failed, and the disk was full ({spec.folder})"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
-        case ExitStatus.HINDERED:
+        case ExitStatus.SCRIPT_HINDERED:
             message = (
                 "the agent changed the limits of trial.sh, the container's first process (as "
                 "`prlimit --pid 1` does), so that it could not do its part"
@@ -139,7 +139,7 @@ _ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class _RowReader:
-    """Reads the grader's two files, sets their identity fields and validates them."""
+    """Reads the grader's two files, adds the identity of the trial and validates them."""
 
     spec: AttemptSpec
     ts: str
@@ -168,7 +168,7 @@ class _RowReader:
         return None
 
     def _row(self, content: bytes, kind: _RowKind) -> JsonObject:
-        row = parse(content, self.redactor)
+        row = parse_json(content, self.redactor)
         if not isinstance(row, dict):
             raise SchemaInvalid("is not a JSON object")
         ids = merged_ids(row.get("ids"), self.spec)
@@ -179,7 +179,7 @@ class _RowReader:
             row["benchmark"] = benchmark.identity | row["benchmark"]
         if kind.schema == SCORE_SCHEMA:
             row.setdefault("evaluator", benchmark.evaluator)
-        schema.require_valid(row, kind.schema)
+        json_schemas.require_valid(row, kind.schema)
         return row
 
     def _redacted(self, value: object) -> object:
@@ -187,7 +187,7 @@ class _RowReader:
         return value if isinstance(value, int | float) else self.redactor.redact_json(value)
 
 
-def parse(content: bytes, redactor: Redactor) -> Any:
+def parse_json(content: bytes, redactor: Redactor) -> Any:
     """Return the parsed JSON that a program in the container wrote, not redacted.
 
     Raises `MalformedJson` with a message that quotes redacted content: in a shortened quotation
@@ -220,11 +220,11 @@ def add_identity(
 def merged_ids(given: object, spec: AttemptSpec) -> object:
     """Return a row's `ids` completed with the slot's; unchanged if they are not an object.
 
-    Those of a stored trial that is graded again are accepted as well. Raises `IdentityMismatch` if
-    they name another trial.
+    In a regrading they may also be those of the stored trial. Raises `IdentityMismatch` if they
+    name another trial.
     """
     expected = spec.ids.as_json()
-    known = [expected, *(ids.as_json() for ids in spec.kind.other_ids)]
+    accepted = [expected, *(ids.as_json() for ids in spec.kind.other_ids)]
     if given is None:
         return expected
     if not isinstance(given, dict):
@@ -232,6 +232,6 @@ def merged_ids(given: object, spec: AttemptSpec) -> object:
     for key, value in given.items():
         if key not in expected:
             continue
-        if isinstance(value, bool) or all(value != ids[key] for ids in known):
+        if isinstance(value, bool) or all(value != ids[key] for ids in accepted):
             raise IdentityMismatch(f"ids.{key} is {value!r}; this trial's is {expected[key]!r}")
     return {**given, **expected}

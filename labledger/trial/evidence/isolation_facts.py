@@ -1,6 +1,7 @@
 """The isolation facts of a trial, which say how far its score can be trusted.
 
-They state the agent's user, how the grader was sealed, and suspected tampering. `collect` records
+They state the agent's user, how the grader was sealed, and suspected tampering. The kinds of
+trials (`trial_kind`, `regraded_trial`) choose which function computes them, and `collect` records
 them in evidence and score (`ext.isolation`). They never change a status or a verdict.
 """
 
@@ -13,7 +14,7 @@ from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import Checked, FilesystemChanges, inspect_changes
 
-_ROOT = frozenset({"", "0", "0:0", "root", "root:root", "0:root", "root:0"})
+_ROOT_USERS = frozenset({"", "0", "0:0", "root", "root:root", "0:root", "root:0"})
 
 _UNGRADED = frozenset(
     {
@@ -22,32 +23,34 @@ _UNGRADED = frozenset(
         ExitStatus.AGENT_FAILED,
         ExitStatus.AGENT_TIMED_OUT,
         ExitStatus.AGENT_ENDED,
-        ExitStatus.HINDERED,
+        ExitStatus.SCRIPT_HINDERED,
     }
 )
 
 
-def isolation_facts(engine: Engine, spec: AttemptSpec, ended: ContainerExit) -> JsonObject:
+def isolation_facts(engine: Engine, spec: AttemptSpec, container_exit: ContainerExit) -> JsonObject:
     """Return the isolation facts of a trial whose container has stopped.
 
     Its file system is inspected now unless that was done before grading.
     Raises `EngineUnavailable`.
     """
-    ungraded = ended.exit_status in _UNGRADED
+    ungraded = container_exit.exit_status in _UNGRADED
     when: Checked = "before_grading" if ungraded else "after_grading"
-    changes = ended.changes
+    changes = container_exit.changes
     if changes is None:
-        container = ended.container_id
-        gone = FilesystemChanges(None, unchecked="its container is gone")
-        changes = gone if container is None else inspect_changes(engine, spec, container, when)
+        container = container_exit.container_id
+        if container is None:
+            changes = FilesystemChanges(None, unchecked="its container is gone")
+        else:
+            changes = inspect_changes(engine, spec, container, when)
     return _facts(spec, _user(spec, engine.image_user(spec.image_id)), changes)
 
 
 def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject) -> JsonObject:
     """Return the isolation facts of a trial whose agent ran in another container.
 
-    Nothing but the image was there when the grader came. `recorded` are the facts of the agent's
-    container, {} if they are not known. Raises `EngineUnavailable`.
+    Before its grader, the new container holds nothing but the image. `recorded` are the facts of
+    the agent's container, {} if they are not known. Raises `EngineUnavailable`.
     """
     user = recorded.get("agent_user", _user(spec, engine.image_user(spec.image_id)))
     sealed = {"sealed": Sealing.AFTER_AGENT.value}
@@ -78,4 +81,4 @@ def _user(spec: AttemptSpec, image_user: str | None) -> str | None:
     """Return the user that the agent ran as; None if only an image that is gone defines it."""
     runtime = spec.plan.runtime
     user = runtime.agent_user or runtime.user or image_user
-    return "root" if user in _ROOT else user
+    return "root" if user in _ROOT_USERS else user

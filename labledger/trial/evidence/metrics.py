@@ -28,20 +28,22 @@ class Sources:
     duration_ms: int
 
 
-def collect(definitions: Iterable[MetricDefinition], sources: Sources) -> tuple[Metric, ...]:
+def compute_metrics(
+    definitions: Iterable[MetricDefinition], sources: Sources
+) -> tuple[Metric, ...]:
     """Return one `Metric` for each definition that has a value."""
     definitions = list(definitions)
-    of_events = [_OverEvents(d) if d.source == "events" else None for d in definitions]
-    aggregates = [aggregate for aggregate in of_events if aggregate is not None]
-    for event in sources.events if aggregates else ():
-        for aggregate in aggregates:
-            aggregate.take(event)
-    collected = []
-    for definition, aggregated in zip(definitions, of_events, strict=True):
-        value = _storable(aggregated.value if aggregated else _value(definition, sources))
+    aggregates = [_EventAggregate(d) if d.source == "events" else None for d in definitions]
+    used = [aggregate for aggregate in aggregates if aggregate is not None]
+    for event in sources.events if used else ():
+        for aggregate in used:
+            aggregate.add(event)
+    metrics = []
+    for definition, of_events in zip(definitions, aggregates, strict=True):
+        value = _storable(of_events.value if of_events else _value(definition, sources))
         if value is not None:
-            collected.append(Metric(definition.metric_id, definition.source, value))
-    return tuple(collected)
+            metrics.append(Metric(definition.metric_id, definition.source, value))
+    return tuple(metrics)
 
 
 def _storable(value: Any) -> float | int | str | None:
@@ -73,7 +75,7 @@ def _duration(field: str, sources: Sources) -> int | None:
 
 
 @dataclass(slots=True)
-class _OverEvents:
+class _EventAggregate:
     """The aggregate of a trial's events for one metric, updated event by event."""
 
     definition: MetricDefinition
@@ -81,9 +83,9 @@ class _OverEvents:
     _last: Any = None
     _numbers: list[int | float] = field(default_factory=list)
 
-    def take(self, event: Event) -> None:
-        wanted, aggregate = self.definition.event, self.definition.aggregate
-        if wanted is not None and event.type != wanted:
+    def add(self, event: Event) -> None:
+        event_type, aggregate = self.definition.event, self.definition.aggregate
+        if event_type is not None and event.type != event_type:
             return
         self._count += 1
         if aggregate == "count":

@@ -2,7 +2,8 @@
 
 A `Redactor` finds the exact value of a secret and the forms in which programs write it: escaped for
 JSON, HTML or a URL, in hex, in Base64, and each of them wrapped over several lines. The time stays
-proportional to the content, whatever an agent wrote. Used wherever `evidence` reads outputs.
+proportional to the content, whatever an agent wrote. Every module of `evidence` that reads outputs
+uses a `Redactor`, which `collect.redactor_for` makes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MIN_LENGTH = 6
 MIN_WRAPPED = 8
 """A value with fewer bytes is not searched for across line ends."""
 _URL_SAFE = ("", "/", "*", "!*'()", "!*'();/?:@&=+$,#")
-"""Sets of characters that programs leave unquoted in a URL, beside those that all programs do."""
+"""Sets of characters that some programs leave unquoted in a URL; see `urllib.parse.quote`."""
 
 _LINE_END = rb"(?:\r?\n|\\{1,3}(?:r\\{1,3})?n)"
 _BREAK = re.compile(rb"(?:" + _LINE_END + rb"[ \t]*)+")
@@ -34,7 +35,7 @@ _PATCH_BREAK = re.compile(rb"(?:" + _LINE_END + rb"[-+]?[ \t]*)+")
 _BREAK_CHARACTERS = b"\r\n\\rn+- \t"
 """Every character that a line break can contain."""
 _OVERLAP = 4
-"""How many times its own length a secret may take with its line breaks, where chunks meet."""
+"""A secret across two chunks is found if it takes, with line breaks, so many times its length."""
 
 
 def _forms(value: str) -> Iterator[bytes]:
@@ -48,7 +49,7 @@ def _forms(value: str) -> Iterator[bytes]:
         yield _escaped_for_html(escaped).encode("utf-8", "surrogateescape")
     for safe in _URL_SAFE:
         quote = quote_from_bytes(raw, safe=safe)
-        for text in (quote, quote.replace("%20", "+"), _with_lower_escapes(quote)):
+        for text in (quote, quote.replace("%20", "+"), _with_lowercase_escapes(quote)):
             yield text.encode()
             yield text.replace("~", "%7E").encode()
     yield raw.hex().encode()
@@ -62,7 +63,7 @@ def _escaped_for_html(escaped: str) -> str:
     return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", escaped)
 
 
-def _with_lower_escapes(quoted: str) -> str:
+def _with_lowercase_escapes(quoted: str) -> str:
     return re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), quoted)
 
 
@@ -80,25 +81,25 @@ def _base64_forms(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[byte
 
 
 def _without_break_characters(content: bytes) -> bytes:
-    """Return a content without all characters that a line break can contain.
+    """Return content without the characters that a line break can contain.
 
-    It contains the same of each secret that the content contains, wrapped or not. This check is
-    fast, and nearly always the only one that is needed.
+    If the content contains a secret, wrapped or not, then the result contains the secret without
+    these characters. This check is fast, and nearly always the only one that is needed.
     """
     return content.translate(None, _BREAK_CHARACTERS)
 
 
 class _Unwrapped:
-    """A content without its line breaks, and the original offset of each byte.
+    """Content without its line breaks, and the original offset of each byte.
 
-    Takes time proportional to the content. A content could make a pattern that allows a break
-    after each letter try all of them.
+    Takes time proportional to the content. A regular expression that allows a break after each
+    character would not: hostile content could make it try all of them.
     """
 
     def __init__(self, content: bytes, breaks: re.Pattern[bytes]) -> None:
         lines = []
         self._starts, self._original_starts = array("q", [0]), array("q", [0])
-        """The offsets at which each line begins, here and in the original."""
+        """The offsets at which each line begins, without the breaks and in the original."""
         for match in breaks.finditer(content):
             lines.append(content[self._original_starts[-1] : match.start()])
             self._starts.append(self._starts[-1] + len(lines[-1]))
@@ -164,11 +165,11 @@ class Redactor:
     """
 
     def __init__(self, secrets: Mapping[str, str], public: Iterable[str] = ()) -> None:
-        shown = "\n".join(public)
+        public_text = "\n".join(public)
         self._marks = {
             value: f"[redacted:{name}]"
             for name, value in secrets.items()
-            if len(value) >= MIN_LENGTH and value not in shown
+            if len(value) >= MIN_LENGTH and value not in public_text
         }
         pairs = {
             form: mark.encode() for value, mark in self._marks.items() for form in _forms(value)
@@ -195,22 +196,22 @@ class Redactor:
     def redact_chunks(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield what `redact_bytes` would return for the content that `chunks` make up.
 
-        The content is cut only where no secret is near. It is held in memory as a whole only if
-        there is no such place.
+        The content is divided only where no secret is near. It is held in memory as a whole only
+        if there is no such position.
         """
         near = _OVERLAP * max((len(form.value) for form in self._forms), default=0)
-        waiting = b""
+        pending = b""
         for chunk in chunks:
-            waiting += chunk
-            cut = len(waiting) - near
-            if cut <= near or self.contains_secret([waiting[cut - near :]]):
+            pending += chunk
+            end = len(pending) - near
+            if end <= near or self.contains_secret([pending[end - near :]]):
                 continue
-            yield self.redact_bytes(waiting[:cut])
-            waiting = waiting[cut:]
-        yield self.redact_bytes(waiting)
+            yield self.redact_bytes(pending[:end])
+            pending = pending[end:]
+        yield self.redact_bytes(pending)
 
     def redact_bytes(self, content: bytes) -> bytes:
-        """Return a content without secrets: the same object if it contains none."""
+        """Return content without secrets: the same object if it contains none."""
         for form in self._possible_forms(content):
             changed, count = form.replaced_in(content)
             if count:
@@ -219,7 +220,7 @@ class Redactor:
         return content
 
     def _possible_forms(self, content: bytes) -> list[_Form]:
-        """Return the forms that a content may contain; it certainly contains no others."""
+        """Return the forms that the content may contain; it certainly contains no others."""
         stripped = _without_break_characters(content)
         return [form for form in self._forms if form.without_break_characters in stripped]
 
@@ -230,7 +231,7 @@ class Redactor:
         return redacted.decode("utf-8", "replace")
 
     def redact_message(self, content: str) -> str:
-        """Return a text for a person without secrets, cut to `MAX_MESSAGE` characters."""
+        """Return a text for a person without secrets, truncated to `MAX_MESSAGE` characters."""
         text = self.redact_text(content)
         return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}..."
 

@@ -1,8 +1,9 @@
 """Find changes of a container's own file system that could affect grading.
 
-A change outside of the ordinary places (temporary files, logs, home folders) is recorded as
-suspected tampering, never as proved. It does not change a trial's status or score. Used by
-`trust`, and by `parts` before a sealed grader's files are added.
+A change outside of the ordinary folders (temporary files, logs, home folders) is recorded as
+suspected tampering, never as proved. It does not change a trial's status or score.
+`isolation_facts` inspects a container after its trial, `two_part_trials` before a sealed grader's
+files are added; `artifacts` looks for new files that interpreters load by themselves.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ MAX_PATHS = 100
 """How many suspicious paths a record lists."""
 _MAX_COMPARED = 10_000
 """How many suspicious paths are compared with each other; further ones are only counted."""
-_MAX_LENGTH = 512
+_MAX_PATH_CHARACTERS = 512
 """How many characters of a path are recorded."""
 
-_ORDINARY = (
+_ORDINARY_FOLDERS = (
     *("/tmp", "/var/tmp", "/var/log", "/var/cache", "/run", "/home", "/root"),  # noqa: S108
     *("/dev", "/proc", "/sys"),
 )
-"""Where programs write as a matter of course."""
-_HOMES = ("/home", "/root")
-_LIBRARIES = frozenset({"site-packages", "dist-packages"})
+"""Folders in which programs ordinarily write."""
+_HOME_FOLDERS = ("/home", "/root")
+_LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 """Folders from which an interpreter loads code, suspicious also below a home folder."""
-_RUNTIMES_OWN = frozenset(
+_ENGINE_PATHS = frozenset(
     {
         *("/etc/hostname", "/etc/hosts", "/etc/mtab", "/etc/resolv.conf", "/.dockerenv"),
         *(contract.IN, contract.DEPS, contract.OUT, contract.STATE, contract.WORKSPACE),
         *(contract.SEALED, f"{contract.SEALED}/in", f"{contract.SEALED}/grader"),
     }
 )
-"""Mount points that the engine creates."""
+"""Files and mount points that the engine creates."""
 
-_HOOKS = frozenset(
+_AUTOLOADED_NAMES = frozenset(
     {
         *("conftest.py", "sitecustomize.py", "usercustomize.py"),
         *("pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml", ".coveragerc"),
@@ -57,7 +58,7 @@ class FilesystemChanges:
     """The suspicious changes of a container's own file system."""
 
     checked: Checked | None
-    """When they were inspected; None if that was not possible."""
+    """When they were inspected; None if they could not be."""
     suspected: tuple[str, ...] = ()
     """The first of the suspicious paths, sorted."""
     total: int = 0
@@ -76,29 +77,29 @@ def inspect_changes(
     if spec.plan.runtime.root_read_only:
         return FilesystemChanges(checked)
     try:
-        suspected, total = _suspicious_in(engine, container)
+        suspected, total = _suspicious_changes(engine, container)
     except ContainerFailed as error:
         return FilesystemChanges(None, unchecked=error.message)
     return FilesystemChanges(checked, suspected, total)
 
 
-def _suspicious_in(engine: Engine, container: str) -> tuple[tuple[str, ...], int]:
+def _suspicious_changes(engine: Engine, container: str) -> tuple[tuple[str, ...], int]:
     state = engine.inspect(container)
     if state is not None and state.upper_dir is not None:
         # Faster: the engine compares the whole image, 0.2 s for 6,000 files.
         with suppress(OSError):
-            return suspicious(_below(Path(state.upper_dir)))
+            return suspicious(_paths_below(Path(state.upper_dir)))
     return suspicious(engine.changed_paths(container))
 
 
-def _below(top: Path) -> Iterator[str]:
+def _paths_below(top: Path) -> Iterator[str]:
     """Yield each path below `top` as an absolute path. Follows no link. Raises `OSError`."""
     pending = [""]
     while pending:
-        inside = pending.pop()
-        with os.scandir(f"{top}{inside}") as children:
+        folder = pending.pop()
+        with os.scandir(f"{top}{folder}") as children:
             for child in children:
-                name = f"{inside}/{child.name}"
+                name = f"{folder}/{child.name}"
                 yield os.fsencode(name).decode("utf-8", "replace")
                 if child.is_dir(follow_symlinks=False):
                     pending.append(name)
@@ -107,32 +108,33 @@ def _below(top: Path) -> Iterator[str]:
 def suspicious(changed: Iterable[str]) -> tuple[tuple[str, ...], int]:
     """Return the first `MAX_PATHS` changed paths that look like tampering, and how many do.
 
-    A folder counts only if nothing in it is listed, because it changes with its content.
+    A folder counts only if no changed path is in it: a folder changes with its content.
     """
     candidates: set[str] = set()
-    explained: set[str] = set()
-    beyond = 0
+    parents: set[str] = set()
+    not_compared = 0
     for path in changed:
-        folder = _ordinary_reason(path)
-        if folder is not None:
-            explained.update(_parents(folder))
+        ordinary_path = _ordinary_reason(path)
+        if ordinary_path is not None:
+            parents.update(_parents(ordinary_path))
         elif len(candidates) < _MAX_COMPARED:
             candidates.add(path)
-            explained.update(_parents(path))
+            parents.update(_parents(path))
         else:
-            beyond += 1
-    paths = sorted(candidates - explained)
-    return tuple(path[:_MAX_LENGTH] for path in paths[:MAX_PATHS]), len(paths) + beyond
+            not_compared += 1
+    paths = sorted(candidates - parents)
+    listed = tuple(path[:_MAX_PATH_CHARACTERS] for path in paths[:MAX_PATHS])
+    return listed, len(paths) + not_compared
 
 
 def _ordinary_reason(path: str) -> str | None:
     """Return the path that explains why `path` has changed; None if it is suspicious."""
-    if path in _RUNTIMES_OWN:
+    if path in _ENGINE_PATHS:
         return path
-    for folder in _ORDINARY:
+    for folder in _ORDINARY_FOLDERS:
         if path == folder or path.startswith(f"{folder}/"):
-            loads_itself = folder in _HOMES and not _LIBRARIES.isdisjoint(path.split("/"))
-            return None if loads_itself else folder
+            in_library = not _LIBRARY_FOLDERS.isdisjoint(path.split("/"))
+            return None if in_library and folder in _HOME_FOLDERS else folder
     return None
 
 
@@ -144,4 +146,4 @@ def _parents(path: str) -> Iterator[str]:
 def is_autoloaded_file(name: str) -> bool:
     """Return True for a file that an interpreter or a test tool loads without being asked to."""
     path = PurePosixPath(name)
-    return path.name in _HOOKS or path.suffix == ".pth"
+    return path.name in _AUTOLOADED_NAMES or path.suffix == ".pth"

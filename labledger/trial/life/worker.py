@@ -100,7 +100,7 @@ def _collect_result(
             # `trial.sh` was killed before it could open the permissions of its files, or it did
             # not own all of them.
             _fix_permissions(context.engine, spec)
-        ended = spec.kind.whole_exit(replace(ended, was_paused=_was_paused(context, ended)))
+        ended = spec.kind.exit_of_all_phases(replace(ended, was_paused=_was_paused(context, ended)))
         isolation = spec.kind.isolation_facts(context.engine, spec, ended)
         with context.limiter.reading:
             return collect_result(spec, ended, isolation)

@@ -1,8 +1,7 @@
 """Collect the evidence of a regraded trial, which refers to the stored evidence of its agent.
 
-Only the outputs of the new grader are read from the trial folder; everything from before grading
-refers to the stored artifacts again. Used by
-`RegradedTrial`.
+Only the outputs of the new grader are read from the trial folder. For everything from before
+grading, the record refers to the stored artifacts. Used by `regraded_trial`.
 """
 
 from __future__ import annotations
@@ -30,42 +29,42 @@ class RegradedEvidence(EvidenceCollector):
         self.stored = StoredArtifacts.of(spec, trial)
         redactor.count += trial.redactions
 
-    def recall(self) -> None:
+    def refer_to_everything(self) -> None:
         """Refer to all stored evidence, including its grading: for a trial that is carried over."""
-        self._recall(*self.stored.references)
+        self._refer_to(*self.stored.references)
         trial = self.stored.trial
         for reference in trial.extension("rejected").values():
-            self._refer(str(reference))
+            self._add_stored(str(reference))
         self.ext |= deepcopy(trial.evidence.get("ext", {}))
 
-    def _recall(self, *names: str) -> None:
+    def _refer_to(self, *names: str) -> None:
         for name in names:
             if (problem := self.stored.problem(name)) is not None:
                 self.add_problem(name, problem)
             if (reference := self.stored.references.get(name)) is not None:
                 self.references[name] = reference
-                self._refer(reference)
+                self._add_stored(reference)
 
-    def _refer(self, reference: str) -> None:
+    def _add_stored(self, reference: str) -> None:
         if (artifact := self.stored.artifact(reference)) is not None:
             self.artifacts[artifact.sha256] = artifact
 
     def collect_logs(self, phases: list[str]) -> None:
         for phase in ("setup", "agent"):
-            self._recall(f"{phase}_stdout", f"{phase}_stderr")
+            self._refer_to(f"{phase}_stdout", f"{phase}_stderr")
         super().collect_logs([phase for phase in phases if phase == "grader"])
 
-    def collect_result(self) -> JsonObject | None:
-        self._recall("trial_output")
+    def collect_agent_result(self) -> JsonObject | None:
+        self._refer_to("trial_output")
         content = self.stored.read("trial_output")
-        return None if content is None else self.checked_result(content)
+        return None if content is None else self.parse_agent_result(content)
 
     def collect_events(self) -> tuple[tuple[Event, ...] | EventFile, int]:
-        self._recall("events")
+        self._refer_to("events")
         content = self.stored.read("events") or b""
         return self.read_events(io.BytesIO(content), len(content))
 
     def collect_workspace(self) -> list[str]:
-        self._recall(*(f"workspace_{name}" for name in ("before", "after", "patch", "files")))
-        hooks = self.stored.trial.extension("isolation").get("workspace_hooks")
-        return hooks if isinstance(hooks, list) else []
+        self._refer_to(*(f"workspace_{name}" for name in ("before", "after", "patch", "files")))
+        autoloaded = self.stored.trial.extension("isolation").get("workspace_hooks")
+        return autoloaded if isinstance(autoloaded, list) else []

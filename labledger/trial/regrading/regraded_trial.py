@@ -1,8 +1,8 @@
 """A stored trial that another grader grades again.
 
-Only the grader runs, in a new container over what the stored trial left. A trial that never reached
-its grading is carried over unchanged. One whose evidence cannot be restored exactly becomes a
-`grade_error`. The runner of a regrading makes the `RegradedTrial` of each attempt.
+Only the grader runs, in a new container with the restored outputs of the stored trial. A trial
+that never reached its grading is carried over unchanged. One whose evidence cannot be restored
+exactly becomes a `grade_error`. `runner.slot_queue` makes the `RegradedTrial` of each attempt.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from labledger.trial.evidence.collect import redactor_for
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.regrading.regraded_evidence import RegradedEvidence
-from labledger.trial.regrading.restored_inputs import restore
+from labledger.trial.regrading.restored_inputs import restore_trial_folder
 from labledger.trial.trial_kind import EvidenceIncomplete, TrialKind
 
 _GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
 _UNGRADABLE = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED})
 """Reasons of agent failures after which a trial is never graded."""
-_FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
+_AGENT_FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class RegradedTrial(TrialKind):
     def is_carried_over(self, spec: AttemptSpec) -> bool:
         """Return True unless the trial was graded, or would have been under this run's policy."""
         status, reason = self.stored.record["status"], self.stored.record["reason"]
-        can_be_graded = status in _FAILED and reason not in _UNGRADABLE
+        can_be_graded = status in _AGENT_FAILED and reason not in _UNGRADABLE
         return status not in _GRADED and not (
             can_be_graded and spec.plan.benchmark.policy.grade_failed_agents
         )
@@ -74,7 +74,7 @@ class RegradedTrial(TrialKind):
         """Return the result of a trial that has nothing to grade: that of the stored trial."""
         record = self.stored.record
         evidence = self.evidence(spec, redactor_for(spec))
-        evidence.recall()
+        evidence.refer_to_everything()
         outcome = _Outcome(
             SlotStatus(record["status"]),
             record["reason"],
@@ -87,7 +87,7 @@ class RegradedTrial(TrialKind):
         return _result(spec, evidence, outcome)
 
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
-        restore(spec, self.stored, folder)
+        restore_trial_folder(spec, self.stored, folder)
 
     def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
         """Return the result of a trial that cannot be restored. `why` becomes its message."""
@@ -96,7 +96,7 @@ class RegradedTrial(TrialKind):
         evidence.collect_inputs()
         evidence.collect_logs([])
         evidence.collect_workspace()
-        duration_ms = self._until_graded_ms
+        duration_ms = self._before_grading_ms
         started_at = clock.parse(self.stored.record["started_at"])
         outcome = _Outcome(
             SlotStatus.GRADE_ERROR,
@@ -109,19 +109,21 @@ class RegradedTrial(TrialKind):
         )
         return _result(spec, evidence, outcome)
 
-    def whole_exit(self, ended: ContainerExit) -> ContainerExit:
-        duration_ms = self._until_graded_ms + ended.duration_ms
-        return replace(ended, started_at=self.stored.record["started_at"], duration_ms=duration_ms)
+    def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
+        duration_ms = self._before_grading_ms + container_exit.duration_ms
+        return replace(
+            container_exit, started_at=self.stored.record["started_at"], duration_ms=duration_ms
+        )
 
     @property
-    def _until_graded_ms(self) -> int:
+    def _before_grading_ms(self) -> int:
         """How long the stored trial took without its grader, in milliseconds."""
         grader = self.stored.phases.get("grader")
         duration_ms: int = self.stored.record["duration_ms"]
         return max(0, duration_ms - (grader.duration_ms if grader else 0))
 
     def isolation_facts(
-        self, engine: Engine, spec: AttemptSpec, _ended: ContainerExit
+        self, engine: Engine, spec: AttemptSpec, _container_exit: ContainerExit
     ) -> JsonObject:
         return isolation_facts.facts_without_agent(engine, spec, self.stored.extension("isolation"))
 
@@ -148,10 +150,10 @@ def _result(spec: AttemptSpec, evidence: RegradedEvidence, outcome: _Outcome) ->
     events: tuple[Event, ...] | EventFile = ()
     dropped: int = record["events_dropped"]
     with suppress(EvidenceIncomplete):
-        result = evidence.collect_result()
+        result = evidence.collect_agent_result()
     with suppress(EvidenceIncomplete):
         events, dropped = evidence.collect_events()
-    evidence.add_identity(evidence.stored.trial.extension("isolation"), None)
+    evidence.add_facts(evidence.stored.trial.extension("isolation"), None)
     sources = metrics.Sources(result, None, events, outcome.phases, outcome.duration_ms)
     return AttemptResult(
         ids=spec.ids,
@@ -171,7 +173,7 @@ def _result(spec: AttemptSpec, evidence: RegradedEvidence, outcome: _Outcome) ->
         outcome=record["outcome"],
         phases=outcome.phases,
         evidence=(evidence.record(outcome.ended_at, outcome.exit_status, outcome.duration_ms),),
-        metrics=metrics.collect(spec.plan.metrics, sources),
+        metrics=metrics.compute_metrics(spec.plan.metrics, sources),
         events=events,
         events_dropped=dropped,
         artifacts=tuple(evidence.artifacts.values()),

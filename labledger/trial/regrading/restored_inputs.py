@@ -2,7 +2,7 @@
 
 The stored files were written in a container and may come from an imported ledger, so they are as
 untrusted as any output. Either everything that a grader can read is restored exactly, or
-`EvidenceIncomplete` is raised. Used by `RegradedTrial`.
+`EvidenceIncomplete` is raised. Used by `regraded_trial`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _READ_BY_GRADERS = {
 }
 
 
-def restore(spec: AttemptSpec, trial: StoredTrial, folder: Path) -> None:
+def restore_trial_folder(spec: AttemptSpec, trial: StoredTrial, folder: Path) -> None:
     """Fill a new trial folder with the state of a stored trial.
 
     The workspace is restored as that trial ended, including what its own grader wrote there.
@@ -32,14 +32,14 @@ def restore(spec: AttemptSpec, trial: StoredTrial, folder: Path) -> None:
     restored. Raises `EvidenceIncomplete` if the rest cannot be restored exactly.
     """
     stored = StoredArtifacts.of(spec, trial)
-    before = trial.phases_before_grading
-    if "agent" not in before:
+    phases = trial.phases_before_grading
+    if "agent" not in phases:
         raise EvidenceIncomplete("it is not known how its agent ended")
-    _write(folder / "in" / contract.PHASES_FILE, phase_notes.phase_notes_of(before).encode())
+    _write(folder / "in" / contract.PHASES_FILE, phase_notes.phase_notes_of(phases).encode())
     for name, path in _READ_BY_GRADERS.items():
-        if (content := _exactly(stored, name, path.name)) is not None:
+        if (content := _read_exactly(stored, name, path.name)) is not None:
             _write(folder / path, content)
-    for phase in before:
+    for phase in phases:
         for stream in ("stdout", "stderr"):
             if (content := stored.read(f"{phase}_{stream}")) is not None:
                 _write(folder / "state" / f"{phase}.{stream}", content)
@@ -51,15 +51,15 @@ def _write(path: Path, content: bytes) -> None:
     path.chmod(OPEN_FILE)
 
 
-def _exactly(stored: StoredArtifacts, name: str, file: str) -> bytes | None:
+def _read_exactly(stored: StoredArtifacts, name: str, file: str) -> bytes | None:
     """Return a stored output exactly, None if there was none. Raises `EvidenceIncomplete`."""
     content = stored.read(name)
     problem = stored.problem(name)
-    # A stored result with a problem is invalid but complete; stored events with one were cut.
+    # A stored result with a problem is invalid but complete; stored events with one are not.
     if problem is not None and (content is None or name == "events"):
-        raise EvidenceIncomplete(f"{file} was not kept as it was: {problem}")
+        raise EvidenceIncomplete(f"{file} was not stored exactly: {problem}")
     if content is not None and stored.holds_redacted(content):
-        raise EvidenceIncomplete(f"{file} was not kept as it was: a secret was taken out of it")
+        raise EvidenceIncomplete(f"{file} was not stored exactly: a secret was redacted")
     return content
 
 

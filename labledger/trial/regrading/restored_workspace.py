@@ -21,20 +21,20 @@ from labledger.records.canonical_json import sha256_hex
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete
 from labledger.workspace import listing, patch_application, patches, tar_files, unlisted_folders
-from labledger.workspace.listing import LEFT_OUT, Entry, Listing
+from labledger.workspace.listing import UNLISTED_FOLDERS, Entry, Listing
 from labledger.workspace.seed import OPEN_FILE, OPEN_PROGRAM, is_plain, make_folders
 from labledger.workspace.tar_files import Member
 
-_SHOWN = 5
+_MAX_NAMED_FILES = 5
 """How many files a message names."""
-_SHOWN_LENGTH = 120
-_BAD_NAMES = frozenset(
+_MAX_NAME_CHARACTERS = 120
+_NAME_ERRORS = frozenset(
     {
         *(errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ),
         *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR),
     }
 )
-"""The system's errors for a name that cannot exist, or not beside the others."""
+"""The system's errors for a name that cannot exist, or that conflicts with another one."""
 
 
 @dataclass(slots=True)
@@ -50,12 +50,12 @@ class WorkspaceRestore:
     _links: dict[str, bytes] = field(default_factory=dict)
     """The targets of links. Links are made last, so that nothing is written through them."""
     _changed_folders: set[str] = field(default_factory=set)
-    """Unlisted folders that differ from the seed's: their files are in the tar, as a whole."""
+    """Unlisted folders that differ from the seed's. The tar holds all of their files."""
 
     def restore(self, stored: StoredArtifacts) -> None:
         """Restore the workspace.
 
-        Raises `EvidenceIncomplete`, with the first names, if that cannot be done exactly.
+        Raises `EvidenceIncomplete`, which names the first files, if that cannot be done exactly.
         """
         self._require_restorable(stored)
         present = listing.list_folder(self.folder)
@@ -80,32 +80,33 @@ class WorkspaceRestore:
         empty = set(expected.empty or ())
         folders = {*expected.left_out, *empty}
         for name in {*expected.entries, *folders}:
-            inside = name.split("/") if name in empty else name.split("/")[:-1]
+            folder_names = name.split("/") if name in empty else name.split("/")[:-1]
             if not is_plain(name) or "\ufffd" in name:
-                self.unrecoverable[name] = "its name was not kept as it was"
+                self.unrecoverable[name] = "its name was not stored exactly"
             elif stored.holds_redacted(name.encode()):
-                self.unrecoverable[name] = "a secret was taken out of its name"
-            elif not LEFT_OUT.isdisjoint(inside) or any(
+                self.unrecoverable[name] = "a secret was redacted in its name"
+            elif not UNLISTED_FOLDERS.isdisjoint(folder_names) or any(
                 p in expected.entries for p in _parents(name)
             ):
-                self.unrecoverable[name] = "nothing can lie there"
+                self.unrecoverable[name] = "a workspace cannot hold it there"
         for name in expected.left_out:
-            if PurePosixPath(name).name not in LEFT_OUT:
-                self.unrecoverable.setdefault(name, "a folder that could not be looked into")
+            if PurePosixPath(name).name not in UNLISTED_FOLDERS:
+                self.unrecoverable.setdefault(name, "a folder that could not be read")
             if not unlisted_folders.is_cache(name) and name not in expected.digests:
-                self.unrecoverable.setdefault(name, "a folder that was not looked into")
+                self.unrecoverable.setdefault(name, "a folder whose content was not stored")
         for name in folders & expected.entries.keys():
             self.unrecoverable.setdefault(name, "it cannot be a file and a folder")
         for name, entry in expected.entries.items():
             if entry.sha256 is None:
-                what = "no file" if entry.kind == "other" else "too large, or had several names"
+                is_other = entry.kind == "other"
+                what = "not a regular file" if is_other else "too large, or had several names"
                 self.unrecoverable.setdefault(name, f"it was {what}")
         self._raise_if_unrecoverable()
 
     def _differing_folders(self, restored: Listing) -> set[str]:
         """Return the unlisted folders whose content is not the expected one, except caches."""
-        inside = unlisted_folders.inspect_unlisted_folders(self.folder, restored)
-        digests = {name: unlisted_folders.digest(entries) for name, entries in inside.items()}
+        unlisted = unlisted_folders.inspect_unlisted_folders(self.folder, restored)
+        digests = {name: unlisted_folders.digest(files) for name, files in unlisted.items()}
         expected = [name for name in self.expected.left_out if not unlisted_folders.is_cache(name)]
         return {name for name in expected if digests.get(name) != self.expected.digests[name]}
 
@@ -128,7 +129,7 @@ class WorkspaceRestore:
             if file is None:
                 return
             if file.seek(0, os.SEEK_END) > tar_files.CAP:
-                raise EvidenceIncomplete("more files were kept of it than ever are")
+                raise EvidenceIncomplete("the tar of its files is larger than labledger writes it")
             file.seek(0)
             try:
                 for member in tar_files.members(file):
@@ -142,10 +143,10 @@ class WorkspaceRestore:
                     ):
                         self._write_unlisted(member)
             except (tarfile.TarError, ValueError, EOFError) as error:
-                raise EvidenceIncomplete(f"the files kept of it cannot be read: {error}") from None
+                raise EvidenceIncomplete(f"the tar of its files cannot be read: {error}") from None
 
     def _write_unlisted(self, member: Member) -> None:
-        """Restore a file, link or folder in an unlisted folder. All is compared at the end."""
+        """Restore a file, link or folder in an unlisted folder. It is compared only at the end."""
         name = member.name
         if not is_plain(name):
             return
@@ -175,12 +176,12 @@ class WorkspaceRestore:
                 self._write(
                     name, [patch_application.apply_piece(piece, self._seeded_text(name, present))]
                 )
-        is_cut = patches.CUT.encode() in patch
+        is_truncated = patches.TRUNCATION_MARK.encode() in patch
         for name, entry in self._missing.items():
             if name in pieces:
-                why = "its patch does not lead to it: secrets are taken out of patches"
+                why = "its patch does not give it: secrets are redacted in patches"
             else:
-                why = "the patch was cut off" if is_cut else "not kept"
+                why = "the patch was truncated" if is_truncated else "not stored"
             self.unrecoverable.setdefault(name, f"{entry.kind} of {entry.size:,} bytes, {why}")
 
     def _seeded_text(self, name: str, present: Listing) -> bytes:
@@ -219,19 +220,19 @@ class WorkspaceRestore:
 
     @contextmanager
     def _recording_bad_name(self, name: str) -> Iterator[None]:
-        """Record the name as unrecoverable if the system refuses it while something is made."""
+        """Record the name as unrecoverable if the system refuses it in the body."""
         try:
             yield
         except OSError as error:
-            if error.errno not in _BAD_NAMES:
+            if error.errno not in _NAME_ERRORS:
                 raise
-            self.unrecoverable[name] = f"there can be no such name ({error.strerror})"
+            self.unrecoverable[name] = f"the system refuses its name ({error.strerror})"
 
     def _make_links_and_folders(self) -> None:
         """Make links and empty folders, and set permissions."""
         for name, target in self._links.items():
             if b"\0" in target or not target:
-                self.unrecoverable[name] = "there can be no such link"
+                self.unrecoverable[name] = "the system refuses such a link"
                 continue
             with self._recording_bad_name(name):
                 self._make_parents(name)
@@ -248,26 +249,28 @@ class WorkspaceRestore:
         expected, restored = self.expected, listing.list_folder(self.folder)
         for name in expected.entries.keys() | restored.entries.keys():
             if expected.entries.get(name) != restored.entries.get(name):
-                self.unrecoverable[name] = "it did not come out as it was"
-        for ours, theirs in (
+                self.unrecoverable[name] = "it was not restored exactly"
+        for restored_folders, expected_folders in (
             (restored.left_out, expected.left_out),
             (restored.empty, expected.empty),
         ):
-            if theirs is not None:
-                for name in set(ours or ()) ^ set(theirs):
-                    self.unrecoverable[name] = "a folder that did not come out as it was"
+            if expected_folders is not None:
+                for name in set(restored_folders or ()) ^ set(expected_folders):
+                    self.unrecoverable[name] = "a folder that was not restored exactly"
         for name in self._differing_folders(restored):
-            self.unrecoverable[name] = "a folder of which not all was kept"
+            self.unrecoverable[name] = "a folder that was not stored completely"
         self._raise_if_unrecoverable()
 
     def _raise_if_unrecoverable(self, problem: str | None = None) -> None:
         if not self.unrecoverable:
             return
         names = sorted(self.unrecoverable)
-        shown = [f"{_brief(name)} ({self.unrecoverable[name]})" for name in names[:_SHOWN]]
-        if len(names) > _SHOWN:
-            shown.append(f"and {len(names) - _SHOWN} more")
-        recorded = f"; as was noted then: {problem}" if problem else ""
+        shown = [
+            f"{_shortened(name)} ({self.unrecoverable[name]})" for name in names[:_MAX_NAMED_FILES]
+        ]
+        if len(names) > _MAX_NAMED_FILES:
+            shown.append(f"and {len(names) - _MAX_NAMED_FILES} more")
+        recorded = f"; recorded with it: {problem}" if problem else ""
         raise EvidenceIncomplete(f"its workspace cannot be restored: {', '.join(shown)}{recorded}")
 
 
@@ -280,13 +283,13 @@ def _parents(name: str) -> list[str]:
 def _folders(top: Path) -> Iterator[str]:
     """Yield each folder whose files a listing lists, parents before their children."""
     for current, folders, _ in os.walk(top):
-        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        folders[:] = [name for name in folders if name not in UNLISTED_FOLDERS]
         for name in folders:
             path = Path(current, name)
             if not path.is_symlink():
                 yield path.relative_to(top).as_posix()
 
 
-def _brief(name: str) -> str:
+def _shortened(name: str) -> str:
     quoted = patches.quoted(name)
-    return quoted if len(quoted) <= _SHOWN_LENGTH else f"{quoted[:_SHOWN_LENGTH]}..."
+    return quoted if len(quoted) <= _MAX_NAME_CHARACTERS else f"{quoted[:_MAX_NAME_CHARACTERS]}..."

@@ -1,8 +1,8 @@
 """Read the stored artifacts of a trial that is graded again.
 
 They may come from an imported ledger and are not trusted: contents are checked against their
-digests. `EvidenceIncomplete` is raised if something is missing. Used by
-`restored_inputs`, `restored_workspace` and `regraded_evidence`.
+digests. `EvidenceIncomplete` is raised if something is missing. Used by `restored_inputs`,
+`restored_workspace` and `regraded_evidence`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.trial_kind import EvidenceIncomplete
 from labledger.workspace.untrusted_files import MIB
 
-_MARK = re.compile(rb"\[redacted:\w+\]")
-_CAP = 64 * MIB
-"""No artifact of a trial that is read as a whole is larger."""
+_REDACTION_MARK = re.compile(rb"\[redacted:\w+\]")
+_MAX_READ_BYTES = 64 * MIB
+"""No artifact of a trial that is read as a whole has more bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class StoredArtifacts:
     def read(self, name: str) -> bytes | None:
         """Return the content of an artifact, None if there is none. Raises `EvidenceIncomplete`."""
         with self.opened(name) as file:
-            content = None if file is None else file.read(_CAP + 1)
+            content = None if file is None else file.read(_MAX_READ_BYTES + 1)
         if content is None:
             return None
-        if len(content) > _CAP or sha256_hex(content) != _digest(self.references[name]):
+        if len(content) > _MAX_READ_BYTES or sha256_hex(content) != _digest(self.references[name]):
             raise EvidenceIncomplete(f"{name}: its artifact is not what was stored")
         return content
 
@@ -92,7 +92,7 @@ class StoredArtifacts:
 
     def holds_redacted(self, content: bytes) -> bool:
         """Return True if a secret may have been redacted from a stored content."""
-        return self.trial.redactions > 0 and _MARK.search(content) is not None
+        return self.trial.redactions > 0 and _REDACTION_MARK.search(content) is not None
 
 
 def _digest(reference: str) -> str:
