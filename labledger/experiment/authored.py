@@ -2,7 +2,7 @@
 
 An experiment is one YAML file. It is read whole, checked as YAML, against its JSON schema and for
 fields that contradict each other, and all problems are reported together, in the order of lines.
-`resolve` takes the result; the dataset is not read here.
+`resolve` takes the result. The dataset is not read here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MAX_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Authored:
-    """An experiment file as it was written; `data` is valid by schema and by `checks`."""
+class AuthoredExperiment:
+    """An experiment file as a person wrote it. Schema and consistency checks accept `data`."""
 
     path: Path
     text: str
@@ -50,7 +50,7 @@ class Authored:
         return Problem(str(self.path), message, line or self.line(path), field, hint)
 
 
-def load_experiment(path: Path) -> Authored:
+def load_experiment(path: Path) -> AuthoredExperiment:
     """Read and check the experiment file at `path`.
 
     Raises `InvalidInput` with all problems in the order of lines: of the YAML, against the schema
@@ -60,7 +60,7 @@ def load_experiment(path: Path) -> Authored:
 
     text = _read_text(path)
     document = yaml_lines.parse(text, str(path))
-    authored = Authored(path, text, document.data, document)
+    authored = AuthoredExperiment(path, text, document.data, document)
     problems = list(document.problems)
     invalid_paths = {problem.path for problem in problems}
     problems += [p for p in _schema_problems(document.data) if p.path not in invalid_paths]

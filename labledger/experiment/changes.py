@@ -1,6 +1,7 @@
 """Describe in sentences how an experiment differs from the one that a run was created with.
 
-`labledger resume` uses it: a run may continue only with an experiment that gives the same results.
+Resuming a run (`runner.start_and_resume`) raises an error with these sentences: a run may continue
+only with an experiment that gives the same results.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def _by_id(items: Sequence[JsonObject], name: str) -> dict[str, JsonObject]:
 def _membership_sentences(
     noun: str, old: dict[str, JsonObject], new: dict[str, JsonObject]
 ) -> Iterator[str]:
-    """Yield what was added, removed or reordered; remove the added and removed from both."""
+    """Yield a sentence for each added, removed or reordered item.
+
+    Delete added and removed items from `new` and `old`, so that their fields are not reported too.
+    """
     common = [name for name in old if name in new]
     if common != [name for name in new if name in old]:
         yield f"the order of the {noun}s changed"
@@ -69,7 +73,7 @@ def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 def _field_sentences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for field in sorted(old.keys() | new.keys()):
-        if _only_filled(field, old, new) or _only_filled(field, new, old):
+        if _is_replaced_by_fields(field, old, new) or _is_replaced_by_fields(field, new, old):
             continue
         if field not in new:
             yield f"{field} was {_shortened(old[field])} and is no longer set"
@@ -79,10 +83,10 @@ def _field_sentences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator
             yield f"{field} was {_shortened(old[field])} and is {_shortened(new[field])}"
 
 
-def _only_filled(field: str, empty: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
-    """Return whether `field` is empty in one and has fields, reported instead, in the other."""
+def _is_replaced_by_fields(field: str, empty: Mapping[str, Any], filled: Mapping[str, Any]) -> bool:
+    """Return whether `field` is empty in one and has fields, which are reported, in the other."""
     is_empty = field in empty and empty[field] in (None, {})
-    return is_empty and any(name.startswith(f"{field}.") for name in full)
+    return is_empty and any(name.startswith(f"{field}.") for name in filled)
 
 
 def _file_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:

@@ -25,7 +25,7 @@ PHASES: dict[str, FieldPath] = {
     "agent": ("runtime", "agent"),
     "grader": ("benchmark", "grader"),
 }
-"""Path in the experiment file of each phase of a trial."""
+"""Where in the experiment file each phase of a trial is defined."""
 
 RUNNER_FIELDS = ("setup_ms", "agent_ms", "grader_ms", "total_ms")
 """Fields of a metric `from: runner`: durations in milliseconds."""
@@ -96,15 +96,16 @@ def authored_variants(data: Any) -> list[tuple[FieldPath, JsonObject]]:
 
 
 def _variant_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
-    seen: dict[str, FieldPath] = {}
+    path_of_name: dict[str, FieldPath] = {}
     for path in (("baseline",), *_plan_paths(valid)):
         name = valid.get((*path, "variant_id"))
-        if name in seen:
-            first = "the baseline" if seen[name] == ("baseline",) else f"entry {seen[name][-1]}"
+        if name in path_of_name:
+            earlier = path_of_name[name]
+            first = "the baseline" if earlier == ("baseline",) else f"entry {earlier[-1]}"
             message = f"the variant id {name!r} is already used by {first}"
             yield FieldProblem((*path, "variant_id"), message, "give each variant a unique id")
         elif name is not None:
-            seen[name] = path
+            path_of_name[name] = path
 
 
 def _plan_paths(valid: _ValidParts) -> list[FieldPath]:
@@ -124,9 +125,9 @@ def _dataset_problems(valid: _ValidParts, folder: Path) -> Iterator[FieldProblem
 def _resource_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     memory = valid.get(("runtime", "resources", "memory"))
     if memory is not None and parse_size(memory) < MIN_MEMORY_BYTES:
-        unit = f"did you mean {memory}m?" if re.fullmatch(r"\d+", str(memory)) else None
+        hint = f"did you mean {memory}m?" if re.fullmatch(r"\d+", str(memory)) else None
         message = f"found {memory}, which is {parse_size(memory)} bytes; Docker needs 6m or more"
-        yield FieldProblem(("runtime", "resources", "memory"), message, unit)
+        yield FieldProblem(("runtime", "resources", "memory"), message, hint)
 
 
 def _user_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
@@ -162,7 +163,7 @@ def _texts(valid: _ValidParts, phase: FieldPath) -> Iterator[tuple[FieldPath, st
 def _grader_binding_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     """Check that the grader, which is the same for all variants, uses no variant's bindings."""
     variants: list[FieldPath] = [("baseline",), *_plan_paths(valid)]
-    bound = {name for v in variants for _, name, _ in valid.mapping((*v, "bindings"))}
+    bound = {name for path in variants for _, name, _ in valid.mapping((*path, "bindings"))}
     for path, text in _texts(valid, PHASES["grader"]):
         for name in sorted(bound.intersection(name_references.names(text))):
             message = f"${name} is a binding; the grader is the same for every variant"

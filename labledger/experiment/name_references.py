@@ -1,7 +1,8 @@
 """The syntax of `$NAME` references in authored text.
 
 `$NAME` and `${NAME}` refer to a binding, to a name of the container contract or to the environment;
-`$$` is a dollar sign. Resolving substitutes bindings, and a trial's phase scripts expand the rest.
+`$$` is a dollar sign. `phase_commands` substitutes bindings, and `trial.life.inputs` expands the
+other names when it writes a trial's phase scripts. Checks use the names alone.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ CONTRACT_NAMES = frozenset(
         *("AGENTLAB_BENCHMARK_PREDICTION_PATH", "AGENTLAB_BENCHMARK_SCORE_PATH", "WORKSPACE"),
     }
 )
-"""Every name that a container has by the contract; the exit status only where the grader runs."""
+"""Every name that the container contract defines; only the grader has the agent's exit status."""
 
 
 def is_contract_name(name: str) -> bool:
@@ -66,7 +67,7 @@ def names(text: str) -> Iterator[str]:
 
 
 def substitute(text: str, known: Mapping[str, str]) -> str:
-    """Return `text` with the values of known names put in, as authored text again: escaped."""
+    """Return `text` with known names replaced by their values. The result is escaped again."""
     return "".join(
         escape(known[part.text])
         if part.is_name and part.text in known

@@ -12,7 +12,7 @@ from typing import Any
 
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import name_references
-from labledger.experiment.authored import Authored
+from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import PHASES, authored_variants
 from labledger.experiment.inputs.field_problems import (
     FieldPath,
@@ -44,22 +44,22 @@ def variant_plans(
         if variant["variant_id"] in chosen:
             bindings = variant.get("bindings", {})
             role = "baseline" if path == ("baseline",) else "treatment"
-            sets_up = lookup(data, PHASES["setup"]) is not None
-            setup = phase_plan(data, "setup", bindings, files) if sets_up else None
+            has_setup = lookup(data, PHASES["setup"]) is not None
+            setup = phase_plan(data, "setup", bindings, files) if has_setup else None
             agent = phase_plan(data, "agent", bindings, files)
             plans.append(VariantPlan(variant["variant_id"], role, bindings, setup, agent))
     return tuple(plans)
 
 
 def grader_plan(data: JsonObject, files: Files) -> GraderPlan:
-    """Return the grader, which has no bindings."""
+    """Return the grader's phase, in which no bindings are substituted."""
     phase = phase_plan(data, "grader", {}, files)
     sealed = data["benchmark"]["grader"].get("sealed", False)
     return GraderPlan(phase.command, phase.env, phase.timeout_s, sealed)
 
 
 def phase_plan(data: JsonObject, name: str, bindings: Mapping[str, Any], files: Files) -> PhasePlan:
-    """Return an authored phase with bindings and paths of staged files put in."""
+    """Return an authored phase in which bindings and paths of staged files are substituted."""
     phase = lookup(data, PHASES[name])
     known = {key: _text(value) for key, value in bindings.items()}
     staged = _staged_paths(name, files.get(name, ()))
@@ -107,14 +107,16 @@ def authored_path(phase: str, path: FieldPath) -> FieldPath:
     return (*PHASES[phase], *path)
 
 
-def require_executable(authored: Authored, phases: Iterable[NamedPhase], files: Files) -> None:
+def require_executable(
+    authored: AuthoredExperiment, phases: Iterable[NamedPhase], files: Files
+) -> None:
     """Raise `InvalidInput` if a command starts a staged file that is not executable."""
     problems: dict[FieldPath, Problem] = {}
     for phase in phases:
         path = authored_path(phase.name, ("command", 0))
         for file in files[phase.name]:
-            started = phase.plan.command[0] == f"{DEPS}/{phase.name}/{file.name}"
-            if started and not file.executable:
+            is_started = phase.plan.command[0] == f"{DEPS}/{phase.name}/{file.name}"
+            if is_started and not file.executable:
                 hint = f"chmod +x {file.source}, or start it with its interpreter"
                 problems[path] = authored.problem(path, f"{file.name} is not executable", hint)
     if problems:

@@ -1,7 +1,7 @@
 """The resolved experiment as typed, frozen values, and its stored form.
 
 Each class is a section of the document `resolved_experiment_v1`, which is stored with a run and
-decides what runs. `from_json` reads a section and `as_json` writes it; `of_authored` makes one of
+decides what runs. `from_json` reads a section and `as_json` writes it; `of_authored` makes one from
 what a person wrote, where that differs. No other module knows the keys. Stored documents must stay
 readable and a run's digest is taken over `result_part`, so neither keys nor defaults may change: a
 new key needs a default that means what held before, and is listed in `_OPTIONAL` if documents
@@ -66,7 +66,7 @@ class Identity(Section):
 
 @dataclass(frozen=True, slots=True)
 class Filters(Section):
-    """What the command line selected of an experiment: globs, and the first so many tasks."""
+    """What the command line selected: globs, and the largest number of tasks."""
 
     tasks: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class DatasetPlan(Section):
     suite_id: str
     split_id: str
     limit: int | None = None
-    """Only the first so many tasks of the file are considered."""
+    """How many tasks of the file, from the first, are considered; None for all."""
     cluster: str | None = None
     """The field of a task's row that groups related tasks; see `task_row.cluster_of`."""
     tasks: int = 0
@@ -158,7 +158,7 @@ class Policy(Section):
 
 @dataclass(frozen=True, slots=True)
 class Benchmark(Section):
-    """What predictions and scores say of the benchmark, and its policy."""
+    """The benchmark's names, which predictions and scores repeat, and its policy."""
 
     adapter_id: str
     name: str
@@ -180,13 +180,13 @@ class Benchmark(Section):
 
     @property
     def identity(self) -> dict[str, str]:
-        """What predictions and scores repeat of the benchmark."""
+        """The fields of the benchmark that predictions and scores repeat."""
         return benchmark_identity(self.as_json())
 
 
 @dataclass(frozen=True, slots=True)
 class MetricDefinition(Section):
-    """How a metric's value is found: by `pointer` or `field`, among events of type `event`."""
+    """Where a metric's value comes from: `pointer` or `field`, of events of type `event`."""
 
     metric_id: str
     source: str
@@ -296,7 +296,7 @@ class Regrades(Section):
 
 @dataclass(frozen=True, slots=True)
 class GraderIdentity(Section):
-    """What each score says of its grader."""
+    """The facts about its grader that each score records."""
 
     digest: str
     generation: int
@@ -325,7 +325,7 @@ class ExperimentPlan(Section):
     files: Mapping[str, tuple[StagedFile, ...]]
     """Staged files by phase name."""
     regrades: Regrades | None = None
-    """In a regrading, what it regrades."""
+    """The run that a regrading regrades; None in other runs."""
 
     _OPTIONAL = frozenset({"regrades"})
 

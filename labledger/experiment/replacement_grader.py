@@ -1,7 +1,7 @@
 """Load the grader of a regrading: from an experiment file, or a script that replaces the old one.
 
-The result is resolved as far as a run's own grader is, and `regrading_document` puts it into the
-document of the run that is regraded. Only `freeze` writes anything. `runner.regrade` is the caller.
+The grader is resolved like that of a new run, and `regrading_document` puts it into the document of
+the run that is regraded. Only `freeze` writes anything. `runner.regrade` is the caller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from labledger.experiment.plan import (
 from labledger.records import JsonObject
 from labledger.storage.artifact_store import ArtifactStore
 
-_EXPERIMENT = frozenset({".yaml", ".yml"})
+_EXPERIMENT_SUFFIXES = frozenset({".yaml", ".yml"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class NewGrader:
     files: tuple[StagedFile, ...]
     """All its staged files; those without a `source` are in the artifact store."""
     evaluator: JsonObject | None = None
-    """The experiment's `benchmark.evaluator`; None for a script, which leaves the run's own."""
+    """The experiment's `benchmark.evaluator`; None for a script: the run's own evaluator stays."""
     text: str | None = None
-    """The text of the experiment file that it was taken from, if any."""
+    """The text of the experiment file that defines it, if any."""
 
     @classmethod
     def load(cls, path: Path, root: ExperimentPlan) -> Self:
@@ -55,7 +55,7 @@ class NewGrader:
         its command stay. Writes nothing. Raises `InvalidInput`.
         """
         path = path / "experiment.yaml" if path.is_dir() else path
-        if path.suffix in _EXPERIMENT:
+        if path.suffix in _EXPERIMENT_SUFFIXES:
             return cls._of_experiment(path)
         return cls._of_script(path, root)
 
@@ -76,16 +76,16 @@ class NewGrader:
 
     @classmethod
     def _of_script(cls, path: Path, root: ExperimentPlan) -> Self:
-        known = {file.name: file for file in root.files["grader"]}
-        replaced = _replaced_name(path, known, root.grader.command)
+        run_files = {file.name: file for file in root.files["grader"]}
+        replaced = _replaced_name(path, run_files, root.grader.command)
         try:
             (script,) = staged_files.stage_files(path.parent, [path.name])
         except UnusablePath as refused:
             problem = Problem(str(path), refused.message, hint=refused.hint)
             raise InvalidInput("the grader", [problem]) from None
-        executable = script.executable or known[replaced].executable
+        executable = script.executable or run_files[replaced].executable
         new = replace(script, name=replaced, executable=executable)
-        return cls(path.absolute(), root.grader, tuple({**known, replaced: new}.values()))
+        return cls(path.absolute(), root.grader, tuple({**run_files, replaced: new}.values()))
 
     @property
     def environment(self) -> list[str]:
@@ -111,19 +111,19 @@ class NewGrader:
         return document
 
     def freeze(self, store: ArtifactStore) -> None:
-        """Put its files into `store`. Raises `ExperimentChanged` if one has changed."""
+        """Put the grader's files into `store`. Raises `ExperimentChanged` if one has changed."""
         for file in self.files:
             file.freeze(store)
 
 
-def _replaced_name(path: Path, known: Mapping[str, StagedFile], command: Sequence[str]) -> str:
+def _replaced_name(path: Path, run_files: Mapping[str, StagedFile], command: Sequence[str]) -> str:
     """Return the name of the run's grader file that the script at `path` replaces."""
-    same_name = [name for name in known if PurePosixPath(name).name == path.name]
-    started = [name for name in known if f"{DEPS}/grader/{name}" in command]
-    for candidates in (same_name, started):
+    same_name = [name for name in run_files if PurePosixPath(name).name == path.name]
+    in_command = [name for name in run_files if f"{DEPS}/grader/{name}" in command]
+    for candidates in (same_name, in_command):
         if len(candidates) == 1:
             return candidates[0]
-    listed = ", ".join(known) or "none"
+    listed = ", ".join(run_files) or "none"
     message = f"it is not clear which of the run's grader files it replaces ({listed})"
     hint = "give it the name of one of them, or pass an experiment file with `benchmark.grader`"
     raise InvalidInput("the grader", [Problem(str(path), message, hint=hint)])

@@ -1,7 +1,7 @@
 """Resolve an authored experiment: fill in defaults, select variants and tasks, digest files.
 
 `resolve` writes nothing; `ResolvedExperiment.freeze` puts files into the artifact store, and fails
-if one has changed since. Preflight, `labledger run --dry-run` and the runner start from here.
+if one has changed since. Preflight, `labledger run --dry-run` and the runner use the result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Self
 
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import schedule
-from labledger.experiment.authored import Authored
+from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import PHASES, authored_variants
 from labledger.experiment.inputs import staged_files
 from labledger.experiment.inputs.dataset import Dataset, Selection, TaskRef, read_tasks
@@ -40,8 +40,8 @@ class Overrides:
     """What the command line changes in an authored experiment.
 
     `tasks` and `variants` are globs (`fnmatch`, case-sensitive) and select what any of them
-    matches; each must match something. `limit` selects the first so many of the tasks left by
-    `dataset.limit` and `tasks`, so it can only reduce the authored experiment.
+    matches; each must match something. `limit` is how many tasks run, at most, of those that
+    `dataset.limit` and `tasks` select, so it can only reduce the authored experiment.
     """
 
     limit: int | None = None
@@ -51,7 +51,7 @@ class Overrides:
 
     @classmethod
     def of_plan(cls, plan: ExperimentPlan, *, max_concurrency: int | None = None) -> Self:
-        """Return the overrides that a plan was made with, to resolve its experiment again."""
+        """Return the overrides that give the same plan when its experiment is resolved again."""
         filters = plan.dataset.filters
         return cls(filters.limit, filters.tasks, filters.variants, max_concurrency)
 
@@ -60,7 +60,7 @@ class Overrides:
 class ResolvedExperiment:
     """An experiment with every default filled in and every file and task digested."""
 
-    authored: Authored
+    authored: AuthoredExperiment
     plan: ExperimentPlan
     dataset: Dataset
 
@@ -133,9 +133,8 @@ class ResolvedExperiment:
         self, phase: NamedPhase, path: FieldPath, name: str, known: Collection[str]
     ) -> Problem:
         variant_id = phase.variant_id
-        by_variant = f"bound by variant {variant_id!r} nor " if variant_id else ""
-        neither = "neither " if variant_id else "not "
-        message = f"${name} is {neither}{by_variant}set by --env, --env-file or the environment"
+        not_set = f"neither bound by variant {variant_id!r} nor" if variant_id else "not"
+        message = f"${name} is {not_set} set by --env, --env-file or the environment"
         bound = {key for v in self.plan.variants for key in v.bindings}
         close = near_names(name, sorted(bound | set(known)))
         hint = f"pass --env {name}=… or export {name}"
@@ -157,7 +156,7 @@ class ResolvedExperiment:
         return list(problems.values())
 
 
-def resolve(authored: Authored, overrides: Overrides | None = None) -> ResolvedExperiment:
+def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) -> ResolvedExperiment:
     """Fill in every default, select variants and tasks, and digest every file. Write nothing.
 
     The tasks are read, checked and digested as a stream. Raises `InvalidInput` with every problem
@@ -166,7 +165,7 @@ def resolve(authored: Authored, overrides: Overrides | None = None) -> ResolvedE
     overrides = overrides or Overrides()
     _check_overrides(overrides)
     chosen = _chosen_variants(authored.data, overrides.variants)
-    files = _staged(authored)
+    files = _staged_files(authored)
     variants = variant_plans(authored.data, chosen, files)
     plan = ExperimentPlan.of_authored(
         authored.data, variants, grader_plan(authored.data, files), files
@@ -183,8 +182,8 @@ def resolve(authored: Authored, overrides: Overrides | None = None) -> ResolvedE
     selected = replace(
         plan.dataset, tasks=len(dataset.tasks), digest=dataset.digest, filters=filters
     )
-    width = overrides.max_concurrency or plan.design.max_concurrency
-    design = replace(plan.design, max_concurrency=width)
+    max_concurrency = overrides.max_concurrency or plan.design.max_concurrency
+    design = replace(plan.design, max_concurrency=max_concurrency)
     return ResolvedExperiment(authored, replace(plan, dataset=selected, design=design), dataset)
 
 
@@ -213,7 +212,7 @@ def _chosen_variants(data: JsonObject, globs: tuple[str, ...]) -> list[str]:
     return [n for n in known if not globs or any(fnmatchcase(n, glob) for glob in globs)]
 
 
-def _staged(authored: Authored) -> dict[str, tuple[StagedFile, ...]]:
+def _staged_files(authored: AuthoredExperiment) -> dict[str, tuple[StagedFile, ...]]:
     files: dict[str, tuple[StagedFile, ...]] = {}
     problems: list[Problem] = []
     for phase, path in PHASES.items():

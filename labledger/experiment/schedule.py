@@ -1,7 +1,8 @@
 """Compute the order of an experiment's slots.
 
 The order depends on nothing but the arguments and is the same on every Python version. A resumed
-run computes it again, so it must never change for a given design. Slots are yielded lazily.
+run computes it again, so it must never change for a given design. Slots are yielded lazily. Used by
+`resolve`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def slots(design: Design, variant_ids: Sequence[str], task_ids: Sequence[str]) -
     `design.schedule` is one of
 
     - ``paired_interleaved``: by replication, then task, then variant, so that the variants of a
-      task run side by side, in authored order, and an interrupted run compares like with like;
+      task start one after the other, in authored order, and an interrupted run has complete pairs;
     - ``variant_sequential``: all of one variant, by replication and then task, before the next;
     - ``randomized``: a permutation of all slots drawn from `random_seed`.
 
@@ -69,7 +70,7 @@ def permutation(size: int, seed: int, purpose: str) -> Sequence[int]:
     hashed = hashlib.sha256(f"labledger {purpose} {seed}".encode()).digest()
     draw = random.Random(int.from_bytes(hashed, "big")).random  # noqa: S311
     order = array("I", range(size))
-    for last in range(size - 1, 0, -1):
-        chosen = int(draw() * (last + 1))
-        order[last], order[chosen] = order[chosen], order[last]
+    for end in range(size - 1, 0, -1):
+        chosen = int(draw() * (end + 1))
+        order[end], order[chosen] = order[chosen], order[end]
     return order

@@ -1,7 +1,7 @@
-"""What comparisons, summaries and reports read of a run's stored document.
+"""The facts that comparisons, summaries and reports read from a run's stored document.
 
-They also describe runs of which the ledger does not hold a whole document, which an
-`ExperimentPlan` would refuse: whatever is missing here is left empty.
+A stored document may be incomplete, and `ExperimentPlan` would refuse it. Facts that are missing
+from it are empty here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _IDENTITY = ("adapter_id", "name", "version", "split")
 
 
 def benchmark_identity(benchmark: JsonObject) -> dict[str, str]:
-    """Return what tells a benchmark, as a document or a score states it, from another one."""
+    """Return the fields that identify a benchmark, from a stored document or a score."""
     return {key: str(benchmark[key]) for key in _IDENTITY if benchmark.get(key)}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFacts:
-    """The parts of a stored document that results are described and compared by."""
+    """The parts of a stored document by which results are described and compared."""
 
     benchmark: Mapping[str, str]
     """See `benchmark_identity`."""

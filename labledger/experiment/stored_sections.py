@@ -2,7 +2,8 @@
 
 A `Section` is read and written by the types of its fields: JSON values, other sections, tuples,
 sets and mappings of them, and enumerations. An unknown key is an error: to ignore it could change
-what a run means. `plan` declares the sections of a resolved experiment, `task_row` those of a task.
+what a run means. `plan` and `staged_files` declare the sections of a resolved experiment, and
+`task_row` those of a task.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Section:
         stored = cls._stored_fields()
         if unknown := data.keys() - {field.key for field in stored}:
             raise TypeError(f"{cls.__name__} has no {', '.join(sorted(unknown))}")
-        given = {f.name: _decoded(f.kind, data[f.key]) for f in stored if f.key in data}
-        return cls(**given)
+        values = {f.name: _decoded(f.declared_type, data[f.key]) for f in stored if f.key in data}
+        return cls(**values)
 
     def as_json(self) -> JsonObject:
         document: JsonObject = {}
@@ -48,14 +49,13 @@ class Section:
 
     @classmethod
     def _stored_fields(cls) -> tuple[_Field, ...]:
-        return _fields(cast("Any", cls))  # mypy takes a dataclass for not hashable.
+        return _fields(cast("Any", cls))  # mypy does not know that a dataclass is hashable.
 
 
 class _Field(NamedTuple):
     name: str
     key: str
-    kind: Any
-    """The declared type."""
+    declared_type: Any
     is_optional: bool
     is_typed: bool
     """False for a value that is JSON already."""
@@ -64,40 +64,40 @@ class _Field(NamedTuple):
 @cache
 def _fields(section: Any) -> tuple[_Field, ...]:
     """Return the fields of a section that are part of the document."""
-    kinds = get_type_hints(section)
+    types = get_type_hints(section)
     return tuple(
         _Field(
             field.name,
             section._KEYS.get(field.name, field.name),
-            kinds[field.name],
+            types[field.name],
             field.name in section._OPTIONAL,
-            kinds[field.name] not in {Any, JsonObject, str, int, float, bool},
+            types[field.name] not in {Any, JsonObject, str, int, float, bool},
         )
         for field in fields(section)
         if field.compare
     )
 
 
-def _decoded(kind: Any, value: Any) -> Any:
-    """Return a JSON value as the type that a field declares.
+def _decoded(declared_type: Any, value: Any) -> Any:
+    """Return a JSON value as a value of the type that a field declares.
 
     A whole number is an int, so that 60 and 60.0, which a person may write, are stored alike.
     """
-    arguments = get_args(kind)
+    arguments = get_args(declared_type)
     if value is None:
         return None
-    if isinstance(kind, UnionType):
+    if isinstance(declared_type, UnionType):
         return _decoded(arguments[0], value)
-    if get_origin(kind) in {tuple, frozenset}:
-        return get_origin(kind)(_decoded(arguments[0], item) for item in value)
-    if get_origin(kind) is Mapping:
+    if get_origin(declared_type) in {tuple, frozenset}:
+        return get_origin(declared_type)(_decoded(arguments[0], item) for item in value)
+    if get_origin(declared_type) is Mapping:
         return {key: _decoded(arguments[1], item) for key, item in value.items()}
-    if isinstance(kind, type) and issubclass(kind, Section):
-        return kind.from_json(value)
-    if kind is float:
+    if isinstance(declared_type, type) and issubclass(declared_type, Section):
+        return declared_type.from_json(value)
+    if declared_type is float:
         return plain_number(value)
-    converts = kind is int or (isinstance(kind, type) and issubclass(kind, StrEnum))
-    return kind(value) if converts else value
+    is_enum = isinstance(declared_type, type) and issubclass(declared_type, StrEnum)
+    return declared_type(value) if is_enum or declared_type is int else value
 
 
 def plain_number(value: float) -> float:

@@ -1,7 +1,7 @@
-"""Write a new experiment from a template, for `labledger init`.
+"""Write a new experiment from a template, for `labledger init` (`api.experiments`).
 
-Each profile is a small, commented experiment that runs unchanged. Its files are the shared ones of
-`templates/common` and those of its own folder. A failed write leaves no files behind.
+Each profile is a small, commented experiment that runs without changes. Its files are the shared
+ones of `templates/common` and those of its own folder. If writing fails, no file remains.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ DEFAULT_IMAGE = "labledger/python:3"
 
 EXPERIMENT_FILE = "experiment.yaml"
 _TASKS_FILE = "tasks.jsonl"
-_SHARED = "common"
-_MAX_ID = 64
+_SHARED_FOLDER = "common"
+_MAX_ID_CHARACTERS = 64
 
 
 def scaffold(profile: str, directory: Path, *, image: str | None = None) -> list[Path]:
@@ -42,7 +42,7 @@ def scaffold(profile: str, directory: Path, *, image: str | None = None) -> list
     """
     if profile not in PROFILES:
         raise InvalidInput("cannot create the experiment", [_unknown_profile(profile)])
-    _check_empty(directory)
+    _require_empty(directory)
     contents = _rendered(profile, experiment_id(directory, profile), image or DEFAULT_IMAGE)
     return _write_all(directory, contents)
 
@@ -52,7 +52,7 @@ def experiment_id(directory: Path, fallback: str) -> str:
     name = unicodedata.normalize("NFKD", directory.resolve().name)
     ascii_name = name.encode("ascii", "ignore").decode()
     slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", ascii_name).lstrip("_.-")
-    return slug[:_MAX_ID].rstrip("_.-") or fallback
+    return slug[:_MAX_ID_CHARACTERS].rstrip("_.-") or fallback
 
 
 def _rendered(profile: str, name: str, image: str) -> dict[str, bytes]:
@@ -60,7 +60,7 @@ def _rendered(profile: str, name: str, image: str) -> dict[str, bytes]:
 
     These are the shared files and the profile's own. The profile's tasks follow the shared ones.
     """
-    shared = _read_folder(resources.templates() / _SHARED)
+    shared = _read_folder(resources.templates() / _SHARED_FOLDER)
     own = _read_folder(resources.templates() / profile)
     tasks = shared[_TASKS_FILE] + own.pop(_TASKS_FILE, b"")
     contents = dict(sorted({**shared, **own, _TASKS_FILE: tasks}.items()))
@@ -100,7 +100,7 @@ def _write_all(directory: Path, contents: dict[str, bytes]) -> list[Path]:
     return [path for path in created if path.is_file()]
 
 
-def _check_empty(directory: Path) -> None:
+def _require_empty(directory: Path) -> None:
     hint = "name a directory that is empty or does not exist"
     try:
         existing = sorted(path.name for path in directory.iterdir())

@@ -150,12 +150,12 @@ def ids(found: dataset.Dataset) -> str:
     ("selection", "wanted"),
     [
         (Selection(), "abcde"),
-        (Selection(limit=2), "ab"),
-        (Selection(limit=9), "abcde"),
-        (Selection(globs=("[b-d]",), first=2), "bc"),
+        (Selection(file_limit=2), "ab"),
+        (Selection(file_limit=9), "abcde"),
+        (Selection(globs=("[b-d]",), max_selected=2), "bc"),
         (Selection(globs=("e", "a")), "ae"),
-        (Selection(limit=3, globs=("*",), first=9), "abc"),
-        (Selection(first=1, globs=("a", "b")), "a"),
+        (Selection(file_limit=3, globs=("*",), max_selected=9), "abc"),
+        (Selection(max_selected=1, globs=("a", "b")), "a"),
     ],
 )
 def test_selection_narrows(folder: Folder, selection: Selection, wanted: str) -> None:
@@ -174,8 +174,8 @@ def test_a_glob_that_matches_nothing_is_refused(folder: Folder) -> None:
 
 def test_limit_leaves_the_rest_of_the_file_unread(folder: Folder) -> None:
     """What lies beyond the limit is not even checked."""
-    assert ids(read(folder, '{"id": "a"}\nnot json\n', Selection(limit=1))) == "a"
-    assert ids(read(folder, '{"id": "a"}\nnot json\n', Selection(first=1))) == "a"
+    assert ids(read(folder, '{"id": "a"}\nnot json\n', Selection(file_limit=1))) == "a"
+    assert ids(read(folder, '{"id": "a"}\nnot json\n', Selection(max_selected=1))) == "a"
 
 
 def test_plainly_valid_rows_are_valid(folder: Folder) -> None:

@@ -1,8 +1,8 @@
 """Read the tasks of an experiment from JSONL, plain or gzip.
 
 The file is read as a stream, and of each task only a `TaskRef` stays in memory, so that a dataset
-may be of any length. Rows and workspaces are read again when a run is created; their digests must
-then be what they were, otherwise `ExperimentChanged` is raised. `resolve` is the caller.
+may be of any length. Rows and workspaces are read again when a run is created; if a digest differs
+then, `ExperimentChanged` is raised. `resolve` is the caller.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_LINE_BYTES = 32 << 20
 """The longest line, that is the largest task, in bytes."""
 
 MAX_PROBLEMS = 1_000
-"""Reading stops after so many problems."""
+"""Reading stops when so many problems were found."""
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -55,13 +55,13 @@ class TaskRef:
 class Selection:
     """Which of the file's tasks to select.
 
-    The first `limit` of the file; of these the ones whose id matches one of `globs` (all, if there
-    are none); of these the first `first`. None means no limit.
+    Of the first `file_limit` tasks of the file, those whose id matches one of `globs` (all, if
+    there are none) are selected, but at most `max_selected`. None means no limit.
     """
 
-    limit: int | None = None
+    file_limit: int | None = None
     globs: tuple[str, ...] = ()
-    first: int | None = None
+    max_selected: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Dataset:
     workspaces: Mapping[WorkspaceSource, WorkspaceTar]
 
     def rows(self) -> Iterator[tuple[TaskRef, JsonObject]]:
-        """Read the file once more and yield each selected task with its frozen row.
+        """Read the file again and yield each selected task with its frozen row.
 
-        Raises `ExperimentChanged` at the first row that differs from when it was first read.
+        Raises `ExperimentChanged` at the first row that has changed since the tasks were selected.
         """
         selected = iter(self.tasks)
         task = next(selected, None)
@@ -105,7 +105,7 @@ class Dataset:
     def freeze(self, store: ArtifactStore) -> None:
         """Put the workspaces' tars into `store`.
 
-        Raises `ExperimentChanged` if one differs from when it was first read.
+        Raises `ExperimentChanged` if one has changed since the tasks were selected.
         """
         for source, packed in self.workspaces.items():
             if store.contains(packed.sha256):
@@ -157,6 +157,7 @@ class _Reader:
     workspaces: dict[WorkspaceSource, WorkspaceTar] = field(default_factory=dict)
     lines_by_id: dict[str, int] = field(default_factory=dict)
     unmatched: set[str] = field(default_factory=set)
+    """The globs that no task has matched yet."""
 
     def read(self) -> None:
         self.unmatched = set(self.selection.globs)
@@ -169,8 +170,13 @@ class _Reader:
             self._read_line(number, line)
 
     def _is_done(self, count: int) -> bool:
-        taken = not self.unmatched and len(self.tasks) == self.selection.first
-        return count == self.selection.limit or taken or len(self.problems) >= MAX_PROBLEMS
+        all_selected = not self.unmatched and self._is_full
+        too_many_problems = len(self.problems) >= MAX_PROBLEMS
+        return count == self.selection.file_limit or all_selected or too_many_problems
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.tasks) == self.selection.max_selected
 
     def _read_line(self, number: int, line: bytes) -> None:
         try:
@@ -200,8 +206,7 @@ class _Reader:
         globs = self.selection.globs
         matching = [glob for glob in globs if fnmatchcase(task_id, glob)]
         self.unmatched.difference_update(matching)
-        full = len(self.tasks) == self.selection.first
-        return not full and (bool(matching) or not globs)
+        return not self._is_full and (bool(matching) or not globs)
 
     def _add_task(self, number: int, row: JsonObject) -> None:
         if self.default_image is None and "image" not in row:
@@ -252,7 +257,7 @@ def _selection_problems(reader: _Reader) -> Iterator[Problem]:
 
 
 def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, with numbers from 1.
+    """Yield the lines that are not blank, with their numbers in the file, from 1.
 
     At most `MAX_LINE_BYTES` + 1 bytes of each line are read, so a longer one can be detected.
     """

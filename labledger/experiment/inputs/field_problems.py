@@ -1,7 +1,7 @@
-"""Fields of authored files, problems at them whose line is not known yet, and safe file names.
+"""Fields of authored files, problems at such fields, and safe file names.
 
-The checks of this package report a `FieldProblem` with the path of a field; `authored` adds file
-and line and makes an `errors.Problem` of it.
+The parser of YAML and the checks report a `FieldProblem` with the path of a field; `authored` adds
+file and line and turns it into an `errors.Problem`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find and digest the files beside the experiment that are staged into its containers.
 
-Only regular files inside the experiment's folder are accepted, links followed. The plan of a run
-lists them, and freezing puts their contents into the artifact store.
+Only regular files inside the experiment's folder are accepted; links to such files are followed.
+The plan of a run lists them, and freezing puts their contents into the artifact store.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def find_files(folder: Path, authored: str) -> dict[str, Path]:
             "paths are relative to the experiment file's folder",
         )
     if not root.is_dir():
-        return {name: _regular(folder, root, name)}
+        return {name: _require_regular(folder, root, name)}
     if not root.resolve().is_relative_to(folder.resolve()):
         raise UnusablePath(f"{authored!r} is a link that leads out of the folder")
     files = {}
     for path in _walk(root):
         inner = path.relative_to(folder).as_posix()
-        files[relative_name(inner)] = _regular(folder, path, inner)
+        files[relative_name(inner)] = _require_regular(folder, path, inner)
         if len(files) > MAX_FILES:
             raise UnusablePath(
                 f"{authored!r} contains more than {MAX_FILES:,} files", "put it in an image"
@@ -91,10 +91,10 @@ def stage_files(folder: Path, authored: Sequence[str]) -> tuple[StagedFile, ...]
     files: dict[str, Path] = {}
     for entry in authored:
         files |= find_files(folder, entry)
-    return tuple(_digested(name, path) for name, path in sorted(files.items()))
+    return tuple(_staged_file(name, path) for name, path in sorted(files.items()))
 
 
-def _digested(name: str, path: Path) -> StagedFile:
+def _staged_file(name: str, path: Path) -> StagedFile:
     hasher = hashlib.sha256()
     size = 0
     try:
@@ -120,7 +120,7 @@ def _walk(root: Path) -> Iterator[Path]:
         yield from (Path(current) / name for name in files)
 
 
-def _regular(folder: Path, path: Path, name: str) -> Path:
+def _require_regular(folder: Path, path: Path, name: str) -> Path:
     """Return `path` if it is a regular file inside `folder`, links followed."""
     if not path.is_file():
         raise UnusablePath(f"{name!r} is not a regular file")

@@ -2,7 +2,8 @@
 
 The same files always give the same bytes and so the same digest, which is part of the task's
 digest. Names and links that could lead out of the workspace are rejected here, so that a stored
-tar is safe to unpack. `dataset` packs workspaces when it reads and freezes tasks.
+tar is safe to unpack. `dataset` digests workspaces when it reads tasks, and stores their tars when
+a run is created.
 """
 
 from __future__ import annotations
@@ -115,9 +116,10 @@ class _Member:
 
     def _content(self) -> Iterator[bytes]:
         with self.open() as content:
-            left = self.size + 1
-            while left and (chunk := content.read(min(left, 1 << 20))):
-                left -= len(chunk)
+            # One byte more, so that the tar writer notices a file that has grown.
+            bytes_left = self.size + 1
+            while bytes_left and (chunk := content.read(min(bytes_left, 1 << 20))):
+                bytes_left -= len(chunk)
                 yield chunk
 
 
@@ -165,7 +167,7 @@ def _folder_members(root: Path) -> Iterator[dict[str, _Member]]:
     for current, folders, files in os.walk(root, onerror=_raise_error):
         for name in folders + files:
             path = Path(current, name)
-            members[relative_name(path.relative_to(root).as_posix())] = _on_disk(path)
+            members[relative_name(path.relative_to(root).as_posix())] = _member_on_disk(path)
     yield members
 
 
@@ -173,7 +175,7 @@ def _raise_error(error: OSError) -> None:
     raise error
 
 
-def _on_disk(path: Path) -> _Member:
+def _member_on_disk(path: Path) -> _Member:
     status = path.lstat()
     if stat.S_ISDIR(status.st_mode):
         return _FOLDER
@@ -199,7 +201,7 @@ def _tar_members(path: Path) -> Iterator[dict[str, _Member]]:
         for info in tar:
             if name := _tar_name(info.name):
                 members.pop(name, None)
-                members[name] = _in_tar(tar, info, members)
+                members[name] = _member_in_tar(tar, info, members)
         yield members
 
 
@@ -208,7 +210,9 @@ def _tar_name(name: str) -> str:
     return "" if name.strip("/") in {"", "."} else relative_name(name)
 
 
-def _in_tar(tar: tarfile.TarFile, info: tarfile.TarInfo, earlier: dict[str, _Member]) -> _Member:
+def _member_in_tar(
+    tar: tarfile.TarFile, info: tarfile.TarInfo, earlier: dict[str, _Member]
+) -> _Member:
     if info.isdir():
         return _FOLDER
     if info.issym():
@@ -238,7 +242,7 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
     with path.open("rb") as raw:
         magic = raw.read(6)
         raw.seek(0)
-        unpacker = next((u for m, u in _UNPACKERS.items() if magic.startswith(m)), None)
+        unpacker = next((f for start, f in _UNPACKERS.items() if magic.startswith(start)), None)
         if unpacker is None:
             yield raw
             return

@@ -1,8 +1,8 @@
 """Parse YAML into plain JSON values with the line of each field, by the core schema of YAML 1.2.
 
 Values are built from parser events, with limits on depth and size, so that hostile input (deep
-nesting, alias bombs) cannot exhaust memory. `authored` is the caller. This module imports PyYAML;
-import it inside functions, so that commands that read no YAML start fast.
+nesting, alias bombs) cannot exhaust memory. This module imports PyYAML, so `authored`, the caller,
+imports it in a function: commands that read no YAML start fast.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class YamlDocument:
         return self.lines.get(path, 1)
 
 
-def parse(text: str, where: str) -> YamlDocument:
-    """Parse the single document in `text`; `where` names the file in messages.
+def parse(text: str, file_name: str) -> YamlDocument:
+    """Parse the single document in `text`; `file_name` is for messages.
 
     Only ``true`` and ``false`` are booleans (``no`` and ``on`` are text), as in YAML 1.2.
     Duplicate keys, keys that are not text, numbers that JSON cannot represent, tags, merge keys
@@ -58,14 +58,17 @@ def parse(text: str, where: str) -> YamlDocument:
         builder = _Builder(yaml.parse(text, Loader=_LOADER))
         data = builder.document()
     except yaml.MarkedYAMLError as error:
-        raise InvalidInput(f"cannot read {where}", [_syntax_problem(error, text, where)]) from None
+        raise InvalidInput(
+            f"cannot read {file_name}", [_syntax_problem(error, text, file_name)]
+        ) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        problem = Problem(where, "contains control characters; this is not a text file", line)
-        raise InvalidInput(f"cannot read {where}", [problem]) from None
+        problem = Problem(file_name, "contains control characters; this is not a text file", line)
+        raise InvalidInput(f"cannot read {file_name}", [problem]) from None
     except _Unreadable as error:
         raise InvalidInput(
-            f"cannot read {where}", [Problem(where, error.message, error.line, hint=error.hint)]
+            f"cannot read {file_name}",
+            [Problem(file_name, error.message, error.line, hint=error.hint)],
         ) from None
     return YamlDocument(data, builder.lines, tuple(builder.problems))
 
@@ -86,7 +89,7 @@ class _Builder:
         self.lines: dict[FieldPath, int] = {}
         self.problems: list[FieldProblem] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
-        self._open: set[str] = set()
+        self._open_anchors: set[str] = set()
         self._nodes = 0
 
     def document(self) -> Any:
@@ -96,10 +99,10 @@ class _Builder:
             return None
         value = self._value(next(self.events), ())
         next(self.events)
-        after = next(self.events)
-        if not isinstance(after, yaml.StreamEndEvent):
+        end = next(self.events)
+        if not isinstance(end, yaml.StreamEndEvent):
             raise _Unreadable(
-                "a second document starts here; one is expected", after, "remove the '---'"
+                "a second document starts here; one is expected", end, "remove the '---'"
             )
         return value
 
@@ -113,14 +116,14 @@ class _Builder:
         before = self._nodes
         anchor: str | None = getattr(event, "anchor", None)
         if anchor:
-            self._open.add(anchor)
-        value = self._plain(event, path)
+            self._open_anchors.add(anchor)
+        value = self._without_anchor(event, path)
         if anchor:
-            self._open.discard(anchor)
+            self._open_anchors.discard(anchor)
             self._anchors[anchor] = (value, self._nodes - before + 1)
         return value
 
-    def _plain(self, event: yaml.Event, path: FieldPath) -> Any:
+    def _without_anchor(self, event: yaml.Event, path: FieldPath) -> Any:
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event, path)
         if tag := getattr(event, "tag", None):
@@ -175,7 +178,7 @@ class _Builder:
 
     def _alias(self, event: yaml.AliasEvent, path: FieldPath) -> Any:
         name = str(event.anchor)
-        if name in self._open:
+        if name in self._open_anchors:
             self._add_problem(path, event, f"the anchor &{name} contains itself")
             return None
         if name not in self._anchors:
@@ -241,7 +244,7 @@ def _whole_number(text: str) -> int | None:
     return value if -(2**63) <= value < 2**63 else None
 
 
-def _syntax_problem(error: yaml.MarkedYAMLError, text: str, where: str) -> Problem:
+def _syntax_problem(error: yaml.MarkedYAMLError, text: str, file_name: str) -> Problem:
     mark: Any = error.problem_mark or error.context_mark
     message = str(error.problem)
     if error.context_mark and "end of stream" in message:
@@ -251,7 +254,7 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, where: str) -> Probl
     rest = source[column:]
     context = f" {error.context}" if error.context and "simple key" not in error.context else ""
     return Problem(
-        where, f"is not YAML{context}: {message}", row + 1, hint=_syntax_hint(source, rest)
+        file_name, f"is not YAML{context}: {message}", row + 1, hint=_syntax_hint(source, rest)
     )
 
 

@@ -1,7 +1,7 @@
 """The agent: repairs a small broken function by trying small changes to it.
 
-An agent is any program. labledger starts it in the task's workspace and tells it where things
-are by environment variables; this one reads the task, edits `solution.py` and says how it went.
+An agent is any program. labledger starts it in the task's workspace; environment variables name
+the files that it reads and writes. This one reads the task, edits `solution.py` and reports a result.
 
 It is a real search, not a model: it swaps one operator or number after another, runs each
 candidate on the examples that the task gives, and keeps the first one that passes. So it needs no
@@ -22,7 +22,7 @@ import sys
 import tokenize
 from pathlib import Path
 
-# What a token may be swapped for.
+# The replacements to try for a token.
 SWAPS = {
     "<": ["<=", ">"],
     "<=": ["<", ">="],
@@ -62,7 +62,7 @@ def main() -> None:
 
     result = {
         "schema_version": "agent_result_v1",
-        # What the agent says of its own work. The grader decides whether it is right.
+        # What the agent reports about its own work. The grader decides whether it is right.
         "outcome": "failure" if repaired is None else "success",
         "answer": repaired,
         "metrics": {"candidates_tried": tried},
@@ -97,7 +97,7 @@ def propose(source, max_edits, order, rng):
 
 
 def swapped(source, swaps):
-    """Return `source` with the swaps made, from the end backwards so that columns stay right."""
+    """Return `source` after the swaps, made from the end backwards so that columns stay right."""
     lines = source.splitlines(keepends=True)
     for token, other in reversed(swaps):
         row, start = token.start

@@ -2,13 +2,13 @@
 
 labledger starts it in the same container, in the workspace, after every process of the agent was
 killed. It writes two JSON files: the prediction (what the agent answered) and the score (the
-verdict on it). It needs to know nothing about runs and trials: labledger fills that in.
+verdict on it). labledger adds the identity of run and trial to both.
 
 A wrong answer is a `fail`. If the grader itself cannot do its work, it exits with an error and
-invents no score; labledger then keeps the trial as a `grade_error`, which counts against nobody.
+writes no score. The trial is then a `grade_error`; if its agent succeeded, no pass rate includes it.
 
-The tests are not in the task, but they do lie beside this file in the container. An agent that you
-do not trust could look there.
+The tests are not in the task, but they are beside this file in the container, where an agent that
+you do not trust could read them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def run_cases(function, cases):
-    """Return how many cases the solution gets right, and what is wrong with the first other one."""
+    """Return how many cases the solution solves, and what is wrong with the first other case."""
     request = {"function": function, "arguments": [args for args, _ in cases]}
     try:
         output = subprocess.run(
