@@ -1,8 +1,8 @@
-"""Write to the ledger: `LedgerWriter` is the only way in.
+"""Write to the ledger: `LedgerWriter` creates runs, stages results and commits slots.
 
-Runs, staged results and commits are written here; `LedgerWriter.leases` changes who owns a run and
-`LedgerWriter.imports` brings runs of other ledgers. Each method is one transaction. The
-coordinator and imports use a writer; `ledger.reader` is the counterpart.
+`LedgerWriter.leases` changes who owns a run, and `LedgerWriter.imports` imports runs of other
+ledgers. No other module changes runs. A slot is committed in one transaction. Coordinators and
+imports use a writer; `ledger.reader` is the counterpart.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
 """Statuses of slots that are committed without a trial."""
 
-_ROWS_AT_ONCE = 1000
+_ROWS_PER_BATCH = 1000
 
 
 class LedgerWriter:
     """A connection that may write, for one thread.
 
-    Every method is one transaction: it happens as a whole or not at all. A failure of SQLite is a
-    `LedgerError` that says what was attempted; the writer can be used further after it.
+    Every method that changes the ledger does so in one transaction: all of its changes happen, or
+    none. If SQLite fails, a `LedgerError` says what was attempted; the writer can still be used.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LedgerWriter:
             return cls(path, writable_engine(path), store, now)
 
     def close(self) -> None:
-        """Close the connection. The log is emptied: the last reader to close would not do so."""
+        """Empty the write-ahead log, which readers cannot do, and close the connection."""
         if not self._connection.closed:
             empty_log(self._connection)
         self._connection.close()
@@ -100,7 +100,7 @@ class LedgerWriter:
     @cached_property
     def imports(self) -> ImportWriter:
         """Imports runs of other ledgers."""
-        # It needs all of verification, which few commands use.
+        # Imported late: it imports all of verification, which few commands use.
         from labledger.ledger.exchange.import_writer import ImportWriter
 
         return ImportWriter(self._work, self._store)
@@ -123,7 +123,7 @@ class LedgerWriter:
 
     def set_budget(self, lease: Lease, limits: Mapping[str, float]) -> None:
         """Replace the run's limits of these kinds; `math.inf` removes one. Raises `LeaseLost`."""
-        with self._work.owned(lease, f"keep the budget of run {lease.run_id}") as connection:
+        with self._work.owned(lease, f"store the budget of run {lease.run_id}") as connection:
             run_registration.write_budget(connection, lease.run_no, limits)
 
     # -- trials that are not committed yet
@@ -131,8 +131,8 @@ class LedgerWriter:
     def journal_dispatch(self, lease: Lease, dispatches: Sequence[Dispatch]) -> None:
         """Store that these containers are about to be created. Raises `LeaseLost`.
 
-        One attempt is dispatched once in an epoch. `stage` and the commits take dispatches too,
-        which they store in the same transaction.
+        An attempt is dispatched at most once in an epoch. `stage` and the commits also take
+        dispatches, and store them in the same transaction.
         """
         with self._work.owned(lease, f"journal a dispatch of run {lease.run_id}") as connection:
             _insert_dispatches(connection, lease, dispatches)
@@ -166,22 +166,22 @@ class LedgerWriter:
     def commit_result(
         self, lease: Lease, result: AttemptResult, dispatches: Sequence[Dispatch] = ()
     ) -> SlotRecords:
-        """Commit a slot with its last attempt's result, and earlier attempts that were staged.
+        """Commit a slot with the result of its last attempt, and staged results of earlier ones.
 
         Raises `LeaseLost` if another process owns the run, and `LedgerError` if it is not the
         slot's turn; then nothing is written.
         """
         idx = result.schedule_idx
-        with self._commit(lease, idx, dispatches) as (connection, ids, previous):
-            staged = self._staged(connection, lease, idx)
+        with self._begin_commit(lease, idx, dispatches) as (connection, ids, chain_head):
+            staged = self._staged_rows(connection, lease, idx)
             if any(row.attempt >= result.attempt for row in staged):
                 raise LedgerError(
                     f"slot {idx} of run {lease.run_id} has attempt {result.attempt} or a later one "
                     "staged already"
                 )
             self._insert_artifacts(connection, result.artifacts)
-            results = [*self._results(lease, staged), result]
-            records = self._publish(connection, lease, ids, previous, results)
+            results = [*self._staged_results(lease, staged), result]
+            records = self._publish(connection, lease, ids, chain_head, results)
             if staged:
                 connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, idx))
             return records
@@ -190,14 +190,14 @@ class LedgerWriter:
         self, lease: Lease, schedule_idx: int, dispatches: Sequence[Dispatch] = ()
     ) -> SlotRecords:
         """Commit a slot whose final result is staged. Raises as `commit_result` does."""
-        with self._commit(lease, schedule_idx, dispatches) as (connection, ids, previous):
-            staged = self._staged(connection, lease, schedule_idx)
+        with self._begin_commit(lease, schedule_idx, dispatches) as (connection, ids, chain_head):
+            staged = self._staged_rows(connection, lease, schedule_idx)
             if not staged or not staged[-1].final:
                 raise LedgerError(
                     f"slot {schedule_idx} of run {lease.run_id} has no final result staged"
                 )
-            results = self._results(lease, staged)
-            records = self._publish(connection, lease, ids, previous, results)
+            results = self._staged_results(lease, staged)
+            records = self._publish(connection, lease, ids, chain_head, results)
             connection.exec_driver_sql(statements.DELETE_STAGED, (lease.run_no, schedule_idx))
             return records
 
@@ -212,13 +212,13 @@ class LedgerWriter:
         """Commit that a slot was not run (`UNEXECUTED`), and why. Raises as `commit_result`."""
         if status not in UNEXECUTED:
             raise ValueError(f"{status} needs a trial")
-        with self._commit(lease, schedule_idx, dispatches) as (connection, ids, previous):
-            if self._staged(connection, lease, schedule_idx):
+        with self._begin_commit(lease, schedule_idx, dispatches) as (connection, ids, chain_head):
+            if self._staged_rows(connection, lease, schedule_idx):
                 raise LedgerError(
                     f"slot {schedule_idx} of run {lease.run_id} was run; it cannot be {status}"
                 )
             records = SlotRecords(schedule_idx, ids.variant_id, status, reason)
-            self._insert_commit(connection, lease, previous, records)
+            self._insert_commit(connection, lease, chain_head, records)
             return records
 
     def delete_event_files(self, run_id: str, next_idx: int) -> None:
@@ -228,7 +228,7 @@ class LedgerWriter:
                 path.unlink(missing_ok=True)
 
     @contextmanager
-    def _commit(
+    def _begin_commit(
         self, lease: Lease, idx: int, dispatches: Sequence[Dispatch]
     ) -> Iterator[tuple[Connection, TrialIds, str]]:
         """Begin the transaction that moves the run past slot `idx`.
@@ -239,9 +239,9 @@ class LedgerWriter:
             row = connection.exec_driver_sql(statements.SELECT_SLOT, (lease.run_no, idx)).first()
             if row is None:
                 raise LedgerError(f"run {lease.run_id} has no slot {idx}")
-            variant_id, task_id, repl_idx, previous = row
+            variant_id, task_id, repl_idx, chain_head = row
             slot = Slot(idx, variant_id, task_id, repl_idx)
-            yield connection, TrialIds.of(lease.run_id, slot), previous
+            yield connection, TrialIds.of(lease.run_id, slot), chain_head
             _insert_dispatches(connection, lease, dispatches)
             faults.fault_point("inside_commit", idx)
 
@@ -250,9 +250,10 @@ class LedgerWriter:
         connection: Connection,
         lease: Lease,
         ids: TrialIds,
-        previous: str,
+        chain_head: str,
         results: Sequence[AttemptResult],
     ) -> SlotRecords:
+        """Insert the commit and all rows of a slot with these results; return its records."""
         final = results[-1]
         idx = final.schedule_idx
         commit_id = slot_commit_id(lease.run_id, idx)
@@ -263,7 +264,7 @@ class LedgerWriter:
         rows = slot_rows(lease.run_no, results)
         stamp = Stamp(ids, idx, commit_id, final.attempt, final.ended_at)
         records = slot_records(final.status, stamp, rows)
-        self._insert_commit(connection, lease, previous, records)
+        self._insert_commit(connection, lease, chain_head, records)
         connection.exec_driver_sql(statements.INSERT_TRIAL, rows.trial)
         _insert_many(connection, statements.INSERT_ATTEMPT, rows.attempts)
         _insert_many(connection, statements.INSERT_METRIC, rows.metrics)
@@ -274,9 +275,9 @@ class LedgerWriter:
         return records
 
     def _insert_commit(
-        self, connection: Connection, lease: Lease, previous: str, records: SlotRecords
+        self, connection: Connection, lease: Lease, chain_head: str, records: SlotRecords
     ) -> None:
-        now = self._work.now()
+        committed_at = self._work.now()
         commit_id = slot_commit_id(lease.run_id, records.schedule_idx)
         payload = digest_chain.payload_digest(records)
         row = SlotCommitRow(
@@ -286,9 +287,11 @@ class LedgerWriter:
             status=records.status.value,
             reason=records.reason,
             epoch=lease.epoch,
-            committed_at=now,
+            committed_at=committed_at,
             payload_digest=payload,
-            chain_digest=digest_chain.chain_digest(previous, commit_id, lease.epoch, now, payload),
+            chain_digest=digest_chain.chain_digest(
+                chain_head, commit_id, lease.epoch, committed_at, payload
+            ),
         )
         connection.exec_driver_sql(statements.INSERT_SLOT_COMMIT, row)
 
@@ -305,7 +308,7 @@ class LedgerWriter:
             [(bytes.fromhex(a.sha256), a.size, a.content) for a in artifacts],
         )
 
-    def _results(self, lease: Lease, staged: Sequence[Any]) -> list[AttemptResult]:
+    def _staged_results(self, lease: Lease, staged: Sequence[Any]) -> list[AttemptResult]:
         """Return the results in rows of `staged_result`. Raise `LedgerError` if one was changed."""
         results = []
         for row in staged:
@@ -320,7 +323,7 @@ class LedgerWriter:
         return results
 
     @staticmethod
-    def _staged(connection: Connection, lease: Lease, idx: int) -> Sequence[Any]:
+    def _staged_rows(connection: Connection, lease: Lease, idx: int) -> Sequence[Any]:
         return connection.exec_driver_sql(statements.SELECT_STAGED, (lease.run_no, idx)).all()
 
 
@@ -328,8 +331,8 @@ def _staged_result_changed(lease: Lease, row: Any, change: str) -> LedgerError:
     return LedgerError(
         f"the staged result of slot {row.schedule_idx}, attempt {row.attempt}, of run "
         f"{lease.run_id} cannot be committed, because it is not what was staged: {change}",
-        hint=f"`labledger verify {lease.run_id}` lists every change; go on from a copy of the "
-        "ledger and its artifacts from before it (`labledger db backup` copies the ledger)",
+        hint=f"`labledger verify {lease.run_id}` lists every change; continue with a copy of the "
+        "ledger and its artifacts from before the change (`labledger db backup` copies the ledger)",
     )
 
 
@@ -356,5 +359,5 @@ def _insert_dispatches(
 
 def _insert_many(connection: Connection, statement: str, rows: Collection[tuple[Any, ...]]) -> None:
     """Insert rows in batches, so that memory does not grow with them."""
-    for batch in batched(rows, _ROWS_AT_ONCE):
+    for batch in batched(rows, _ROWS_PER_BATCH):
         connection.exec_driver_sql(statement, batch)

@@ -42,19 +42,19 @@ class Genesis:
 def payload_digest(records: SlotRecords) -> str:
     """Return the SHA-256 (hex) of the canonical JSON of everything that a commit publishes.
 
-    The records are canonical text already, so the whole text is put together from them, piece by
-    piece: a slot may have more events than memory should hold.
+    The records are canonical text already, so that the whole text is put together from them, piece
+    by piece: a slot may have more events than fit in memory.
     """
-    plain = {
+    other_values = {
         "reason": canonical_json.dumps(records.reason),
         "schedule_idx": str(records.schedule_idx),
         "status": canonical_json.dumps(records.status.value),
     }
     hasher = hashlib.sha256()
     opening = "{"
-    for key in sorted([*RECORD_KINDS, *plain]):
+    for key in sorted([*RECORD_KINDS, *other_values]):
         hasher.update(f'{opening}"{key}":'.encode())
-        for piece in [plain[key]] if key in plain else _as_array(records.lines(key)):
+        for piece in [other_values[key]] if key in other_values else _as_array(records.lines(key)):
             hasher.update(piece.encode())
         opening = ","
     hasher.update(b"}")
@@ -76,6 +76,6 @@ def _as_array(lines: Collection[str]) -> Iterator[str]:
 def chain_digest(
     previous: str, slot_commit_id: str, epoch: int, committed_at: str, payload: str
 ) -> str:
-    """Return the SHA-256 (hex) of a commit's own row and the digest of the chain before it."""
+    """Return the SHA-256 (hex) of a commit's own row and of the chain's digest before it."""
     parts = (previous, slot_commit_id, str(epoch), committed_at, payload)
     return canonical_json.sha256_hex("\n".join(parts).encode())

@@ -1,7 +1,7 @@
-"""The rows of `metric` and `event`, and the `metric_record_v1` and `event_record_v1` of them.
+"""The rows of `metric` and `event`, and their records `metric_record_v1` and `event_record_v1`.
 
-A slot may have many of them, so their records are put together as text, of which the parts that a
-slot's records share are made once. Events of a file are never all in memory.
+A slot may have many of them, so that their records are put together as text; the parts that the
+records of a slot share are made once. The events of a file are never all in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from labledger.records.identity import Stamp
 def metric_rows(run_no: int, result: AttemptResult) -> list[MetricRow]:
     """Return the rows of `metric` for a result, in order."""
     return [
-        # SQLite has no booleans: one would come back as another JSON value.
+        # SQLite has no booleans: true would be read back as 1, which is another JSON value.
         MetricRow(
             *(run_no, result.schedule_idx, seq, metric.metric_id, metric.source),
             int(metric.value) if isinstance(metric.value, bool) else metric.value,
@@ -30,7 +30,7 @@ def metric_rows(run_no: int, result: AttemptResult) -> list[MetricRow]:
 
 def metric_records(stamp: Stamp, rows: Iterable[MetricRow]) -> tuple[str, ...]:
     """Return the `metric_record_v1` of each row, as canonical text."""
-    head, (schedule_idx, slot_commit_id, ts) = _shared(stamp)
+    head, (schedule_idx, slot_commit_id, ts) = _shared_parts(stamp)
     return tuple(
         f'{head}"metric_id":{canonical_json.dumps(row.metric_id)},"row_seq":{row.row_seq},'
         f'{schedule_idx}"schema_version":"metric_record_v1",{slot_commit_id}'
@@ -48,7 +48,7 @@ def metric_row_of_record(
 
 
 def event_rows(run_no: int, result: AttemptResult) -> Collection[EventRow]:
-    """Return the rows of `event` for a result, in order. Those of a file are made as needed."""
+    """Return the rows of `event` for a result, in order; those of a file are made when iterated."""
     idx = result.schedule_idx
     if isinstance(result.events, EventFile):
         return _FileRows(run_no, idx, result.events)
@@ -59,7 +59,10 @@ def event_rows(run_no: int, result: AttemptResult) -> Collection[EventRow]:
 
 
 def event_records(stamp: Stamp, rows: Collection[EventRow]) -> Collection[str]:
-    """Return the `event_record_v1` of each row, as canonical text; a tuple, unless of a file."""
+    """Return the `event_record_v1` of each row, as canonical text.
+
+    They are a tuple, unless the rows are those of a file.
+    """
     if isinstance(rows, _FileRows):
         return _FileRecords(stamp, rows)
     return tuple(_event_records(stamp, rows))
@@ -88,7 +91,7 @@ class _FileRows:
             yield EventRow(self.run_no, self.schedule_idx, row_seq, body)
 
     def __contains__(self, row: object) -> bool:
-        return any(row == own for own in self)
+        return any(row == own_row for own_row in self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +108,13 @@ class _FileRecords:
         return _event_records(self.stamp, self.rows)
 
     def __contains__(self, record: object) -> bool:
-        return any(record == own for own in self)
+        return any(record == own_record for own_record in self)
 
 
 def _event_records(stamp: Stamp, rows: Iterable[EventRow]) -> Iterator[str]:
     """Yield the record of each row, whose body is canonical text already."""
     ids = canonical_json.dumps(stamp.ids.as_json())
-    _, (schedule_idx, slot_commit_id, ts) = _shared(stamp)
+    _, (schedule_idx, slot_commit_id, ts) = _shared_parts(stamp)
     return (
         f'{{"attempt":{stamp.attempt},"event":{row.body},"ids":{ids},"row_seq":{row.row_seq},'
         f'{schedule_idx}"schema_version":"event_record_v1",{slot_commit_id}{ts}}}'
@@ -119,7 +122,7 @@ def _event_records(stamp: Stamp, rows: Iterable[EventRow]) -> Iterator[str]:
     )
 
 
-def _shared(stamp: Stamp) -> tuple[str, tuple[str, str, str]]:
+def _shared_parts(stamp: Stamp) -> tuple[str, tuple[str, str, str]]:
     """Return the beginning of a metric's record, and the shared pairs after `row_seq`."""
     head = f'{{"attempt":{stamp.attempt},"ids":{canonical_json.dumps(stamp.ids.as_json())},'
     return head, (

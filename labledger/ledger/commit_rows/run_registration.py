@@ -1,6 +1,6 @@
 """Write a new run into the ledger: its row, variants, tasks, slots and budget.
 
-Tasks and slots are streamed, so that memory does not grow with them. The writer calls these
+Tasks and slots are streamed: their rows are never all in memory. The writer calls these
 functions inside its transactions.
 """
 
@@ -32,10 +32,10 @@ def register(
     slots: Iterable[Slot],
     now: str,
 ) -> None:
-    """Insert all of a run inside the caller's transaction; memory does not grow with the slots.
+    """Insert a run with its tasks and slots, inside the caller's transaction.
 
-    Raises `RunExists`, and `LedgerError` for slots that are not numbered
-    from 0 in order or name no task or variant of the run.
+    `now` becomes its time of creation. Raises `RunExists`, and `LedgerError` for slots that are not
+    numbered from 0 in order, or that name no task or variant of the run.
     """
     if connection.exec_driver_sql("SELECT 1 FROM run WHERE run_id = ?", (run.run_id,)).first():
         raise RunExists(
@@ -43,19 +43,19 @@ def register(
             hint=f"`labledger resume {run.run_id}` continues it; --run-id names another",
         )
     run_no = connection.exec_driver_sql("SELECT coalesce(max(run_no), 0) + 1 FROM run").scalar_one()
-    row = {name: _column(getattr(run, name, now)) for name in statements.RUN_COLUMNS}
+    row = {name: _as_text(getattr(run, name, now)) for name in statements.RUN_COLUMNS}
     connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row.values()))
     genesis = Genesis(row)
     variants = _insert_variants(connection, run_no, run, genesis)
-    task_numbers = _insert_tasks(connection, run_no, tasks, genesis)
-    total = _insert_slots(connection, run_no, slots, variants, task_numbers, genesis)
+    task_idx_by_id = _insert_tasks(connection, run_no, tasks, genesis)
+    total = _insert_slots(connection, run_no, slots, variants, task_idx_by_id, genesis)
     connection.exec_driver_sql(statements.INSERT_SCHEDULE, (run_no, total, genesis.hexdigest()))
     progress = (run_no, 0, 0, RunStatus.INTERRUPTED.value, now, None, None, None)
     connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
     write_budget(connection, run_no, run.budget)
 
 
-def _column(value: str | JsonObject) -> str:
+def _as_text(value: str | JsonObject) -> str:
     return value if isinstance(value, str) else canonical_json.dumps(value)
 
 
@@ -74,20 +74,20 @@ def _insert_variants(
 def _insert_tasks(
     connection: Connection, run_no: int, tasks: Iterable[TaskRow], genesis: Genesis
 ) -> dict[str, int]:
-    numbers: dict[str, int] = {}
+    idx_by_task_id: dict[str, int] = {}
     for batch in batched(tasks, 500):
         payloads: list[tuple[str, str]] = []
         rows: list[tuple[int, int, str, str, str]] = []
-        for task_id, digest, row in batch:
-            body = canonical_json.dumps(row)
+        for task_id, digest, payload in batch:
+            body = canonical_json.dumps(payload)
             payload_digest = canonical_json.sha256_hex(body.encode())
             genesis.add_task(task_id, digest, payload_digest)
             payloads.append((payload_digest, body))
-            rows.append((run_no, len(numbers), task_id, digest, payload_digest))
-            numbers[task_id] = len(numbers)
+            rows.append((run_no, len(idx_by_task_id), task_id, digest, payload_digest))
+            idx_by_task_id[task_id] = len(idx_by_task_id)
         connection.exec_driver_sql(statements.INSERT_PAYLOAD, payloads)
         connection.exec_driver_sql(statements.INSERT_TASK, rows)
-    return numbers
+    return idx_by_task_id
 
 
 def _insert_slots(

@@ -1,6 +1,6 @@
-"""All rows of a committed slot, and the records that its commit publishes of them.
+"""All rows of a committed slot, and the records that its commit makes of them.
 
-`trial_rows` and `metric_and_event_rows` have the records that are stored in columns. Predictions,
+`trial_rows` and `metric_and_event_rows` make the records that are stored as columns. Predictions,
 scores and evidence are stored as the text of their record, with some of its values in columns.
 All functions are pure: a record is the same text when a slot is committed and when it is read.
 """
@@ -84,18 +84,18 @@ def slot_records(status: SlotStatus, stamp: Stamp, rows: SlotRows) -> SlotRecord
 
 
 def prediction_row(run_no: int, idx: int, seq: int, text: str, record: JsonObject) -> PredictionRow:
-    """Return the row of `prediction` for a record, which `text` is."""
+    """Return the row of `prediction` for a record, whose canonical text is `text`."""
     return PredictionRow(run_no, idx, seq, record["prediction"]["kind"], text)
 
 
 def score_row(run_no: int, idx: int, seq: int, text: str, record: JsonObject) -> ScoreRow:
-    """Return the row of `score` for a record, which `text` is."""
+    """Return the row of `score` for a record, whose canonical text is `text`."""
     value = float(record["primary_metric_value"])
     return ScoreRow(run_no, idx, seq, record["verdict"], record["primary_metric_name"], value, text)
 
 
 def evidence_row(run_no: int, idx: int, seq: int, text: str, record: JsonObject) -> EvidenceRow:
-    """Return the row of `evidence_record` for a record, which `text` is."""
+    """Return the row of `evidence_record` for a record, whose canonical text is `text`."""
     return EvidenceRow(run_no, idx, record["attempt"], seq, text)
 
 
@@ -107,11 +107,11 @@ TEXT_TABLES: dict[str, tuple[str, RowOfRecord]] = {
     "scores": ("score", score_row),
     "evidence": ("evidence_record", evidence_row),
 }
-"""The table of each kind of record that is stored as text: in the last column of a row."""
+"""The table of each kind of record that is stored as text, which is the last column of a row."""
 
 ROW_TABLES: dict[str, tuple[str, RowOfRecord]] = {
     **TEXT_TABLES,
     "metrics": ("metric", metric_and_event_rows.metric_row_of_record),
     "events": ("event", metric_and_event_rows.event_row_of_record),
 }
-"""The table of each kind of record that is one row: all but `trials`."""
+"""The table of each kind of record that is stored as one row: every kind but `trials`."""

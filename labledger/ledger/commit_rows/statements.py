@@ -1,4 +1,7 @@
-"""The SQL that the writer runs, as text that SQLite compiles once a connection."""
+"""The SQL with which the writer, leases and imports change the ledger.
+
+The texts never change, so that SQLite compiles each of them only once for a connection.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,7 @@ END_EPOCH = (
 )
 
 RUN_COLUMNS = COLUMNS["run"][1:]
-"""A run's own row, but for its number: what the genesis digest covers first."""
+"""The columns of a run's own row without its number: what the genesis digest covers first."""
 
 INSERT_RUN = row_sql.insert("run")
 INSERT_SCHEDULE = row_sql.insert("schedule")

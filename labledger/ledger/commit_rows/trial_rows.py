@@ -1,8 +1,8 @@
-"""The rows of `trial` and `attempt`, and the `trial_record_v1` that a commit publishes of them.
+"""The rows of `trial` and `attempt`, and the `trial_record_v1` that a commit makes of them.
 
-Nothing else maps their columns to fields: a commit makes rows of a result and a record of the rows,
-readers make that record again, and import and verification make the rows of a record. A column
-with the name of a field of `AttemptResult` and of the record is mapped by that name alone.
+No other module maps their columns to fields. A commit makes rows of a result and a record of the
+rows; readers make that record again; import and verification make the rows of a record. A column
+that has the same name in `AttemptResult` and in the record is mapped by that name.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _PHASES = {
 }
 """The columns of each phase; all are null if it did not run."""
 _RENAMED = {"image_ref", "image_id"}.union(*_PHASES.values())
-_NAMES = tuple(name for name in TrialRow._fields[2:] if name not in _RENAMED)
+_SAME_NAMES = tuple(name for name in TrialRow._fields[2:] if name not in _RENAMED)
 """The columns of `trial` after its key that have the name of a field."""
-_ATTEMPT_NAMES = AttemptRow._fields[2:]
+_ATTEMPT_COLUMNS = AttemptRow._fields[2:]
 
 
 def _values(names: Iterable[str]) -> attrgetter[tuple[Any, ...]]:
@@ -35,12 +35,12 @@ def _values(names: Iterable[str]) -> attrgetter[tuple[Any, ...]]:
     return attrgetter(*("status.value" if name == "status" else name for name in names))
 
 
-_trial_values, _attempt_values = _values(_NAMES), _values(_ATTEMPT_NAMES)
+_trial_values, _attempt_values = _values(_SAME_NAMES), _values(_ATTEMPT_COLUMNS)
 
 
 def trial_row(run_no: int, result: AttemptResult) -> TrialRow:
     """Return the row of `trial` for the result of a slot's last attempt."""
-    columns: dict[str, Any] = dict(zip(_NAMES, _trial_values(result), strict=True))
+    columns: dict[str, Any] = dict(zip(_SAME_NAMES, _trial_values(result), strict=True))
     for phase, names in _PHASES.items():
         columns |= zip(names, _phase_columns(result.phases.get(phase)), strict=True)
     columns |= {"image_ref": result.image_ref, "image_id": result.image_id}
@@ -57,12 +57,12 @@ def trial_record(stamp: Stamp, trial: TrialRow, attempts: Sequence[AttemptRow]) 
     columns = trial._asdict()
     record = {
         **stamp.as_json("trial_record_v1"),
-        **{name: columns[name] for name in _NAMES},
+        **{name: columns[name] for name in _SAME_NAMES},
         "phases": {
             phase: _phase(*(columns[name] for name in names)) for phase, names in _PHASES.items()
         },
         "image": {"ref": trial.image_ref, "id": trial.image_id},
-        "attempts": [dict(zip(_ATTEMPT_NAMES, row[2:], strict=True)) for row in attempts],
+        "attempts": [dict(zip(_ATTEMPT_COLUMNS, row[2:], strict=True)) for row in attempts],
     }
     for name in OPTIONAL:
         if record[name] is None:
@@ -73,10 +73,10 @@ def trial_record(stamp: Stamp, trial: TrialRow, attempts: Sequence[AttemptRow]) 
 def trial_row_of_record(run_no: int, idx: int, record: JsonObject) -> TrialRow:
     """Return the row of `trial` that a `trial_record_v1` was made of.
 
-    Raises `LookupError`, `TypeError` or `ValueError` for what is no such record.
+    Raises `LookupError`, `TypeError` or `ValueError` if `record` is not a valid one.
     """
     columns: dict[str, Any] = dict.fromkeys(OPTIONAL) | {
-        name: record[name] for name in _NAMES if name in record or name not in OPTIONAL
+        name: record[name] for name in _SAME_NAMES if name in record or name not in OPTIONAL
     }
     for phase, names in _PHASES.items():
         columns |= zip(names, _phase_columns_of_record(record["phases"][phase]), strict=True)
@@ -85,7 +85,10 @@ def trial_row_of_record(run_no: int, idx: int, record: JsonObject) -> TrialRow:
 
 
 def attempt_rows_of_record(run_no: int, idx: int, record: JsonObject) -> list[AttemptRow]:
-    """Return the rows of `attempt` that a `trial_record_v1` was made of. Raises as above."""
+    """Return the rows of `attempt` that a `trial_record_v1` was made of.
+
+    Raises as `trial_row_of_record` does.
+    """
     return [AttemptRow(run_no, idx, **fields) for fields in record["attempts"]]
 
 

@@ -204,7 +204,7 @@ def refuse_busy(
 ) -> None:
     """Raise if new commits cannot be imported, because work in this ledger would be lost."""
     run_no = run_number(connection, history.run_id)
-    leases.refuse_held(connection, run_no, history.run_id, now, is_dead)
+    leases.refuse_live_lease(connection, run_no, history.run_id, now, is_dead)
     staged = connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalar_one()
     if staged:
         raise LedgerError(

@@ -88,7 +88,7 @@ class Source:
         now = clock.utc_now()
         for run_id in run_ids:
             run_no = run_number(self.connection, run_id)
-            held = leases.live_holder(self.connection, run_no, now, is_dead)
+            held = leases.live_lease(self.connection, run_no, now, is_dead)
             if held is not None:
                 raise LeaseHeld(
                     f"run {run_id} of {self.path} is being written by process {held.owner.pid} on "

@@ -1,7 +1,7 @@
 """Acquire, renew and release the lease of a run, and request a takeover: `LedgerWriter.leases`.
 
 A run has at most one lease. Each new owner has a new, larger epoch, which fences off every earlier
-one. While a live takeover request stands, renewals do not extend the lease.
+one. While another process requests a takeover, renewals do not extend the lease.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class LeaseWriter:
     ) -> Lease:
         """Acquire a run in a new epoch, for `ttl_s` seconds.
 
-        A lease that has not expired is taken over only if `is_dead` says so of its owner. Raises
-        `LeaseHeld` if a live owner has the run or another process has requested it, and
+        A lease that has not expired is taken over only if `is_dead` returns True for its owner.
+        Raises `LeaseHeld` if a live owner has the run or another process has requested it, and
         `RunNotFound`.
         """
-        with self._work.transaction(f"take the lease of run {run_id}") as connection:
+        with self._work.transaction(f"acquire the lease of run {run_id}") as connection:
             run_no, now = run_number(connection, run_id), self._work.now()
             return _acquire(connection, run_no, run_id, owner, ttl_s, now, is_dead)
 
@@ -55,19 +55,21 @@ class LeaseWriter:
         `request_ttl_s` seconds have passed. Raises `LeaseHeld` if another process has requested
         the run.
         """
-        with self._work.transaction(f"claim run {run_id}") as connection:
+        with self._work.transaction(f"request the takeover of run {run_id}") as connection:
             run_no, now = run_number(connection, run_id), self._work.now()
-            request = takeover_requests.live(connection, run_no, now, is_dead)
-            takeover_requests.refuse_other(request, owner, run_id)
-            held = leases.live_holder(connection, run_no, now, is_dead)
-            if held is None:
+            request = takeover_requests.read_live(connection, run_no, now, is_dead)
+            takeover_requests.refuse_other_requester(request, owner, run_id)
+            current = leases.live_lease(connection, run_no, now, is_dead)
+            if current is None:
                 return _acquire(connection, run_no, run_id, owner, ttl_s, now, is_dead)
             takeover_requests.store(connection, run_no, request, owner, now, request_ttl_s)
-            return held
+            return current
 
     def withdraw_request(self, run_id: str, owner: Owner) -> None:
         """Delete the owner's takeover request for a run."""
-        with self._work.transaction(f"withdraw the claim on run {run_id}") as connection:
+        with self._work.transaction(
+            f"withdraw the takeover request for run {run_id}"
+        ) as connection:
             connection.exec_driver_sql(
                 statements.DELETE_CLAIM,
                 (run_number(connection, run_id), owner.host, owner.pid, owner.process_token),
@@ -79,11 +81,11 @@ class LeaseWriter:
         Raises `LeaseLost`.
         """
         with self._work.transaction(f"renew the lease of run {lease.run_id}") as connection:
-            held, now = leases.holder(connection, lease.run_no), self._work.now()
-            if held is None or held.epoch != lease.epoch:
-                raise leases.lease_lost(connection, lease)
-            request = takeover_requests.live(connection, lease.run_no, now, is_dead)
-            expires_at = clock.later(now, lease.ttl_s) if request is None else held.expires_at
+            stored, now = leases.read_lease(connection, lease.run_no), self._work.now()
+            if stored is None or stored.epoch != lease.epoch:
+                raise leases.lease_lost_error(connection, lease)
+            request = takeover_requests.read_live(connection, lease.run_no, now, is_dead)
+            expires_at = clock.later(now, lease.ttl_s) if request is None else stored.expires_at
             connection.exec_driver_sql(
                 statements.RENEW_LEASE, (now, expires_at, lease.run_no, lease.epoch)
             )
@@ -93,20 +95,20 @@ class LeaseWriter:
     def while_owned(self, lease: Lease) -> Iterator[None]:
         """Keep others from acquiring the run during a block that writes files.
 
-        Keep the block short: nobody else can write to the ledger meanwhile. Raises `LeaseLost`.
+        Raises `LeaseLost`. Keep the block short: until it ends, nobody else can write to the ledger.
         """
         with self._work.owned(lease, f"check the lease of run {lease.run_id}"):
             yield
 
     def release(self, lease: Lease, status: RunStatus, stop: Stop | None = None) -> None:
-        """End the lease; store the run's status and the cause if it stopped early.
+        """Delete the lease; store the run's status, and why it stopped if it stopped early.
 
         Raises `LeaseLost`, and `LedgerError` for `completed` unless every slot is committed.
         """
         key = (lease.run_no, lease.epoch)
         with self._work.transaction(f"release the lease of run {lease.run_id}") as connection:
             if connection.exec_driver_sql(statements.DELETE_LEASE, key).rowcount != 1:
-                raise leases.lease_lost(connection, lease)
+                raise leases.lease_lost_error(connection, lease)
             now = self._work.now()
             ended_at = now
             if status is RunStatus.COMPLETED:
@@ -127,9 +129,9 @@ def _acquire(
     now: str,
     is_dead: IsDead,
 ) -> Lease:
-    leases.refuse_held(connection, run_no, run_id, now, is_dead)
-    request = takeover_requests.live(connection, run_no, now, is_dead)
-    takeover_requests.refuse_other(request, owner, run_id)
+    leases.refuse_live_lease(connection, run_no, run_id, now, is_dead)
+    request = takeover_requests.read_live(connection, run_no, now, is_dead)
+    takeover_requests.refuse_other_requester(request, owner, run_id)
     takeover_requests.delete(connection, run_no)
     epoch = connection.exec_driver_sql(statements.SELECT_PROGRESS, (run_no,)).one()[0] + 1
     process = (owner.host, owner.pid, owner.process_token)
@@ -141,7 +143,7 @@ def _acquire(
 
 
 def _last_commit_time(connection: Connection, lease: Lease) -> str:
-    """Return when the run became complete, which later resumptions do not change."""
+    """Return when the run became complete. Resuming a complete run does not change that time."""
     result = connection.exec_driver_sql(
         "SELECT committed_at FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx DESC LIMIT 1",
         (lease.run_no,),
@@ -153,7 +155,7 @@ def _require_all_committed(connection: Connection, lease: Lease) -> None:
     total = connection.exec_driver_sql(
         "SELECT total_slots FROM schedule WHERE run_no = ?", (lease.run_no,)
     ).scalar_one()
-    next_idx = leases.next_slot(connection, lease)
+    next_idx = leases.checked_next_slot(connection, lease)
     if next_idx != total:
         raise LedgerError(
             f"run {lease.run_id} is not complete: {next_idx} of {total} slots are committed"

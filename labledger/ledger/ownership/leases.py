@@ -1,4 +1,4 @@
-"""Reading who owns a run, and checking that a lease is still current.
+"""Read who owns a run, and check that a lease is still current.
 
 Each function runs inside the caller's transaction. `lease_writer` changes leases; imports, upgrades
 and `unit_of_work` check them.
@@ -17,15 +17,15 @@ IsDead = Callable[[Owner], bool]
 """Returns whether an owner's process has certainly ended."""
 
 
-def next_slot(connection: Connection, lease: Lease) -> int:
+def checked_next_slot(connection: Connection, lease: Lease) -> int:
     """Return the run's next slot. Raise `LeaseLost` unless the run is in the lease's epoch."""
     epoch, next_idx = connection.exec_driver_sql(statements.SELECT_PROGRESS, (lease.run_no,)).one()
     if epoch != lease.epoch:
-        raise lease_lost(connection, lease)
+        raise lease_lost_error(connection, lease)
     return int(next_idx)
 
 
-def holder(connection: Connection, run_no: int) -> LeaseInfo | None:
+def read_lease(connection: Connection, run_no: int) -> LeaseInfo | None:
     """Return the lease of a run that has one, even if it has expired."""
     row = connection.exec_driver_sql(statements.SELECT_LEASE, (run_no,)).first()
     if row is None:
@@ -34,19 +34,19 @@ def holder(connection: Connection, run_no: int) -> LeaseInfo | None:
     return LeaseInfo(run_id, epoch, Owner(host, pid, token), *times)
 
 
-def live_holder(connection: Connection, run_no: int, now: str, is_dead: IsDead) -> LeaseInfo | None:
-    """Return the lease of a run that nobody else can acquire now, else None."""
-    lease = holder(connection, run_no)
+def live_lease(connection: Connection, run_no: int, now: str, is_dead: IsDead) -> LeaseInfo | None:
+    """Return the lease of a run if it keeps others from acquiring the run now, else None."""
+    lease = read_lease(connection, run_no)
     if lease is None or lease.expires_at <= now or is_dead(lease.owner):
         return None
     return lease
 
 
-def refuse_held(
+def refuse_live_lease(
     connection: Connection, run_no: int, run_id: str, now: str, is_dead: IsDead
 ) -> None:
     """Raise `LeaseHeld` while the lease of a live owner lasts."""
-    lease = live_holder(connection, run_no, now, is_dead)
+    lease = live_lease(connection, run_no, now, is_dead)
     if lease is not None:
         raise LeaseHeld(
             f"run {run_id} belongs to process {lease.owner.pid} on {lease.owner.machine} since "
@@ -56,17 +56,17 @@ def refuse_held(
         )
 
 
-def lease_lost(connection: Connection, lease: Lease) -> LeaseLost:
-    """Return the error that names the run's present owner."""
-    present = holder(connection, lease.run_no)
+def lease_lost_error(connection: Connection, lease: Lease) -> LeaseLost:
+    """Return the error for a process that lost its lease; it names the run's present owner."""
+    present = read_lease(connection, lease.run_no)
     if present is None:
-        cause = "its lease was taken and given back since"
+        cause = "another process has acquired and released its lease since"
     else:
         cause = (
-            f"process {present.owner.pid} on {present.owner.machine} took it at "
+            f"process {present.owner.pid} on {present.owner.machine} acquired it at "
             f"{present.acquired_at}"
         )
     return LeaseLost(
         f"run {lease.run_id} no longer belongs to this process: {cause}; nothing more was written",
-        hint=f"`labledger status {lease.run_id}` shows how it goes on",
+        hint=f"`labledger status {lease.run_id}` shows how the run continues",
     )

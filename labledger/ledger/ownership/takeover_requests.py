@@ -1,7 +1,8 @@
 """Takeover requests: durable notes that another coordinator wants a run (table `claim`).
 
-A request lasts a few seconds and its sender renews it, so that the request of a coordinator that
-died delays nobody for long. `lease_writer` calls these functions inside its transactions.
+A request expires after a few seconds unless its sender renews it, so that the request of a
+coordinator that died does not delay others for long. `lease_writer` calls these functions inside
+its transactions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from labledger.ledger.database.model import Owner, TakeoverRequest
 from labledger.ledger.ownership.leases import IsDead
 
 
-def live(connection: Connection, run_no: int, now: str, is_dead: IsDead) -> TakeoverRequest | None:
+def read_live(
+    connection: Connection, run_no: int, now: str, is_dead: IsDead
+) -> TakeoverRequest | None:
     """Return the request for a run, unless it has expired or its sender is dead."""
     row = connection.exec_driver_sql(statements.SELECT_CLAIM, (run_no,)).first()
     if row is None:
@@ -24,7 +27,7 @@ def live(connection: Connection, run_no: int, now: str, is_dead: IsDead) -> Take
     return request if request.expires_at > now and not is_dead(request.owner) else None
 
 
-def refuse_other(request: TakeoverRequest | None, owner: Owner, run_id: str) -> None:
+def refuse_other_requester(request: TakeoverRequest | None, owner: Owner, run_id: str) -> None:
     """Raise `LeaseHeld` if another process than `owner` has requested the run."""
     if request is not None and request.owner != owner:
         raise LeaseHeld(
@@ -42,7 +45,10 @@ def store(
     now: str,
     ttl_s: float,
 ) -> None:
-    """Store the owner's request, or extend `request`, its earlier one, after half of `ttl_s`."""
+    """Store the owner's request for `ttl_s` seconds, or extend `request`, its earlier one.
+
+    A request that lasts for more than half of `ttl_s` is left as it is.
+    """
     if request is not None and request.expires_at > clock.later(now, ttl_s / 2):
         return
     since = now if request is None else request.requested_at
@@ -54,5 +60,5 @@ def store(
 
 
 def delete(connection: Connection, run_no: int) -> None:
-    """Delete any request for a run, which has a new owner."""
+    """Delete any request for a run: the run has a new owner."""
     connection.exec_driver_sql("DELETE FROM claim WHERE run_no = ?", (run_no,))

@@ -1,8 +1,9 @@
 """The ledger's write transactions, and the fence that keeps former owners out of a run.
 
 All parts of the writer open their transactions here. A transaction is committed as a whole when
-its block ends, and rolled back if the block raises. Only creating a run, importing one and taking
-a lease write to a run that the writer does not own; every other write checks the lease's epoch.
+its block ends, and rolled back if the block raises. Creating or importing a run, acquiring a lease,
+and storing or deleting a takeover request need no ownership; every other write to a run checks the
+lease's epoch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from labledger.ledger.ownership import leases
 
 
 class UnitOfWork:
-    """Opens one transaction after the other on a connection that may write."""
+    """Opens transactions, one after the other, on a connection that may write."""
 
     def __init__(self, path: Path, connection: Connection, now: Callable[[], str]) -> None:
         self.path = path
@@ -43,7 +44,7 @@ class UnitOfWork:
         With `open_slot`, raise `LedgerError` if that slot is committed already.
         """
         with self.transaction(action) as connection:
-            next_idx = leases.next_slot(connection, lease)
+            next_idx = leases.checked_next_slot(connection, lease)
             if open_slot is not None and open_slot < next_idx:
                 raise LedgerError(f"slot {open_slot} of run {lease.run_id} is committed already")
             yield connection
@@ -61,7 +62,7 @@ class UnitOfWork:
                 (schedule_idx + 1, self.now(), lease.run_no, schedule_idx, lease.epoch),
             )
             if result.rowcount != 1:
-                next_idx = leases.next_slot(connection, lease)
+                next_idx = leases.checked_next_slot(connection, lease)
                 raise LedgerError(
                     f"slot {schedule_idx} of run {lease.run_id} cannot be committed: "
                     f"the next one is slot {next_idx}"
