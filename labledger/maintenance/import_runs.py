@@ -20,7 +20,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import readonly_engine, translated
 from labledger.ledger.exchange import histories
 from labledger.ledger.exchange.histories import History, RunRelation
-from labledger.ledger.exchange.import_writer import references, refuse_busy
+from labledger.ledger.exchange.import_writer import referenced_digests, refuse_if_busy
 from labledger.ledger.exchange.source import Source
 from labledger.ledger.read import gradings
 from labledger.ledger.reader import LedgerReader
@@ -137,7 +137,7 @@ def _compare(lab: LabFolder, opened: Source, chosen: Sequence[str]) -> list[Hist
         compared = [histories.compare(opened.connection, target, run_id) for run_id in chosen]
         for history in compared:
             if target is not None and history.relation is RunRelation.GROWN:
-                refuse_busy(target, history, clock.utc_now(), process_is_dead)
+                refuse_if_busy(target, history, clock.utc_now(), process_is_dead)
         return compared
 
 
@@ -193,7 +193,7 @@ def _require_artifacts(lab: LabFolder, opened: Source, compared: Sequence[Histor
         for history in compared:
             if history.relation is RunRelation.SAME:
                 continue
-            for digests in references(opened, history.run_id, history.committed_here):
+            for digests in referenced_digests(opened, history.run_id, history.committed_in_target):
                 for sha256 in digests:
                     known = reader is not None and reader.has_artifact(sha256)
                     if (
@@ -232,7 +232,7 @@ def _import_run(writer: LedgerWriter, opened: Source, run_id: str) -> ImportedRu
         before = histories.compare(opened.connection, target, run_id)
     missing = 0
     if before.relation in (RunRelation.NEW, RunRelation.GROWN):
-        missing = writer.imports.copy_artifacts(opened, run_id, before.committed_here)
+        missing = writer.imports.copy_artifacts(opened, run_id, before.committed_in_target)
     return _imported(writer.imports.import_run(opened, run_id, process_is_dead), missing)
 
 
@@ -242,7 +242,7 @@ def _imported(history: History, missing: int = 0) -> ImportedRun:
         history.relation,
         history.total,
         history.committed,
-        history.committed_here,
+        history.committed_in_target,
         history.left_staged,
         missing,
     )

@@ -287,7 +287,9 @@ def test_another_run_of_the_same_name_is_refused(there: Path, here: LabFolder) -
     begin(here.root, kit.RUN, 2, total=6)
     begin(there, "theirs", 1)
     before = rows(here.root)
-    with pytest.raises(LedgerError, match=r"run-1: its created_at is .* there and .* here"):
+    with pytest.raises(
+        LedgerError, match=r"run-1: its created_at is .* in the source and .* in this ledger"
+    ):
         import_runs(here, there)
     assert rows(here.root) == before
     assert standings(import_runs(here, there, ["theirs"])) == [("theirs", RunRelation.NEW)]
@@ -304,7 +306,9 @@ def test_histories_that_part_are_refused(here: LabFolder, tmp_path: Path) -> Non
         writer.commit_result(lease, kit.result(2, outcome="failure"))
         writer.leases.release(lease, RunStatus.INTERRUPTED)
     before = rows(here.root)
-    with pytest.raises(LedgerError, match="run-1: slot 2 has other records: committed at") as found:
+    with pytest.raises(
+        LedgerError, match="run-1: slot 2 has other records: the source committed it at"
+    ) as found:
         import_runs(here, there)
     assert "another lab" in str(found.value.hint)
     assert rows(here.root) == before

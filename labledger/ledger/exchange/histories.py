@@ -1,7 +1,7 @@
 """Compare a run in two ledgers: the same history, a longer one, or a conflict.
 
-Equal chain digests prove equal histories, so two queries decide; rows are compared only to
-describe a conflict. An import uses this before it writes anything.
+Equal chain digests prove equal histories, so that two digests of each run are enough; rows are
+compared only to describe a conflict. An import uses this before it writes anything.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class History:
     """Slots of its schedule in the source."""
     committed: int
     """How many of them the source has committed."""
-    committed_here: int = 0
+    committed_in_target: int = 0
     """How many of them the target has committed."""
     left_staged: int = 0
-    """Staged results that the source has not committed; they are not imported."""
+    """The number of slots with staged results in the source; these results are not imported."""
     difference: str = ""
     """The first difference, for a conflict."""
 
@@ -54,12 +54,12 @@ _PROGRESS_SQL = (
     "FROM schedule WHERE schedule.run_no = ?"
 )
 _STAGED_SQL = "SELECT count(DISTINCT schedule_idx) FROM staged_result WHERE run_no = ?"
-_LINK_SQL = "SELECT chain_digest FROM slot_commit WHERE run_no = ? AND schedule_idx = ?"
+_CHAIN_DIGEST_SQL = "SELECT chain_digest FROM slot_commit WHERE run_no = ? AND schedule_idx = ?"
 _COMMITS_SQL = (
     "SELECT schedule_idx, chain_digest, payload_digest, committed_at, status FROM slot_commit "
     "WHERE run_no = ? ORDER BY schedule_idx"
 )
-_PARTS = {
+_PART_QUERIES = {
     "variant": f"{row_sql.select('run_variant', start=2)} ORDER BY variant_idx",
     "task": f"{row_sql.select('run_task', start=2)} ORDER BY task_idx",
     "slot": f"{row_sql.select('slot', start=2)} ORDER BY schedule_idx",
@@ -68,79 +68,97 @@ _PARTS = {
 
 def compare(source: Connection, target: Connection | None, run_id: str) -> History:
     """Compare the run of `source` with the one of that id in `target` by their digests."""
-    theirs = run_number(source, run_id)
-    genesis, total, committed = source.exec_driver_sql(_PROGRESS_SQL, (theirs,)).one()
-    staged = source.exec_driver_sql(_STAGED_SQL, (theirs,)).scalar_one()
-    ours = None
+    source_no = run_number(source, run_id)
+    genesis, total, committed = source.exec_driver_sql(_PROGRESS_SQL, (source_no,)).one()
+    staged = source.exec_driver_sql(_STAGED_SQL, (source_no,)).scalar_one()
+    target_no = None
     if target is not None:
         sql = "SELECT run_no FROM run WHERE run_id = ?"
-        ours = target.exec_driver_sql(sql, (run_id,)).scalar()
-    if target is None or ours is None:
+        target_no = target.exec_driver_sql(sql, (run_id,)).scalar()
+    if target is None or target_no is None:
         return History(run_id, RunRelation.NEW, total, committed, left_staged=staged)
-    our_genesis, _, here = target.exec_driver_sql(_PROGRESS_SQL, (ours,)).one()
-    relation, difference = RunRelation.SAME if here >= committed else RunRelation.GROWN, ""
-    if our_genesis != genesis:
-        relation, difference = RunRelation.CONFLICT, _first_part(source, theirs, target, ours)
+    target_genesis, _, committed_in_target = target.exec_driver_sql(
+        _PROGRESS_SQL, (target_no,)
+    ).one()
+    difference = ""
+    if target_genesis != genesis:
+        difference = _first_creation_difference(source, source_no, target, target_no)
     else:
-        last = min(here, committed) - 1
-        links = [
-            connection.exec_driver_sql(_LINK_SQL, (run_no, last)).scalar()
-            for connection, run_no in ((source, theirs), (target, ours))
+        last_idx = min(committed_in_target, committed) - 1
+        chain_digests = [
+            connection.exec_driver_sql(_CHAIN_DIGEST_SQL, (run_no, last_idx)).scalar()
+            for connection, run_no in ((source, source_no), (target, target_no))
         ]
-        if links[0] != links[1]:
-            relation, difference = RunRelation.CONFLICT, _first_commit(source, theirs, target, ours)
-    return History(run_id, relation, total, committed, here, staged, difference)
+        if chain_digests[0] != chain_digests[1]:
+            difference = _first_commit_difference(source, source_no, target, target_no)
+    if difference:
+        relation = RunRelation.CONFLICT
+    else:
+        relation = RunRelation.SAME if committed_in_target >= committed else RunRelation.GROWN
+    return History(run_id, relation, total, committed, committed_in_target, staged, difference)
 
 
-def _first_part(source: Connection, theirs: int, target: Connection, ours: int) -> str:
+def _first_creation_difference(
+    source: Connection, source_no: int, target: Connection, target_no: int
+) -> str:
     """Describe the first difference in what the runs were created with."""
     names = [name for name in statements.RUN_COLUMNS if name != "run_id"]
     sql = f"SELECT {', '.join(names)} FROM run WHERE run_no = ?"  # noqa: S608
     rows = (
-        source.exec_driver_sql(sql, (theirs,)).one(),
-        target.exec_driver_sql(sql, (ours,)).one(),
+        source.exec_driver_sql(sql, (source_no,)).one(),
+        target.exec_driver_sql(sql, (target_no,)).one(),
     )
-    for name, there, here in zip(names, *rows, strict=True):
-        if there != here:
-            return f"its {name} is {_short(there)} there and {_short(here)} here"
-    for part, sql in _PARTS.items():
-        for number, there, here in _both(source, theirs, target, ours, sql):
-            if there != here:
-                return f"{part} {number} is {_short(there)} there and {_short(here)} here"
+    for name, in_source, in_target in zip(names, *rows, strict=True):
+        if in_source != in_target:
+            return f"its {name} is {_both_values(in_source, in_target)}"
+    for part, sql in _PART_QUERIES.items():
+        for number, in_source, in_target in _row_pairs(source, source_no, target, target_no, sql):
+            if in_source != in_target:
+                return f"{part} {number} is {_both_values(in_source, in_target)}"
     return "its genesis digest differs"
 
 
-def _first_commit(source: Connection, theirs: int, target: Connection, ours: int) -> str:
+def _first_commit_difference(
+    source: Connection, source_no: int, target: Connection, target_no: int
+) -> str:
     """Describe the first commit that differs."""
-    for number, there, here in _both(source, theirs, target, ours, _COMMITS_SQL):
-        if there is None or here is None or there[1] != here[1]:
-            if there is None or here is None or there[0] != here[0]:
-                break
-            what = "the same records" if there[2] == here[2] else "other records"
+    for number, in_source, in_target in _row_pairs(
+        source, source_no, target, target_no, _COMMITS_SQL
+    ):
+        if in_source is None or in_target is None or in_source[0] != in_target[0]:
+            break
+        _, source_chain, source_payload, source_time, source_status = in_source
+        _, target_chain, target_payload, target_time, target_status = in_target
+        if source_chain != target_chain:
+            records = "the same records" if source_payload == target_payload else "other records"
             return (
-                f"slot {number} has {what}: committed at {there[3]} there ({there[4]}) "
-                f"and at {here[3]} here ({here[4]})"
+                f"slot {number} has {records}: the source committed it at {source_time} "
+                f"({source_status}), this ledger at {target_time} ({target_status})"
             )
     return "its commits differ"
 
 
-def _both(
-    source: Connection, theirs: int, target: Connection, ours: int, sql: str
+def _row_pairs(
+    source: Connection, source_no: int, target: Connection, target_no: int, sql: str
 ) -> Iterator[tuple[int, Any, Any]]:
-    """Yield number and both sides' rows in pairs; None for a side that has no more rows."""
-    there, here = (
+    """Yield the rows of both runs in numbered pairs, with None for a run that has no more rows."""
+    source_rows, target_rows = (
         iter(connection.exec_driver_sql(sql, (run_no,)))
-        for connection, run_no in ((source, theirs), (target, ours))
+        for connection, run_no in ((source, source_no), (target, target_no))
     )
     number = 0
     while True:
-        pair = next(there, None), next(here, None)
+        pair = next(source_rows, None), next(target_rows, None)
         if pair == (None, None):
             return
         yield number, pair[0] and tuple(pair[0]), pair[1] and tuple(pair[1])
         number += 1
 
 
-def _short(value: object) -> str:
+def _both_values(in_source: object, in_target: object) -> str:
+    return f"{_shortened(in_source)} in the source and {_shortened(in_target)} in this ledger"
+
+
+def _shortened(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

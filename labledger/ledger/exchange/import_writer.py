@@ -1,7 +1,8 @@
 """Import runs of other ledgers unchanged, including their digests: `LedgerWriter.imports`.
 
-Artifacts come first, in batches; they belong to no run, and existing ones are not copied again.
-All rows of a run follow in one transaction, so that an interrupted import never looks like a run.
+Artifacts are copied first, in batches; they belong to no run, and existing ones are not copied
+again. All rows of a run follow in one transaction, so that an interrupted import leaves no partial
+run.
 `maintenance.import_runs` verifies the source before it calls these methods.
 """
 
@@ -29,13 +30,13 @@ from labledger.records.outcomes import RunStatus
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.batches import batched
 
-_FROZEN = re.compile(r'"(?:sha256|tar)":"([0-9a-f]{64})"')
-"""A staged file, or a workspace's tar, in a resolved experiment or a task."""
+_FROZEN_DIGEST = re.compile(r'"(?:sha256|tar)":"([0-9a-f]{64})"')
+"""The digest of a staged file or of a workspace's tar, in the JSON of an experiment or a task."""
 
-_SLOTS_AT_ONCE = 100
-_ROWS_AT_ONCE = 2_000
+_TEXTS_PER_BATCH = 100
+_ROWS_PER_BATCH = 2_000
 
-_PER_SLOT = (
+_SLOT_TABLES = (
     "slot_commit",
     "trial",
     "attempt",
@@ -47,7 +48,7 @@ _PER_SLOT = (
 )
 """Tables of what a commit publishes, in the order in which it is written."""
 
-_PER_RUN = ("run_variant", "run_task", "slot", "schedule")
+_RUN_TABLES = ("run_variant", "run_task", "slot", "schedule")
 """Tables that never change after a run is created, in the order in which they are written."""
 
 _PAYLOADS_SQL = (
@@ -58,7 +59,9 @@ _PAYLOADS_SQL = (
 _ARTIFACT_SQL = f"SELECT {row_sql.columns('artifact')} FROM artifact WHERE sha256 = ?"  # noqa: S608
 _HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
 _PROGRESS_SQL = row_sql.select("schedule_progress", start=1)
-_STEP = "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
+_ADVANCE_SQL = (
+    "UPDATE schedule_progress SET next_schedule_idx = next_schedule_idx + 1 WHERE run_no = ?"
+)
 _UPDATE_PROGRESS = (
     row_sql.update(
         "schedule_progress",
@@ -72,7 +75,7 @@ _UPDATE_PROGRESS = (
     + " WHERE run_no = ?7"
 )
 _STAGED_SQL = "SELECT count(*) FROM staged_result WHERE run_no = ?"
-_END_LEASE = "DELETE FROM lease WHERE run_no = ?"
+_DELETE_LEASE = "DELETE FROM lease WHERE run_no = ?"
 _HEAD_SQL = (
     "SELECT chain_digest FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx DESC LIMIT 1"
 )
@@ -93,19 +96,19 @@ class ImportWriter:
         one does not match its digest.
         """
         self._copy_frozen_files(source, run_number(source.connection, run_id))
-        batches = references(source, run_id, start)
+        batches = referenced_digests(source, run_id, start)
         return sum(self._copy_artifacts(source, digests, run_id) for digests in batches)
 
     def rebuild_run(self, chain: Path, mirrors: dict[str, Path]) -> str:
         """Create the run of a folder of mirrors in this ledger, which must be empty; return its id.
 
-        The caller must verify it; this method does not. Raises `LedgerError` with file and line.
+        This does not verify the run: the caller must. Raises `LedgerError` with file and line.
         """
         with self._work.transaction(f"read {chain.parent}") as connection:
             return mirror_reader.rebuild(connection, chain, mirrors)
 
     def import_run(self, source: Source, run_id: str, is_dead: Callable[[Owner], bool]) -> History:
-        """Import the run, or its new commits, in one transaction; return how it compared before.
+        """Import the run or its new commits in one transaction; return the comparison before that.
 
         Nothing is written for a conflict, which the caller handles, or if nothing is new. Raises
         `LeaseHeld` if a coordinator owns the run in this ledger.
@@ -113,23 +116,28 @@ class ImportWriter:
         with self._work.transaction(f"import run {run_id}") as connection:
             history = histories.compare(source.connection, connection, run_id)
             if history.relation is RunRelation.NEW:
-                run_no = _create(source, connection, run_id)
+                run_no = _create_run(source, connection, run_id)
             elif history.relation is RunRelation.GROWN:
                 run_no = run_number(connection, run_id)
-                refuse_busy(connection, history, self._work.now(), is_dead)
+                refuse_if_busy(connection, history, self._work.now(), is_dead)
             else:
                 return history
             source_no = run_number(source.connection, run_id)
-            for table in _PER_SLOT:
-                _copy(
-                    source.connection, source_no, connection, run_no, table, history.committed_here
+            for table in _SLOT_TABLES:
+                _copy_rows(
+                    source.connection,
+                    source_no,
+                    connection,
+                    run_no,
+                    table,
+                    history.committed_in_target,
                 )
             _write_progress(source, source_no, connection, run_no, history)
             faults.fault_point("inside_import")
             return history
 
     def _copy_frozen_files(self, source: Source, source_no: int) -> None:
-        """Copy the frozen files and workspaces of the run, so that it can be resumed here."""
+        """Copy the frozen files and workspaces of the run, so that it can be resumed."""
         texts = [
             source.connection.exec_driver_sql(
                 "SELECT resolved FROM run WHERE run_no = ?", (source_no,)
@@ -137,7 +145,7 @@ class ImportWriter:
         ]
         bodies = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no,))
         for text in (*texts, *(body for _, body in bodies)):
-            for sha256 in _FROZEN.findall(text):
+            for sha256 in _FROZEN_DIGEST.findall(text):
                 if source.store.contains(sha256):
                     self._copy_file(source, sha256)
 
@@ -186,7 +194,7 @@ class ImportWriter:
         return size
 
 
-def references(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
+def referenced_digests(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
     """Yield, in batches, the digests that a run's records from slot `start` on refer to."""
     run_no = run_number(source.connection, run_id)
     for table in ("evidence_record", "prediction", "score"):
@@ -195,26 +203,30 @@ def references(source: Source, run_id: str, start: int) -> Iterator[list[str]]:
             "ORDER BY run_no, schedule_idx"
         )
         records = source.connection.exec_driver_sql(sql, (run_no, start)).scalars()
-        for batch in batched(records, _SLOTS_AT_ONCE):
+        for batch in batched(records, _TEXTS_PER_BATCH):
             yield sorted({sha256 for record in batch for sha256 in REFERENCE.findall(record)})
 
 
-def refuse_busy(
+def refuse_if_busy(
     connection: Connection, history: History, now: str, is_dead: Callable[[Owner], bool]
 ) -> None:
-    """Raise if new commits cannot be imported, because work in this ledger would be lost."""
+    """Raise if new commits must not be imported: this ledger is continuing the run itself.
+
+    That is so if the run has a live owner, or staged results that the import would lose.
+    """
     run_no = run_number(connection, history.run_id)
     leases.refuse_live_lease(connection, run_no, history.run_id, now, is_dead)
     staged = connection.exec_driver_sql(_STAGED_SQL, (run_no,)).scalar_one()
     if staged:
         raise LedgerError(
-            f"run {history.run_id} has grown in the source, and here it has {staged} finished "
+            f"run {history.run_id} has grown in the source, and this ledger has {staged} finished "
             "results that are not committed: importing the source's commits would lose them",
-            hint=f"continue the run in one ledger only; here, `labledger resume {history.run_id}`",
+            hint="continue the run in one ledger only; "
+            f"`labledger resume {history.run_id}` continues it in this one",
         )
 
 
-def _create(source: Source, connection: Connection, run_id: str) -> int:
+def _create_run(source: Source, connection: Connection, run_id: str) -> int:
     """Create the run and its variants, tasks and slots; return its number in this ledger."""
     source_no = run_number(source.connection, run_id)
     run_no: int = connection.exec_driver_sql(
@@ -223,17 +235,20 @@ def _create(source: Source, connection: Connection, run_id: str) -> int:
     row = source.connection.exec_driver_sql(row_sql.select("run", start=1), (source_no,)).one()
     connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row))
     payloads = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no,))
-    for batch in batched(payloads, _SLOTS_AT_ONCE):
+    for batch in batched(payloads, _TEXTS_PER_BATCH):
         connection.exec_driver_sql(statements.INSERT_PAYLOAD, [tuple(row) for row in batch])
-    for table in _PER_RUN:
-        _copy(source.connection, source_no, connection, run_no, table)
+    for table in _RUN_TABLES:
+        _copy_rows(source.connection, source_no, connection, run_no, table)
     return run_no
 
 
 def _write_progress(
     source: Source, source_no: int, connection: Connection, run_no: int, history: History
 ) -> None:
-    """Write the run's progress after its rows, and fence off earlier owners."""
+    """Write the run's progress after its rows. A run that existed gets a new epoch.
+
+    The new epoch fences off earlier owners in this ledger.
+    """
     committed, epoch, status, updated_at, ended_at, *stop = source.connection.exec_driver_sql(
         _PROGRESS_SQL, (source_no,)
     ).one()
@@ -244,12 +259,12 @@ def _write_progress(
         progress = (run_no, committed, epoch, status, updated_at, ended_at, *stop)
         connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
     else:
-        steps = [(run_no,)] * (committed - history.committed_here)
-        connection.exec_driver_sql(_STEP, steps)
+        steps = [(run_no,)] * (committed - history.committed_in_target)
+        connection.exec_driver_sql(_ADVANCE_SQL, steps)
         connection.exec_driver_sql(
             _UPDATE_PROGRESS, (epoch, status, updated_at, ended_at, *stop, run_no)
         )
-        connection.exec_driver_sql(_END_LEASE, (run_no,))
+        connection.exec_driver_sql(_DELETE_LEASE, (run_no,))
     heads = [
         side.exec_driver_sql(_HEAD_SQL, (number,)).scalar()
         for side, number in ((source.connection, source_no), (connection, run_no))
@@ -262,7 +277,7 @@ def _status_without_owner(complete: bool) -> str:
     return (RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED).value
 
 
-def _copy(
+def _copy_rows(
     source: Connection,
     source_no: int,
     target: Connection,
@@ -276,5 +291,5 @@ def _copy(
         sql, params = f"{sql} AND schedule_idx >= ?", [source_no, start]
     rows = source.exec_driver_sql(f"{sql} ORDER BY {', '.join(KEYS[table])}", tuple(params))
     insert = row_sql.insert(table)
-    for batch in batched(rows, _ROWS_AT_ONCE):
+    for batch in batched(rows, _ROWS_PER_BATCH):
         target.exec_driver_sql(insert, [(run_no, *row) for row in batch])

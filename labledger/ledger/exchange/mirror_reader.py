@@ -1,6 +1,6 @@
 """Rebuild the rows of a run from a folder of mirrors, which is how mirrors become a source.
 
-The files are untrusted: only their form is checked here, and their content is written unchanged.
+The files are untrusted: this module checks only their form, and writes their content unchanged.
 The caller verifies the digests afterwards, as for any other source of an import.
 """
 
@@ -29,16 +29,16 @@ from labledger.records import JsonObject, canonical_json
 from labledger.storage.batches import batched
 
 _RUN_NO = 1
-_LONGEST_LINE = 256 << 20
-_DEPTH = canonical_json.MAX_DEPTH + 8
-_BATCH = 500
+_MAX_LINE_BYTES = 256 << 20
+_MAX_DEPTH = canonical_json.MAX_DEPTH + 8
+_ROWS_PER_BATCH = 500
 
 _INSERT_PROGRESS = """
 INSERT INTO schedule_progress (run_no, next_schedule_idx, epoch, status, updated_at)
 SELECT ?1, count(*), coalesce(max(epoch), 0),
   CASE WHEN count(*) = ?3 THEN 'completed' ELSE 'interrupted' END, coalesce(max(committed_at), ?2)
 FROM slot_commit WHERE run_no = ?1"""
-"""Progress follows from the commits alone."""
+"""The progress of a rebuilt run, computed from its commits alone."""
 
 
 class InvalidMirrorLine(ValueError):
@@ -51,19 +51,21 @@ def rebuild(connection: Connection, chain: Path, mirrors: dict[str, Path]) -> st
     `mirrors` maps each of `RECORD_KINDS` to its file. Raises `LedgerError` with file and line.
     """
     with _lines(chain) as chain_lines:
-        run_id = _chain(connection, chain_lines)
+        run_id = _write_chain(connection, chain_lines)
     for kind in ("trials", "metrics", "events", "predictions", "scores", "evidence"):
         with _lines(mirrors[kind]) as mirror_lines:
-            _records(connection, mirror_lines, kind)
+            _write_records(connection, mirror_lines, kind)
     return run_id
 
 
-def _chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject]]) -> str:
+def _write_chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject]]) -> str:
     records = (record for _, record in lines)
     run = next(records, None)
     if run is None or (run["schema_version"], run["type"]) != (SCHEMA, "run"):
         raise InvalidMirrorLine(f"the file does not begin with the run of a {SCHEMA}")
-    columns = [_text(run[name]) if name in JSON_COLUMNS else run[name] for name in _RUN]
+    columns = [
+        _text(run[name]) if name in JSON_COLUMNS else run[name] for name in statements.RUN_COLUMNS
+    ]
     connection.exec_driver_sql(statements.INSERT_RUN, (_RUN_NO, *columns))
     schedule = [run[name] for name in SCHEDULE_COLUMNS]
     connection.exec_driver_sql(statements.INSERT_SCHEDULE, (_RUN_NO, *schedule))
@@ -71,27 +73,24 @@ def _chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject]]) ->
     for kind, group in groupby(records, key=lambda record: str(record["type"])):
         if kind not in _WRITERS:
             raise InvalidMirrorLine(f"{kind[:40]!r} is not a type of {SCHEMA}")
-        for batch in batched(group, _BATCH):
+        for batch in batched(group, _ROWS_PER_BATCH):
             _WRITERS[kind](connection, batch, counts[kind])
             counts[kind] += len(batch)
     connection.exec_driver_sql(_INSERT_PROGRESS, (_RUN_NO, run["created_at"], schedule[0]))
     return str(run["run_id"])
 
 
-_RUN = statements.RUN_COLUMNS
-
-
-def _variants(connection: Connection, batch: list[JsonObject], first: int) -> None:
+def _write_variants(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:
     connection.exec_driver_sql(
         statements.INSERT_VARIANT,
         [
             (_RUN_NO, idx, row["variant_id"], row["role"], _text(row["bindings"]))
-            for idx, row in enumerate(batch, first)
+            for idx, row in enumerate(batch, first_idx)
         ],
     )
 
 
-def _tasks(connection: Connection, batch: list[JsonObject], first: int) -> None:
+def _write_tasks(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:
     bodies = [_text(row["payload"]) for row in batch]
     digests = [canonical_json.sha256_hex(body.encode()) for body in bodies]
     connection.exec_driver_sql(statements.INSERT_PAYLOAD, list(zip(digests, bodies, strict=True)))
@@ -99,18 +98,18 @@ def _tasks(connection: Connection, batch: list[JsonObject], first: int) -> None:
         statements.INSERT_TASK,
         [
             (_RUN_NO, idx, row["task_id"], row["digest"], digest)
-            for (idx, row), digest in zip(enumerate(batch, first), digests, strict=True)
+            for (idx, row), digest in zip(enumerate(batch, first_idx), digests, strict=True)
         ],
     )
 
 
-def _slots(connection: Connection, batch: list[JsonObject], _first: int) -> None:
+def _write_slots(connection: Connection, batch: list[JsonObject], _first_idx: int) -> None:
     connection.exec_driver_sql(
         statements.INSERT_SLOT, [(_RUN_NO, *(row[name] for name in SLOT_COLUMNS)) for row in batch]
     )
 
 
-def _commits(connection: Connection, batch: list[JsonObject], _first: int) -> None:
+def _write_commits(connection: Connection, batch: list[JsonObject], _first_idx: int) -> None:
     connection.exec_driver_sql(
         statements.INSERT_SLOT_COMMIT,
         [(_RUN_NO, *(row[name] for name in COMMIT_COLUMNS)) for row in batch],
@@ -118,15 +117,17 @@ def _commits(connection: Connection, batch: list[JsonObject], _first: int) -> No
 
 
 _WRITERS: dict[str, Callable[[Connection, list[JsonObject], int], None]] = {
-    "variant": _variants,
-    "task": _tasks,
-    "slot": _slots,
-    "commit": _commits,
+    "variant": _write_variants,
+    "task": _write_tasks,
+    "slot": _write_slots,
+    "commit": _write_commits,
 }
 
 
-def _records(connection: Connection, lines: Iterator[tuple[bytes, JsonObject]], kind: str) -> None:
-    """Write a mirror's records; those of an attempt are numbered from 0, in file order."""
+def _write_records(
+    connection: Connection, lines: Iterator[tuple[bytes, JsonObject]], kind: str
+) -> None:
+    """Write a mirror's records; `row_seq` numbers those of an attempt from 0, in file order."""
     last_key, seq = None, 0
     rows: dict[str, list[tuple[Any, ...]]] = {}
     for number, (line, record) in enumerate(lines, 1):
@@ -134,7 +135,7 @@ def _records(connection: Connection, lines: Iterator[tuple[bytes, JsonObject]], 
         last_key, seq = key, seq + 1 if key == last_key else 0
         for table, row in _rows_of_record(kind, seq, line.decode(), record):
             rows.setdefault(table, []).append(row)
-        if number % _BATCH == 0:
+        if number % _ROWS_PER_BATCH == 0:
             _insert(connection, rows)
     _insert(connection, rows)
 
@@ -167,17 +168,17 @@ def _text(value: Any) -> str:
 def _lines(path: Path) -> Iterator[Iterator[tuple[bytes, JsonObject]]]:
     """Yield an iterator of a regular file's lines, each with its JSON object.
 
-    Raises `LedgerError` with file and line, also for errors of the block that handles a line.
+    Raises `LedgerError` with file and line, also if the block that uses the lines fails.
     """
     number = 0
 
     def read(handle: BinaryIO) -> Iterator[tuple[bytes, JsonObject]]:
         nonlocal number
-        while line := handle.readline(_LONGEST_LINE):
+        while line := handle.readline(_MAX_LINE_BYTES):
             number += 1
             if not line.endswith(b"\n"):
                 raise InvalidMirrorLine("the line is incomplete or too long")
-            value = canonical_json.loads(line[:-1], max_depth=_DEPTH)
+            value = canonical_json.loads(line[:-1], max_depth=_MAX_DEPTH)
             if not isinstance(value, dict):
                 raise InvalidMirrorLine("the line is not a JSON object")
             yield line[:-1], value

@@ -1,7 +1,7 @@
 """Check the records of a source beyond their digests, which anybody can recompute.
 
-Run ids must be safe as folder names, texts canonical JSON, records valid by their schemas and about
-their own slot. `source.Source.verify` runs these checks before an import.
+Run ids must be safe as folder names and texts canonical JSON; records must fit their schemas and
+be about their own slot. `source.Source.verify` runs these checks before an import.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SCHEMAS = {
 }
 """Schemas of the record kinds that are stored as text; the others are stored in columns."""
 
-_DEPTH = canonical_json.MAX_DEPTH + 8
-"""A record wraps what an agent wrote, which may nest as deep as `MAX_DEPTH`."""
+_MAX_DEPTH = canonical_json.MAX_DEPTH + 8
+"""A record contains JSON of an agent, which may nest as deep as `MAX_DEPTH`."""
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RUN_SQL = "SELECT resolved, images FROM run WHERE run_no = ?"
@@ -49,7 +49,7 @@ def check_runs(connection: Connection, run_ids: Sequence[str]) -> None:
         for sql in (_BINDINGS_SQL, _PAYLOADS_SQL):
             texts += connection.exec_driver_sql(sql, (run_no,)).scalars()
         for text in texts:
-            problem = _not_canonical(text)
+            problem = _canonical_problem(text)
             if problem is not None:
                 raise LedgerError(f"run {run_id} of the source has a text that {problem}")
         _check_regrades(run_id, json.loads(texts[0]).get("regrades"))
@@ -62,33 +62,33 @@ def _check_regrades(run_id: str, regrades: Any) -> None:
     match regrades:
         case {"run_id": str(root), "generation": int(generation), "grader_digest": str(digest),
               "head": str(head)} if len(regrades) == 4:  # fmt: skip
-            names = run_id == f"{root}.g{generation}" and generation > 1
-            if names and _DIGEST.fullmatch(digest) and _DIGEST.fullmatch(head):
+            matches_run_id = run_id == f"{root}.g{generation}" and generation > 1
+            if matches_run_id and _DIGEST.fullmatch(digest) and _DIGEST.fullmatch(head):
                 return
     raise LedgerError(
         f"run {run_id} of the source does not describe the run that it regrades as labledger does"
     )
 
 
-def problems(run_id: str, commit: Commit) -> Iterator[str]:
+def find_problems(run_id: str, commit: Commit) -> Iterator[str]:
     """Yield the problems of a commit's records, whose digests may be correct."""
     records = commit.records
-    for kind, name in SCHEMAS.items():
+    for kind, schema in SCHEMAS.items():
         for line in records.lines(kind):
-            problem = _not_canonical(line)
+            problem = _canonical_problem(line)
             if problem is None:
-                problem = _problem_of(json.loads(line), name, run_id, commit)
+                problem = _record_problem(json.loads(line), schema, run_id, commit)
             if problem is not None:
                 yield f"a record of {kind} {problem}"
     for line in records.events:
-        problem = _not_canonical(line)
+        problem = _canonical_problem(line)
         if problem is not None:
             yield f"an event {problem}"
 
 
-def _not_canonical(text: str) -> str | None:
+def _canonical_problem(text: str) -> str | None:
     try:
-        value = canonical_json.loads(text.encode(), max_depth=_DEPTH)
+        value = canonical_json.loads(text.encode(), max_depth=_MAX_DEPTH)
     except (MalformedJson, UnicodeEncodeError) as error:
         return str(error)
     if not isinstance(value, dict):
@@ -96,11 +96,11 @@ def _not_canonical(text: str) -> str | None:
     return None if canonical_json.dumps(value) == text else "is not in its canonical form"
 
 
-def _problem_of(record: JsonObject, name: str, run_id: str, commit: Commit) -> str | None:
+def _record_problem(record: JsonObject, schema: str, run_id: str, commit: Commit) -> str | None:
     try:
-        json_schemas.require_valid(record, name)
+        json_schemas.require_valid(record, schema)
     except SchemaInvalid as error:
-        return f"does not fit {name}: {error}"
+        return f"does not fit {schema}: {error}"
     record_slot: tuple[Any, ...] = (
         record["ids"]["run_id"],
         record["ids"]["variant_id"],

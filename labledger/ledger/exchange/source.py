@@ -51,8 +51,8 @@ class SourceStore(ArtifactStore):
     def path(self, sha256: str) -> Path:
         """Return the path of an artifact. Raises `OSError` unless it is a regular file inside."""
         path = super().path(sha256)
-        kind = os.lstat(path).st_mode
-        if not stat.S_ISREG(kind) or not path.resolve().is_relative_to(self.root.resolve()):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode) or not path.resolve().is_relative_to(self.root.resolve()):
             raise PermissionError(1, "it is not a regular file of the source")
         return path
 
@@ -65,14 +65,14 @@ class SourceStore(ArtifactStore):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A snapshot of another ledger."""
+    """A snapshot of another ledger, or of one that was rebuilt from mirrors."""
 
     path: Path
     """The ledger file, as given."""
     connection: Connection
     store: ArtifactStore
     has_artifacts: bool = True
-    """False if it was rebuilt from mirrors: then missing artifacts are not findings."""
+    """False if it was rebuilt from mirrors; missing artifacts are then not findings."""
 
     def run_ids(self) -> list[str]:
         """Return the ids of its runs, the oldest first."""
@@ -88,21 +88,21 @@ class Source:
         now = clock.utc_now()
         for run_id in run_ids:
             run_no = run_number(self.connection, run_id)
-            held = leases.live_lease(self.connection, run_no, now, is_dead)
-            if held is not None:
+            lease = leases.live_lease(self.connection, run_no, now, is_dead)
+            if lease is not None:
                 raise LeaseHeld(
-                    f"run {run_id} of {self.path} is being written by process {held.owner.pid} on "
-                    f"{held.owner.machine}; its lease lasts until {held.expires_at}",
+                    f"run {run_id} of {self.path} is being written by process {lease.owner.pid} on "
+                    f"{lease.owner.machine}; its lease lasts until {lease.expires_at}",
                     hint="import it when it has stopped; --run selects other runs",
                 )
 
     def verify(self, run_ids: Sequence[str]) -> Verification:
-        """Check for changes since the commits, and for rows that labledger never commits."""
+        """Verify some runs: digests, and whether labledger could have written their rows."""
         store = self.store if self.has_artifacts else None
         try:
             with translated("verify the source", self.path):
                 record_checks.check_runs(self.connection, run_ids)
-                return verify_snapshot(self.connection, store, run_ids, record_checks.problems)
+                return verify_snapshot(self.connection, store, run_ids, record_checks.find_problems)
         except _UNREADABLE as error:
             raise LedgerError(
                 f"{self.path} holds rows that labledger does not write: {error}"
@@ -145,12 +145,12 @@ def _refuse_irregular(path: Path) -> None:
     for name in ("", "-wal", "-shm", "-journal"):
         file = path.with_name(path.name + name)
         try:
-            kind = os.lstat(file).st_mode
+            mode = os.lstat(file).st_mode
         except OSError:
             continue
-        if not stat.S_ISREG(kind):
+        if not stat.S_ISREG(mode):
             raise LedgerError(
-                f"{file} is a link or not a regular file; a source is read only under its own path",
+                f"{file} is a link or not a regular file; a source must be named by its own path",
                 hint="name the file itself",
             )
 
@@ -158,19 +158,19 @@ def _refuse_irregular(path: Path) -> None:
 def _require_same_tables(connection: Connection, path: Path) -> None:
     """Raise `LedgerError` unless the tables and their constraints are those of a new ledger.
 
-    Then SQLite's own integrity check detects every value that the columns do not allow.
+    If they are, SQLite's integrity check detects every value that the columns do not allow.
     """
     statements = dict(map(tuple, connection.exec_driver_sql(_SCHEMA_SQL).all()))
-    for name, sql in _tables().items():
+    for name, sql in _expected_statements().items():
         if statements.get(name) != sql:
             raise LedgerError(
-                f"{path} is not a ledger that labledger made: {name} differs or is missing",
+                f"{path} is not a ledger that labledger created: {name} differs or is missing",
                 hint="import the ledger from which this one was made",
             )
 
 
 @cache
-def _tables() -> dict[str, str]:
+def _expected_statements() -> dict[str, str]:
     """Return the CREATE statements of a new ledger's tables and indexes, by name."""
     with TemporaryDirectory(prefix="labledger-") as scratch:
         fresh = Path(scratch) / "fresh.sqlite"

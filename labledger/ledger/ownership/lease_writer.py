@@ -95,7 +95,7 @@ class LeaseWriter:
     def while_owned(self, lease: Lease) -> Iterator[None]:
         """Keep others from acquiring the run during a block that writes files.
 
-        Raises `LeaseLost`. Keep the block short: until it ends, nobody else can write to the ledger.
+        Raises `LeaseLost`. Keep the block short: meanwhile, nobody else can write to the ledger.
         """
         with self._work.owned(lease, f"check the lease of run {lease.run_id}"):
             yield
