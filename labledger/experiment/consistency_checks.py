@@ -190,8 +190,8 @@ def _file_problems(valid: _ValidParts, phase: FieldPath, folder: Path) -> Iterat
     for path, name in valid.items((*phase, "files")):
         try:
             staged_files.find_files(folder, name)
-        except UnusablePath as refused:
-            yield FieldProblem(path, refused.message, refused.hint)
+        except UnusablePath as error:
+            yield FieldProblem(path, error.message, error.hint)
 
 
 def _metric_problems(valid: _ValidParts) -> Iterator[FieldProblem]:

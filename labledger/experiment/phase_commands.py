@@ -61,17 +61,17 @@ def grader_plan(data: JsonObject, files: Files) -> GraderPlan:
 def phase_plan(data: JsonObject, name: str, bindings: Mapping[str, Any], files: Files) -> PhasePlan:
     """Return an authored phase in which bindings and paths of staged files are substituted."""
     phase = lookup(data, PHASES[name])
-    known = {key: _text(value) for key, value in bindings.items()}
+    known = {key: _as_text(value) for key, value in bindings.items()}
     staged = _staged_paths(name, files.get(name, ()))
     env = phase.get("env", {})
     return PhasePlan(
-        tuple(_word(_text(word), known, staged) for word in phase["command"]),
-        {key: name_references.substitute(_text(env[key]), known) for key in sorted(env)},
+        tuple(_resolved_word(_as_text(word), known, staged) for word in phase["command"]),
+        {key: name_references.substitute(_as_text(env[key]), known) for key in sorted(env)},
         plain_number(phase.get("timeout_s", TIMEOUT_S[name])),
     )
 
 
-def _text(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else canonical_json.dumps(value)
 
 
@@ -86,7 +86,7 @@ def _staged_paths(phase: str, files: Sequence[StagedFile]) -> dict[str, str]:
     return paths
 
 
-def _word(authored: str, known: Mapping[str, str], staged: Mapping[str, str]) -> str:
+def _resolved_word(authored: str, known: Mapping[str, str], staged: Mapping[str, str]) -> str:
     word = name_references.substitute(authored, known)
     path = staged.get(literal_name(word) or "")
     return word if path is None else name_references.escape(path)

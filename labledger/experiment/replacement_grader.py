@@ -66,8 +66,8 @@ class NewGrader:
         try:
             entries = authored.data["benchmark"]["grader"].get("files", [])
             files = staged_files.stage_files(authored.folder, entries)
-        except UnusablePath as refused:
-            problem = authored.problem(files_path, refused.message, refused.hint)
+        except UnusablePath as error:
+            problem = authored.problem(files_path, error.message, error.hint)
             raise InvalidInput(f"the grader of {path}", [problem]) from None
         plan = grader_plan(authored.data, {"grader": files})
         require_executable(authored, [NamedPhase("grader", plan)], {"grader": files})
@@ -80,8 +80,8 @@ class NewGrader:
         replaced = _replaced_name(path, run_files, root.grader.command)
         try:
             (script,) = staged_files.stage_files(path.parent, [path.name])
-        except UnusablePath as refused:
-            problem = Problem(str(path), refused.message, hint=refused.hint)
+        except UnusablePath as error:
+            problem = Problem(str(path), error.message, hint=error.hint)
             raise InvalidInput("the grader", [problem]) from None
         executable = script.executable or run_files[replaced].executable
         new = replace(script, name=replaced, executable=executable)

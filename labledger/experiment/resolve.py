@@ -126,10 +126,10 @@ class ResolvedExperiment:
         for phase in self.plan.phases():
             for path, name in phase.plan.outside_names():
                 if name not in known and name not in problems:
-                    problems[name] = self._missing_name(phase, path, name, known)
+                    problems[name] = self._missing_name_problem(phase, path, name, known)
         return list(problems.values())
 
-    def _missing_name(
+    def _missing_name_problem(
         self, phase: NamedPhase, path: FieldPath, name: str, known: Collection[str]
     ) -> Problem:
         variant_id = phase.variant_id
@@ -219,8 +219,8 @@ def _staged_files(authored: AuthoredExperiment) -> dict[str, tuple[StagedFile, .
         entries = (lookup(authored.data, path) or {}).get("files", [])
         try:
             files[phase] = staged_files.stage_files(authored.folder, entries)
-        except UnusablePath as refused:
-            problems.append(authored.problem((*path, "files"), refused.message, refused.hint))
+        except UnusablePath as error:
+            problems.append(authored.problem((*path, "files"), error.message, error.hint))
     if problems:
         raise InvalidInput(f"the files of {authored.path} cannot be staged", problems)
     return files

@@ -47,9 +47,9 @@ def tar_of(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
     """
     try:
         yield from tar_chunks(_member(workspace, *item) for item in sorted(entries.items()))
-    except SizeChanged as changed:
+    except SizeChanged as error:
         raise UnsafeFile(
-            Reason.OUTPUT_UNSAFE, f"{changed} became shorter while it was read"
+            Reason.OUTPUT_UNSAFE, f"{error} became shorter while it was read"
         ) from None
 
 

@@ -165,5 +165,5 @@ def read_optional(folder: Path, name: str, cap: int) -> tuple[bytes | None, str 
     """Return an optional output's content, and why it could not be read, if so."""
     try:
         return UntrustedFile(folder, name).read(cap), None
-    except UnsafeFile as refused:
-        return None, refused.message
+    except UnsafeFile as error:
+        return None, error.message

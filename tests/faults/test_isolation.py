@@ -28,7 +28,7 @@ from sealed_trials import AFTER, READS, SECRET, WAYS, isolation, stage
 from labledger.docker.engine import Engine
 from labledger.experiment.plan import Sealing
 from labledger.records import JsonObject
-from labledger.trial.evidence.tampering import inspect_changes, suspicious
+from labledger.trial.evidence.tampering import inspect_changes, suspicious_paths
 
 pytestmark = pytest.mark.docker
 
@@ -198,7 +198,7 @@ def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) 
     facts = isolation(result)
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
     assert facts["workspace_hooks"] == []
-    assert suspicious(ENGINE.changed_paths(spec.container_name)) == ((), 0)
+    assert suspicious_paths(ENGINE.changed_paths(spec.container_name)) == ((), 0)
 
 
 def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,20 +237,20 @@ def workspace_folder(root: Path) -> Path:
 def test_workspace_tar_is_deterministic(tmp_path: Path) -> None:
     """A folder, its copy with other times and modes, and any tar of it give the same bytes."""
     root = workspace_folder(tmp_path / "one")
-    wanted = WorkspaceSource(root, is_tar=False).pack()
+    wanted = WorkspaceSource(root, is_tar=False).digest_tar()
     other = workspace_folder(tmp_path / "two")
     os.utime(other / "a-b", (1, 1))
     (other / "a-b").chmod(0o600)
-    assert WorkspaceSource(other, is_tar=False).pack() == wanted
+    assert WorkspaceSource(other, is_tar=False).digest_tar() == wanted
     packed = tmp_path / "packed.tar"
     with tarfile.open(packed, "w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(root.rglob("*"), reverse=True):
             tar.add(path, f"./{path.relative_to(root)}", recursive=False)
-    assert WorkspaceSource(packed, is_tar=True).pack() == wanted
+    assert WorkspaceSource(packed, is_tar=True).digest_tar() == wanted
     for compress in (gzip.compress, bz2.compress, lzma.compress):
         squeezed = tmp_path / "squeezed"
         squeezed.write_bytes(compress(packed.read_bytes()))
-        assert WorkspaceSource(squeezed, is_tar=True).pack() == wanted
+        assert WorkspaceSource(squeezed, is_tar=True).digest_tar() == wanted
 
 
 def test_workspace_tar_holds_what_was_there(tmp_path: Path) -> None:
@@ -308,10 +308,10 @@ def test_unsafe_tars_are_refused(tmp_path: Path, member: tuple[str, dict[str, An
     """Nothing in a tar may reach, or let anything reach, out of the workspace."""
     inside = ("inside", {"type": tarfile.SYMTYPE, "linkname": "file"}, b"")
     good = make_tar(tmp_path / "good.tar", ("file", {}, b"x"), inside)
-    WorkspaceSource(good, is_tar=True).pack()
+    WorkspaceSource(good, is_tar=True).digest_tar()
     bad = make_tar(tmp_path / "bad.tar", ("file", {}, b"x"), inside, (*member, b""))
     with pytest.raises(UnusablePath):
-        WorkspaceSource(bad, is_tar=True).pack()
+        WorkspaceSource(bad, is_tar=True).digest_tar()
 
 
 def test_cut_tars_are_refused(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_cut_tars_are_refused(tmp_path: Path) -> None:
         cut = tmp_path / "cut.tar"
         cut.write_bytes(content)
         with pytest.raises(UnusablePath, match=r"cannot be read|changed"):
-            WorkspaceSource(cut, is_tar=True).pack()
+            WorkspaceSource(cut, is_tar=True).digest_tar()
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_unsafe_folders_are_refused(tmp_path: Path, spoil: Callable[[Path], obje
     root = workspace_folder(tmp_path / "w")
     spoil(root)
     with pytest.raises(UnusablePath):
-        WorkspaceSource(root, is_tar=False).pack()
+        WorkspaceSource(root, is_tar=False).digest_tar()
 
 
 @pytest.mark.parametrize("size", [0, 999, 1001])

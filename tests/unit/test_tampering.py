@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.trial.evidence.tampering import MAX_PATHS, is_autoloaded_file, suspicious
+from labledger.trial.evidence.tampering import MAX_PATHS, is_autoloaded_file, suspicious_paths
 
 
 @pytest.mark.parametrize(
@@ -33,14 +33,14 @@ from labledger.trial.evidence.tampering import MAX_PATHS, is_autoloaded_file, su
 )
 def test_what_is_suspicious(changed: list[str], suspected: list[str]) -> None:
     """System paths are, ordinary ones and the engine's own are not; a folder only by itself."""
-    assert suspicious(changed) == (tuple(suspected), len(suspected))
-    assert suspicious(reversed(changed)) == (tuple(suspected), len(suspected))
+    assert suspicious_paths(changed) == (tuple(suspected), len(suspected))
+    assert suspicious_paths(reversed(changed)) == (tuple(suspected), len(suspected))
 
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much has changed, a hundred short paths are kept and all are counted."""
     monkeypatch.setattr("labledger.trial.evidence.tampering._MAX_COMPARED", 150)
-    found, total = suspicious(f"/opt/{'x' * 1000}{n}" for n in range(400))
+    found, total = suspicious_paths(f"/opt/{'x' * 1000}{n}" for n in range(400))
     assert len(found) == MAX_PATHS
     assert max(map(len, found)) == 512
     assert total == 400

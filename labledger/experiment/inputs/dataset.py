@@ -107,14 +107,14 @@ class Dataset:
 
         Raises `ExperimentChanged` if one has changed since the tasks were selected.
         """
-        for source, packed in self.workspaces.items():
-            if store.contains(packed.sha256):
+        for source, tar in self.workspaces.items():
+            if store.contains(tar.sha256):
                 continue
             try:
                 stored = store.put_stream(source.chunks())
-            except UnusablePath as refused:
-                raise _changed_error(source.path, refused.message) from None
-            if stored != packed:
+            except UnusablePath as error:
+                raise _changed_error(source.path, error.message) from None
+            if stored != tar:
                 raise _changed_error(source.path, "its content differs from what was checked")
 
 
@@ -215,9 +215,9 @@ class _Reader:
                 number, "the task names no image, and neither does the experiment", hint=hint
             )
         try:
-            self._pack(row.get("workspace"))
-        except UnusablePath as refused:
-            self._add_problem(number, refused.message, "workspace", refused.hint)
+            self._add_workspace(row.get("workspace"))
+        except UnusablePath as error:
+            self._add_problem(number, error.message, "workspace", error.hint)
             return
         task = Task.of_authored(row, self.path.parent, self.workspaces)
         frozen = task.as_json()
@@ -229,14 +229,14 @@ class _Reader:
         digest = canonical_json.digest(frozen)
         self.tasks.append(TaskRef(task.task_id, digest, number, image))
 
-    def _pack(self, workspace: JsonObject | None) -> None:
+    def _add_workspace(self, workspace: JsonObject | None) -> None:
         if workspace is None:
             return
         source = workspace_source(workspace, self.path.parent)
         if source is None:
             check_inline(workspace["files"])
         elif source not in self.workspaces:
-            self.workspaces[source] = source.pack()
+            self.workspaces[source] = source.digest_tar()
 
     def _add_problem(
         self, line: int, message: str, field: str | None = None, hint: str | None = None

@@ -67,14 +67,14 @@ class WorkspaceSource:
             with opened as members:
                 _check_tree(members)
                 yield from tar_chunks(members[name].as_tar(name) for name in sorted(members))
-        except SizeChanged as changed:
-            name = str(changed)
+        except SizeChanged as error:
+            name = str(error)
             raise UnusablePath(f"{name!r} in the workspace changed while it was read") from None
         except _UNREADABLE as error:
             reason = getattr(error, "strerror", None) or error
             raise UnusablePath(f"the workspace {self.path} cannot be read: {reason}") from None
 
-    def pack(self) -> WorkspaceTar:
+    def digest_tar(self) -> WorkspaceTar:
         """Return digest and size of the tar without writing it. Raises `UnusablePath`."""
         hasher = hashlib.sha256()
         size = 0

@@ -1,7 +1,8 @@
 """The agent: repairs a small broken function by trying small changes to it.
 
 An agent is any program. labledger starts it in the task's workspace; environment variables name
-the files that it reads and writes. This one reads the task, edits `solution.py` and reports a result.
+the files that it reads and writes. This one reads the task, edits `solution.py` and reports how it
+ended.
 
 It is a real search, not a model: it swaps one operator or number after another, runs each
 candidate on the examples that the task gives, and keeps the first one that passes. So it needs no

@@ -5,7 +5,8 @@ killed. It writes two JSON files: the prediction (what the agent answered) and t
 verdict on it). labledger adds the identity of run and trial to both.
 
 A wrong answer is a `fail`. If the grader itself cannot do its work, it exits with an error and
-writes no score. The trial is then a `grade_error`; if its agent succeeded, no pass rate includes it.
+writes no score. The trial is then a `grade_error`; if the agent succeeded, no pass rate includes
+it.
 
 The tests are not in the task, but they are beside this file in the container, where an agent that
 you do not trust could read them.

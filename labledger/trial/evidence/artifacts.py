@@ -142,8 +142,8 @@ class EvidenceCollector:
                     return (), 0
                 self._add_head("events", contract.EVENTS, file, untrusted_files.EVENTS_CAP)
                 return self.read_events(file, untrusted_files.EVENTS_CAP)
-        except UnsafeFile as refused:
-            self.add_problem("events", refused.message)
+        except UnsafeFile as error:
+            self.add_problem("events", error.message)
             return (), 0
 
     def read_events(self, file: BinaryIO, cap: int) -> tuple[tuple[Event, ...] | EventFile, int]:
@@ -197,11 +197,13 @@ class EvidenceCollector:
             self.add_problem("workspace_files", problem)
             return
         try:
-            refused = sorted(n for n, e in files.items() if self._holds_secret(folder, n, e))
-            if refused:
-                problem = f"{len(refused):,} files hold secrets, the first of them {refused[0]}"
+            with_secret = sorted(n for n, e in files.items() if self._holds_secret(folder, n, e))
+            if with_secret:
+                problem = (
+                    f"{len(with_secret):,} files hold secrets, the first of them {with_secret[0]}"
+                )
                 self.add_problem("workspace_files", problem)
-            storable = {name: entry for name, entry in files.items() if name not in refused}
+            storable = {name: entry for name, entry in files.items() if name not in with_secret}
             if not storable:
                 return
             chunks = tar_files.tar_of(folder, storable)
@@ -275,8 +277,8 @@ class EvidenceCollector:
             with UntrustedFile(self.spec.folder / "state", file_name).opened() as file:
                 if file is not None:
                     self._add_head(name, file_name, file, cap)
-        except UnsafeFile as refused:
-            self.add_problem(name, refused.message)
+        except UnsafeFile as error:
+            self.add_problem(name, error.message)
 
     def _add_head(self, name: str, file_name: str, file: BinaryIO, cap: int) -> None:
         size = os.fstat(file.fileno()).st_size

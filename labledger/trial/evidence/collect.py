@@ -159,7 +159,7 @@ def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase
     phases = (
         read_phases(spec)
         if _ended_by_trial_script(container_exit)
-        else parse_phases(container_exit.first_phases or "")
+        else parse_phases(container_exit.agent_part_phases or "")
     )
     kind = spec.kind
     expected = {name: phase for name, phase in phases.items() if name in kind.phases}

@@ -38,7 +38,7 @@ class ContainerExit:
     """True if a disk that it wrote to was full at some time since it began."""
     was_paused: bool = False
     """True if it is known to have been paused from outside."""
-    first_phases: str | None = None
+    agent_part_phases: str | None = None
     """The `phases` file as the host stored it between two starts; None if there was one start."""
     changes: FilesystemChanges | None = None
     """The changes of its file system before grading, if they were inspected then."""

@@ -87,7 +87,7 @@ class _Reader:
         return self._hasher.hexdigest()
 
     def add_line(self, line: bytes) -> None:
-        body = self._parsed(line) if self._still_reads else None
+        body = self._parse_line(line) if self._still_reads else None
         if body is None:
             self.dropped += 1
             return
@@ -108,7 +108,7 @@ class _Reader:
     def _still_reads(self) -> bool:
         return self.count < MAX_EVENTS and self._invalid_lines < MAX_INVALID_LINES
 
-    def _parsed(self, line: bytes) -> JsonObject | None:
+    def _parse_line(self, line: bytes) -> JsonObject | None:
         if self.values_left is not None:
             values = canonical_json.count_values(line, self.values_left)
             if values > self.values_left:

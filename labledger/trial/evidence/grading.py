@@ -117,21 +117,21 @@ def _by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _RowKind:
-    file: str
+class _RowFile:
+    name: str
     schema: str
     cap: int
     missing: Reason
 
 
-_ROWS = {
-    "prediction": _RowKind(
+_ROW_FILES = {
+    "prediction": _RowFile(
         contract.PREDICTION,
         PREDICTION_SCHEMA,
         untrusted_files.PREDICTION_CAP,
         Reason.PREDICTION_MISSING,
     ),
-    "score": _RowKind(
+    "score": _RowFile(
         contract.SCORE, SCORE_SCHEMA, untrusted_files.SCORE_CAP, Reason.SCORE_MISSING
     ),
 }
@@ -147,39 +147,39 @@ class _RowReader:
 
     def read(self, name: str, outcome: GradingOutcome) -> JsonObject | None:
         """Return the row in file `name`, or None with the reason in `outcome`."""
-        kind = _ROWS[name]
+        row_file = _ROW_FILES[name]
         try:
-            content = UntrustedFile(self.spec.folder / "out", kind.file).read(kind.cap)
-        except UnsafeFile as refused:
-            outcome.as_grade_error(refused.reason, refused.message)
+            content = UntrustedFile(self.spec.folder / "out", row_file.name).read(row_file.cap)
+        except UnsafeFile as error:
+            outcome.as_grade_error(error.reason, error.message)
             return None
         if content is None:
-            outcome.as_grade_error(kind.missing, f"the grader wrote no {kind.file}")
+            outcome.as_grade_error(row_file.missing, f"the grader wrote no {row_file.name}")
             return None
         try:
-            return self._row(content, kind)
+            return self._row(content, row_file)
         except MalformedJson as error:
-            outcome.as_grade_error(Reason.INVALID_JSON, f"{kind.file} {error.message}")
+            outcome.as_grade_error(Reason.INVALID_JSON, f"{row_file.name} {error.message}")
         except SchemaInvalid as error:
-            outcome.as_grade_error(Reason.SCHEMA_INVALID, f"{kind.file}: {error.message}")
+            outcome.as_grade_error(Reason.SCHEMA_INVALID, f"{row_file.name}: {error.message}")
         except IdentityMismatch as error:
-            outcome.as_grade_error(Reason.IDENTITY_MISMATCH, f"{kind.file}: {error}")
+            outcome.as_grade_error(Reason.IDENTITY_MISMATCH, f"{row_file.name}: {error}")
         outcome.rejected[name] = self.redactor.redact_bytes(content)
         return None
 
-    def _row(self, content: bytes, kind: _RowKind) -> JsonObject:
+    def _row(self, content: bytes, row_file: _RowFile) -> JsonObject:
         row = parse_json(content, self.redactor)
         if not isinstance(row, dict):
             raise SchemaInvalid("is not a JSON object")
         ids = merged_ids(row.get("ids"), self.spec)
         row = {key: self._redacted(value) for key, value in row.items()}
-        add_identity(row, self.spec, kind.schema, self.ts, ids)
+        add_identity(row, self.spec, row_file.schema, self.ts, ids)
         benchmark = self.spec.plan.benchmark
         if isinstance(row.setdefault("benchmark", {}), dict):
             row["benchmark"] = benchmark.identity | row["benchmark"]
-        if kind.schema == SCORE_SCHEMA:
+        if row_file.schema == SCORE_SCHEMA:
             row.setdefault("evaluator", benchmark.evaluator)
-        json_schemas.require_valid(row, kind.schema)
+        json_schemas.require_valid(row, row_file.schema)
         return row
 
     def _redacted(self, value: object) -> object:

@@ -43,7 +43,7 @@ def isolation_facts(engine: Engine, spec: AttemptSpec, container_exit: Container
             changes = FilesystemChanges(None, unchecked="its container is gone")
         else:
             changes = inspect_changes(engine, spec, container, when)
-    return _facts(spec, _user(spec, engine.image_user(spec.image_id)), changes)
+    return _facts(spec, _agent_user(spec, engine.image_user(spec.image_id)), changes)
 
 
 def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject) -> JsonObject:
@@ -52,14 +52,14 @@ def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject)
     Before its grader, the new container holds nothing but the image. `recorded` are the facts of
     the agent's container, {} if they are not known. Raises `EngineUnavailable`.
     """
-    user = recorded.get("agent_user", _user(spec, engine.image_user(spec.image_id)))
+    user = recorded.get("agent_user", _agent_user(spec, engine.image_user(spec.image_id)))
     sealed = {"sealed": Sealing.AFTER_AGENT.value}
     return _facts(spec, user, FilesystemChanges("before_grading")) | sealed
 
 
 def unknown_isolation_facts(spec: AttemptSpec, why: str) -> JsonObject:
     """Return the isolation facts of a trial that has no container to inspect."""
-    return _facts(spec, _user(spec, None), FilesystemChanges(None, unchecked=why))
+    return _facts(spec, _agent_user(spec, None), FilesystemChanges(None, unchecked=why))
 
 
 def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
@@ -77,7 +77,7 @@ def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges
     return facts
 
 
-def _user(spec: AttemptSpec, image_user: str | None) -> str | None:
+def _agent_user(spec: AttemptSpec, image_user: str | None) -> str | None:
     """Return the user that the agent ran as; None if only an image that is gone defines it."""
     runtime = spec.plan.runtime
     user = runtime.agent_user or runtime.user or image_user

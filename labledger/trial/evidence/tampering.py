@@ -88,8 +88,8 @@ def _suspicious_changes(engine: Engine, container: str) -> tuple[tuple[str, ...]
     if state is not None and state.upper_dir is not None:
         # Faster: the engine compares the whole image, 0.2 s for 6,000 files.
         with suppress(OSError):
-            return suspicious(_paths_below(Path(state.upper_dir)))
-    return suspicious(engine.changed_paths(container))
+            return suspicious_paths(_paths_below(Path(state.upper_dir)))
+    return suspicious_paths(engine.changed_paths(container))
 
 
 def _paths_below(top: Path) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _paths_below(top: Path) -> Iterator[str]:
                     pending.append(name)
 
 
-def suspicious(changed: Iterable[str]) -> tuple[tuple[str, ...], int]:
+def suspicious_paths(changed: Iterable[str]) -> tuple[tuple[str, ...], int]:
     """Return the first `MAX_PATHS` changed paths that look like tampering, and how many do.
 
     A folder counts only if no changed path is in it: a folder changes with its content.

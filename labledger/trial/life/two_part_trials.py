@@ -173,6 +173,6 @@ def _combine_parts(agent_part: _AgentPart, grader_part: ContainerExit) -> Contai
         out_of_memory=agent_part.out_of_memory or grader_part.out_of_memory,
         start_refused=refused,
         disk_was_full=agent_part.disk_was_full,
-        first_phases=agent_part.phases,
+        agent_part_phases=agent_part.phases,
         changes=agent_part.seen,
     )

@@ -88,7 +88,7 @@ class WorkspaceRestore:
             elif not UNLISTED_FOLDERS.isdisjoint(folder_names) or any(
                 p in expected.entries for p in _parents(name)
             ):
-                self.unrecoverable[name] = "a workspace cannot hold it there"
+                self.unrecoverable[name] = "no file can be at this path"
         for name in expected.left_out:
             if PurePosixPath(name).name not in UNLISTED_FOLDERS:
                 self.unrecoverable.setdefault(name, "a folder that could not be read")
@@ -129,7 +129,7 @@ class WorkspaceRestore:
             if file is None:
                 return
             if file.seek(0, os.SEEK_END) > tar_files.CAP:
-                raise EvidenceIncomplete("the tar of its files is larger than labledger writes it")
+                raise EvidenceIncomplete("the tar of its files is too large")
             file.seek(0)
             try:
                 for member in tar_files.members(file):
@@ -179,7 +179,7 @@ class WorkspaceRestore:
         is_truncated = patches.TRUNCATION_MARK.encode() in patch
         for name, entry in self._missing.items():
             if name in pieces:
-                why = "its patch does not give it: secrets are redacted in patches"
+                why = "its patch results in other content: secrets are redacted in patches"
             else:
                 why = "the patch was truncated" if is_truncated else "not stored"
             self.unrecoverable.setdefault(name, f"{entry.kind} of {entry.size:,} bytes, {why}")
@@ -270,7 +270,7 @@ class WorkspaceRestore:
         ]
         if len(names) > _MAX_NAMED_FILES:
             shown.append(f"and {len(names) - _MAX_NAMED_FILES} more")
-        recorded = f"; recorded with it: {problem}" if problem else ""
+        recorded = f"; problem recorded with the trial: {problem}" if problem else ""
         raise EvidenceIncomplete(f"its workspace cannot be restored: {', '.join(shown)}{recorded}")
 
 
