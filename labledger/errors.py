@@ -1,8 +1,9 @@
 """Every exception that labledger raises on purpose.
 
 All derive from `LabLedgerError`. Each class has the exit code of a command that it ends, and each
-instance a message and, if there is something to do next, a hint. Errors of the engine, the database
-driver and the operating system are converted to these where they arise.
+instance a message and, if there is something to do next, a hint. The first line of a class is its
+default message. Errors of the engine, the database driver and the operating system are converted to
+these where they arise.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class LabLedgerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem in something that a person wrote: its location, what was found and expected."""
+    """One problem in something that a person wrote, or one failed check of preflight."""
 
     where: str
-    """The file, as the user named it."""
+    """The file or the option, as the user named it, or the name of the check."""
     message: str
     """What was found and what was expected."""
     line: int | None = None
@@ -60,15 +61,15 @@ class Problem:
 class InvalidInput(LabLedgerError):
     """The input is not valid."""
 
-    SHOWN = 20
-    """How many problems the message shows; `problems` holds them all."""
+    MAX_LISTED = 20
+    """How many problems the message lists; `problems` holds all of them."""
 
-    def __init__(self, what: str, problems: list[Problem], *, hint: str | None = None) -> None:
+    def __init__(self, subject: str, problems: list[Problem], *, hint: str | None = None) -> None:
         count = f"{len(problems)} problem" + ("" if len(problems) == 1 else "s")
-        lines = "\n".join(f"  {problem}" for problem in problems[: self.SHOWN])
-        if len(problems) > self.SHOWN:
-            lines += f"\n  and {len(problems) - self.SHOWN} more"
-        super().__init__(f"{what}: {count}\n{lines}", hint=hint)
+        lines = "\n".join(f"  {problem}" for problem in problems[: self.MAX_LISTED])
+        if len(problems) > self.MAX_LISTED:
+            lines += f"\n  and {len(problems) - self.MAX_LISTED} more"
+        super().__init__(f"{subject}: {count}\n{lines}", hint=hint)
         self.problems = problems
 
 

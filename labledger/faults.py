@@ -1,7 +1,7 @@
 """Fault points: named places in the code where a test kills or suspends this process.
 
 ``LABLEDGER_FAULT=after_commit:3`` kills the process (SIGKILL) when slot 3 reaches the point
-`after_commit`; ``LABLEDGER_FAULT=writing_summary`` when anything first reaches that point. With
+`after_commit`; ``LABLEDGER_FAULT=writing_summary`` when the process first reaches that point. With
 the prefix ``stop@``, the process is suspended there (SIGSTOP), once, until it gets a SIGCONT.
 Without the variable, reaching a point costs one comparison.
 """
@@ -37,20 +37,20 @@ POINTS = (
     "inside_upgrade",
     "inside_import",
 )
-"""Every point, in the order in which a slot passes them."""
+"""Every point. Up to `after_remove` in the order in which a slot passes them; the last three are of
+the end of a run, of a migration and of an import."""
 
-
-_STOP = "stop@"
+_STOP_PREFIX = "stop@"
 
 
 def _parse(text: str) -> tuple[str, int | None] | None:
-    """Return the point and the slot that the variable names, or None if it is empty."""
+    """Return the point and the slot that the variable's `text` names, or None if it is empty."""
     if not text:
         return None
-    point, _, slot = text.removeprefix(_STOP).partition(":")
+    point, _, slot = text.removeprefix(_STOP_PREFIX).partition(":")
     if point not in POINTS or not (slot.isdecimal() or not slot):
         message = (
-            f"found {text!r}; expected POINT, POINT:SLOT or {_STOP}POINT:SLOT with one of "
+            f"found {text!r}; expected POINT, POINT:SLOT or {_STOP_PREFIX}POINT:SLOT with one of "
             f"{', '.join(POINTS)}"
         )
         raise InvalidInput("the fault point", [Problem(VARIABLE, message)])
@@ -58,7 +58,9 @@ def _parse(text: str) -> tuple[str, int | None] | None:
 
 
 _SELECTED = _parse(os.environ.get(VARIABLE, ""))
-_SIGNAL = signal.SIGSTOP if os.environ.get(VARIABLE, "").startswith(_STOP) else signal.SIGKILL
+_SIGNAL = (
+    signal.SIGSTOP if os.environ.get(VARIABLE, "").startswith(_STOP_PREFIX) else signal.SIGKILL
+)
 
 
 def fault_point(point: str, schedule_idx: int | None = None) -> None:
@@ -70,5 +72,5 @@ def fault_point(point: str, schedule_idx: int | None = None) -> None:
 
 
 def fault_is_set(point: str, schedule_idx: int | None = None) -> bool:
-    """Return whether this point is selected, for a caller that prepares something for it."""
+    """Return whether a test selected this point, so that the caller can prepare for it."""
     return _SELECTED in ((point, None), (point, schedule_idx))

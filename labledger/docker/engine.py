@@ -1,9 +1,9 @@
 """Client of the Docker engine: the calls that trials need, with errors that say what to do.
 
 `Engine` wraps one connection of the Docker library; only this module imports that library. A thread
-does not share its engine with another: whoever starts threads owns an `EnginePool`. Every error
-becomes a `LabLedgerError` that says what was attempted: `ContainerFailed` and its subclasses
-for a refusal of the engine, `EngineUnavailable` when it does not answer, and `EngineDiskFull`.
+does not share its engine with another: code that starts threads owns an `EnginePool`. Every error
+becomes a `LabLedgerError` that says what was attempted: `ContainerFailed` and its subclasses for an
+error that the engine reports, `EngineUnavailable` if it does not answer, and `EngineDiskFull`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _API_TIMEOUT_S = 60
 _POLL_S = 0.05
 _NOT_FOUND = 404
 _SERVER_ERROR = 500
-_FULL = "no space left on device"
+_DISK_FULL_MESSAGE = "no space left on device"
 
 
 class ContainerFailed(LabLedgerError):
@@ -38,7 +38,7 @@ class ContainerFailed(LabLedgerError):
 
 
 class EngineServerError(ContainerFailed):
-    """The Docker engine had an internal error (HTTP 5xx). The operation is worth a retry."""
+    """The Docker engine had an internal error (HTTP 5xx). The operation may be retried."""
 
 
 class EngineDiskFull(DiskFull):
@@ -89,7 +89,7 @@ class ListedContainer:
 class Engine:
     """A connection to the Docker engine, for one thread at a time.
 
-    It connects at the first call, so that it can be passed on before an engine is needed.
+    It connects at the first call, so that it can be created before an engine is needed.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Engine:
             self._connection = None
 
     def info(self) -> JsonObject:
-        with _translated("read the Docker engine's settings"):
+        with _translating_errors("read the Docker engine's settings"):
             info: JsonObject = self._client.info()
             return info
 
@@ -124,17 +124,17 @@ class Engine:
         """Return the id of a local image, or None if the engine does not have it."""
         from docker.errors import ImageNotFound
 
-        with _translated(f"inspect image {ref}"):
+        with _translating_errors(f"inspect image {ref}"):
             try:
                 return str(self._client.inspect_image(ref)["Id"])  # type: ignore[no-untyped-call]
             except ImageNotFound:
                 return None
 
     def image_user(self, image_id: str) -> str | None:
-        """Return the user that an image sets, perhaps "", or None if the image is not here."""
+        """Return the user that an image sets, perhaps "", or None if there is no such image."""
         if image_id not in self._image_users:
             try:
-                with _translated(f"inspect image {image_id}"):
+                with _translating_errors(f"inspect image {image_id}"):
                     image = self._client.inspect_image(image_id)  # type: ignore[no-untyped-call]
             except ContainerFailed:
                 return None
@@ -152,19 +152,19 @@ class Engine:
         return True
 
     def pull(self, ref: str) -> None:
-        with _translated(f"pull image {ref}"):
+        with _translating_errors(f"pull image {ref}"):
             for line in self._client.pull(ref, stream=True, decode=True):
                 if "error" in line:
                     raise ContainerFailed(f"could not pull image {ref}: {line['error']}")
 
     def create(self, name: str, config: JsonObject) -> str:
         """Create a container and return its id. Raises `ContainerFailed`."""
-        with _translated(f"create container {name}"):
+        with _translating_errors(f"create container {name}"):
             created = self._client.create_container_from_config(config, name)  # type: ignore[no-untyped-call]
             return str(created["Id"])
 
     def start(self, container: str) -> None:
-        with _translated(f"start container {container}"):
+        with _translating_errors(f"start container {container}"):
             self._client.start(container)
 
     def wait(self, container: str, timeout_s: float) -> int | None:
@@ -177,7 +177,7 @@ class Engine:
         from requests.exceptions import ConnectionError as Disconnected
         from requests.exceptions import ReadTimeout
 
-        with _translated(f"wait for container {container}"):
+        with _translating_errors(f"wait for container {container}"):
             try:
                 return int(self._client.wait(container, timeout=math.ceil(timeout_s))["StatusCode"])
             except ReadTimeout:
@@ -193,7 +193,7 @@ class Engine:
 
     def inspect(self, container: str) -> ContainerState | None:
         try:
-            with _translated(f"inspect container {container}"):
+            with _translating_errors(f"inspect container {container}"):
                 attributes = self._client.inspect_container(container)
         except NoSuchContainer:
             return None
@@ -225,7 +225,7 @@ class Engine:
         if state is None or not state.has_ended:
             return False
         since, until = (clock.parse(t).timestamp() for t in (state.started_at, state.finished_at))
-        with _translated(f"read the events of container {container}"):
+        with _translating_errors(f"read the events of container {container}"):
             pause_events = self._client.events(  # type: ignore[call-overload]
                 since=f"{since - 1:.3f}",
                 until=f"{until + 0.001:.3f}",
@@ -237,7 +237,7 @@ class Engine:
     def kill(self, container: str) -> None:
         """Kill a container. Do nothing if it has ended already."""
         try:
-            with _translated(f"kill container {container}"):
+            with _translating_errors(f"kill container {container}"):
                 self._client.kill(container)
         except ContainerFailed:
             state = self.inspect(container)
@@ -251,7 +251,7 @@ class Engine:
         """
         from docker.errors import APIError
 
-        with suppress(NoSuchContainer), _translated(f"remove container {container}"):
+        with suppress(NoSuchContainer), _translating_errors(f"remove container {container}"):
             try:
                 self._client.remove_container(container, force=True, v=True)
             except APIError as error:
@@ -271,7 +271,7 @@ class Engine:
         """Yield each path that differs from the image, in any order. Raises `ContainerFailed`."""
         from requests.exceptions import ReadTimeout
 
-        with _translated(f"compare container {container} with its image"):
+        with _translating_errors(f"compare container {container} with its image"):
             try:
                 changes = self._client.diff(container) or ()
             except ReadTimeout as error:
@@ -282,7 +282,7 @@ class Engine:
 
     def containers_with_labels(self, labels: dict[str, str]) -> list[ListedContainer]:
         """Return every container, running or not, that has all of `labels`."""
-        with _translated("list containers"):
+        with _translating_errors("list containers"):
             entries = self._client.containers(
                 all=True, filters={"label": [f"{key}={value}" for key, value in labels.items()]}
             )
@@ -320,7 +320,7 @@ class Engine:
             self.create(name, config)
             self.start(name)
             status = self.wait(name, _API_TIMEOUT_S)
-            with _translated(f"read the output of a probe of image {image}"):
+            with _translating_errors(f"read the output of a probe of image {image}"):
                 output = self._client.logs(name).decode("utf-8", "replace")
             return (-1 if status is None else status), output
         finally:
@@ -330,7 +330,7 @@ class Engine:
 class EnginePool:
     """Engines for the threads of one owner: each is used by one thread at a time, then reused.
 
-    There are never more than threads that use one at the same moment. Thread-safe.
+    Creates no more engines than threads use at the same time. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -338,7 +338,7 @@ class EnginePool:
 
     @contextmanager
     def engine(self) -> Iterator[Engine]:
-        """Lend an engine that no other thread uses meanwhile."""
+        """Provide an engine that no other thread uses meanwhile."""
         try:
             engine = self._idle.get_nowait()
         except Empty:
@@ -349,7 +349,7 @@ class EnginePool:
             self._idle.put(engine)
 
     def close(self) -> None:
-        """Close every engine. Called when no thread uses one any more."""
+        """Close every engine. No thread may be using one."""
         with suppress(Empty):
             while True:
                 self._idle.get_nowait().close()
@@ -374,7 +374,10 @@ def _connect() -> APIClient:
 
 
 def _readable_upper_dir(driver: JsonObject) -> str | None:
-    """Return the overlay driver's folder of a container's changes, if this user can read it."""
+    """Return the folder with a container's changes to its image, if this user can read it.
+
+    Only overlay drivers have one.
+    """
     folder = (driver.get("Data") or {}).get("UpperDir")
     return folder if folder and os.access(folder, os.R_OK | os.X_OK) else None
 
@@ -385,33 +388,37 @@ def _context_host() -> str | None:
 
     try:
         context = ContextAPI.get_current_context()
-    except Exception:  # An unreadable context leaves the default socket.
+    except Exception:  # With an unreadable context, the default socket is used.
         return None
     host: str | None = context.Host if context is not None else None
     return host
 
 
 @contextmanager
-def _translated(action: str) -> Iterator[None]:
-    """Turn the Docker library's errors into ours. `action` says what was attempted."""
+def _translating_errors(action: str) -> Iterator[None]:
+    """Raise `LabLedgerError`s for errors of the Docker library.
+
+    `action` says what was attempted: their messages begin with "could not" and `action`.
+    """
     from docker.errors import APIError, DockerException, NotFound
     from requests.exceptions import RequestException
 
     try:
         yield
     except NotFound as error:
-        kind = NoSuchContainer if "No such container" in str(error) else ContainerFailed
-        raise kind(f"could not {action}: {_first_line(error)}") from error
+        missing = "No such container" in str(error)
+        error_class = NoSuchContainer if missing else ContainerFailed
+        raise error_class(f"could not {action}: {_first_line(error)}") from error
     except APIError as error:
-        raise _kind_of(error)(f"could not {action}: {_first_line(error)}") from error
+        raise _error_class(error)(f"could not {action}: {_first_line(error)}") from error
     except (DockerException, RequestException, OSError) as error:
         raise EngineUnavailable(f"could not {action}: {_first_line(error)}") from error
 
 
-def _kind_of(error: APIError) -> type[LabLedgerError]:
+def _error_class(error: APIError) -> type[LabLedgerError]:
     if "is already in use by container" in str(error):
         return ContainerNameTaken
-    if _FULL in str(error).lower():
+    if _DISK_FULL_MESSAGE in str(error).lower():
         return EngineDiskFull
     status = error.status_code
     return EngineServerError if status is not None and status >= _SERVER_ERROR else ContainerFailed

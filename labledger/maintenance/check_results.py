@@ -1,7 +1,7 @@
 """The result of a check, and the check of disk space that several commands share.
 
-A failed check is a result with a hint, not an exception. Used by preflight, `labledger doctor` and
-regrading.
+A failed check is a result with a hint, not an exception. Used by preflight, `labledger doctor`,
+regrading and the API.
 """
 
 from __future__ import annotations

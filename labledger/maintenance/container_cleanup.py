@@ -1,7 +1,7 @@
 """`labledger clean`: removes containers of this ledger that are not needed any more.
 
 A container is removed only if it carries this ledger's label, no live coordinator owns its run, and
-its result is durable or not wanted.
+its result is durable, its run is not in the ledger, or `--unfinished` was given.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labledger.trial import attempt_notes
 from labledger.trial.contract import Labels, trial_folder
 from labledger.trial.life.container_identity import attempt_of
 
-_CLEANED = "`labledger clean --unfinished` removed its container"
+_RESTART_REASON = "`labledger clean --unfinished` removed its container"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ContainerDecision:
 def clean(
     lab: LabFolder, run_id: str | None = None, *, dry_run: bool = False, unfinished: bool = False
 ) -> list[ContainerDecision]:
-    """Remove this ledger's containers whose results are durable or belong to no run.
+    """Remove this ledger's containers whose results are durable or whose run is not in the ledger.
 
     With `unfinished`, also remove those that `labledger resume` would continue with: their trials
     then run again. `dry_run` only returns the decisions. Containers without this ledger's label,
@@ -55,15 +55,15 @@ def clean(
         runs: dict[str, _Run] = {}
         decisions = []
         for container in engine.containers_with_labels(labels):
-            name = container.labels.get(Labels.RUN, "")
-            if name not in runs:
-                runs[name] = _Run.read(reader, name)
-            decisions.append(_decide(container, runs[name], unfinished=unfinished))
+            labelled_run = container.labels.get(Labels.RUN, "")
+            if labelled_run not in runs:
+                runs[labelled_run] = _Run.read(reader, labelled_run)
+            decisions.append(_decide(container, runs[labelled_run], unfinished=unfinished))
         for decision in decisions:
             if decision.remove and not dry_run:
                 if decision.attempt is not None:
                     folder = trial_folder(lab.run_folder(decision.run_id), *decision.attempt)
-                    attempt_notes.record_cancellation(folder, _CLEANED)
+                    attempt_notes.record_cancellation(folder, _RESTART_REASON)
                 engine.remove(decision.container_id)
     return decisions
 

@@ -1,7 +1,7 @@
 """`labledger doctor`: checks of this machine and this ledger, with suggested fixes.
 
-Nothing is changed: fixes are only suggested. A check that cannot be done is a failed check, not an
-exception.
+Nothing is changed. A check that cannot be done is a failed check, not an exception. Used by the
+API.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def _ledger(lab: LabFolder) -> Iterator[CheckResult]:
     with LedgerReader.open(lab.ledger) as reader:
         runs = reader.runs()
     size = sum(f.stat().st_size for f in lab.root.glob("ledger.sqlite*"))
-    held = f"{counted(len(runs), 'run')}, {size / 1e6:.1f} MB"
-    detail = f"{lab.ledger}: revision {migrations.HEAD}, {held}"
+    contents = f"{counted(len(runs), 'run')}, {size / 1e6:.1f} MB"
+    detail = f"{lab.ledger}: revision {migrations.HEAD}, {contents}"
     yield CheckResult("ledger", detail)
     yield _artifact_store(lab)
     for run in runs:

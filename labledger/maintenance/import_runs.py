@@ -1,7 +1,8 @@
 """`labledger import`: copies runs of another ledger into this one.
 
-All of them are verified first, and nothing is written if one is damaged or contradicts a run that
-is here. A run that is here already is completed, never changed.
+All of them are verified first, and nothing is written if one is damaged or contradicts a run of
+this ledger. To a run that this ledger holds already, slots are only added. After each run is
+imported, its files are regenerated. Used by the API.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from labledger.run_control.process_identity import process_is_dead
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 
-_SHOWN = 10
+_MAX_LISTED = 10
 _JSON_KEYS = {
     "relation": "standing",
     "committed_locally": "here",
@@ -64,85 +65,90 @@ class ImportedRun:
 
 def import_runs(
     lab: LabFolder,
-    given: Path,
+    path: Path,
     run_ids: Sequence[str] = (),
     *,
     dry_run: bool = False,
     without_artifacts: bool = False,
 ) -> list[ImportedRun]:
-    """Import runs of the source at `given` into the lab's ledger: those named, or all.
+    """Import runs of the source at `path` into the lab's ledger: those named, or all.
 
-    Nothing is written until all of them are verified and none contradicts a run that is here.
-    Slots that are here already stay unchanged; new slots of the same run are added. Mirrors hold
+    Nothing is written until all of them are verified and none contradicts a run of this ledger.
+    Slots that this ledger holds stay unchanged; new slots of the same run are added. Mirrors hold
     no artifacts: artifacts that neither the source nor the lab has may be missing only with
     `without_artifacts`. Raises `LedgerError` for a damaged source or a contradiction, `LeaseHeld`
     for a run that a coordinator owns.
     """
     with ExitStack() as stack:
-        location = locate_source(given)
-        opened = stack.enter_context(open_source(lab, location))
-        chosen = _choose(opened, run_ids or location.run_ids)
-        opened.refuse_live(chosen, process_is_dead)
-        _require_verified(opened, chosen)
-        # A regrading comes after its root.
-        chosen.sort(key=lambda run_id: opened.regrades(run_id) is not None)
-        compared = _compare(lab, opened, chosen)
-        _refuse_conflicts(lab, opened, compared)
-        _require_roots(lab, opened, chosen)
-        if not opened.has_artifacts and not without_artifacts:
-            _require_artifacts(lab, opened, compared)
+        location = locate_source(path)
+        source = stack.enter_context(open_source(lab, location))
+        chosen_ids = _choose_runs(source, run_ids or location.run_ids)
+        source.refuse_live(chosen_ids, process_is_dead)
+        _require_verified(source, chosen_ids)
+        # The root run of a regrading must be imported first.
+        chosen_ids.sort(key=lambda run_id: source.regrades(run_id) is not None)
+        run_histories = _compare_runs(lab, source, chosen_ids)
+        _refuse_conflicts(lab, source, run_histories)
+        _require_roots(lab, source, chosen_ids)
+        if not source.has_artifacts and not without_artifacts:
+            _require_artifacts(lab, source, run_histories)
         if dry_run:
-            return [_imported(history) for history in compared]
+            return [_imported(history) for history in run_histories]
         lab.create()
         migrations.upgrade(lab.ledger)
-        return list(_import_all(lab, opened, chosen))
+        return list(_import_all(lab, source, chosen_ids))
 
 
-def _choose(opened: Source, run_ids: Sequence[str]) -> list[str]:
-    available = opened.run_ids()
+def _choose_runs(source: Source, run_ids: Sequence[str]) -> list[str]:
+    available = source.run_ids()
     for run_id in run_ids:
         if run_id not in available:
-            listed = ", ".join(available[: -_SHOWN - 1 : -1]) or "none"
+            listed = ", ".join(available[: -_MAX_LISTED - 1 : -1]) or "none"
             raise RunNotFound(
-                f"{opened.path} holds no run {run_id!r}", hint=f"its newest runs: {listed}"
+                f"{source.path} holds no run {run_id!r}", hint=f"its newest runs: {listed}"
             )
     return [run_id for run_id in available if not run_ids or run_id in run_ids]
 
 
-def _require_verified(opened: Source, chosen: Sequence[str]) -> None:
+def _require_verified(source: Source, chosen_ids: Sequence[str]) -> None:
     """Raise `LedgerError` if the source differs from what was committed."""
-    findings = opened.verify(chosen).findings
+    findings = source.verify(chosen_ids).findings
     if findings:
         listed = [
-            f"  {finding.run_id or opened.path}"
+            f"  {finding.run_id or source.path}"
             + ("" if finding.schedule_idx is None else f" slot {finding.schedule_idx}")
             + f": {finding.message}"
-            for finding in findings[:_SHOWN]
+            for finding in findings[:_MAX_LISTED]
         ]
-        if len(findings) > _SHOWN:
-            listed.append(f"  and {len(findings) - _SHOWN} more")
+        if len(findings) > _MAX_LISTED:
+            listed.append(f"  and {len(findings) - _MAX_LISTED} more")
         raise LedgerError(
-            "\n".join([f"{opened.path} does not verify; nothing was imported", *listed]),
+            "\n".join([f"{source.path} does not verify; nothing was imported", *listed]),
             hint="--run chooses other runs; `labledger verify` of the source lists every finding",
         )
 
 
-def _compare(lab: LabFolder, opened: Source, chosen: Sequence[str]) -> list[History]:
-    """Compare each run with this ledger. Raises `LeaseHeld` if one to be extended is owned."""
+def _compare_runs(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) -> list[History]:
+    """Compare each run with this ledger.
+
+    Raises `LeaseHeld` if a coordinator owns a run to which slots would be added.
+    """
     with ExitStack() as stack:
         try:
-            target = stack.enter_context(_reading(lab.ledger))
+            target = stack.enter_context(_read_only(lab.ledger))
         except LedgerMissing:
             target = None
-        compared = [histories.compare(opened.connection, target, run_id) for run_id in chosen]
-        for history in compared:
+        run_histories = [
+            histories.compare(source.connection, target, run_id) for run_id in chosen_ids
+        ]
+        for history in run_histories:
             if target is not None and history.relation is RunRelation.GROWN:
                 refuse_if_busy(target, history, clock.utc_now(), process_is_dead)
-        return compared
+        return run_histories
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[Connection]:
+def _read_only(path: Path) -> Iterator[Connection]:
     engine = readonly_engine(path)
     try:
         with translated("read the ledger", path), engine.connect() as connection:
@@ -152,11 +158,13 @@ def _reading(path: Path) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _refuse_conflicts(lab: LabFolder, opened: Source, compared: Sequence[History]) -> None:
-    conflicts = [history for history in compared if history.relation is RunRelation.CONFLICT]
+def _refuse_conflicts(lab: LabFolder, source: Source, run_histories: Sequence[History]) -> None:
+    conflicts = [history for history in run_histories if history.relation is RunRelation.CONFLICT]
     if conflicts:
-        listed = [f"  {history.run_id}: {history.difference}" for history in conflicts[:_SHOWN]]
-        head = f"{lab.ledger} holds different runs with the same ids as {opened.path}"
+        listed = [
+            f"  {history.run_id}: {history.difference}" for history in conflicts[:_MAX_LISTED]
+        ]
+        head = f"{lab.ledger} holds different runs with the same ids as {source.path}"
         raise LedgerError(
             "\n".join([f"{head}; nothing was imported", *listed]),
             hint="a run's id is in all its digests and cannot be changed: leave it out by "
@@ -164,17 +172,17 @@ def _refuse_conflicts(lab: LabFolder, opened: Source, compared: Sequence[History
         )
 
 
-def _require_roots(lab: LabFolder, opened: Source, chosen: Sequence[str]) -> None:
-    """Raise `LedgerError` for a regrading whose root run is neither here nor imported with it."""
-    for run_id in chosen:
-        regraded = opened.regrades(run_id)
-        if regraded is None or regraded.root_id in chosen:
+def _require_roots(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) -> None:
+    """Raise `LedgerError` for a regrading if its root run is not in the lab or imported with it."""
+    for run_id in chosen_ids:
+        regraded = source.regrades(run_id)
+        if regraded is None or regraded.root_id in chosen_ids:
             continue
         try:
-            with _reading(lab.ledger) as target:
+            with _read_only(lab.ledger) as target:
                 problem = gradings.root_mismatch(target, regraded)
         except LedgerMissing:
-            problem = f"it regrades {regraded.root_id}, which is not there"
+            problem = f"it regrades {regraded.root_id}, which the ledger does not have"
         if problem is not None:
             raise LedgerError(
                 f"run {run_id} cannot be imported into {lab.ledger}: {problem}",
@@ -182,27 +190,27 @@ def _require_roots(lab: LabFolder, opened: Source, chosen: Sequence[str]) -> Non
             )
 
 
-def _require_artifacts(lab: LabFolder, opened: Source, compared: Sequence[History]) -> None:
-    """Raise `LedgerError` if a record refers to an artifact that is in neither ledger."""
+def _require_artifacts(lab: LabFolder, source: Source, run_histories: Sequence[History]) -> None:
+    """Raise `LedgerError` if a record refers to an artifact that neither source nor lab has."""
     store = ArtifactStore(lab.artifacts)
     with ExitStack() as stack:
         try:
             reader = stack.enter_context(LedgerReader.open(lab.ledger))
         except LedgerMissing:
             reader = None
-        for history in compared:
+        for history in run_histories:
             if history.relation is RunRelation.SAME:
                 continue
-            for digests in referenced_digests(opened, history.run_id, history.committed_in_target):
+            for digests in referenced_digests(source, history.run_id, history.committed_in_target):
                 for sha256 in digests:
                     known = reader is not None and reader.has_artifact(sha256)
                     if (
                         not known
-                        and not opened.store.contains(sha256)
+                        and not source.store.contains(sha256)
                         and not store.contains(sha256)
                     ):
                         raise LedgerError(
-                            f"{opened.path} holds mirrors, and not the artifacts that they refer "
+                            f"{source.path} holds mirrors without the artifacts that they refer "
                             f"to, such as {sha256}; nothing was imported",
                             hint="import the ledger that they were exported from, or only their "
                             "records with --without-artifacts; `labledger verify` will list the "
@@ -212,28 +220,30 @@ def _require_artifacts(lab: LabFolder, opened: Source, compared: Sequence[Histor
 
 def _import_all(
     lab: LabFolder,
-    opened: Source,
-    chosen: Sequence[str],
+    source: Source,
+    chosen_ids: Sequence[str],
 ) -> Iterator[ImportedRun]:
     with (
         LedgerWriter.open(lab.ledger, ArtifactStore(lab.artifacts)) as writer,
         LedgerReader.open(lab.ledger) as reader,
     ):
-        for run_id in chosen:
-            imported = _import_run(writer, opened, run_id)
+        for run_id in chosen_ids:
+            imported = _import_run(writer, source, run_id)
             if imported.relation is RunRelation.CONFLICT:
-                raise LedgerError(f"run {run_id} was created here meanwhile; it was not imported")
+                raise LedgerError(
+                    f"run {run_id} was created in this ledger meanwhile; it was not imported"
+                )
             _write_run_folder(lab, reader, run_id)
             yield imported
 
 
-def _import_run(writer: LedgerWriter, opened: Source, run_id: str) -> ImportedRun:
-    with _reading(writer.path) as target:
-        before = histories.compare(opened.connection, target, run_id)
+def _import_run(writer: LedgerWriter, source: Source, run_id: str) -> ImportedRun:
+    with _read_only(writer.path) as target:
+        before = histories.compare(source.connection, target, run_id)
     missing = 0
     if before.relation in (RunRelation.NEW, RunRelation.GROWN):
-        missing = writer.imports.copy_artifacts(opened, run_id, before.committed_in_target)
-    return _imported(writer.imports.import_run(opened, run_id, process_is_dead), missing)
+        missing = writer.imports.copy_artifacts(source, run_id, before.committed_in_target)
+    return _imported(writer.imports.import_run(source, run_id, process_is_dead), missing)
 
 
 def _imported(history: History, missing: int = 0) -> ImportedRun:

@@ -1,7 +1,7 @@
 """The source of an import: a ledger file, a lab folder, or a run's folder of mirrors.
 
 A source is never changed. Mirrors are first rebuilt into a temporary ledger, so that the import
-itself reads ledgers only.
+itself reads ledgers only. Used by `import_runs`.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ class SourceLocation:
     """The run whose folder was given; empty for a whole ledger."""
 
 
-def locate_source(given: Path) -> SourceLocation:
+def locate_source(path: Path) -> SourceLocation:
     """Return the source at a path. Raises `InvalidInput` if there is none.
 
     A run's folder means that run of the ledger two folders above, or its mirrors if there is no
     such ledger or it is empty.
     """
-    if given.is_file():
-        return SourceLocation(given, given.parent / "artifacts", given.parent)
-    for lab in (given, given / FOLDER):
+    if path.is_file():
+        return SourceLocation(path, path.parent / "artifacts", path.parent)
+    for lab in (path, path / FOLDER):
         if (lab / "ledger.sqlite").exists():
-            return SourceLocation(lab / "ledger.sqlite", lab / "artifacts", given)
-    lab = given.absolute().parent.parent
-    if (given / "resolved.json").is_file() and _has_content(lab / "ledger.sqlite"):
+            return SourceLocation(lab / "ledger.sqlite", lab / "artifacts", path)
+    lab = path.absolute().parent.parent
+    if (path / "resolved.json").is_file() and _has_content(lab / "ledger.sqlite"):
         return SourceLocation(
-            lab / "ledger.sqlite", lab / "artifacts", given, (given.absolute().name,)
+            lab / "ledger.sqlite", lab / "artifacts", path, (path.absolute().name,)
         )
-    if (given / run_folder.CHAIN_PATH).exists():
-        return SourceLocation(None, _artifacts_beside(given), given)
-    if any((given / path).exists() for path in mirrors.PATHS.values()):
+    if (path / run_folder.CHAIN_PATH).exists():
+        return SourceLocation(None, _artifacts_beside(path), path)
+    if any((path / mirror).exists() for mirror in mirrors.PATHS.values()):
         message = f"it holds mirrors, but no {run_folder.CHAIN_PATH} to verify them by"
         hint = "`labledger export RUN_ID --out DIR` writes all that an import needs"
-        raise InvalidInput("the import", [Problem(str(given), message, hint=hint)])
+        raise InvalidInput("the import", [Problem(str(path), message, hint=hint)])
     expected = "a ledger file, a lab folder, or a run's folder"
-    raise InvalidInput("the import", [Problem(str(given), f"found none of these: {expected}")])
+    raise InvalidInput("the import", [Problem(str(path), f"found none of these: {expected}")])
 
 
 def _has_content(file: Path) -> bool:

@@ -2,7 +2,7 @@
 
 A slot is unfinished if it was dispatched and not committed. The session reads these slots before
 it dispatches anything. A container or folder is removed only if the result of its attempt is
-durable: committed or staged.
+durable: committed or staged. Used by the session and by `labledger clean`.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def clean_up_run(
     try:
         labels = {Labels.LEDGER: reader.ledger_id, Labels.RUN: run.run_id}
         for container in engine.containers_with_labels(labels):
-            labelled = attempt_of(container.labels)
-            if labelled is not None and is_durable(*labelled, run, staged):
+            slot_and_attempt = attempt_of(container.labels)
+            if slot_and_attempt is not None and is_durable(*slot_and_attempt, run, staged):
                 engine.remove(container.container_id)
     except LabLedgerError as error:
         emit(run_event("warning", message=f"could not remove old containers: {error.message}"))
@@ -81,7 +81,7 @@ def clean_up_run(
         idx, _, attempt = trial_folder.name.partition("-")
         if not is_durable(int(idx), int(attempt), run, staged):
             continue
-        if keep.applies_to(*_committed_ending(reader, run.run_id, int(idx), int(attempt))):
+        if keep.applies_to(*_committed_outcome(reader, run.run_id, int(idx), int(attempt))):
             move_to_kept(trial_folder)
         else:
             shutil.rmtree(trial_folder, ignore_errors=True)
@@ -91,7 +91,7 @@ def clean_up_run(
             attempt_notes.remove_notes(trial_folder)
 
 
-def _committed_ending(
+def _committed_outcome(
     reader: LedgerReader, run_id: str, idx: int, attempt: int
 ) -> tuple[SlotStatus | None, str | None]:
     """Return status and verdict of an attempt, both None if this attempt was not committed."""

@@ -1,7 +1,7 @@
 """`labledger verify`: checks the ledger against its digests and mirrors against the ledger.
 
 Mirrors, chain files and summaries of runs that are running are not compared: their owner is writing
-them. Nothing is changed.
+them. Nothing is changed. Used by the API.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
         slot = "" if finding.schedule_idx is None else f" slot {finding.schedule_idx}"
         findings.append(f"{finding.run_id or lab.ledger}{slot}: {finding.message}")
     with LedgerReader.open(lab.ledger) as reader:
-        for name in _runs_at_rest(reader, run_id, findings):
+        for name in _runs_not_running(reader, run_id, findings):
             findings += _mirror_findings(lab, reader, name)
     return VerificationReport(verified.runs, verified.slots, verified.artifacts, tuple(findings))
 
 
-def _runs_at_rest(reader: LedgerReader, run_id: str | None, findings: list[str]) -> list[str]:
-    """Return the runs that are not running. Add a finding if they cannot be read."""
+def _runs_not_running(reader: LedgerReader, run_id: str | None, findings: list[str]) -> list[str]:
+    """Return the ids of runs that are not running. Add a finding if they cannot be read."""
     try:
         runs = reader.runs() if run_id is None else [reader.run(run_id)]
     except (LabLedgerError, *UNREADABLE) as error:

@@ -133,7 +133,7 @@ def test_a_wait_that_never_returns(
     proxy: EngineProxy, trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The container's end is seen all the same, and its result is a result."""
-    monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 1.0)
+    monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 1.0)
     proxy.rule = lambda kind: HANG if kind == WAIT else None
     assert brief(trial_by(proxy, trials.spec("true"))) == ("completed", None, 0)
 

@@ -130,7 +130,7 @@ def test_running_part_is_waited_for(
     trials: Trials, monkeypatch: pytest.MonkeyPatch, agent: str, grader: str
 ) -> None:
     """A trial that lost its coordinator in either part is gone on with from there."""
-    monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 0.2)
+    monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
     gate = StartLimiter(1)
     spec = trials.spec(f"echo ran >>runs; {agent}", f"echo ran >>runs\n{grader}\n{GRADES}", **AFTER)
     workspace = spec.folder / "workspace"

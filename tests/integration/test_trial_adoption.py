@@ -106,7 +106,7 @@ def test_times_of_an_engine_whose_clock_was_set(trials: Trials, shift_s: int) ->
     assert state is not None
     finished_at = clock.iso(clock.parse(state.finished_at) + timedelta(seconds=shift_s))
     told = ContainerExit.of(replace(state, finished_at=finished_at), 0, ExitStatus.SINGLE_START)
-    ended = adoption._by_its_phases(spec, told)
+    ended = adoption._with_corrected_times(spec, told)
     assert 200 <= ended.duration_ms <= watched.duration_ms
     lasted = clock.parse(ended.ended_at) - clock.parse(ended.started_at)
     assert lasted == timedelta(milliseconds=ended.duration_ms)
@@ -336,7 +336,7 @@ def test_closed_gate(trials: Trials) -> None:
 
 def test_abandoned_gate(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """An abandoned trial is not waited for; its container runs on and can be adopted."""
-    monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 0.2)
+    monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
     gate = StartLimiter(1)
     spec = trials.spec(ONE_START)
     with ThreadPoolExecutor(1) as pool:

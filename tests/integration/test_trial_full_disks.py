@@ -53,7 +53,7 @@ def abandoned(
     spec: AttemptSpec, monkeypatch: pytest.MonkeyPatch, full: str, until_file: str
 ) -> FullDisks:
     """Begin a trial, see its disk full when file `full` is there, leave it at `until_file`."""
-    monkeypatch.setattr("labledger.trial.life.start_limiter._SLICE_S", 0.2)
+    monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
     gate, disks = StartLimiter(1), FullDisks()
     workspace = spec.folder / "workspace"
     with ThreadPoolExecutor(1) as pool:

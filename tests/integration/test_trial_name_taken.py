@@ -142,6 +142,6 @@ def test_containers_that_cannot_be_told_apart(trials: Trials) -> None:
     prepare_trial_folder(spec)
     for name in ("one", "other"):
         ENGINE.create(f"{spec.container_name}-{name}", container_config(spec))
-    with pytest.raises(OutputUnreadable, match="cannot be told which is its own"):
+    with pytest.raises(OutputUnreadable, match="not known which one ran it"):
         run_attempt(replace(spec, container_may_exist=True))
     assert len(trials.containers()) == 2

@@ -86,7 +86,7 @@ def test_a_folder_that_could_not_be_prepared(
 ) -> None:
     """What a trial's preparation wrote is gone when anybody looks: that it failed is noted."""
     spec = Trials(tmp_path, {}).spec()
-    monkeypatch.setattr(inputs, "_fill", no_room)
+    monkeypatch.setattr(inputs, "_fill_trial_folder", no_room)
     with pytest.raises(OSError, match="No space"):
         prepare_trial_folder(spec, full_disks=disks)
     assert disks.were_full_since(spec.plan.disks, 0.0)

@@ -112,7 +112,7 @@ def test_without_their_artifacts_mirrors_are_refused(
 ) -> None:
     """Mirrors without their artifacts are refused before anything is written, unless the run
     is here."""
-    with pytest.raises(LedgerError, match="not the artifacts that they refer to") as refused:
+    with pytest.raises(LedgerError, match="without the artifacts that they refer to") as refused:
         import_runs(here, folder)
     assert "--without-artifacts" in str(refused.value.hint)
     assert not here.root.exists()

@@ -191,7 +191,7 @@ def test_mirrors_of_a_regrading_are_brought_after_its_root(
     with open_ledger(there / "ledger.sqlite") as ledger:
         for run_id in ("run-1", REGRADED):
             ledger.export(run_id, "all", tmp_path / run_id)
-    with pytest.raises(LedgerError, match="regrades run-1, which is not there"):
+    with pytest.raises(LedgerError, match="regrades run-1, which the ledger does not have"):
         import_runs(here, tmp_path / REGRADED, without_artifacts=True)
     for run_id in ("run-1", REGRADED):
         import_runs(here, tmp_path / run_id, without_artifacts=True)

@@ -1,6 +1,5 @@
-"""From a prepared folder to a container that has ended, and its removal.
+"""The life of an attempt: its folder, its container from creation to removal, and its adoption.
 
 In: an `AttemptSpec` and a `TrialContext`. Out: an `AttemptResult`. Containers are found by their
-labels and acted on by their ids.
-The only part of a trial that starts, waits for and removes containers.
+labels, and started, awaited, killed and removed by their ids. No other part of `trial` does this.
 """

@@ -1,8 +1,9 @@
-"""Adopt an attempt that an earlier coordinator started: wait for it, collect it, or start again.
+"""Adopt the container of an earlier coordinator: wait for it, or decide that a new one is needed.
 
 An agent is never run a second time silently: if it may have run before and the attempt is started
-again, the reason is recorded durably before anything is removed. Used by `worker` before it runs
-a new container.
+again, the reason is recorded durably before anything is removed. `worker` calls `adopt` before it
+runs a new container, and `finish_stopped_container` for every container that may have a grader part
+left to run.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from labledger.trial.life.uncollected import output_unreadable_error
 from labledger.trial.phase_notes import read_phases
 
 _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"
-_BOTH_GONE = "its container and its trial folder are gone; its agent may have run before"
+_CONTAINER_AND_FOLDER_GONE = (
+    "its container and its trial folder are gone; its agent may have run before"
+)
 
-_NOTED_WITHIN_S = 1.0
-"""Seconds that the engine may take to record that a container has started."""
+_MAX_RECORDING_DELAY_S = 1.0
+"""Seconds from the start of a container to the start time that the engine records, at most."""
 
-_SLACK_MS = 60_000
+_MAX_OVERHEAD_MS = 60_000
 """How many ms longer than its phases a trial may take before the engine's times are rejected."""
 
 
@@ -41,7 +44,7 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
         return None
     state = find_container(context.engine, spec)
     if state is None:
-        return _without_container(spec, context)
+        return _handle_missing_container(spec, context)
     if state.has_started and folder_exists(spec):
         return _wait_for_container(spec, context, state)
     if state.has_started and spec.runs_agent:
@@ -55,83 +58,88 @@ def folder_exists(spec: AttemptSpec) -> bool:
     return (spec.folder / "out").is_dir()
 
 
-def _without_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
-    """Return the exit of an attempt whose container is gone, None if it is to be run again."""
+def _handle_missing_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
+    """Return how a container ended that does not exist any more, or None to run a new one."""
     if attempt_notes.is_marked_not_started(spec.folder) or not spec.runs_agent:
-        # Nothing is lost without an agent: the grader's inputs are prepared once more.
+        # No agent has run in it. The inputs of a grader can be prepared again.
         return None
     if folder_exists(spec):
-        return ContainerExit(None, *_until_now(time.monotonic()), container_removed=True)
-    context.record_restart(spec, _BOTH_GONE)
+        # When it ran is not known: the interval has no duration.
+        return ContainerExit(None, *_interval_since(time.monotonic()), container_removed=True)
+    context.record_restart(spec, _CONTAINER_AND_FOLDER_GONE)
     return None
 
 
 def _wait_for_container(
     spec: AttemptSpec, context: TrialContext, state: ContainerState
 ) -> ContainerExit:
-    begun, container = time.monotonic(), state.container_id
+    """Wait for a container that has started, unless it has ended, and return how it ended."""
+    wait_start, container = time.monotonic(), state.container_id
     engine, limiter = context.engine, context.limiter
     if state.has_ended:
         if two_part_trials.grading_is_due(spec, state):
             with limiter.running(spec.slot.schedule_idx):
-                return finish_adopted(spec, context, container, begun)
-        return finish_adopted(spec, context, container, begun)
+                return finish_stopped_container(spec, context, container, wait_start)
+        return finish_stopped_container(spec, context, container, wait_start)
     try:
         with limiter.reservation():
             exit_status = limiter.wait(engine, spec, container)
             current = engine.inspect(container)
             if current is not None and current.has_ended:
-                return finish_adopted(spec, context, container, begun)
+                return finish_stopped_container(spec, context, container, wait_start)
     except NoSuchContainer:
-        return ContainerExit(None, *_until_now(begun), container_removed=True)
+        return ContainerExit(None, *_interval_since(wait_start), container_removed=True)
     if exit_status is not None:
-        # It was removed as soon as it had ended, or somebody is removing it now.
-        was_full = context.full_disks.were_full_since(spec.plan.disks, begun)
-        return ContainerExit(exit_status, *_until_now(begun), disk_was_full=was_full)
+        # The exit status is known, but the engine does not list the container as ended: something
+        # else has removed it since, or is removing it now.
+        was_full = context.full_disks.were_full_since(spec.plan.disks, wait_start)
+        return ContainerExit(exit_status, *_interval_since(wait_start), disk_was_full=was_full)
     container_start.kill_overdue(engine, container)
     return ContainerExit.of(engine.inspect(container) or state, None, ExitStatus.ALL)
 
 
-def finish_adopted(
-    spec: AttemptSpec, context: TrialContext, container: str, begun: float
+def finish_stopped_container(
+    spec: AttemptSpec, context: TrialContext, container: str, wait_start: float
 ) -> ContainerExit:
-    """Return how a trial ended whose container has stopped, after its grader part if that is due.
+    """Run the grader part if it is due, and return how the trial ended.
 
-    `container` is its id, `begun` the monotonic time at which this coordinator began to wait.
-    Raises `OutputUnreadable` or `DiskFull` if this host cannot start the grader part.
+    The container must have stopped. `container` is its id, `wait_start` the monotonic time at which
+    this process began to wait for it. Raises `OutputUnreadable` or `DiskFull` if this host cannot
+    start the grader part.
     """
     try:
         state = context.engine.inspect_existing(container)
-        since = min(begun, _start_of(state))
-        ended = two_part_trials.run_grader_part_if_due(spec, context, state, since)
+        part_start = min(wait_start, _monotonic_start(state))
+        ended = two_part_trials.run_grader_part_if_due(spec, context, state, part_start)
     except NoSuchContainer:
-        return ContainerExit(None, *_until_now(begun), container_removed=True)
+        return ContainerExit(None, *_interval_since(wait_start), container_removed=True)
     except (OSError, ContainerFailed) as error:
         context.full_disks.record_write_error(spec.plan.run_dir, error)
         raise output_unreadable_error(spec, error) from error
-    was_full = ended.disk_was_full or context.full_disks.were_full_since(spec.plan.disks, since)
-    return _by_its_phases(spec, replace(ended, disk_was_full=was_full))
+    disks_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
+    was_full = ended.disk_was_full or disks_full
+    return _with_corrected_times(spec, replace(ended, disk_was_full=was_full))
 
 
-def _start_of(state: ContainerState) -> float:
+def _monotonic_start(state: ContainerState) -> float:
     """Return when a container was last started, as a monotonic time.
 
-    It errs on the early side, because the engine records a start only after it has happened. It is
-    wrong if the clock was set meanwhile.
+    Rather too early than too late, because the engine records a start only after it has happened.
+    Wrong if the clock was set meanwhile.
     """
     age = clock.parse(clock.utc_now()) - clock.parse(state.started_at)
-    return time.monotonic() - age.total_seconds() - _NOTED_WITHIN_S
+    return time.monotonic() - age.total_seconds() - _MAX_RECORDING_DELAY_S
 
 
-def _until_now(begun: float) -> tuple[str, str, int]:
-    """Return start, end and duration (ms) of the time since the monotonic time `begun`."""
-    lasted = timedelta(seconds=time.monotonic() - begun)
+def _interval_since(start: float) -> tuple[str, str, int]:
+    """Return start, end and duration (ms) of the time from the monotonic time `start` to now."""
+    elapsed = timedelta(seconds=time.monotonic() - start)
     now = clock.parse(clock.utc_now())
-    return clock.iso(now - lasted), clock.iso(now), round(lasted.total_seconds() * 1000)
+    return clock.iso(now - elapsed), clock.iso(now), round(elapsed.total_seconds() * 1000)
 
 
-def _by_its_phases(spec: AttemptSpec, ended: ContainerExit) -> ContainerExit:
-    """Return the exit with its times corrected if the phases contradict them.
+def _with_corrected_times(spec: AttemptSpec, ended: ContainerExit) -> ContainerExit:
+    """Return the exit, with other times if the phases show that the engine's times are wrong.
 
     The engine's times come from a clock that may have been set meanwhile; the phases' times are
     counted from the boot of the machine.
@@ -139,8 +147,8 @@ def _by_its_phases(spec: AttemptSpec, ended: ContainerExit) -> ContainerExit:
     if ended.exit_status not in ExitStatus.ALL or ended.exit_status_forged:
         return ended
     phases = read_phases(spec).items()
-    shortest = sum(phase.duration_ms for name, phase in phases if name in spec.kind.phases)
-    if shortest <= ended.duration_ms <= shortest + _SLACK_MS:
+    phases_ms = sum(phase.duration_ms for name, phase in phases if name in spec.kind.phases)
+    if phases_ms <= ended.duration_ms <= phases_ms + _MAX_OVERHEAD_MS:
         return ended
-    ended_at = clock.parse(ended.started_at) + timedelta(milliseconds=shortest)
-    return replace(ended, duration_ms=shortest, ended_at=clock.iso(ended_at))
+    ended_at = clock.parse(ended.started_at) + timedelta(milliseconds=phases_ms)
+    return replace(ended, duration_ms=phases_ms, ended_at=clock.iso(ended_at))

@@ -2,7 +2,7 @@
 
 The container gets the fewest capabilities that common tasks need, no new privileges, and write
 access to three folders of its trial only. Used by `container_start`, and by `worker` for the helper
-container that fixes permissions.
+container that corrects the permissions of outputs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find the container of an attempt by its labels, whatever its name is now.
 
-A name can be given to another container at any time, an id cannot. So this module finds a
-container by its labels, and callers start, await, kill and remove it by its id. A container
+Anybody can give a name to another container at any time; an id never changes. So this module finds
+a container by its labels, and callers start, await, kill and remove it by its id. A container
 without the labels of the attempt is never touched, even if it has the attempt's name.
 """
 
@@ -23,13 +23,15 @@ def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
     if state is not None and _is_of_attempt(state.labels, spec):
         return state
     candidates = [
-        c for c in engine.containers_with_labels(spec.labels()) if _is_of_attempt(c.labels, spec)
+        container
+        for container in engine.containers_with_labels(spec.labels())
+        if _is_of_attempt(container.labels, spec)
     ]
     if len(candidates) > 1:
         names = ", ".join(sorted(container.name for container in candidates))
         raise OutputUnreadable(
             f"slot {spec.slot.schedule_idx}, attempt {spec.attempt}: none of the containers with "
-            f"its labels is called {spec.container_name}, so it cannot be told which is its own: "
+            f"its labels is called {spec.container_name}, so it is not known which one ran it: "
             f"{names}",
             hint=f"rename the one that ran it: `docker rename NAME {spec.container_name}`, "
             "and resume",
@@ -43,11 +45,11 @@ def kill_container(engine: Engine, spec: AttemptSpec) -> None:
         engine.kill(state.container_id)
 
 
-def foreign_name(spec: AttemptSpec) -> ContainerNameTaken:
+def name_taken_error(spec: AttemptSpec) -> ContainerNameTaken:
     """Return the error to raise if a container without an attempt's labels has its name."""
     return ContainerNameTaken(
-        f"a container that is not of this trial is called {spec.container_name}: it lacks the "
-        "labels of the trial's ledger, run, slot and attempt, and is left alone. Rename it "
+        f"a container of something else is called {spec.container_name}: it lacks the labels of "
+        "the trial's ledger, run, slot and attempt, and is not changed. Rename it "
         f"(`docker rename {spec.container_name} OTHER`) or remove it"
     )
 

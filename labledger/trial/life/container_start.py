@@ -1,8 +1,9 @@
 """Create, start, kill and remove a trial's container, with retries of engine errors.
 
-`EngineServerError` is retried with an exponential backoff with jitter. A container is never
-started twice: after an error its state is inspected first. Used by `worker`, `adoption` and
-`two_part_trials`.
+`EngineServerError` is retried with an exponential backoff with jitter. After an error of a start,
+the state is inspected before the retry, so that no error starts a container twice; the intended
+second start of a two-part trial is in `two_part_trials`. Used by `worker`, `adoption` and
+`two_part_trials`; preflight uses `retry_engine_errors`.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ def start_container(context: TrialContext, container: str, created: float) -> No
 
 
 def kill_overdue(engine: Engine, container: str) -> None:
-    """Kill a container that outlived its deadline, if the engine can."""
+    """Kill a container that runs after its deadline. Do not raise if the engine refuses."""
     try:
         engine.kill(container)
     except ContainerFailed:
-        return  # The result says that the deadline passed; removing the container reports errors.
+        return  # The result records the missed deadline; removing the container raises the error.
 
 
 def remove_container(spec: AttemptSpec, context: TrialContext, container: str) -> None:
@@ -75,15 +76,15 @@ def remove_container(spec: AttemptSpec, context: TrialContext, container: str) -
     context.engine.remove(container)
 
 
-def retry_engine_errors(action: Callable[[], T], then: Callable[[], T] | None = None) -> T:
-    """Call `action`; after each `EngineServerError` wait and call `then`, by default `action`.
+def retry_engine_errors(action: Callable[[], T], retry: Callable[[], T] | None = None) -> T:
+    """Call `action`; after each `EngineServerError` wait and call `retry`, by default `action`.
 
     The error of the last call is raised.
     """
-    for pause_s in BACKOFF_S:
+    for delay_s in BACKOFF_S:
         try:
             return action()
         except EngineServerError:
-            time.sleep(pause_s * random.uniform(0.75, 1.25))  # noqa: S311
-            action = then or action
+            time.sleep(delay_s * random.uniform(0.75, 1.25))  # noqa: S311
+            action = retry or action
     return action()

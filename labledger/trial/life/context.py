@@ -1,6 +1,6 @@
-"""The context of an attempt: what it needs of the process that runs it, beside its specification.
+"""The context of an attempt: what it gets from the process that runs it, beside its specification.
 
-The runner makes one for each attempt and passes it to `run_attempt` and `remove_attempt`, which
+The executor makes one for each call of `run_attempt`, `remove_attempt` and `cancel_attempt`, which
 pass it on. Nothing that an attempt depends on is thread-local or global to the process.
 """
 

@@ -28,15 +28,16 @@ from labledger.trial.life.context import TrialContext
 from labledger.workspace.seed import OPEN_FOLDER
 
 INCOMING = "incoming"
-"""The folder of a run in which the folders of its trials are filled."""
+"""The folder, in the run folder, in which trial folders are filled before they are renamed."""
 
 
 def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
-    """Make the folder of a trial, which must not exist, with all that its container mounts.
+    """Create the folder of a trial, which must not exist, with everything its container mounts.
 
-    It is filled elsewhere and gets its name at the end, as a whole, if the run still belongs to
-    this process: one that was suspended meanwhile never writes into another one's trial. Raises
-    `WaitAbandoned`, and `EvidenceIncomplete` if what an earlier container left is not complete.
+    It is filled under another name and renamed at the end, if the run still belongs to this
+    process: a process that was suspended meanwhile never writes into the trial of another. Raises
+    `WaitAbandoned`, and `EvidenceIncomplete` if the stored trial that a regrading grades again
+    cannot be restored.
     """
     incoming = spec.plan.run_dir / INCOMING
     incoming.mkdir(parents=True, exist_ok=True)
@@ -44,7 +45,7 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     partial = Path(tempfile.mkdtemp(dir=incoming, prefix=f"{spec.folder.name}."))
     try:
         partial.chmod(0o755)
-        _fill(partial, spec)
+        _fill_trial_folder(partial, spec)
         context.limiter.require_starting_allowed()
         spec.folder.parent.mkdir(exist_ok=True)
         partial.rename(spec.folder)
@@ -54,17 +55,17 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
         raise
 
 
-def _fill(folder: Path, spec: AttemptSpec) -> None:
+def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
     for name in ("in", "out", "state", "workspace"):
         (folder / name).mkdir()
         (folder / name).chmod(OPEN_FOLDER)
-    inside = folder / "in"
-    _write_json(inside / "task.json", spec.task.as_json())
-    _write_json(inside / "bindings.json", spec.plan.bindings)
-    _write_json(inside / "policy.json", spec.plan.benchmark.policy.as_json())
+    inputs_folder = folder / "in"
+    _write_json(inputs_folder / "task.json", spec.task.as_json())
+    _write_json(inputs_folder / "bindings.json", spec.plan.bindings)
+    _write_json(inputs_folder / "policy.json", spec.plan.benchmark.policy.as_json())
     for phase in spec.plan.phases:
         if _is_mounted_at_start(spec, phase):
-            write_phase_script(spec, phase, inside)
+            write_phase_script(spec, phase, inputs_folder)
     if spec.plan.sealing is not Sealing.NONE:
         (folder / "sealed").mkdir()
         (folder / "sealed").chmod(0o755)
@@ -76,15 +77,15 @@ def _fill(folder: Path, spec: AttemptSpec) -> None:
 def trial_script_name() -> str:
     """Return the name of `trial.sh` among a run's staged files, which depends on its content.
 
-    A run that another version of labledger continues has the scripts of both versions.
+    If another version of labledger continues a run, the run folder holds the scripts of both.
     """
     return f"trial-{canonical_json.sha256_hex(resources.trial_script().read_bytes())[:16]}.sh"
 
 
 def _share_trial_script(deps: Path, incoming: Path) -> None:
-    """Copy `trial.sh` to the folder that all containers of a run mount, if it is not there yet.
+    """Copy `trial.sh` to the folder that all containers of a run mount, unless it has been copied.
 
-    It gets its name when it is complete and durable. Any user of a container can read it.
+    The copy gets its name when it is complete and durable. Any user of a container can read it.
     """
     script = deps / trial_script_name()
     if script.exists():
@@ -106,21 +107,22 @@ def stage_dependencies(
 ) -> None:
     """Copy the staged files of every phase to `deps`/<phase>/, once for the whole run.
 
-    `files` are by phase. Those of a sealed grader go to `sealed`/ beside it, with a link to their
-    path in a container. Raises `LedgerError` if a file is missing from the artifact store.
+    `files` are by phase. If the grader is `sealed`, its files go to the folder `sealed` beside
+    `deps`, and `deps`/grader becomes a link to the path that they get in a container. Raises
+    `LedgerError` if a file is missing from the artifact store.
     """
     if deps.exists():
         return
     incoming = _new_folder(deps.with_name(".deps"))
     if sealed:
         sealed_folder = _new_folder(deps.with_name("sealed"))
-        _stage(files["grader"], store, sealed_folder)
+        _copy_staged_files(files["grader"], store, sealed_folder)
         _open_folders(sealed_folder)
         sync_tree(sealed_folder)
         (incoming / "grader").symlink_to(f"{contract.SEALED}/grader")
     for phase, staged in files.items():
         if not (sealed and phase == "grader"):
-            _stage(staged, store, incoming / phase)
+            _copy_staged_files(staged, store, incoming / phase)
     _open_folders(incoming)
     # An existing folder of this name counts as complete, also after a power cut.
     sync_tree(incoming)
@@ -134,7 +136,7 @@ def _new_folder(folder: Path) -> Path:
     return folder
 
 
-def _stage(files: Sequence[StagedFile], store: ArtifactStore, folder: Path) -> None:
+def _copy_staged_files(files: Sequence[StagedFile], store: ArtifactStore, folder: Path) -> None:
     for file in files:
         target = folder / file.name
         source = store.path(file.sha256)
@@ -154,44 +156,46 @@ def _open_folders(top: Path) -> None:
         folder.chmod(0o755)
 
 
-def secret_names(spec: AttemptSpec) -> dict[str, str]:
+def secret_variables(spec: AttemptSpec) -> dict[str, str]:
     """Return the container's environment variable for each secret, by the secret's name."""
     return {name: f"AGENTLAB_ENV_{i}" for i, name in enumerate(sorted(spec.plan.environment))}
 
 
 def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
-    write(folder / f"{phase}.sh", phase_script(spec.plan.phases[phase], secret_names(spec)))
+    write_readable_file(
+        folder / f"{phase}.sh", phase_script(spec.plan.phases[phase], secret_variables(spec))
+    )
 
 
-def phase_script(plan: PhasePlan, carriers: dict[str, str]) -> str:
+def phase_script(plan: PhasePlan, variables: dict[str, str]) -> str:
     """Return the shell script of a phase. It refers to secrets by variable, never by value."""
     lines = ["cd /agentlab/workspace || exit 126"]
     for name, text in plan.env.items():
-        lines.append(f"export {name}={_word(text, carriers)}")
-    words = " ".join(_word(text, carriers) for text in plan.command)
-    if carriers:
+        lines.append(f"export {name}={_shell_word(text, variables)}")
+    words = " ".join(_shell_word(text, variables) for text in plan.command)
+    if variables:
         # The command's words are expanded before the variables are unset.
         lines.append(f"set -- {words}")
-        lines.append("unset " + " ".join(carriers.values()))
+        lines.append("unset " + " ".join(variables.values()))
         lines.append('exec "$@"')
     else:
         lines.append(f"exec {words}")
     return "\n".join(lines) + "\n"
 
 
-def _word(text: str, carriers: dict[str, str]) -> str:
+def _shell_word(text: str, variables: dict[str, str]) -> str:
     """Return authored text as one shell word. References become variables of the container."""
     return "".join(
-        f'"${{{carriers.get(part.text, part.text)}}}"' if part.is_name else shlex.quote(part.text)
+        f'"${{{variables.get(part.text, part.text)}}}"' if part.is_name else shlex.quote(part.text)
         for part in name_references.parse(text)
     )
 
 
 def _write_json(path: Path, value: JsonObject) -> None:
-    write(path, canonical_json.dumps(value) + "\n")
+    write_readable_file(path, canonical_json.dumps(value) + "\n")
 
 
-def write(path: Path, text: str) -> None:
+def write_readable_file(path: Path, text: str) -> None:
     """Write a file that any user of a container can read."""
     path.write_text(text, "utf-8")
     path.chmod(0o644)

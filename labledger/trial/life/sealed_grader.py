@@ -1,6 +1,6 @@
 """Mount a sealed grader's files so that the agent cannot read them.
 
-Either they are there from the start in a folder that only root can enter (`unreadable`), or they
+Either they are mounted from the start, in a folder that only root can enter (`unreadable`), or they
 are added to the stopped container between its two parts (`after_agent`). Used by
 `container_config` and `two_part_trials`.
 """
@@ -16,7 +16,7 @@ from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.life import inputs
 
-_FOR_ALL = 0o755
+_READABLE_BY_ALL = 0o755
 
 
 def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
@@ -36,8 +36,8 @@ def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
 
 def sealed_tmpfs(spec: AttemptSpec) -> dict[str, str]:
     """Return the tmpfs that only root in the container can enter, as path and options."""
-    closed = spec.plan.sealing is Sealing.UNREADABLE
-    return {contract.SEALED: "mode=0700,size=64k"} if closed else {}
+    is_unreadable = spec.plan.sealing is Sealing.UNREADABLE
+    return {contract.SEALED: "mode=0700,size=64k"} if is_unreadable else {}
 
 
 def unseal(spec: AttemptSpec, phases: str) -> None:
@@ -48,14 +48,14 @@ def unseal(spec: AttemptSpec, phases: str) -> None:
     folder = spec.folder / "sealed"
     for name in ("in", "grader"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=_link)
+    shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=_link_or_copy)
     (folder / "in").mkdir()
-    (folder / "in").chmod(_FOR_ALL)
+    (folder / "in").chmod(_READABLE_BY_ALL)
     inputs.write_phase_script(spec, "grader", folder / "in")
-    inputs.write(spec.folder / "in" / contract.PHASES_FILE, phases)
+    inputs.write_readable_file(spec.folder / "in" / contract.PHASES_FILE, phases)
 
 
-def _link(source: str, target: str) -> str:
+def _link_or_copy(source: str, target: str) -> str:
     try:
         os.link(source, target)
     except OSError:

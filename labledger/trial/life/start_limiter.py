@@ -1,8 +1,9 @@
-"""The start limiter: how many trials run, start and are collected at once.
+"""The start limiter: limits how many trials run, start and are collected at once.
 
-It also enforces ownership: no trial creates, starts or deletes anything unless the run's lease is
-certain to be valid at that moment (`allow_until`), however long the process was suspended. The
-executor makes one limiter for all its threads; they get it in their `TrialContext`.
+It also knows until when the run's lease is certain to be valid (`allow_until`). Before a trial
+creates, starts or deletes something that another coordinator may use, it asks the limiter, because
+this process may have been suspended for any time. The executor makes one limiter for all its
+threads; they get it in their `TrialContext`.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class WaitAbandoned(LabLedgerError):
 MAX_STARTING = 8
 """How many containers are created or started at once."""
 
-MAX_READING = 2
+MAX_COLLECTING = 2
 """How many ended trials are collected at once: each may have left tens of megabytes."""
 
-_SLICE_S = 5.0
+_MAX_ENGINE_WAIT_S = 5.0
 """Seconds that one engine call waits for a container, between checks for `abandon`."""
 
 
@@ -50,9 +51,9 @@ class StartLimiter:
         """The monotonic creation time of the newest container that was started successfully."""
         self.engine_calls = threading.BoundedSemaphore(MAX_STARTING)
         """Held while a container is created or started."""
-        self.reading = threading.BoundedSemaphore(MAX_READING)
-        """Held while a trial's outputs are read."""
-        self._free = width
+        self.collecting = threading.BoundedSemaphore(MAX_COLLECTING)
+        """Held while a trial is collected."""
+        self._free_permits = width
         """How many permits to run are free; negative while more trials run than are allowed."""
         self._waiting: list[int] = []
         self.paused: SimpleQueue[AttemptSpec] = SimpleQueue()
@@ -73,10 +74,10 @@ class StartLimiter:
         self._abandoned = True
         self.close()
 
-    def allow_until(self, moment: float) -> None:
-        """Allow nothing after `moment` (as `time.time()`), until this is called again."""
+    def allow_until(self, unix_time: float) -> None:
+        """Allow starts until `unix_time`, and none later until this is called again."""
         with self._changed:
-            self._allowed_until = moment
+            self._allowed_until = unix_time
             self._changed.notify_all()
 
     @property
@@ -100,7 +101,7 @@ class StartLimiter:
         status = None
         deadline = time.monotonic() + spec.deadline_s
         while (left := deadline - time.monotonic()) > 0:
-            status = engine.wait(container, min(_SLICE_S, left))
+            status = engine.wait(container, min(_MAX_ENGINE_WAIT_S, left))
             if status is not None:
                 break
             if self._abandoned:
@@ -115,43 +116,47 @@ class StartLimiter:
         self.require_starting_allowed()
         return status
 
-    def saw_paused(self, container: str) -> bool:
+    def was_seen_paused(self, container: str) -> bool:
         """Return True if a container was seen paused while a thread waited for it."""
         return container in self._seen_paused
 
     @contextmanager
     def running(self, turn: int) -> Iterator[None]:
-        """Wait for one of the `width` permits to run and hold it; the lowest `turn` goes first.
+        """Wait for one of the `width` permits to run and hold it; the lowest `turn` gets the next.
 
-        Raises `StartRefused` if the limiter is closed before.
+        Raises `StartRefused` if the limiter is closed while waiting.
         """
         with self._changed:
             self._waiting.append(turn)
             self._changed.wait_for(
                 lambda: (
                     self._closed
-                    or (self.starting_allowed and self._free > 0 and turn == min(self._waiting))
+                    or (
+                        self.starting_allowed
+                        and self._free_permits > 0
+                        and turn == min(self._waiting)
+                    )
                 )
             )
             self._waiting.remove(turn)
             if self._closed:
                 raise StartRefused
-            self._change_free(-1)
+            self._change_free_permits(-1)
         try:
             yield
         finally:
-            self._change_free(+1)
+            self._change_free_permits(+1)
 
     @contextmanager
     def reservation(self) -> Iterator[None]:
-        """Hold a permit to run, even if none is free: for a trial that runs already."""
-        self._change_free(-1)
+        """Hold a permit to run, even if none is free: for a trial that is running already."""
+        self._change_free_permits(-1)
         try:
             yield
         finally:
-            self._change_free(+1)
+            self._change_free_permits(+1)
 
-    def _change_free(self, permits: int) -> None:
+    def _change_free_permits(self, permits: int) -> None:
         with self._changed:
-            self._free += permits
+            self._free_permits += permits
             self._changed.notify_all()

@@ -27,9 +27,9 @@ from labledger.trial.life.container_start import kill_overdue, retry_engine_erro
 from labledger.trial.life.context import TrialContext
 from labledger.trial.phase_notes import phase_fields, phase_lines
 
-_NOT_STARTED = frozenset({126, 127})
+_START_FAILED_STATUSES = frozenset({126, 127})
 """Exit statuses that the engine sets if the container's command is missing or cannot be run."""
-_KILLED_FROM_OUTSIDE = ExitStatus.OF_ENGINE - {125, 126, 127}
+_KILLED_STATUSES = ExitStatus.OF_ENGINE - {125, 126, 127}
 """Exit statuses of a running container that was killed from outside."""
 
 
@@ -69,7 +69,7 @@ def _agent_part_path(spec: AttemptSpec) -> Path:
 def grading_is_due(spec: AttemptSpec, state: ContainerState) -> bool:
     """Return True if a stopped container is to be started again for its grader.
 
-    The agent can forge the exit status that says so; `run_grader_part_if_due` checks that.
+    The agent can forge the exit status on which this depends; `run_grader_part_if_due` checks it.
     """
     if spec.plan.sealing is not Sealing.AFTER_AGENT:
         return False
@@ -80,31 +80,32 @@ def grading_is_due(spec: AttemptSpec, state: ContainerState) -> bool:
 
 
 def run_grader_part_if_due(
-    spec: AttemptSpec, context: TrialContext, state: ContainerState, since: float
+    spec: AttemptSpec, context: TrialContext, state: ContainerState, part_start: float
 ) -> ContainerExit:
-    """Return how a trial ended whose container has stopped, after its grader part if that is due.
+    """Run the grader part if it is due, and return how the trial ended.
 
-    `since` is the monotonic time at which the stopped part began.
+    The container must have stopped. `part_start` is the monotonic time at which the part that has
+    ended began.
 
     Raises `OSError` or `ContainerFailed` if this host cannot start the grader part; the container
-    stays, and the call can be repeated. Raises `WaitAbandoned` and `EngineUnavailable` as waiting
-    does.
+    stays, and the call can be repeated. Raises `WaitAbandoned` and `EngineUnavailable` while it
+    waits for the grader part.
     """
     if spec.plan.sealing is not Sealing.AFTER_AGENT:
         return ContainerExit.of(state, state.exit_status, spec.kind.exit_statuses)
     agent_part = _AgentPart.read(spec)
     if agent_part is None:
-        seen = inspect_changes(context.engine, spec, state.container_id, "before_grading")
+        changes = inspect_changes(context.engine, spec, state.container_id, "before_grading")
         ended = replace(
-            ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART), changes=seen
+            ContainerExit.of(state, state.exit_status, ExitStatus.AGENT_PART), changes=changes
         )
         if state.exit_status != ExitStatus.AGENT_ENDED:
             return ended
         if "agent" not in phase_fields(spec):
             return replace(ended, exit_status_forged=True)
         faults.fault_point("before_unseal", spec.slot.schedule_idx)
-        was_full = context.full_disks.were_full_since(spec.plan.disks, since)
-        agent_part = _store_agent_part(spec, state, replace(ended, disk_was_full=was_full), seen)
+        was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
+        agent_part = _store_agent_part(spec, state, replace(ended, disk_was_full=was_full), changes)
     if state.started_at == agent_part.engines_start:
         return _run_grader_part(spec, context, state.container_id, agent_part)
     return _combine_parts(
@@ -113,7 +114,7 @@ def run_grader_part_if_due(
 
 
 def _store_agent_part(
-    spec: AttemptSpec, state: ContainerState, ended: ContainerExit, seen: FilesystemChanges
+    spec: AttemptSpec, state: ContainerState, ended: ContainerExit, changes: FilesystemChanges
 ) -> _AgentPart:
     """Store the outcome of the agent part durably, before the grader part can change it."""
     agent_part = _AgentPart(
@@ -123,7 +124,7 @@ def _store_agent_part(
         ended.duration_ms,
         ended.out_of_memory,
         phase_lines(phase_fields(spec)),
-        seen,
+        changes,
         ended.disk_was_full,
     )
     agent_part.write(spec)
@@ -145,11 +146,11 @@ def _run_grader_part(
     try:
         retry_engine_errors(start)
     except ContainerFailed as error:
-        if engine.inspect_existing(container).exit_status not in _NOT_STARTED:
+        if engine.inspect_existing(container).exit_status not in _START_FAILED_STATUSES:
             raise
-        refused = f"the container could not be started again for its grader: {error.message}"
+        refusal = f"the container could not be started again for its grader: {error.message}"
         grader_part = ContainerExit(
-            None, agent_part.ended_at, agent_part.ended_at, 0, container, start_refused=refused
+            None, agent_part.ended_at, agent_part.ended_at, 0, container, start_refused=refusal
         )
         return _combine_parts(agent_part, grader_part)
     faults.fault_point("grader_running", spec.slot.schedule_idx)
@@ -162,16 +163,16 @@ def _run_grader_part(
 
 def _combine_parts(agent_part: _AgentPart, grader_part: ContainerExit) -> ContainerExit:
     """Combine both parts into one exit. Its duration excludes the time between the parts."""
-    refused, status = grader_part.start_refused, grader_part.exit_status
-    if status is not None and status not in ExitStatus.ALL | _KILLED_FROM_OUTSIDE:
-        # `trial.sh` did not run, or not to its end: the agent may have destroyed what it needs.
-        refused = f"the container could not run its grader: its second start ended with {status}"
+    refusal, status = grader_part.start_refused, grader_part.exit_status
+    if status is not None and status not in ExitStatus.ALL | _KILLED_STATUSES:
+        # `trial.sh` did not run to its end: the agent may have destroyed files that it needs.
+        refusal = f"the container could not run its grader: its second start ended with {status}"
     return replace(
         grader_part,
         started_at=agent_part.started_at,
         duration_ms=agent_part.duration_ms + grader_part.duration_ms,
         out_of_memory=agent_part.out_of_memory or grader_part.out_of_memory,
-        start_refused=refused,
+        start_refused=refusal,
         disk_was_full=agent_part.disk_was_full,
         agent_part_phases=agent_part.phases,
         changes=agent_part.seen,

@@ -1,6 +1,7 @@
 """The error for a trial that has ended and whose outputs cannot be read on this host.
 
-It is not a failure of the trial: container and folder stay, and a resumed run collects them.
+The trial has not failed: its container and folder stay, and a resumed run collects its result. Used
+by `worker`, `adoption` and `container_identity`; the coordinator stops the run.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def output_unreadable_error(
         if isinstance(error, OSError)
         else error.message
     )
-    what = f"slot {spec.slot.schedule_idx} has ended and could not be collected: {problem}"
+    message = f"slot {spec.slot.schedule_idx} has ended and could not be collected: {problem}"
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
-        return DiskFull(what)
-    hint = "fix that and resume the run: the container is still there, and is not run again"
-    return OutputUnreadable(what, hint=hint)
+        return DiskFull(message)
+    hint = "fix that and resume the run: the container still exists and will not be run again"
+    return OutputUnreadable(message, hint=hint)

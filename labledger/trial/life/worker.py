@@ -1,8 +1,9 @@
-"""Run one attempt at a slot in its container and return a validated result.
+"""Run one attempt at a slot in its container, and return a validated result.
 
 The executor's threads call `run_attempt`. The container and the trial folder stay until the
-coordinator has made the result durable and calls `remove_attempt`. An attempt starts at most one
-container. Nothing is created, started or deleted while the run may belong to another coordinator.
+coordinator has made the result durable and the executor calls `remove_attempt`. At most one
+container of an attempt runs. No container is created or started while the run may belong to another
+coordinator.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.full_disks import DISK_FULL_ERRNOS
 from labledger.trial.life import container_start, inputs
-from labledger.trial.life.adoption import adopt, finish_adopted, folder_exists
+from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
 from labledger.trial.life.container_config import permission_container_config
-from labledger.trial.life.container_identity import find_container, foreign_name
+from labledger.trial.life.container_identity import find_container, name_taken_error
 from labledger.trial.life.context import TrialContext
 from labledger.trial.life.start_limiter import StartRefused, WaitAbandoned
 from labledger.trial.life.uncollected import output_unreadable_error
@@ -55,7 +56,7 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     failure becomes the status of the result.
     """
     if spec.kind.is_carried_over(spec):
-        with context.limiter.reading:
+        with context.limiter.collecting:
             return spec.kind.carried_over_result(spec)
     begun = clock.utc_now()
     try:
@@ -97,15 +98,15 @@ def _collect_result(
         return infra_error_result(spec, ended.started_at, Reason.FOLDER_DELETED, message)
     try:
         if os.geteuid() != 0 and _has_unreadable_files(spec.folder):
-            # `trial.sh` was killed before it could open the permissions of its files, or it did
-            # not own all of them.
+            # `trial.sh` was killed before it could make its files readable, or did not own all of
+            # them.
             _fix_permissions(context.engine, spec)
         ended = spec.kind.exit_of_all_phases(replace(ended, was_paused=_was_paused(context, ended)))
         isolation = spec.kind.isolation_facts(context.engine, spec, ended)
-        with context.limiter.reading:
+        with context.limiter.collecting:
             return collect_result(spec, ended, isolation)
     except (OSError, ContainerFailed) as error:
-        # An incomplete artifact is deleted, so that the disk may not look full any more.
+        # Recorded now: the incomplete artifact was deleted, so the disk may have space again.
         context.full_disks.record_write_error(spec.plan.store_root, error)
         raise output_unreadable_error(spec, error) from error
 
@@ -142,12 +143,12 @@ def remove_attempt(spec: AttemptSpec, context: TrialContext, *, keep_folder: boo
     attempt_notes.remove_notes(spec.folder)
 
 
-def cancel_attempt(spec: AttemptSpec, context: TrialContext, why: str) -> None:
+def cancel_attempt(spec: AttemptSpec, context: TrialContext, reason: str) -> None:
     """Remove the container and folder of an attempt that is to be started again.
 
-    `why` is recorded as the restart reason before anything is removed.
+    `reason` is recorded as the restart reason before anything is removed.
     """
-    attempt_notes.record_cancellation(spec.folder, why)
+    attempt_notes.record_cancellation(spec.folder, reason)
     _remove_container(spec, context)
     remove_folder(spec, context)
 
@@ -186,8 +187,8 @@ def _delete(spec: AttemptSpec, context: TrialContext) -> None:
 def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
     """Run a new container. Replace one with the same name that never started.
 
-    Such a container is left when the engine was still creating it as its coordinator died, or
-    when the engine reported an error although it had created it.
+    Such a container exists if its coordinator died while the engine created it, or if the engine
+    created it and reported an error.
     """
     for _ in container_start.BACKOFF_S:
         try:
@@ -195,7 +196,7 @@ def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
         except ContainerNameTaken:
             state = find_container(context.engine, spec)
             if state is None and context.engine.inspect(spec.container_name) is not None:
-                raise foreign_name(spec) from None
+                raise name_taken_error(spec) from None
             if state is not None and state.has_started:
                 raise
             context.limiter.require_starting_allowed()
@@ -207,8 +208,8 @@ def _run_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
 def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
     engine, limiter = context.engine, context.limiter
     if spec.container_may_exist or spec.folder.exists():
-        # Checked immediately before deleting: after a suspension of this process, folder and
-        # container may belong to another coordinator.
+        # Checked immediately before deleting: if this process was suspended, folder and container
+        # may belong to another coordinator by now.
         limiter.require_starting_allowed()
         attempt_notes.mark_not_started(spec.folder)
         remove_folder(spec, context)
@@ -227,8 +228,8 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
             exit_status, was_removed = _wait(spec, context, container)
             has_ended = exit_status is not None
             if has_ended and spec.plan.sealing is Sealing.AFTER_AGENT:
-                return finish_adopted(spec, context, container, started)
-            lasted = timedelta(seconds=time.monotonic() - started)
+                return finish_stopped_container(spec, context, container, started)
+            elapsed = timedelta(seconds=time.monotonic() - started)
     except (StartRefused, ContainerFailed, DiskFull):
         if not has_ended:
             _remove_unstarted(spec, context, container)
@@ -238,8 +239,8 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
     return ContainerExit(
         exit_status,
         started_at,
-        clock.iso(clock.parse(started_at) + lasted),
-        round(lasted.total_seconds() * 1000),
+        clock.iso(clock.parse(started_at) + elapsed),
+        round(elapsed.total_seconds() * 1000),
         None if was_removed else container,
         _memory_limit_hit(engine, container, exit_status),
         was_removed,
@@ -273,7 +274,7 @@ def _wait(spec: AttemptSpec, context: TrialContext, container: str) -> tuple[int
 
 
 def _memory_limit_hit(engine: Engine, container: str, exit_status: int | None) -> bool:
-    """Return True if the memory limit killed a process. The engine is asked only on failures."""
+    """Return True if the memory limit killed a process. Inspects the container of failures only."""
     if exit_status == ExitStatus.GRADED:
         return False
     state = engine.inspect(container)
@@ -281,15 +282,18 @@ def _memory_limit_hit(engine: Engine, container: str, exit_status: int | None) -
 
 
 def _was_paused(context: TrialContext, ended: ContainerExit) -> bool:
-    """Return True if a container was paused from outside. The engine is asked only on failures."""
+    """Return True if a container was paused from outside.
+
+    If no thread saw it paused, the engine's event log is read, for failed trials only.
+    """
     container = ended.container_id
-    if container is None or context.limiter.saw_paused(container):
+    if container is None or context.limiter.was_seen_paused(container):
         return container is not None
     return ended.exit_status != ExitStatus.GRADED and context.engine.was_paused(container)
 
 
 def _fix_permissions(engine: Engine, spec: AttemptSpec) -> None:
-    """Give the host's user all permissions on a trial's outputs, by running a helper container."""
+    """Run a helper container that gives the host's user all permissions on a trial's outputs."""
     name = f"{spec.container_name}-sweep-{secrets.token_hex(4)}"
     container = engine.create(name, permission_container_config(spec))
     try:
