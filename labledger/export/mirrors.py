@@ -1,8 +1,8 @@
 """The JSONL mirrors of a run: appended after each commit, and rebuildable from the ledger.
 
 A mirror holds one canonical JSON record a line, in schedule order: the same bytes for the same
-ledger, whether they were appended commit by commit or rebuilt at once. Used by the commit queue,
-and by `export`, `import` and `verify`.
+ledger, whether they were appended commit by commit or rebuilt at once. Used by the session and its
+commit queue, and by `export`, `import` and `verify`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATHS = {
 }
 """Each mirror's file in the run folder, by the kind of its records."""
 
-_BLOCK = 1 << 16
+_BLOCK_BYTES = 1 << 16
 
 
 class MirrorWriter:
@@ -40,15 +40,15 @@ class MirrorWriter:
 
     Two processes may do this at once: an owner that was suspended in the middle of a write, and
     one that has taken the run over since. Each record is therefore written at a fixed offset that
-    follows from the ledger, so that writing it twice writes the same bytes. What could damage a
-    mirror, truncating or replacing it, is done within `fence`, which raises if this process does
-    not own the run any more.
+    follows from the ledger, so that writing it twice writes the same bytes. Truncating or replacing
+    a mirror could damage it, and is done within `fence`, which raises if this process does not own
+    the run any more.
     """
 
     def __init__(self, run_dir: Path, fence: Fence = nullcontext) -> None:
         self.run_dir = run_dir
         self._fence = fence
-        self._open: dict[str, _Mirror] = {}
+        self._mirrors: dict[str, _Mirror] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -57,9 +57,9 @@ class MirrorWriter:
         self.close()
 
     def close(self) -> None:
-        for mirror in self._open.values():
+        for mirror in self._mirrors.values():
             os.close(mirror.descriptor)
-        self._open.clear()
+        self._mirrors.clear()
 
     def repair(self, reader: LedgerReader, run_id: str) -> None:
         """Append what each mirror lacks, and open it for appending.
@@ -72,21 +72,21 @@ class MirrorWriter:
         self.close()
         for kind, relative in PATHS.items():
             path = self.run_dir / relative
-            with _reported(path):
+            with _file_errors_reported(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with self._fence():
                     set_aside(path)
                 mirror = _Mirror.open(path)
                 with self._fence():
-                    mirror.cut_torn_line()
-                rest = _missing_records(mirror, reader, run_id, kind)
-                if rest is None:
+                    mirror.truncate_incomplete_line()
+                missing = _missing_records(mirror, reader, run_id, kind)
+                if missing is None:
                     os.close(mirror.descriptor)
                     rebuild(reader, run_id, kind, path, self._fence)
                     mirror = _Mirror.open(path)
                 else:
-                    mirror.append_all(rest)
-                self._open[kind] = mirror
+                    mirror.append_all(missing)
+                self._mirrors[kind] = mirror
 
     def append(self, records: SlotRecords) -> None:
         """Append the records of one commit: whole lines, usually in one write per file.
@@ -94,11 +94,11 @@ class MirrorWriter:
         Raises `LedgerError` if a file cannot be written; it then still ends in a whole line, and
         the next `repair` appends what is missing.
         """
-        for kind, mirror in self._open.items():
+        for kind, mirror in self._mirrors.items():
             lines = records.lines(kind)
             if not lines:
                 continue
-            with _reported(self.run_dir / PATHS[kind]):
+            with _file_errors_reported(self.run_dir / PATHS[kind]):
                 if not isinstance(lines, tuple):
                     # Too many for one write; if it is interrupted, `repair` appends the rest.
                     mirror.append_all((records.schedule_idx, line) for line in lines)
@@ -111,8 +111,8 @@ class MirrorWriter:
 
     def sync(self) -> None:
         """Make everything appended so far durable. Raises `LedgerError`."""
-        for kind, mirror in self._open.items():
-            with _reported(self.run_dir / PATHS[kind]):
+        for kind, mirror in self._mirrors.items():
+            with _file_errors_reported(self.run_dir / PATHS[kind]):
                 os.fsync(mirror.descriptor)
 
 
@@ -161,7 +161,8 @@ class _Mirror:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         return cls(descriptor, os.fstat(descriptor).st_size)
 
-    def cut_torn_line(self) -> None:
+    def truncate_incomplete_line(self) -> None:
+        """Remove what follows the last line end, which an interrupted write may leave."""
         size = os.fstat(self.descriptor).st_size
         self.end = _end_of_last_line(self.descriptor, size)
         if self.end < size:
@@ -174,7 +175,7 @@ class _Mirror:
         for _, line in records:
             lines.append(line)
             size += len(line)
-            if size >= _BLOCK:
+            if size >= _BLOCK_BYTES:
                 self.write_whole(_as_bytes(lines))
                 lines, size = [], 0
         if lines:
@@ -182,7 +183,7 @@ class _Mirror:
 
     def write_whole(self, content: bytes) -> None:
         """Append whole lines; if only a part can be written, truncate the file again."""
-        # If somebody shortened the file by hand, no hole is left in it.
+        # If somebody has shortened the file by hand, this leaves no hole in it.
         start = min(self.end, os.fstat(self.descriptor).st_size)
         written = 0
         try:
@@ -207,35 +208,38 @@ def _missing_records(
         return None
     if end == 0:
         return reader.record_lines(run_id, kind)
-    last = _slot_of(_line_before(descriptor, end)[1])
-    if last is None:
+    last_idx = _slot_of(_line_before(descriptor, end)[1])
+    if last_idx is None:
         return None
     start = end
     while start > 0:
         before, line = _line_before(descriptor, start)
-        if _slot_of(line) != last:
+        if _slot_of(line) != last_idx:
             break
         start = before
-    rest = reader.record_lines(run_id, kind, last)
-    return _skip_existing(descriptor, start, end, rest)
+    records = reader.record_lines(run_id, kind, last_idx)
+    return _skip_existing(descriptor, start, end, records)
 
 
 def _has_hole(descriptor: int, size: int) -> bool:
-    """Return whether a part of the file was not written before a power cut: it reads as zeros."""
-    return any(b"\0" in os.pread(descriptor, _BLOCK, at) for at in range(0, size, _BLOCK))
+    """Return whether the file contains zero bytes: a part that was not on disk at a power cut."""
+    return any(
+        b"\0" in os.pread(descriptor, _BLOCK_BYTES, offset)
+        for offset in range(0, size, _BLOCK_BYTES)
+    )
 
 
 def _skip_existing(
-    descriptor: int, start: int, end: int, rest: Iterator[tuple[int, str]]
+    descriptor: int, start: int, end: int, records: Iterator[tuple[int, str]]
 ) -> Iterator[tuple[int, str]] | None:
-    """Return `rest` without the lines that the file has already; None if those differ."""
+    """Return `records` without those that the file has from `start` on; None if they differ."""
     with os.fdopen(os.dup(descriptor), "rb") as file:
         file.seek(start)
         while file.tell() < end:
-            _, line = next(rest, (None, ""))
+            _, line = next(records, (None, ""))
             if line.encode() + b"\n" != file.readline():
                 return None
-    return rest
+    return records
 
 
 def _slot_of(line: bytes) -> int | None:
@@ -251,10 +255,10 @@ def _end_of_last_line(descriptor: int, size: int) -> int:
     """Return the offset after the last line end; 0 if there is none."""
     position = size
     while position > 0:
-        start = max(0, position - _BLOCK)
-        last = os.pread(descriptor, position - start, start).rfind(b"\n")
-        if last >= 0:
-            return start + last + 1
+        start = max(0, position - _BLOCK_BYTES)
+        line_end = os.pread(descriptor, position - start, start).rfind(b"\n")
+        if line_end >= 0:
+            return start + line_end + 1
         position = start
     return 0
 
@@ -270,7 +274,7 @@ def _as_bytes(lines: list[str] | tuple[str, ...]) -> bytes:
 
 
 @contextmanager
-def _reported(path: Path) -> Iterator[None]:
+def _file_errors_reported(path: Path) -> Iterator[None]:
     """Turn a failure of the file system into a `LedgerError` about this mirror."""
     try:
         yield

@@ -1,8 +1,8 @@
-"""The answer to a query as text: CSV, a JSON array, or JSON lines.
+"""The rows of a query as text: CSV, a JSON array, or JSON lines.
 
 In: column names and rows, as a query streams them. Out: pieces of text, one row at a time. Bytes
-become hex. Text that a terminal would interpret is written as JSON escapes, with the same
-values. Used by the library's `Ledger.write_query`.
+become hex. In JSON, characters that a terminal would interpret are written as escapes, so that the
+values are the same. Used by the library's `Ledger.write_query`.
 """
 
 from __future__ import annotations
@@ -30,29 +30,30 @@ def text_writer(form: str) -> RowWriter:
     A writer of JSON raises `QueryFailed` for what JSON cannot hold: two columns of one name, or an
     infinite number.
     """
-    if form not in _TEXTS:
-        expected = ", ".join(("table", *_TEXTS, "parquet"))
+    if form not in _FORMATS:
+        expected = ", ".join(("table", *_FORMATS, "parquet"))
         message = f"found {form!r}; expected one of {expected}"
         raise InvalidInput("the query", [Problem("--format", message)])
 
     def write(columns: Sequence[str], rows: Rows, stream: BinaryIO) -> int:
         counter = itertools.count()
-        # `zip` takes from the rows first, so that the counter stops at their number.
+        # `zip` reads the next row before it increments the counter, so that the counter ends at the
+        # number of rows.
         counted = (row for row, _ in zip(rows, counter, strict=False))
-        stream.writelines(text.encode() for text in _TEXTS[form](columns, counted))
+        stream.writelines(text.encode() for text in _FORMATS[form](columns, counted))
         return next(counter)
 
     return write
 
 
 def _csv(columns: Sequence[str], rows: Rows) -> Iterator[str]:
-    writer = csv.writer(_Echo(), lineterminator="\n")
+    writer = csv.writer(_ReturningFile(), lineterminator="\n")
     yield writer.writerow(columns)
     for row in rows:
-        yield writer.writerow(_plain(row))
+        yield writer.writerow(_with_hex(row))
 
 
-class _Echo:
+class _ReturningFile:
     """A file whose `write` returns its text, which `csv` passes on to its caller."""
 
     def write(self, text: str) -> str:
@@ -77,7 +78,7 @@ def _json_array(columns: Sequence[str], rows: Rows) -> Iterator[str]:
 def _objects(columns: Sequence[str], rows: Rows) -> Iterator[dict[str, Any]]:
     require_names(columns)
     for row in rows:
-        named = dict(zip(columns, _plain(row), strict=True))
+        named = dict(zip(columns, _with_hex(row), strict=True))
         for name, value in named.items():
             if isinstance(value, float) and math.isinf(value):
                 raise QueryFailed(
@@ -87,10 +88,10 @@ def _objects(columns: Sequence[str], rows: Rows) -> Iterator[dict[str, Any]]:
         yield named
 
 
-def _plain(row: Sequence[Any]) -> list[Any]:
+def _with_hex(row: Sequence[Any]) -> list[Any]:
     """Return values that JSON and CSV can hold: bytes as hex."""
     return [value.hex() if isinstance(value, bytes) else value for value in row]
 
 
-_TEXTS = {"json": _json_array, "jsonl": _json_lines, "csv": _csv}
-"""The text of rows, in pieces, by format."""
+_FORMATS = {"json": _json_array, "jsonl": _json_lines, "csv": _csv}
+"""The function that makes the text of rows, in pieces, by format."""

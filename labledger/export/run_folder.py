@@ -1,6 +1,7 @@
 """Files of a run folder beside mirrors and summary: the experiment, and `chain.jsonl`.
 
-All are copies: the ledger holds the originals. Used by the session, import and verification.
+All are copies: the ledger holds the originals. Used by the session, `export`, `import` and
+`verify`.
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ from labledger.storage.durable_files import Fence, replace_output, write_file
 from labledger.storage.file_comparison import Difference, first_difference
 
 CHAIN_PATH = Path("chain.jsonl")
-"""What mirrors need in addition to be imported and verified elsewhere: its file."""
+"""The file with the run's creation and digests, which an import of mirrors needs as well."""
 
 
 def create_run_folder(folder: Path, run: RunInfo) -> None:
-    """Create the folder of a run, closed to other users, and the files that it lacks."""
+    """Create the folder of a run, closed to other users, and the copies that it does not have."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    copies = {"experiment.yaml": run.authored.encode(), "resolved.json": _pretty(run.resolved)}
+    copies = {
+        "experiment.yaml": run.authored.encode(),
+        "resolved.json": _indented_json(run.resolved),
+    }
     for name, content in copies.items():
         if not (folder / name).exists():
             write_file(folder / name, content)
 
 
-def _pretty(document: JsonObject) -> bytes:
+def _indented_json(document: JsonObject) -> bytes:
     return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
 
 

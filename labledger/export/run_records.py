@@ -1,4 +1,4 @@
-"""A stored run's records written anew: mirrors, chain and summary, or tables for other tools.
+"""Write a stored run's records again: mirrors, chain and summary, or tables for other tools.
 
 In: a reader and a target. Out: files that appear whole or not at all, or bytes on a stream. As
 `jsonl` they are byte for byte what the run wrote. Used by the library's `Ledger.export`.
@@ -31,9 +31,9 @@ def write_records(
         folder = out or folder
         files = mirrors.rebuild_all(reader, run_id, folder)
         run_folder.write_chain(reader, run_id, folder / run_folder.CHAIN_PATH)
-        built = summary.build_summary(reader, run_id)
-        return [*files, folder / run_folder.CHAIN_PATH, summary.write_summary(folder, built)]
-    relative = _mirror_path(what, "all")
+        run_summary = summary.build_summary(reader, run_id)
+        return [*files, folder / run_folder.CHAIN_PATH, summary.write_summary(folder, run_summary)]
+    relative = _record_path(what, "all")
     path = out or folder / relative
     with replace_output(path) as handle:
         stream_records(reader, run_id, what, handle, form)
@@ -45,10 +45,10 @@ def stream_records(
 ) -> None:
     """Write one kind of record, the chain or the summary to a stream. Raises as `write_records`."""
     if form != "jsonl":
-        _check_table(what, form)
+        _check_table_and_format(what, form)
         tables.write_table(reader, run_id, what, form, stream)
         return
-    _mirror_path(what)
+    _record_path(what)
     if what == "summary":
         stream.write(summary.summary_bytes(summary.build_summary(reader, run_id)))
     elif what == "chain":
@@ -63,21 +63,21 @@ def _write_tables(
     if what == "all":
         tables.check_format(form)
         return tables.write_tables(reader, run_id, form, out or folder)
-    _check_table(what, form, "all")
+    _check_table_and_format(what, form, "all")
     path = out or folder / f"{what}.{form}"
     tables.write_table(reader, run_id, what, form, path)
     return [path]
 
 
-def _mirror_path(what: str, *also: str) -> Path:
-    """Return the mirror of a kind of record. `also` are other valid values, for the message."""
+def _record_path(what: str, *also: str) -> Path:
+    """Return a kind's path in the run folder. `also` are other valid values, for the message."""
     known = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}
     if what not in known:
         raise InvalidInput("the export", [_not_one_of("--what", what, [*known, *also])])
     return known[what]
 
 
-def _check_table(what: str, form: str, *also: str) -> None:
+def _check_table_and_format(what: str, form: str, *also: str) -> None:
     tables.check_format(form)
     if what not in export_tables.TABLES:
         raise InvalidInput(

@@ -1,6 +1,6 @@
 """The summary of a run, built from committed rows alone: the same bytes for the same ledger.
 
-It is written at a run's end and by imports, and checked by verification.
+A session writes it when it ends; `export` and `import` write it too, and `verify` checks it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
 
     A slot counts as scored when a score row of it is committed and its status is not
     `grade_error`. `total` and the verdicts count scored slots; `pass_rate` is `pass` over
-    them, and null if there are none. That is the definition of the format; what people are shown is
-    the rate of `records.pass_rate`, which is in `ext` with the counts of what was not scored.
+    them, and null if there are none. The format defines it so. Commands and reports show the rate
+    of `records.pass_rate` instead, which is in `ext` with the counts of what was not scored.
     """
     run = reader.run(run_id)
     counts = reader.counts(run_id)
     metrics = reader.primary_metrics(run_id)
-    first = reader.first_score(run_id)
+    first_score = reader.first_score(run_id)
     benchmark = StoredFacts.of_document(run.resolved).benchmark
     summary: JsonObject = {
         "schema_version": SCHEMA,
         "run_id": run_id,
-        "benchmark": benchmark or benchmark_identity((first or {}).get("benchmark", {})),
+        "benchmark": benchmark or benchmark_identity((first_score or {}).get("benchmark", {})),
         "totals": {
             "trials": sum(count.scored for count in counts),
             **{
@@ -57,26 +57,26 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             "experiment_id": run.experiment_id,
             "run_digest": run.digest,
             "chain_head": reader.chain_head(run_id),
-            **_denominators(_sum(counts)),
+            **_coverage(_total(counts)),
             **_spending(reader, run),
             "variants": [
                 {
                     "variant_id": count.variant_id,
-                    **_denominators(count),
+                    **_coverage(count),
                     **count.passes.as_json(),
                 }
                 for count in counts
             ],
         },
     }
-    if first is not None:
-        summary["evaluator"] = first["evaluator"]
+    if first_score is not None:
+        summary["evaluator"] = first_score["evaluator"]
     json_schemas.require_valid(summary, SCHEMA)
     return summary
 
 
 def _spending(reader: LedgerReader, run: RunInfo) -> JsonObject:
-    """Return what the trials spent, or, of a regrading, which spends nothing, what it regrades."""
+    """Return what the trials spent. For a regrading, which spends nothing, return its root run."""
     if run.regrades is not None:
         return {"regrades": run.regrades}
     return {"spent": {kind: spent.as_json() for kind, spent in reader.spent(run.run_id).items()}}
@@ -102,7 +102,7 @@ def is_summary(content: bytes, summary: JsonObject) -> bool:
 
 
 def write_summary(run_dir: Path, summary: JsonObject, fence: Fence = nullcontext) -> Path:
-    """Write the summary into a run folder, whole and within `fence`; return the file."""
+    """Write the summary into a run folder, atomically and within `fence`; return its path."""
     path = run_dir / PATH
     faults.fault_point("writing_summary")
     with replace_output(path, fence) as handle:
@@ -122,7 +122,7 @@ def _variant(count: VariantCounts, metric: PrimaryMetric | None) -> dict[str, An
     }
 
 
-def _denominators(count: VariantCounts) -> dict[str, Any]:
+def _coverage(count: VariantCounts) -> dict[str, Any]:
     return {
         "scheduled": count.scheduled,
         "committed": count.committed,
@@ -133,7 +133,7 @@ def _denominators(count: VariantCounts) -> dict[str, Any]:
     }
 
 
-def _sum(counts: list[VariantCounts]) -> VariantCounts:
+def _total(counts: list[VariantCounts]) -> VariantCounts:
     statuses: Counter[str] = Counter()
     verdicts: Counter[str] = Counter()
     for count in counts:

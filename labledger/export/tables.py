@@ -1,6 +1,7 @@
 """Tables for other tools, which `labledger export` writes as CSV or Parquet.
 
-Their columns and types are those of `ledger.read.export_tables`. Rows are streamed.
+Their columns and types are those of `ledger.read.export_tables`. Rows are streamed. `run_records`
+uses this module.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
     import pyarrow
 
 TABULAR = ("csv", "parquet")
-"""Formats of flat columns, beside the records of `jsonl`."""
+"""The formats of tables; `jsonl`, the other format of an export, has whole records."""
 
 FOLDER = Path("tables")
 """The folder of the tables in a run folder, unless another path is given."""
 
-_BATCH = 200
-_GROUP_ROWS, _GROUP_BYTES = 100_000, 32 << 20
+_ROWS_PER_BATCH = 200
+_MAX_GROUP_ROWS, _MAX_GROUP_BYTES = 100_000, 32 << 20
 """A row group of a Parquet file ends at this number of rows, or of bytes in memory."""
 
 _UNQUOTED = re.compile(r'[^",\r\n\s](?:[^",\r\n]*[^",\r\n\s])?')
@@ -83,10 +84,10 @@ def check_format(form: str) -> None:
 def _write_csv(columns: Sequence[export_tables.Column], rows: Iterator[Row], out: BinaryIO) -> None:
     """Write CSV by RFC 4180 in UTF-8. Null is an empty field; empty text is two quotes."""
     out.write(_csv_line([column.name for column in columns]).encode())
-    booleans = _booleans(columns)
+    boolean_indexes = _boolean_indexes(columns)
     out.writelines(
-        "".join(_csv_line(_with_booleans(row, booleans)) for row in batch).encode()
-        for batch in batched(rows, _BATCH)
+        "".join(_csv_line(_with_booleans(row, boolean_indexes)) for row in batch).encode()
+        for batch in batched(rows, _ROWS_PER_BATCH)
     )
 
 
@@ -111,14 +112,14 @@ def _write_parquet(run_id: str, kind: str, rows: Iterator[Row], out: BinaryIO) -
     from pyarrow import parquet
 
     schema = parquet_schema(run_id, kind)
-    booleans = _booleans(export_tables.TABLES[kind].columns)
+    boolean_indexes = _boolean_indexes(export_tables.TABLES[kind].columns)
     with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
         group: list[pyarrow.RecordBatch] = []
         size = 0
-        for batch in _record_batches(pyarrow, schema, rows, booleans):
+        for batch in _record_batches(pyarrow, schema, rows, boolean_indexes):
             group.append(batch)
             size += batch.nbytes
-            if size >= _GROUP_BYTES or len(group) * _BATCH >= _GROUP_ROWS:
+            if size >= _MAX_GROUP_BYTES or len(group) * _ROWS_PER_BATCH >= _MAX_GROUP_ROWS:
                 writer.write_table(pyarrow.Table.from_batches(group, schema))
                 group, size = [], 0
         if group:
@@ -147,15 +148,17 @@ def parquet_schema(run_id: str, kind: str) -> pyarrow.Schema:
 
 
 def _record_batches(
-    arrow: Any, schema: pyarrow.Schema, rows: Iterator[Row], booleans: Sequence[int]
+    arrow: Any, schema: pyarrow.Schema, rows: Iterator[Row], boolean_indexes: Sequence[int]
 ) -> Iterator[pyarrow.RecordBatch]:
-    for batch in batched(rows, _BATCH):
-        columns = zip(*(_with_booleans(row, booleans) for row in batch), strict=True)
-        arrays = [arrow.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+    for batch in batched(rows, _ROWS_PER_BATCH):
+        columns = zip(*(_with_booleans(row, boolean_indexes) for row in batch), strict=True)
+        arrays = [
+            arrow.array(values, field.type) for values, field in zip(columns, schema, strict=True)
+        ]
         yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _booleans(columns: Sequence[export_tables.Column]) -> list[int]:
+def _boolean_indexes(columns: Sequence[export_tables.Column]) -> list[int]:
     return [
         n for n, column in enumerate(columns) if column.type is export_tables.ColumnType.BOOLEAN
     ]
@@ -166,6 +169,6 @@ def _with_booleans(row: Row, indexes: Sequence[int]) -> Row:
     if not indexes:
         return row
     values = list(row)
-    for n in indexes:
-        values[n] = None if values[n] is None else bool(values[n])
+    for idx in indexes:
+        values[idx] = None if values[idx] is None else bool(values[idx])
     return tuple(values)

@@ -17,7 +17,7 @@ from labledger.storage.durable_files import make_folder, new_file, publish, sync
 class ArtifactStore:
     """Files named by the SHA-256 of their content, under `root`/sha256/ab/abcd….
 
-    A file gets its name when its content is durable, so a file of that name is always whole. Files
+    A file gets its name once its content is durable, so that a named file is always complete. Files
     are never changed.
     """
 
@@ -53,7 +53,7 @@ class ArtifactStore:
         """Store `content` durably and return its SHA-256 in hex."""
         sha256 = sha256_hex(content)
         if self.contains(sha256):
-            # The process that wrote it may have died before its name was durable.
+            # The process that wrote the file may have died before the file's name was durable.
             _sync_name(self.path(sha256))
         else:
             self.put_stream(iter([content]))
@@ -81,6 +81,9 @@ class ArtifactStore:
 
 
 def _sync_name(artifact: Path) -> None:
-    """Make an artifact's name durable, and its folder's, which another thread may have created."""
+    """Make an artifact's name durable, and the name of its folder.
+
+    Another thread may have created the folder and not have made its name durable yet.
+    """
     sync_folder(artifact.parent)
     sync_folder(artifact.parent.parent)

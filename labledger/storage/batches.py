@@ -1,4 +1,4 @@
-"""Iterables in batches, so that memory does not grow with what is read or written."""
+"""Split iterables into batches, so that memory does not grow with what is read or written."""
 
 from __future__ import annotations
 

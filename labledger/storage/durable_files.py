@@ -1,8 +1,8 @@
 """Files that appear under their name as a whole, and are durable once they do.
 
 A reader sees the old content or the new one, never a part; a file that could not be finished is
-deleted. Every file of a lab but the ledger itself and the mirrors, which are appended to, is
-written here: artifacts, notes of trials, summaries, reports, exports, the user's cache.
+deleted. Artifacts, notes of trials, summaries, reports, exports and the user's cache are written
+with these functions. The ledger and the mirrors are not: they are written in place.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def replace_output(path: Path, fence: Fence = nullcontext) -> Iterator[BinaryIO]
 
     try:
         replaced_mode = path.stat().st_mode & 0o777 if path.is_file() and not in_lab else None
-        # The kernel takes the umask off: reading it would mean setting it, for every thread.
+        # The kernel subtracts the umask. To read the umask here, it would have to be set, for every
+        # thread.
         mode = 0o600 if in_lab or replaced_mode is not None else 0o666
         with replace_file(path, fenced, mode=mode) as handle:
             if replaced_mode is not None:
@@ -87,7 +88,7 @@ def new_file(folder: Path, prefix: str = "", *, mode: int = 0o600) -> Iterator[B
 
 
 def publish(handle: BinaryIO, path: Path, fence: Fence = nullcontext) -> None:
-    """Sync a `new_file` and give it, within `fence`, the name `path`, durably."""
+    """Make a `new_file` durable and rename it, within `fence`, to `path`."""
     handle.flush()
     os.fsync(handle.fileno())
     with fence():
@@ -96,7 +97,7 @@ def publish(handle: BinaryIO, path: Path, fence: Fence = nullcontext) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Rename a folder, FIFO or device that has the name of a regular file."""
+    """Rename a folder, FIFO or device at `path`, where a regular file is to be written."""
     if path.exists() and not path.is_file():
         path.rename(path.with_name(f"{path.name}.set-aside-{secrets.token_hex(4)}"))
 
@@ -134,4 +135,4 @@ def sync_folder(folder: Path) -> None:
 def _is_in_lab(path: Path) -> bool:
     """Return whether a folder above `path` holds a ledger."""
     folder = path.parent.resolve()
-    return any(os.access(above / "ledger.sqlite", os.F_OK) for above in (folder, *folder.parents))
+    return any(os.access(parent / "ledger.sqlite", os.F_OK) for parent in (folder, *folder.parents))

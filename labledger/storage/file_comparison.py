@@ -1,7 +1,7 @@
-"""Read regular files only, and compare a file line by line with what the ledger says it holds.
+"""Read regular files only, and compare a file line by line with what the ledger says it contains.
 
-A folder, FIFO or device in the place of a file is reported, not waited for. Used by `export` and
-by verification.
+A folder, FIFO or device in the place of a file is reported; nothing waits for its content. Used by
+`export.mirrors`, `export.run_folder` and the verification of a lab's files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def read_regular(path: Path) -> bytes | None:
 
 
 def first_difference(path: Path, expected: Iterable[tuple[str, bytes]]) -> Difference | None:
-    """Return where a file first differs from `expected`, which is lines with their origins."""
+    """Return where a file first differs from `expected`, or None if it does not.
+
+    `expected` yields, for each line, its origin in the ledger, for messages, and the line.
+    """
     number = 0
     try:
         with _open_regular(path) as handle:

@@ -30,18 +30,18 @@ class LabFolder:
         """
         if given is not None:
             return cls(Path(given).absolute())
-        if named := os.environ.get(VARIABLE):
-            return cls(Path(named).absolute())
-        here = Path.cwd()
-        for folder in (here, *here.parents):
+        if from_environment := os.environ.get(VARIABLE):
+            return cls(Path(from_environment).absolute())
+        working_dir = Path.cwd()
+        for folder in (working_dir, *working_dir.parents):
             if (folder / FOLDER).is_dir():
                 return cls(folder / FOLDER)
-        return cls(here / FOLDER)
+        return cls(working_dir / FOLDER)
 
     @property
     def existing(self) -> Path:
         """The nearest existing path: the lab folder itself, or a folder above it."""
-        return next(p for p in (self.root, *self.root.parents) if os.access(p, os.F_OK))
+        return next(path for path in (self.root, *self.root.parents) if os.access(path, os.F_OK))
 
     @property
     def ledger(self) -> Path:

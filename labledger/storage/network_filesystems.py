@@ -1,6 +1,7 @@
 """Refuse a ledger on a network file system, on which WAL mode can lose commits.
 
-SQLite's shared memory and locks do not hold between machines. Used before a ledger is opened.
+SQLite's shared memory and locks do not work between machines. Used before a ledger is created,
+upgraded or opened for writing, and by preflight.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ NETWORK = frozenset(
         *("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.gcsfuse"),
     }
 )
-"""File systems that several machines can write, as Linux names them."""
+"""Types of file systems to which several machines can write, as Linux names them."""
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -31,26 +32,26 @@ def refuse_network(path: Path) -> None:
         mounts = _MOUNTS.read_text("utf-8", "surrogateescape")
     except OSError:
         return
-    kind = file_system(path, mounts)
-    if kind in NETWORK:
+    file_system = file_system_type(path, mounts)
+    if file_system in NETWORK:
         raise LedgerError(
-            f"{path} is on a network file system ({kind}), where SQLite's shared memory and "
-            "locks do not hold between machines and commits can be lost",
+            f"{path} is on a network file system ({file_system}), where SQLite's shared memory and "
+            "locks do not work between machines and commits can be lost",
             hint="keep the lab on a local disk: --lab-dir, or LABLEDGER_DIR",
         )
 
 
-def file_system(path: Path, mounts: str) -> str | None:
+def file_system_type(path: Path, mounts: str) -> str | None:
     """Return the type of the file system that holds `path`, from the text of `mountinfo`."""
     absolute = path.absolute()
-    depth, file_system_type = 0, None
+    depth, type_at_depth = 0, None
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         fields = before.split()
         if len(fields) < 5 or not after:
             continue
-        mount = Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), fields[4]))
+        mount = Path(_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]))
         if absolute.is_relative_to(mount) and len(mount.parts) >= depth:
             # Of two mounts on one path, the later hides the earlier.
-            depth, file_system_type = len(mount.parts), after.split()[0]
-    return file_system_type
+            depth, type_at_depth = len(mount.parts), after.split()[0]
+    return type_at_depth

@@ -1,8 +1,8 @@
 """Write tars that depend on nothing but their members' names, kinds and contents.
 
-Owners, times and most permissions are left out, so that the same members give the same bytes and so
-the same digest. Used for the workspaces of tasks and for the files of a workspace that its patch
-cannot carry. The bytes are part of stored digests and never change.
+Owners, times and most permissions are left out, so that the same members give the same bytes and
+therefore the same digest. Used for the workspaces of tasks, and for the files of a workspace that
+its patch cannot contain. The bytes are part of stored digests and never change.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ def tar_chunks(members: Iterable[tuple[TarEntry, Iterable[bytes]]]) -> Iterator[
     """Yield a tar of members, each with its content in pieces. Raises `SizeChanged`."""
     for entry, content in members:
         yield entry.header
-        left = entry.size
+        remaining = entry.size
         for chunk in content:
-            left -= len(chunk)
-            if left < 0:
+            remaining -= len(chunk)
+            if remaining < 0:
                 break
             yield chunk
-        if left:
+        if remaining:
             raise SizeChanged(entry.name)
         yield bytes(padded(entry.size) - entry.size)
     yield END
 
 
 def padded(size: int) -> int:
-    """Return how many bytes a content of `size` bytes takes in a tar."""
+    """Return how many bytes content of `size` bytes takes in a tar, which has whole blocks."""
     return size + -size % BLOCK

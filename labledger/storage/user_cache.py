@@ -1,7 +1,7 @@
-"""Small files in the user's cache folder, such as what an image was found to contain.
+"""Small files in the user's cache folder, such as the results of probing an image.
 
-Only speed depends on them: a file is used if it is complete and this user's own, and if none can be
-stored, the content is computed again. A name contains a digest of all that the content depends on.
+Only speed depends on them: a file is used if it is complete and belongs to this user; otherwise the
+content is computed again. A name contains a digest of everything that the content depends on.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def read(name: str) -> bytes | None:
 
 
 def store(name: str, content: bytes) -> None:
-    """Store a content under a name, if possible."""
+    """Store content under a name, if possible."""
     folder = _folder()
     if folder is None:
         return
     try:
         write_file(folder / name, sha256_hex(content).encode() + b"\n" + content)
     except OSError:
-        return  # It is computed again the next time.
+        return  # The caller computes the content again next time.
 
 
 def _folder() -> Path | None:

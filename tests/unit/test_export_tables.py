@@ -140,12 +140,12 @@ def test_large_rows_end_row_groups_early(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is held in memory is bounded by bytes and rows, and nothing is lost between groups."""
-    monkeypatch.setattr(tables, "_BATCH", 10)
-    monkeypatch.setattr(tables, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 10)
+    monkeypatch.setattr(tables, "_MAX_GROUP_BYTES", 1)
     [file] = ledger.export(kit.RUN, "events", tmp_path / "out.parquet", format="parquet")
     assert parquet.ParquetFile(file).num_row_groups == 7
-    monkeypatch.setattr(tables, "_GROUP_BYTES", 1 << 30)
-    monkeypatch.setattr(tables, "_GROUP_ROWS", 20)
+    monkeypatch.setattr(tables, "_MAX_GROUP_BYTES", 1 << 30)
+    monkeypatch.setattr(tables, "_MAX_GROUP_ROWS", 20)
     ledger.export(kit.RUN, "events", file, format="parquet")
     assert parquet.ParquetFile(file).num_row_groups == 4
     assert duckdb.execute(f"SELECT * FROM '{file}'").fetchall() == rows(ledger, "events")

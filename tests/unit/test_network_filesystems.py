@@ -31,7 +31,7 @@ MOUNTS = r"""
 )
 def test_the_nearest_mount_counts(path: str, kind: str) -> None:
     """A path's file system is that of the innermost and latest mount above it."""
-    assert network_filesystems.file_system(Path(path), MOUNTS) == kind
+    assert network_filesystems.file_system_type(Path(path), MOUNTS) == kind
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_this_machines_own_mounts_are_understood(tmp_path: Path) -> None:
     """The mounts of this machine are parsed, and the tests' folder is on no network."""
     if network_filesystems._MOUNTS.exists():
         assert (
-            network_filesystems.file_system(
+            network_filesystems.file_system_type(
                 tmp_path, network_filesystems._MOUNTS.read_text("utf-8")
             )
             is not None

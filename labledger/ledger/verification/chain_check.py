@@ -1,8 +1,8 @@
 """Check that a run's commits follow from each other, without reading what they committed.
 
 This takes seconds when `verify`, which also recomputes the digest of every record, takes minutes.
-It detects commits that were changed, removed, inserted or reordered, but no changed record whose
-commit is unchanged. Reports call it.
+It detects commits that were changed, removed, inserted or reordered, but not records that were
+changed while their commit was not. Reports call it through `LedgerReader`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx"""
 def find_problems(
     connection: Connection, run_no: int, run_id: str
 ) -> Iterator[tuple[int | None, str]]:
-    """Yield the problems of a run's chain: the slot, or None for the run, and a sentence.
+    """Yield the problems of a run's chain, each with its slot, or None for the run as a whole.
 
     Each link is compared with the one before it as stored, so that one change is one problem.
     """

@@ -1,7 +1,7 @@
-"""Check what the ledger stores twice, so that queries are fast, against what was committed.
+"""Check copies of values, which the ledger stores for fast queries, against what was committed.
 
 `slot_outcome` repeats parts of commits, trials and scores; columns of predictions, scores and
-evidence repeat parts of their records. Verification calls it.
+evidence repeat parts of their records. `run_checks` and `slot_checks` use this module.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def find_wrong_outcomes(connection: Connection, run_no: int) -> Iterator[tuple[i
 def find_wrong_columns(
     driver: Any, run_no: int, start: int, stop: int
 ) -> Iterator[tuple[int, str]]:
-    """Yield the slots, of a range, whose columns do not repeat what their records say."""
+    """Yield the slots of a range with columns that differ from their records."""
     for table, row_of_record in TEXT_TABLES.values():
         key = KEYS[table]
         sql = (

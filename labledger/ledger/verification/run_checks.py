@@ -1,8 +1,8 @@
 """Check what the ledger stores of a run besides its committed slots.
 
-That is: what it was created and started with, progress, staged results, the dispatch journal,
-budget, lease, gradings and `slot_outcome`. Verification calls it. A check that cannot read its rows
-yields a problem; none raises.
+That is: what the run was created and started with, progress, staged results, the dispatch journal,
+budget, lease, gradings and `slot_outcome`. `verify` calls this module. A check that cannot read its
+rows yields a problem instead of raising.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ SELECT progress.next_schedule_idx, progress.status, progress.epoch, progress.upd
    ORDER BY schedule_idx DESC LIMIT 1)
 FROM schedule_progress AS progress JOIN schedule ON schedule.run_no = progress.run_no
 WHERE progress.run_no = ?"""
-_LEFT_STAGED_SQL = (
+_COMMITTED_STAGED_SQL = (
     "SELECT DISTINCT staged_result.schedule_idx FROM staged_result JOIN slot_commit "
     "ON slot_commit.run_no = staged_result.run_no "
     "AND slot_commit.schedule_idx = staged_result.schedule_idx WHERE staged_result.run_no = ?"
 )
-_STAGED_SQL = (
+_UNCOMMITTED_STAGED_SQL = (
     f"{row_sql.select_with_digest('staged_result')} AND schedule_idx NOT IN "  # noqa: S608
     "(SELECT schedule_idx FROM slot_commit WHERE run_no = ?1) ORDER BY schedule_idx, attempt"
 )
@@ -94,7 +94,7 @@ def find_problems(
         ("staged results", lambda: _check_staged_results(connection, run_no, run_id, store)),
         ("dispatch journal", lambda: _check_dispatches(connection, run_no, run_id)),
         ("budget or lease", lambda: _check_settings(connection, run_no)),
-        *(_row_digests(connection, table, run_no) for table in _ROW_DIGESTS),
+        *(_row_digest_check(connection, table, run_no) for table in _ROW_DIGESTS),
         ("rows of slot_outcome", lambda: derived_copies.find_wrong_outcomes(connection, run_no)),
         ("gradings", lambda: ((None, text) for text in gradings.find_problems(connection, run_no))),
     )
@@ -111,7 +111,7 @@ def guarded(failure: str, check: Callable[[], Iterator[Message]]) -> Iterator[Me
 
 
 def find_missing_files(connection: Connection, store: ArtifactStore, run_no: int) -> Iterator[str]:
-    """Yield the frozen files and workspaces of a run that are not in the store unchanged."""
+    """Yield the frozen files and workspaces of a run that are missing from the store or changed."""
     try:
         frozen = [*_frozen_files(connection, run_no), *_workspaces(connection, run_no)]
         for _, sha256, _ in frozen:
@@ -142,24 +142,24 @@ def _check_genesis(connection: Connection, run_no: int) -> Iterator[Message]:
     """Compare the run's row, variants, tasks with their payloads, and slots with the genesis."""
     row = connection.exec_driver_sql(_RUN_SQL, (run_no,)).one()
     genesis = digest_chain.Genesis(dict(zip(statements.RUN_COLUMNS, row, strict=True)))
-    numbered = True
+    is_numbered = True
     for number, (idx, *variant) in enumerate(_rows(connection, _VARIANTS_SQL, run_no)):
         genesis.add_variant(*variant)
-        numbered &= idx == number
+        is_numbered &= idx == number
     for number, (idx, task_id, digest, payload_digest, body) in enumerate(
         _rows(connection, _TASKS_SQL, run_no)
     ):
         genesis.add_task(task_id, digest, payload_digest)
-        numbered &= idx == number
+        is_numbered &= idx == number
         if canonical_json.sha256_hex(body.encode()) != payload_digest:
             yield None, f"the payload of task {task_id} was changed"
     total = 0
     for idx, *cell in _rows(connection, _SLOTS_SQL, run_no):
         genesis.add_slot(*cell)
-        numbered &= idx == total
+        is_numbered &= idx == total
         total += 1
     expected = [tuple(row) for row in _rows(connection, _SCHEDULE_SQL, run_no)]
-    if [(total, genesis.hexdigest())] != expected or not numbered:
+    if [(total, genesis.hexdigest())] != expected or not is_numbered:
         yield None, "the run's row, variants, tasks or slots were changed"
 
 
@@ -174,7 +174,7 @@ def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:
         yield None, f"the run is said to be completed; {committed} of {total} slots are"
     if epoch < (last_epoch or 0):
         yield None, f"the progress is in epoch {epoch}; a slot was committed in {last_epoch}"
-    RunStatus(status)
+    RunStatus(status)  # Raises `ValueError`, which the caller reports, if it is unknown.
     if not _TIME.fullmatch(updated_at):
         yield None, f"the progress says {updated_at!r} where it should say a time"
     if ended_at is not None and (
@@ -183,7 +183,7 @@ def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:
         yield None, f"the run cannot have ended at {ended_at!r}"
 
 
-def _row_digests(
+def _row_digest_check(
     connection: Connection, table: str, run_no: int
 ) -> tuple[str, Callable[[], Iterator[Message]]]:
     return f"rows of {table}", lambda: row_digests.find_changed_rows(connection, table, run_no)
@@ -194,9 +194,9 @@ def _check_staged_results(
 ) -> Iterator[Message]:
     """Check the results that wait to be committed."""
     is_owned = bool(connection.exec_driver_sql(_IS_OWNED_SQL, (run_no,)).scalar())
-    for (idx,) in _rows(connection, _LEFT_STAGED_SQL, run_no):
+    for (idx,) in _rows(connection, _COMMITTED_STAGED_SQL, run_no):
         yield idx, "a staged result was left behind by the commit"
-    for row in _rows(connection, _STAGED_SQL, run_no):
+    for row in _rows(connection, _UNCOMMITTED_STAGED_SQL, run_no):
         _, idx, attempt, _, payload, staged_at, _ = row
         if not row_digests.matches("staged_result", row):
             yield idx, "a staged result was changed since it was staged"
@@ -231,12 +231,12 @@ def _check_dispatches(connection: Connection, run_no: int, run_id: str) -> Itera
     (epoch,) = connection.exec_driver_sql(
         "SELECT epoch FROM schedule_progress WHERE run_no = ?", (run_no,)
     ).one()
-    for idx, attempt, in_epoch, container, dispatched_at in _rows(
+    for idx, attempt, dispatch_epoch, container, dispatched_at in _rows(
         connection, _DISPATCH_SQL, run_no
     ):
         if not container.endswith(f"-{run_id}-{idx}-{attempt}"):
             yield idx, f"the journal names a container of another slot: {container!r}"
-        if not 1 <= in_epoch <= epoch or not _TIME.fullmatch(dispatched_at):
+        if not 1 <= dispatch_epoch <= epoch or not _TIME.fullmatch(dispatched_at):
             yield idx, "the journal has a dispatch of no possible time"
 
 
@@ -245,8 +245,8 @@ def _check_settings(connection: Connection, run_no: int) -> Iterator[Message]:
     for kind, amount in _rows(connection, _BUDGET_SQL, run_no):
         if not math.isfinite(amount):
             yield None, f"the budget of {kind} is no amount: {amount}"
-    for epoch, of_run, *times in _rows(connection, _LEASE_SQL, run_no):
-        if epoch != of_run or not all(map(_TIME.fullmatch, times)):
+    for lease_epoch, run_epoch, *times in _rows(connection, _LEASE_SQL, run_no):
+        if lease_epoch != run_epoch or not all(map(_TIME.fullmatch, times)):
             yield None, "the row of lease is not that of the run's owner"
 
 

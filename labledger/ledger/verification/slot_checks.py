@@ -1,7 +1,7 @@
 """Check that the rows of committed slots are those that were committed, a range of slots at a time.
 
-Records are made again from the rows, and their digests from the records; rows are made again from
-the records, so that every column is compared. If a range cannot be read, its slots are read one by
+Records are made again from the rows, and digests from these records. Rows are made again from the
+records, so that every column is compared. If a range cannot be read, its slots are read one by
 one: damage to one slot hides nothing about the others. Verification calls this module, in several
 processes.
 """
@@ -35,7 +35,7 @@ UNREADABLE = (
     ArithmeticError,
     RecursionError,
 )
-"""What reading damaged rows raises: texts that are not UTF-8 or JSON, unknown statuses, missing
+"""Exceptions from reading damaged rows: texts that are not UTF-8 or JSON, unknown statuses, missing
 rows, pages that SQLite cannot read."""
 
 CommitCheck = Callable[[str, Commit], Iterable[str]]
@@ -45,18 +45,18 @@ Message = tuple[int | None, str]
 """A problem in a sentence, with its slot or None."""
 
 _ARTIFACT_SQL = "SELECT content, size FROM artifact WHERE sha256 = ?"
-_BEFORE_SQL = """
+_PREVIOUS_COMMIT_SQL = """
 SELECT schedule_idx, chain_digest FROM slot_commit WHERE run_no = ? AND schedule_idx < ?
 ORDER BY schedule_idx DESC LIMIT 1"""
 _GENESIS_SQL = "SELECT genesis_digest FROM schedule WHERE run_no = ?"
 _TRIALS_SQL = f"{row_sql.select('trial')} AND schedule_idx >= ? AND schedule_idx < ?"
 _MAX_REMEMBERED = 10_000
-"""Artifacts that are remembered as unchanged."""
+"""How many artifacts are remembered as unchanged."""
 
 
 @dataclass
 class CheckedSlots:
-    """Numbers of slots and artifacts that were checked, and the problems in them."""
+    """How many slots and artifacts were checked, and the problems in them."""
 
     slots: int = 0
     artifacts: int = 0
@@ -99,7 +99,7 @@ class SlotChecks:
         return checked
 
     def _check_slot(self, run_no: int, run_id: str, idx: int) -> CheckedSlots:
-        """Check a slot that some checks cannot read: those report that, and the others go on."""
+        """Check a slot that some checks cannot read; the others still report their problems."""
         checked = CheckedSlots(slots=1)
         for check in self._checks(run_no, run_id, idx, idx + 1, CheckedSlots()):
             try:
@@ -114,20 +114,20 @@ class SlotChecks:
         self, run_no: int, run_id: str, start: int, stop: int, checked: CheckedSlots
     ) -> tuple[Iterator[Message], ...]:
         return (
-            self._commits(run_no, run_id, start, stop, checked),
+            self._check_commits(run_no, run_id, start, stop, checked),
             derived_copies.find_wrong_columns(self._driver, run_no, start, stop),
         )
 
-    def _commits(
+    def _check_commits(
         self, run_no: int, run_id: str, start: int, stop: int, checked: CheckedSlots
     ) -> Iterator[Message]:
         """Compare every commit with its digests and the chain."""
-        before = self._driver.execute(_BEFORE_SQL, (run_no, start)).fetchone()
-        if before is None:
+        previous = self._driver.execute(_PREVIOUS_COMMIT_SQL, (run_no, start)).fetchone()
+        if previous is None:
             (head,) = self._driver.execute(_GENESIS_SQL, (run_no,)).fetchone() or (None,)
             next_idx = 0
         else:
-            next_idx, head = before[0] + 1, before[1]
+            next_idx, head = previous[0] + 1, previous[1]
         trials = {row[1]: row for row in self._driver.execute(_TRIALS_SQL, (run_no, start, stop))}
         for commit in commit_stream.commits(_Rows(self._driver), run_id, run_no, start, stop):
             idx = commit.records.schedule_idx
@@ -135,21 +135,24 @@ class SlotChecks:
             if idx != next_idx:
                 yield next_idx, f"the commits of slots {next_idx} to {idx - 1} are missing"
                 head = None
-            messages = [*_digests(run_id, commit, head), *_trial(trials.get(idx), commit.records)]
-            messages += self._references(commit.records, checked)
+            messages = [
+                *_check_digests(run_id, commit, head),
+                *_check_trial_columns(trials.get(idx), commit.records),
+            ]
+            messages += self._check_references(commit.records, checked)
             yield from ((idx, message) for message in messages)
             if self._extra_check is not None:
                 yield from ((idx, message) for message in self._extra_check(run_id, commit))
             head, next_idx = commit.chain_digest, idx + 1
 
-    def _references(self, records: SlotRecords, checked: CheckedSlots) -> Iterator[str]:
+    def _check_references(self, records: SlotRecords, checked: CheckedSlots) -> Iterator[str]:
         """Check the artifacts that a slot's evidence refers to."""
         if self._store is None:
             return
-        referred = {sha for line in records.evidence for sha in REFERENCE.findall(line)}
+        referred = {sha256 for line in records.evidence for sha256 in REFERENCE.findall(line)}
         checked.artifacts += len(referred)
         for sha256 in sorted(referred - self._unchanged):
-            problem = self._artifact(self._store, sha256)
+            problem = self._find_damage(self._store, sha256)
             if problem is not None:
                 yield f"artifact {sha256} {problem}"
                 continue
@@ -157,7 +160,8 @@ class SlotChecks:
                 self._unchanged.clear()
             self._unchanged.add(sha256)
 
-    def _artifact(self, store: ArtifactStore, sha256: str) -> str | None:
+    def _find_damage(self, store: ArtifactStore, sha256: str) -> str | None:
+        """Return how an artifact differs from its digest, as the rest of a sentence, or None."""
         row = self._driver.execute(_ARTIFACT_SQL, (bytes.fromhex(sha256),)).fetchone()
         if row is None:
             return "is missing from the ledger"
@@ -180,7 +184,7 @@ class _Rows:
         return rows
 
 
-def _digests(run_id: str, commit: Commit, head: str | None) -> Iterator[str]:
+def _check_digests(run_id: str, commit: Commit, head: str | None) -> Iterator[str]:
     """Check a commit; `head` is the chain's digest before it, None if that is unknown."""
     records = commit.records
     if commit.slot_commit_id != slot_commit_id(run_id, records.schedule_idx):
@@ -189,18 +193,18 @@ def _digests(run_id: str, commit: Commit, head: str | None) -> Iterator[str]:
         yield "the records are not those that were committed"
     if commit.has_trial != bool(records.trials):
         yield "a trial row was inserted"
-    link = digest_chain.chain_digest(
+    expected_chain_digest = digest_chain.chain_digest(
         head or "",
         commit.slot_commit_id,
         commit.epoch,
         commit.committed_at,
         commit.payload_digest,
     )
-    if head is not None and link != commit.chain_digest:
+    if head is not None and expected_chain_digest != commit.chain_digest:
         yield "the commit does not follow from the one before it"
 
 
-def _trial(row: tuple[Any, ...] | None, records: SlotRecords) -> Iterator[str]:
+def _check_trial_columns(row: tuple[Any, ...] | None, records: SlotRecords) -> Iterator[str]:
     """Compare the columns of a trial with its record, in which a phase that did not run is null."""
     if row is not None and records.trials:
         record = json.loads(records.trials[0])

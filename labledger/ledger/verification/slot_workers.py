@@ -1,9 +1,9 @@
 """Check ranges of slots in other processes, each with its own connection.
 
-What is committed never changes, so ranges that one process has listed are the same for all. A
-worker is a program of its own that answers over pipes: the caller may be any program and have
-threads, so it is neither forked nor started a second time. The ranges of a worker that fails are
-checked by the caller.
+Committed slots never change, so that all processes see the same slots in a range. A worker is a
+separate program that receives ranges and returns results through pipes. It is neither a fork of the
+caller, which may have threads, nor a second start of the caller's own program. The caller checks
+the ranges of a worker that fails. `verify` uses this module.
 """
 
 from __future__ import annotations
@@ -38,23 +38,28 @@ class SlotRange(NamedTuple):
 
 
 Finish = Callable[[Callable[[SlotRange], CheckedSlots]], list[CheckedSlots]]
-"""Checks what no worker has taken yet, waits for the workers, and returns the results in order."""
+"""Checks the ranges that no worker has taken, waits for the workers, and returns all results."""
 
 
 @contextmanager
-def started(
+def start_workers(
     path: Path | None,
     store: ArtifactStore | None,
     ranges: Sequence[SlotRange],
     processes: int | None,
 ) -> Iterator[Finish]:
-    """Start to check `ranges` of the ledger at `path`, in up to `processes` with this one."""
+    """Start to check `ranges` of the ledger at `path`, in at most `processes`, this one included.
+
+    Yields the function that completes the checks. Workers are ended with the block.
+    """
     waiting = deque(enumerate(ranges))
     results: dict[int, CheckedSlots] = {}
-    wanted = processes or min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
-    count = 0 if path is None or len(ranges) < _MIN_RANGES else wanted - 1
-    workers = [_start(path, store) for _ in range(count) if path is not None]
-    threads = [Thread(target=_feed, args=(w, waiting, results), daemon=True) for w in workers]
+    max_processes = processes or min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
+    worker_count = 0 if path is None or len(ranges) < _MIN_RANGES else max_processes - 1
+    workers = [_start_worker(path, store) for _ in range(worker_count) if path is not None]
+    threads = [
+        Thread(target=_feed, args=(worker, waiting, results), daemon=True) for worker in workers
+    ]
     for thread in threads:
         thread.start()
 
@@ -62,7 +67,8 @@ def started(
         _check_waiting(waiting, results, check)
         for thread in threads:
             thread.join()
-        _check_waiting(waiting, results, check)  # Ranges of workers that failed.
+        # Workers that failed have put their ranges back.
+        _check_waiting(waiting, results, check)
         return [results[number] for number in range(len(ranges))]
 
     try:
@@ -87,7 +93,7 @@ def _check_waiting(
         results[number] = check(slot_range)
 
 
-def _start(path: Path, store: ArtifactStore | None) -> subprocess.Popen[str]:
+def _start_worker(path: Path, store: ArtifactStore | None) -> subprocess.Popen[str]:
     search_path = os.pathsep.join(filter(None, sys.path))
     return subprocess.Popen(
         [sys.executable, "-m", __name__, str(path), "" if store is None else str(store.root)],
@@ -106,7 +112,7 @@ def _feed(
     waiting: deque[tuple[int, SlotRange]],
     results: dict[int, CheckedSlots],
 ) -> None:
-    """Have a worker check one range after the other, until none is left or it fails."""
+    """Send a worker one range after the other, until none is left or the worker fails."""
     stdin, stdout = worker.stdin, worker.stdout
     if stdin is None or stdout is None:
         return
@@ -136,8 +142,8 @@ def serve(path: Path, store: ArtifactStore | None) -> None:
         checks = SlotChecks(connection, store)
         for line in sys.stdin:
             checked = checks.check(*SlotRange(*json.loads(line)))
-            answer = [checked.slots, checked.artifacts, checked.messages]
-            sys.stdout.write(json.dumps(answer) + "\n")
+            result = [checked.slots, checked.artifacts, checked.messages]
+            sys.stdout.write(json.dumps(result) + "\n")
             sys.stdout.flush()
     engine.dispose()
 

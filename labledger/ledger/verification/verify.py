@@ -2,7 +2,7 @@
 
 Damage of any kind is a finding and hides nothing: what cannot be read is named, and the rest is
 still checked. Large ledgers are checked by several processes, each with some ranges of slots.
-`labledger verify` and imports call it; it changes nothing.
+`labledger verify` and imports use this module, which changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SELECT schedule_idx FROM (
   SELECT schedule_idx, row_number() OVER (ORDER BY schedule_idx) - 1 AS position
   FROM slot_commit WHERE run_no = ?)
 WHERE position % ? = 0 ORDER BY schedule_idx"""
-_LAST_SQL = "SELECT max(schedule_idx) FROM slot_commit WHERE run_no = ?"
+_LAST_SLOT_SQL = "SELECT max(schedule_idx) FROM slot_commit WHERE run_no = ?"
 _COMMITS_PER_RANGE = 1_000
 
 
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Numbers of what was checked, and the findings."""
+    """How much was checked, and the findings."""
 
     runs: int
     slots: int
@@ -72,11 +72,12 @@ def verify(
 ) -> Verification:
     """Compare one run, or all, with their digests, including artifacts, frozen files, workspaces.
 
-    Reads one snapshot of the ledger. Memory does not grow with it; a large one is read by as many
-    processes as there are processors, or by `processes`. The loss of a run's newest commits
-    together with its progress, as in an older copy of the ledger, cannot be detected here; compare
-    the mirrors, or `chain_head` in the summary. Raises `RunNotFound` and what
-    `migrations.require_current` raises.
+    Reads one snapshot of the ledger. Memory does not grow with its size. A large ledger is
+    read by as many processes as there are processors, at most 8, or by at most `processes`.
+
+    The loss of a run's newest commits together with its progress, as in an older copy of the
+    ledger, cannot be detected by this function: compare the mirrors, or `chain_head` in the
+    summary. Raises `RunNotFound`, and what `migrations.require_current` raises.
     """
     engine = readonly_engine(path)
     try:
@@ -119,11 +120,17 @@ class _Checker:
         path: Path | None = None,
         processes: int | None = None,
     ) -> Verification:
-        """Check some runs, or all. Other processes may open the ledger only if `path` is given."""
+        """Check some runs, or all.
+
+        Without `path`, as for the source of an import, only this process reads the ledger, and
+        roots of regradings, frozen files and files of staged events may be missing.
+        """
         findings: list[Finding] = []
         runs = self._runs(run_ids, findings)
-        ranges = [part for run_no, run_id in runs for part in self._ranges(run_no, run_id)]
-        with slot_workers.started(path, self._store, ranges, processes) as finish:
+        ranges = [
+            slot_range for run_no, run_id in runs for slot_range in self._ranges(run_no, run_id)
+        ]
+        with slot_workers.start_workers(path, self._store, ranges, processes) as finish:
             findings += self._file_findings()
             for run_no, run_id in runs:
                 store = None if path is None else self._store
@@ -133,16 +140,18 @@ class _Checker:
                     findings += self._start_findings(run_no, run_id)
             by_range = finish(self._check_range)
         total = CheckedSlots()
-        in_slots: list[Finding] = []
-        for part, checked in zip(ranges, by_range, strict=True):
+        slot_findings: list[Finding] = []
+        for slot_range, checked in zip(ranges, by_range, strict=True):
             total.add(checked)
-            in_slots += [Finding(part.run_id, *message) for message in checked.messages]
-        findings = [*(f for f in findings if f.run_id is None), *in_slots,
-                    *(f for f in findings if f.run_id is not None)]  # fmt: skip
-        return Verification(len(runs), total.slots, total.artifacts, tuple(dict.fromkeys(findings)))
+            slot_findings += [Finding(slot_range.run_id, *message) for message in checked.messages]
+        # The whole file first, then slots, then the rest of each run; each finding once.
+        file_findings = [finding for finding in findings if finding.run_id is None]
+        run_findings = [finding for finding in findings if finding.run_id is not None]
+        ordered = dict.fromkeys((*file_findings, *slot_findings, *run_findings))
+        return Verification(len(runs), total.slots, total.artifacts, tuple(ordered))
 
-    def _check_range(self, part: SlotRange) -> CheckedSlots:
-        return self._slots.check(*part)
+    def _check_range(self, slot_range: SlotRange) -> CheckedSlots:
+        return self._slots.check(*slot_range)
 
     def _runs(
         self, run_ids: Sequence[str] | None, findings: list[Finding]
@@ -186,7 +195,7 @@ class _Checker:
         try:
             rows = self._connection.exec_driver_sql(_RANGES_SQL, (run_no, _COMMITS_PER_RANGE))
             starts = rows.scalars().all()
-            last = self._connection.exec_driver_sql(_LAST_SQL, (run_no,)).scalar()
+            last = self._connection.exec_driver_sql(_LAST_SLOT_SQL, (run_no,)).scalar()
         except UNREADABLE:
             return [SlotRange(run_no, run_id, 0, 1 << 40)]
         stops = [*starts[1:], (last or 0) + 1]
