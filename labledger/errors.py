@@ -116,7 +116,7 @@ class LedgerError(LabLedgerError):
 
 
 class LedgerMissing(LedgerError):
-    """There is no ledger here."""
+    """There is no ledger at this path."""
 
     exit_code = Exit.INVALID
 

@@ -260,7 +260,7 @@ class Engine:
                 self._await_removal(container)
 
     def _await_removal(self, container: str) -> None:
-        """Return when a container is gone. Polls: waiting for the event could miss it."""
+        """Return when a container does not exist any more. Polls: its event may be over already."""
         deadline = time.monotonic() + _API_TIMEOUT_S
         while self.inspect(container) is not None:
             if time.monotonic() > deadline:

@@ -228,7 +228,7 @@ def check_commands(
     except LabLedgerError as error:
         hint = "use an image with a POSIX shell, such as busybox or any Debian"
         if probes.oci_runtime is not None:
-            hint += f"; or {probes.oci_runtime} cannot run containers here: leave `runtime.oci` out"
+            hint += f"; or {probes.oci_runtime} cannot run its containers: leave `runtime.oci` out"
         yield CheckResult(
             "image", f"{ref} has no usable `sh`: {error.message}", ok=False, hint=hint
         )

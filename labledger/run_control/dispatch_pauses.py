@@ -38,7 +38,7 @@ class DispatchPause:
     """A pause of dispatch for one cause.
 
     The time between two checks doubles and is randomized, so that several coordinators do not
-    query an engine that is just coming back at the same moment. If the cause returns before any
+    query an engine that was just restarted at the same moment. If the cause returns before any
     result was made durable, the earlier pause continues, so that patience also runs out if the
     cause comes and goes.
     """

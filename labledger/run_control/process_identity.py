@@ -44,13 +44,13 @@ def _host() -> str:
     parts = [socket.gethostname()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         try:
-            parts.append(str(Path(path).readlink() if "ns" in path else _text(path)))
+            parts.append(str(Path(path).readlink() if "ns" in path else _read_text(path)))
         except OSError:
             continue
     return " ".join(parts)
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     return Path(path).read_text("ascii").strip()
 
 
@@ -61,7 +61,7 @@ def _process_token(pid: int) -> str | None:
     """
     if Path("/proc/self/stat").exists():
         try:
-            fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+            fields = _read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         except OSError:
             return None
         state, start_time = fields[0], fields[19]

@@ -34,7 +34,7 @@ from labledger.trial.full_disks import FullDisks
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a slot ended, as far as later dispatches depend on it."""
+    """What later dispatches depend on of a slot that has ended."""
 
     variant_id: str
     status: SlotStatus
@@ -171,7 +171,7 @@ class CommitQueue:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the slot whose turn it is can be committed."""
+        """Whether the slot to commit next can be committed now."""
         return self.next_idx in self.staged or self.next_idx in self._skipped
 
     def commit_ready(self) -> None:
@@ -180,7 +180,7 @@ class CommitQueue:
             pass
 
     def commit_next(self, specs: Sequence[AttemptSpec] = ()) -> bool:
-        """Commit the slot whose turn it is, and journal the dispatches of `specs` with it.
+        """Commit the next slot, and journal the dispatches of `specs` in the same transaction.
 
         Return False if the ledger's disk is full.
         """

@@ -130,7 +130,7 @@ class SlotQueue:
         return unfinished is not None and unfinished.container_may_exist
 
     def spec(self, slot: Slot) -> AttemptSpec:
-        """Return what a worker needs for a slot, with the attempt to continue with."""
+        """Return the specification of the attempt with which a slot begins or continues."""
         never_dispatched = UnfinishedSlot(1, staged=False, container_may_exist=False)
         unfinished = self._unfinished.get(slot.schedule_idx, never_dispatched)
         stored = self._stored_trials

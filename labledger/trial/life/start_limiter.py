@@ -57,7 +57,7 @@ class StartLimiter:
         """How many permits to run are free; negative while more trials run than are allowed."""
         self._waiting: list[int] = []
         self.paused: SimpleQueue[AttemptSpec] = SimpleQueue()
-        """Trials whose containers are paused from outside, again at each poll."""
+        """Trials whose containers were seen paused. Added again at each poll."""
         self._seen_paused: set[str] = set()
         self._closed = False
         self._abandoned = False

@@ -58,7 +58,7 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     if spec.kind.is_carried_over(spec):
         with context.limiter.collecting:
             return spec.kind.carried_over_result(spec)
-    begun = clock.utc_now()
+    began_at = clock.utc_now()
     try:
         context.engine.connect()
         context.limiter.require_starting_allowed()
@@ -75,13 +75,13 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     except ContainerFailed as error:
         is_taken = isinstance(error, ContainerNameTaken)
         reason = Reason.NAME_TAKEN if is_taken else Reason.CONTAINER_FAILED
-        return infra_error_result(spec, begun, reason, error.message)
+        return infra_error_result(spec, began_at, reason, error.message)
     except OSError as error:
         message = f"{error.strerror}: {error.filename}"
         if error.errno in DISK_FULL_ERRNOS:
             _delete(spec, context)
             raise DiskFull(f"a trial could not be prepared: {message}") from error
-        return infra_error_result(spec, begun, Reason.HOST_ERROR, message)
+        return infra_error_result(spec, began_at, Reason.HOST_ERROR, message)
 
 
 def _collect_result(
@@ -222,14 +222,14 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
     try:
         with limiter.running(spec.slot.schedule_idx):
             attempt_notes.clear_not_started(spec.folder)
-            started_at, started = clock.utc_now(), time.monotonic()
+            started_at, start = clock.utc_now(), time.monotonic()
             container_start.start_container(context, container, created)
             faults.fault_point("agent_running", spec.slot.schedule_idx)
             exit_status, was_removed = _wait(spec, context, container)
             has_ended = exit_status is not None
             if has_ended and spec.plan.sealing is Sealing.AFTER_AGENT:
-                return finish_stopped_container(spec, context, container, started)
-            elapsed = timedelta(seconds=time.monotonic() - started)
+                return finish_stopped_container(spec, context, container, start)
+            elapsed = timedelta(seconds=time.monotonic() - start)
     except (StartRefused, ContainerFailed, DiskFull):
         if not has_ended:
             _remove_unstarted(spec, context, container)
@@ -244,7 +244,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
         None if was_removed else container,
         _memory_limit_hit(engine, container, exit_status),
         was_removed,
-        disk_was_full=context.full_disks.were_full_since(spec.plan.disks, started),
+        disk_was_full=context.full_disks.were_full_since(spec.plan.disks, start),
         exit_status_forged=exit_status in ExitStatus.ALL - spec.kind.exit_statuses,
     )
 
