@@ -1,7 +1,7 @@
 """Read and validate an experiment file.
 
-An experiment is one YAML file. It is read whole, checked as YAML, against its JSON schema and for
-fields that contradict each other, and all problems are reported together, in the order of lines.
+An experiment is one YAML file. It is checked as YAML, against its JSON schema and for fields that
+contradict each other, and all problems are reported together, in the order of lines.
 `resolve` takes the result. The dataset is not read here.
 """
 

@@ -22,7 +22,7 @@ from labledger.experiment.inputs.field_problems import (
 )
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.plan import GraderPlan, NamedPhase, PhasePlan, VariantPlan
-from labledger.experiment.stored_sections import plain_number
+from labledger.experiment.stored_sections import normalize_number
 from labledger.records import JsonObject, canonical_json
 
 DEPS = "/agentlab/deps"
@@ -67,7 +67,7 @@ def phase_plan(data: JsonObject, name: str, bindings: Mapping[str, Any], files: 
     return PhasePlan(
         tuple(_resolved_word(_as_text(word), known, staged) for word in phase["command"]),
         {key: name_references.substitute(_as_text(env[key]), known) for key in sorted(env)},
-        plain_number(phase.get("timeout_s", TIMEOUT_S[name])),
+        normalize_number(phase.get("timeout_s", TIMEOUT_S[name])),
     )
 
 

@@ -20,7 +20,7 @@ from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, 
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.name_references import is_contract_name, names
 from labledger.experiment.stored_facts import benchmark_identity
-from labledger.experiment.stored_sections import Section, plain_number
+from labledger.experiment.stored_sections import Section, normalize_number
 from labledger.records import JsonObject, canonical_json
 from labledger.records.outcomes import SlotStatus
 from labledger.text.byte_sizes import parse_size
@@ -146,7 +146,7 @@ class Runtime(Section):
 
 
 def _user(authored: Any) -> str | None:
-    return None if authored is None else str(plain_number(authored))
+    return None if authored is None else str(normalize_number(authored))
 
 
 @dataclass(frozen=True, slots=True)

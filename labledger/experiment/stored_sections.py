@@ -81,7 +81,7 @@ def _fields(section: Any) -> tuple[_Field, ...]:
 def _decoded(declared_type: Any, value: Any) -> Any:
     """Return a JSON value as a value of the type that a field declares.
 
-    A whole number is an int, so that 60 and 60.0, which a person may write, are stored alike.
+    Integers become ints, so that 60 and 60.0, which a person may write, are stored alike.
     """
     arguments = get_args(declared_type)
     if value is None:
@@ -95,13 +95,13 @@ def _decoded(declared_type: Any, value: Any) -> Any:
     if isinstance(declared_type, type) and issubclass(declared_type, Section):
         return declared_type.from_json(value)
     if declared_type is float:
-        return plain_number(value)
+        return normalize_number(value)
     is_enum = isinstance(declared_type, type) and issubclass(declared_type, StrEnum)
     return declared_type(value) if is_enum or declared_type is int else value
 
 
-def plain_number(value: float) -> float:
-    """Return a whole number as an int."""
+def normalize_number(value: float) -> float:
+    """Return an int if the number is an integer, so that 60 and 60.0 are stored alike."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -298,9 +298,9 @@ class AttemptSpec:
         return env
 
 
-def mount(source: Path, inside: str, *, read_only: bool = False) -> JsonObject:
+def mount(source: Path, target: str, *, read_only: bool = False) -> JsonObject:
     """Return a bind mount of a host folder. Unlike the short text form, it allows colons."""
-    return {"Type": "bind", "Source": str(source), "Target": inside, "ReadOnly": read_only}
+    return {"Type": "bind", "Source": str(source), "Target": target, "ReadOnly": read_only}
 
 
 def trial_folder(run_dir: Path, schedule_idx: int, attempt: int) -> Path:

@@ -51,7 +51,7 @@ class TrialKind(ABC):
     @property
     @abstractmethod
     def other_ids(self) -> tuple[TrialIds, ...]:
-        """Identities, beside the attempt's own, that outputs in its container may name."""
+        """Identities that outputs in its container may name in addition to the attempt's own."""
 
     @property
     @abstractmethod

@@ -34,7 +34,7 @@ class SeedEntry:
     is_link: bool = False
 
 
-def is_plain(name: str) -> bool:
+def is_safe_name(name: str) -> bool:
     """Return True for a relative path without empty, `.` or `..` components."""
     return "\0" not in name and all(step not in {"", ".", ".."} for step in name.split("/"))
 
@@ -53,10 +53,10 @@ class _NameChecker:
     links: set[str] = field(default_factory=set)
 
     def check(self, name: str, *, is_link: bool = False) -> None:
-        """Raise `UnsafeSeed` for a name that is not plain, or is a link or below one."""
+        """Raise `UnsafeSeed` for an unsafe name, or one that is an earlier link or below one."""
         steps = name.split("/")
         prefixes = {"/".join(steps[:i]) for i in range(1, len(steps) + 1)} if self.links else set()
-        if not is_plain(name) or not self.links.isdisjoint(prefixes):
+        if not is_safe_name(name) or not self.links.isdisjoint(prefixes):
             raise UnsafeSeed(name)
         if is_link:
             self.links.add(name)
@@ -69,9 +69,9 @@ class InlineSeed:
         self._files = files
 
     def fill(self, workspace: Path) -> None:
-        names = _NameChecker()
+        checker = _NameChecker()
         for name, text in self._files.items():
-            names.check(name)
+            checker.check(name)
             target = workspace / name
             make_folders(workspace, Path(name).parent)
             target.write_bytes(text.encode())
@@ -90,9 +90,9 @@ class TarSeed:
 
     def fill(self, workspace: Path) -> None:
         with tarfile.open(self._archive, "r:") as archive:
-            names = _NameChecker()
+            checker = _NameChecker()
             for member in archive:
-                names.check(member.name, is_link=member.issym())
+                checker.check(member.name, is_link=member.issym())
                 target = workspace / member.name
                 if member.isdir():
                     target.mkdir(exist_ok=True)
@@ -124,13 +124,13 @@ def workspace_seed(workspace: TaskWorkspace | None, store_root: Path) -> Seed:
     return InlineSeed((workspace and workspace.files) or {})
 
 
-def make_folders(workspace: Path, inside: Path) -> None:
-    """Make a folder of a workspace and its parents, open to any user.
+def make_folders(workspace: Path, relative: Path) -> None:
+    """Make the folder `relative` of a workspace, and its parents, open to any user.
 
     Raises `NotADirectoryError` for a link.
     """
     folder = workspace
-    for step in inside.parts:
+    for step in relative.parts:
         folder = folder / step
         folder.mkdir(exist_ok=True)
         if folder.is_symlink():

@@ -191,7 +191,7 @@ def test_plainly_valid_rows_are_valid(folder: Folder) -> None:
     plain = 0
     for combination in itertools.product(*choices):
         row = dict(pair for pair in combination if pair)
-        if task_row.is_plainly_valid(row):
+        if task_row.is_certainly_valid(row):
             plain += 1
             json_schemas.require_valid(row, "task_v1")
     assert plain > 10

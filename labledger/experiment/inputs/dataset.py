@@ -22,7 +22,7 @@ from labledger.experiment.inputs.field_problems import UnusablePath
 from labledger.experiment.inputs.task_row import (
     Task,
     cluster_of,
-    is_plainly_valid,
+    is_certainly_valid,
     workspace_source,
 )
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar, check_inline
@@ -185,7 +185,7 @@ class _Reader:
             message = error.message.replace(" at line 1 column ", " at column ")
             self._add_problem(number, message, hint="each line must be one whole JSON object")
             return
-        if not is_plainly_valid(row):
+        if not is_certainly_valid(row):
             before = len(self.problems)
             for path, message in json_schemas.problems(row, "task_v1"):
                 self._add_problem(number, message, json_schemas.dotted(path) or None)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from labledger.errors import LedgerError
 from labledger.experiment.inputs.field_problems import FieldPath, lookup, relative_name
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar
-from labledger.experiment.stored_sections import Section, plain_number
+from labledger.experiment.stored_sections import Section, normalize_number
 from labledger.records import JsonObject, canonical_json
 
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
@@ -73,7 +73,7 @@ class Task(Section):
             row["id"],
             row.get("task"),
             row.get("image"),
-            timeout_s and plain_number(timeout_s),
+            timeout_s and normalize_number(timeout_s),
             workspace and TaskWorkspace.of_authored(workspace, folder, packed),
         )
 
@@ -86,7 +86,7 @@ class Task(Section):
             raise LedgerError(f"the stored row of a task cannot be read: {error}") from error
 
 
-def is_plainly_valid(row: Any) -> bool:
+def is_certainly_valid(row: Any) -> bool:
     """Return whether a row is of the common form that is valid without running the schema.
 
     This is twenty times as fast as the schema. It is never true for a row that the schema rejects.

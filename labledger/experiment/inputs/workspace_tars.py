@@ -1,7 +1,7 @@
 """Pack a task's workspace, a folder or a tar file, into a deterministic tar.
 
 The same files always give the same bytes and so the same digest, which is part of the task's
-digest. Names and links that could lead out of the workspace are rejected here, so that a stored
+digest. Names and links that could lead out of the workspace are rejected, so that a stored
 tar is safe to unpack. `dataset` digests workspaces when it reads tasks, and stores their tars when
 a run is created.
 """
@@ -246,7 +246,7 @@ def _unpacked(path: Path) -> Iterator[IO[bytes]]:
         if unpacker is None:
             yield raw
             return
-        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as plain, unpacker(raw) as content:
-            shutil.copyfileobj(content, plain, 1 << 20)
-            plain.seek(0)
-            yield plain
+        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as unpacked, unpacker(raw) as content:
+            shutil.copyfileobj(content, unpacked, 1 << 20)
+            unpacked.seek(0)
+            yield unpacked

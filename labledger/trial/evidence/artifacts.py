@@ -64,7 +64,7 @@ class EvidenceCollector:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
 
     def add_artifact(self, content: bytes) -> str:
-        """Add redacted content as an artifact and return the reference to it."""
+        """Add content as an artifact and return the reference to it. Redact it before."""
         artifact = Artifact.inline(content)
         if artifact.size > INLINE_LIMIT:
             self._store.put_bytes(content)

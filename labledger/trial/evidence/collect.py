@@ -199,7 +199,7 @@ def infra_error_result(
     evidence = EvidenceCollector(spec, redactor)
     evidence.collect_inputs()
     evidence.add_facts(isolation_facts.unknown_isolation_facts(spec, message), None)
-    # The machine's clock may have been set back meanwhile.
+    # The machine's clock may have been set back since the attempt began.
     now = max(started_at, clock.utc_now())
     return AttemptResult(
         ids=spec.ids,

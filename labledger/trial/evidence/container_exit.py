@@ -17,7 +17,7 @@ from labledger.trial.evidence.tampering import FilesystemChanges
 
 @dataclass(frozen=True, slots=True)
 class ContainerExit:
-    """How a container ended, as the engine reports it, and what the host observed meanwhile."""
+    """How a container ended, as the engine reports it, and what the host observed while it ran."""
 
     exit_status: int | None
     """None if the host killed it at its deadline, or if it could not be started again."""

@@ -196,15 +196,15 @@ class Redactor:
     def redact_chunks(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield what `redact_bytes` would return for the content that `chunks` make up.
 
-        The content is divided only where no secret is near. It is held in memory as a whole only
-        if there is no such position.
+        The content is divided only where no secret is near; where there is no such position, it is
+        held in memory.
         """
-        near = _OVERLAP * max((len(form.value) for form in self._forms), default=0)
+        margin = _OVERLAP * max((len(form.value) for form in self._forms), default=0)
         pending = b""
         for chunk in chunks:
             pending += chunk
-            end = len(pending) - near
-            if end <= near or self.contains_secret([pending[end - near :]]):
+            end = len(pending) - margin
+            if end <= margin or self.contains_secret([pending[end - margin :]]):
                 continue
             yield self.redact_bytes(pending[:end])
             pending = pending[end:]

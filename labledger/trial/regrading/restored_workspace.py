@@ -1,8 +1,8 @@
 """Restore the workspace that an agent left, from its seed and the stored evidence, or not at all.
 
-The evidence is a patch, a tar of files and a listing of all files, as untrusted as any output: only
-names from the listing that are plain and compatible with each other are written, nothing is written
-through a link, and the restored workspace is compared with the listing. Used by `restored_inputs`.
+The evidence is a patch, a tar of files and a listing of all files, as untrusted as any output. Only
+safe names from the listing that do not conflict are written, nothing is written through a link, and
+the restored workspace is compared with the listing. Used by `restored_inputs`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete
 from labledger.workspace import listing, patch_application, patches, tar_files, unlisted_folders
 from labledger.workspace.listing import UNLISTED_FOLDERS, Entry, Listing
-from labledger.workspace.seed import OPEN_FILE, OPEN_PROGRAM, is_plain, make_folders
+from labledger.workspace.seed import OPEN_FILE, OPEN_PROGRAM, is_safe_name, make_folders
 from labledger.workspace.tar_files import Member
 
 _MAX_NAMED_FILES = 5
@@ -81,7 +81,7 @@ class WorkspaceRestore:
         folders = {*expected.left_out, *empty}
         for name in {*expected.entries, *folders}:
             folder_names = name.split("/") if name in empty else name.split("/")[:-1]
-            if not is_plain(name) or "\ufffd" in name:
+            if not is_safe_name(name) or "\ufffd" in name:
                 self.unrecoverable[name] = "its name was not stored exactly"
             elif stored.holds_redacted(name.encode()):
                 self.unrecoverable[name] = "a secret was redacted in its name"
@@ -148,7 +148,7 @@ class WorkspaceRestore:
     def _write_unlisted(self, member: Member) -> None:
         """Restore a file, link or folder in an unlisted folder. It is compared only at the end."""
         name = member.name
-        if not is_plain(name):
+        if not is_safe_name(name):
             return
         if member.kind == "link":
             self._links[name] = member.target
@@ -187,7 +187,7 @@ class WorkspaceRestore:
     def _seeded_text(self, name: str, present: Listing) -> bytes:
         """Return the text that a patch applies to.
 
-        Raises `PatchMismatch` for a file of which no patch is ever made.
+        Raises `PatchMismatch` for a file that no patch contains.
         """
         entry = present.entries.get(name)
         if entry is None:
