@@ -1,8 +1,8 @@
 """Compare sides: read and pair their trials, estimate, test, and decide.
 
 All comparisons of one call are a family: their intervals, p values and gates are corrected together
-for how many they are. The public entry points are `compare` (for `labledger compare`) and
-`compare_family` (for the report).
+for the number of comparisons. `Ledger.compare` calls `compare`, and the report calls
+`compare_family`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from labledger.compare.comparison_document import (
 from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
 from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
-from labledger.compare.pairs import Paired, count_the_same, pair
+from labledger.compare.pairs import Paired, have_same_values, pair
 from labledger.compare.run_differences import warnings
 from labledger.compare.side_trials import Side, Trials, read_clusters, read_trials, require_metric
 from labledger.compare.statistics import paired_means, samples
@@ -35,7 +35,7 @@ from labledger.experiment.stored_facts import StoredFacts
 from labledger.ledger.database.model import Graded
 from labledger.ledger.reader import LedgerReader
 
-_NAMED = 3
+_MAX_NAMED_TASKS = 3
 """How many of the tasks without a cluster an error message names."""
 
 _SKEWED = (
@@ -57,15 +57,16 @@ def compare(reader: LedgerReader, words: Sequence[str], options: CompareOptions)
 
 
 def compare_family(
-    reader: LedgerReader, asked: Sequence[Sequence[str]], options: CompareOptions
+    reader: LedgerReader, requests: Sequence[Sequence[str]], options: CompareOptions
 ) -> list[Comparison]:
-    """Return several comparisons as one family, corrected together for how many they are.
+    """Return several comparisons as one family, corrected together for their number.
 
-    Each of `asked` is the words of a `labledger compare`. Raises as `compare` does.
+    Each request has the words of a `labledger compare`. Raises as `compare` does.
     """
     options.check()
     optional_libraries.require_analysis()
-    questions = [_read(reader, sides.resolve(reader, words), options) for words in asked]
+    questions = [_read(reader, sides.resolve(reader, words), options) for words in requests]
+    # Comparisons without a common task are not tested, so they are not corrected for.
     family = sum(bool(two.paired.task_ids) for question in questions for two in question.pairs)
     return [_answer(question, options, family) for question in questions]
 
@@ -82,13 +83,13 @@ class _TwoSides:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What one `labledger compare` asks, with everything that the ledger holds about it."""
+    """The sides that one `labledger compare` names, and what the ledger holds about them."""
 
     runs: Mapping[str, Graded]
     """By the name that sides have for the run."""
     pairs: tuple[_TwoSides, ...]
     cluster: str | None
-    """The field whose values are the sample; None where tasks are."""
+    """The field whose values are the sample; None if tasks are the sample."""
     clusters: Mapping[str, str | None]
     """The cluster of each task."""
 
@@ -100,9 +101,9 @@ class _Question:
 
 
 def _read(
-    reader: LedgerReader, asked: Sequence[tuple[Side, Side]], options: CompareOptions
+    reader: LedgerReader, side_pairs: Sequence[tuple[Side, Side]], options: CompareOptions
 ) -> _Question:
-    all_sides = {side for two in asked for side in two}
+    all_sides = {side for side_pair in side_pairs for side in side_pair}
     runs = {side.run_id: reader.graded(side.run_id) for side in sorted(all_sides)}
     holders = {name: graded.run.run_id for name, graded in runs.items()}
     metric = None if options.is_rate else options.metric
@@ -111,7 +112,7 @@ def _read(
         require_metric(reader.path, trials, holders, metric)
     pairs = tuple(
         _TwoSides(a, b, (trials[a], trials[b]), pair(trials[a], trials[b], options))
-        for a, b in asked
+        for a, b in side_pairs
     )
     field = _cluster_field(runs, options)
     clusters = {} if field is None else read_clusters(reader.path, holders, field)
@@ -136,10 +137,11 @@ def _require_clusters(
     pairs: Sequence[_TwoSides], clusters: Mapping[str, str | None], field: str
 ) -> None:
     compared = {task_id for two in pairs for trials in two.trials for task_id in trials}
-    without = sorted(task_id for task_id in compared if clusters[task_id] is None)
-    if without:
-        more = f" and {len(without) - _NAMED:,} more" if len(without) > _NAMED else ""
-        message = f"no text or number at {field} in task {', '.join(without[:_NAMED])}{more}"
+    unclustered = sorted(task_id for task_id in compared if clusters[task_id] is None)
+    if unclustered:
+        names, surplus = unclustered[:_MAX_NAMED_TASKS], len(unclustered) - _MAX_NAMED_TASKS
+        more = f" and {surplus:,} more" if surplus > 0 else ""
+        message = f"no text or number at {field} in task {', '.join(names)}{more}"
         hint = "name a field that every task has, such as task.repo or /task/repo"
         raise InvalidInput("the clusters of tasks", [Problem("--cluster", message, hint=hint)])
 
@@ -167,7 +169,7 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
 
 
 def _estimated(two: _TwoSides, sample: Sample, family: int) -> Compared:
-    """Return one of `family` comparisons, as far as it follows from the trials alone."""
+    """Return a comparison of a family of `family`, with what follows from the trials alone."""
     paired, options = two.paired, sample.options
     tested = estimates.inference(sample)
     test = None
@@ -242,16 +244,16 @@ def _sensitivities(
     options: CompareOptions,
     family: int,
 ) -> Iterator[Sensitivity]:
-    """Yield the difference of the pass rates with errors counted in each other way.
+    """Yield the difference of the pass rates for every other way to count errors.
 
-    `difference` is that with errors counted as the options say.
+    `difference` is the one with errors counted as the options say.
     """
     if not options.is_rate:
         return
     for errors in ErrorCounting:
         if errors is not options.errors:
             other = replace(options, errors=errors)
-            if count_the_same(two.paired, options, other):
+            if have_same_values(two.paired, options, other):
                 yield Sensitivity(errors.value, two.paired.pairs, difference)
                 continue
             paired = pair(*two.trials, other)
@@ -274,7 +276,8 @@ def _task_rows(paired: Paired) -> Iterator[TaskRow]:
         yield from rows.values()
         return
     rows |= {
-        task_id: TaskRow(task_id, 0, None, None, tuple(why)) for task_id, why in reasons.items()
+        task_id: TaskRow(task_id, 0, None, None, tuple(of_task))
+        for task_id, of_task in reasons.items()
     }
     for task_id in sorted(rows):
         yield rows[task_id]

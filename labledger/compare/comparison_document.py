@@ -1,11 +1,12 @@
 """The results of a comparison as frozen dataclasses, and their JSON form, `comparison_v1`.
 
 Fields have the names of the document's keys. Only `Comparison.as_json` makes JSON, and checks it
-against the schema. Everything that presents a comparison reads these types.
+against the schema. All modules that present a comparison read these types.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Self
@@ -40,18 +41,18 @@ class SideGrading:
 
 @dataclass(frozen=True, slots=True)
 class SideReport:
-    """One side, over the tasks compared."""
+    """The results of one side, over the compared tasks."""
 
     run_id: str
     """The run as it was named: a run stands for its current grading, RUN.gN for another one."""
     variant_id: str
     mean: Estimate | None
-    """The pass rate, or the metric's mean: over tasks, of each task's mean."""
+    """The pass rate or the metric's mean, as the mean of the tasks' means."""
     pass_at: tuple[PassAt, ...] = ()
     grading: SideGrading | None = None
     """Always set in a finished comparison."""
     trials: int = 0
-    """How many trials of the tasks compared count."""
+    """How many counted trials the compared tasks have on this side."""
 
     @property
     def side(self) -> Side:
@@ -60,7 +61,7 @@ class SideReport:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The tasks by which side passed, where each has one trial on each side."""
+    """How many tasks each side passed, if each task has one trial on each side."""
 
     both: int
     only_a: int
@@ -96,15 +97,15 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Detectable:
-    """The smallest difference that so many tasks would have shown with probability `power`."""
+    """The smallest difference that this comparison would have shown with probability `power`."""
 
     difference: float | None
     """None where no difference is large enough, or where it cannot be computed."""
     power: float
     discordant: float | None
-    """The share of pairs that is taken to differ; None for metrics and fixed suites."""
+    """The share of pairs that is assumed to differ; None for metrics and fixed suites."""
     assumed: bool
-    """Whether that share is larger than the observed one, as so large a difference requires."""
+    """Whether that share is larger than the observed one, because the difference requires it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +154,9 @@ class Compared:
     tasks: int
     """Tasks with at least one pair."""
     pairs: int
-    """In each task as many as the side with fewer trials has."""
+    """Pairs of trials: in each task as many as the side with fewer counted trials has."""
     replications: int
-    """The pairs of the task that has most."""
+    """The largest number of pairs of a task."""
     counts: Counts | None
     """None for metrics."""
     difference: Estimate | None
@@ -229,12 +230,20 @@ def field_names(cls: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else ()
 
 
+@cache
+def _json_keys(cls: type) -> Mapping[str, str]:
+    """Return the JSON key of each field: its name, or `json_key` of its metadata."""
+    if not is_dataclass(cls):
+        return {}
+    return {field.name: field.metadata.get("json_key", field.name) for field in fields(cls)}
+
+
 def to_json(value: Any) -> Any:
-    """Return dataclasses as objects and tuples as lists, as JSON has them."""
+    """Return a dataclass as a JSON object and a tuple as a JSON list, with all that they hold."""
     if value is None or isinstance(value, str | int | float):
         return value
-    if names := field_names(value.__class__):
-        return {name: to_json(getattr(value, name)) for name in names}
+    if keys := _json_keys(value.__class__):
+        return {key: to_json(getattr(value, name)) for name, key in keys.items()}
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
     return [to_json(item) for item in value] if isinstance(value, tuple | list) else value

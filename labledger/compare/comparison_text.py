@@ -40,8 +40,8 @@ _EFFECTS = {
     "d_z": "standardized difference (d_z)",
 }
 
-_NAMED = 10
-"""How many of the tasks that moved are named."""
+_MAX_NAMED_TASKS = 10
+"""How many of the tasks with a difference are named."""
 
 
 Row = tuple[str, str, str, str]
@@ -236,6 +236,10 @@ def _moved_tasks(compared: Compared, document: Comparison) -> Iterator[Fact]:
     for word, sign in ((lower, -1), (higher, 1)):
         names = [task_id for change, task_id in moved if change * sign > 0]
         if names:
-            more = f" and {count(len(names) - _NAMED)} more" if len(names) > _NAMED else ""
-            text = ", ".join(names[:_NAMED]) + more
+            more = (
+                f" and {count(len(names) - _MAX_NAMED_TASKS)} more"
+                if len(names) > _MAX_NAMED_TASKS
+                else ""
+            )
+            text = ", ".join(names[:_MAX_NAMED_TASKS]) + more
             yield Fact(f"{word} on {counted(len(names), 'task')}", text, in_report=False)

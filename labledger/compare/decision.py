@@ -1,7 +1,7 @@
 """Decide what a comparison shows, and whether its gates are passed.
 
-Decisions and gates go by the same intervals, which hold together for all comparisons of the family.
-The words are in `compare.sentences`.
+Decisions and gates use the same intervals, which hold together for all comparisons of the family.
+Their sentences are in `compare.sentences`. `compare.compare` calls this module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from labledger.compare.statistics.samples import Estimate
 def decide(compared: Compared, document: Comparison) -> Decision:
     """Return what a comparison shows.
 
-    A difference is shown where its (corrected) p value is below 1 less the confidence. That is
-    where its interval does not contain 0, because both come from one statistic.
+    A difference is shown if its (corrected) p value is below 1 less the confidence. Then its
+    interval does not contain 0, because both come from one statistic.
     """
     difference, test = compared.difference, compared.test
     if difference is None:
@@ -42,7 +42,7 @@ def _verdict(compared: Compared, difference: Estimate, document: Comparison) -> 
 def decide_gates(
     comparisons: Sequence[Compared], document: Comparison, limits: Mapping[str, float]
 ) -> Iterator[GateResult]:
-    """Yield the result of each gate for each comparison; nothing paired is no pass.
+    """Yield the result of each gate for each comparison; without pairs, a gate is missed.
 
     `limits` are those of `CompareOptions.gates`. The intervals are those of the whole family, so
     that a gate is missed by chance as seldom with twenty treatments as with one.
@@ -67,7 +67,7 @@ def _gate(option: str, limit: float, compared: Compared, document: Comparison) -
 
 
 def _gain_bounds(difference: Estimate, document: Comparison) -> tuple[float, float] | None:
-    """Return the interval of what B gains over A, whichever direction is better."""
+    """Return the interval of B's advantage over A, in the direction that is better."""
     if difference.low is None or difference.high is None:
         return None
     if document.lower_is_better:

@@ -29,13 +29,13 @@ class Sample:
     a: Groups
     """The values of A's trials, one sequence a task."""
     b: Groups
-    """The same of B, for the same tasks."""
+    """The values of B's trials, for the same tasks."""
     clusters: Sequence[str] | None
     """The cluster of each task, where clusters of tasks are the sample; else None."""
     options: CompareOptions
     confidence: float
-    """Of this comparison's interval, so that those of the whole family together have the
-    confidence of the options."""
+    """The confidence of this comparison's interval. It is so high that the intervals of the whole
+    family together have the confidence of the options."""
 
     @classmethod
     def of(
@@ -120,7 +120,7 @@ def _rate(groups: Groups, sample: Sample) -> Estimate:
 
 
 def counts(sample: Sample) -> Counts | None:
-    """Return the tasks counted by who passed, where each has one trial a side; else None."""
+    """Return how many tasks each side passed, if each task has one trial a side; else None."""
     if not sample.options.is_rate or sample.is_replicated:
         return None
     passed = [(a[0] > 0, b[0] > 0) for a, b in zip(sample.a, sample.b, strict=True)]

@@ -62,8 +62,8 @@ class CompareOptions:
 
     Attributes:
         metric: `pass_rate`, the name of the primary metric, or the id of a metric that is a number.
-        lower_is_better: Which values of the metric are better. None: a pass rate is better when
-            higher, and of another metric it is not known.
+        lower_is_better: Whether lower values of the metric are better. With None, a pass rate is
+            better when higher, and for another metric it is not known.
         confidence: The level of all intervals of differences together, 0.5 or more and less than 1.
             A difference is shown when its p value, corrected for the number of comparisons, is
             below 1 less this, that is, when its interval does not contain 0.
@@ -72,10 +72,10 @@ class CompareOptions:
             for that of the experiment (`dataset.cluster`), if it has one.
         errors: How slots without a counted verdict count in pass rates.
         pass_at: The k of pass@k and pass^k; by default the number of replications, if more than 1.
-        fail_if_worse: A gate that is missed if B is shown to be worse by more than this.
-        require_not_worse: A gate that is missed unless B is shown to be worse by less than this, or
-            not at all.
-        seed: Has no effect: nothing is drawn at random, as it was in earlier versions.
+        fail_if_worse: A gate that is missed if B is shown to be worse than A by more than this.
+        require_not_worse: A gate that is missed unless B is shown to be at most this much worse
+            than A.
+        seed: Has no effect. Earlier versions drew samples at random; this one does not.
     """
 
     metric: str = PASS_RATE

@@ -1,8 +1,8 @@
 """Pair the trials of two sides task by task, and give the reason for each slot that is left out.
 
-A task is compared where both sides have a trial of it that counts. Replications are not paired one
-by one: number 1 of A has nothing in common with number 1 of B but its number, so a side that lost
-one of its trials keeps the others.
+A task is compared if both sides have a counted trial of it. Replications are not paired one by one,
+because replication 1 of A and replication 1 of B have only the number in common. So a side that
+lost one of its trials keeps the others.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from labledger.compare.options import CompareOptions, ErrorCounting
 from labledger.compare.side_trials import TaskTrials, Trial, Trials
 from labledger.records.outcomes import SlotStatus, Verdict
 
-_LARGEST = 1e290
+_MAX_MAGNITUDE = 1e290
 """Sums of larger numbers could overflow a double."""
 
 _NEVER_RUN = {SlotStatus.CANCELLED.value, SlotStatus.SKIPPED_PRUNED.value}
-_NOT_THE_AGENT = {SlotStatus.INFRA_ERROR.value, SlotStatus.SETUP_ERROR.value}
-_BY_THE_AGENT = {SlotStatus.AGENT_ERROR.value, SlotStatus.AGENT_TIMEOUT.value, "verdict_error"}
+_LAB_FAILURES = {SlotStatus.INFRA_ERROR.value, SlotStatus.SETUP_ERROR.value}
+_AGENT_FAILURES = {SlotStatus.AGENT_ERROR.value, SlotStatus.AGENT_TIMEOUT.value, "verdict_error"}
 _TASK_CHANGED = "task_changed"
 _NOT_SCHEDULED = "not_scheduled"
 
@@ -76,11 +76,11 @@ class _Values:
 def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
     """Pair two sides by task.
 
-    A task is left out where its digest differs or a side has no trial that counts; in a task that
-    is compared, single trials can be left out. Each reason names its slot.
+    A task is left out if its digest differs or a side has no counted trial of it. Single trials of
+    a compared task can be left out, too. Each reason names its slot.
     """
     values = _Values(options)
-    ids, of_a, of_b, left_out = [], [], [], list[LeftOut]()
+    ids, paired_a, paired_b, left_out = [], [], [], list[LeftOut]()
     for task_id in sorted(a.keys() | b.keys()):
         task_a, task_b = a.get(task_id), b.get(task_id)
         if task_a and task_b and task_a.digest != task_b.digest:
@@ -93,17 +93,17 @@ def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
         numbers_b = [value for value in values_b if not isinstance(value, str)]
         if numbers_a and numbers_b:
             ids.append(task_id)
-            of_a.append(tuple(numbers_a))
-            of_b.append(tuple(numbers_b))
+            paired_a.append(tuple(numbers_a))
+            paired_b.append(tuple(numbers_b))
             if len(numbers_a) == len(values_a) == len(values_b) == len(numbers_b):
                 continue
         left_out += _reasons(task_id, _by_repl(task_a, values_a), _by_repl(task_b, values_b))
     distinct_trials = tuple(values.distinct_trials)
-    return Paired(tuple(ids), tuple(of_a), tuple(of_b), tuple(left_out), distinct_trials)
+    return Paired(tuple(ids), tuple(paired_a), tuple(paired_b), tuple(left_out), distinct_trials)
 
 
-def count_the_same(paired: Paired, options: CompareOptions, other: CompareOptions) -> bool:
-    """Return whether the trials of a comparison of pass rates count the same by other options."""
+def have_same_values(paired: Paired, options: CompareOptions, other: CompareOptions) -> bool:
+    """Return whether all trials of a comparison of pass rates have equal values by both options."""
     return all(_value(trial, options) == _value(trial, other) for trial in paired.distinct_trials)
 
 
@@ -127,7 +127,7 @@ def _reasons(
 
 
 def _value(trial: Trial, options: CompareOptions) -> float | str:
-    """Return what a trial counts for, or the reason why it does not count."""
+    """Return the number that a trial counts as, or the reason why it is left out."""
     if trial.status is None:
         return "not_committed"
     if trial.status in _NEVER_RUN:
@@ -139,7 +139,7 @@ def _passed(trial: Trial, errors: ErrorCounting) -> float | str:
     if trial.verdict not in (None, Verdict.ERROR.value):
         return float(trial.verdict == Verdict.PASS.value)
     reason = "verdict_error" if trial.verdict else str(trial.status)
-    by_the_agent = reason in _BY_THE_AGENT or bool(trial.agent_failed)
+    by_the_agent = reason in _AGENT_FAILURES or bool(trial.agent_failed)
     counted = errors is ErrorCounting.ALL_AS_FAILURES or (
         errors is ErrorCounting.AS_FAILURES and by_the_agent
     )
@@ -147,9 +147,9 @@ def _passed(trial: Trial, errors: ErrorCounting) -> float | str:
 
 
 def _number(trial: Trial) -> float | str:
-    """Return a metric's value, which counts whatever the verdict, unless the lab failed."""
-    if trial.status in _NOT_THE_AGENT:
+    """Return a metric's value. It counts with every verdict, unless the lab failed."""
+    if trial.status in _LAB_FAILURES:
         return str(trial.status)
     if trial.number is None:
         return "no_value"
-    return float(trial.number) if abs(trial.number) <= _LARGEST else "number_too_large"
+    return float(trial.number) if abs(trial.number) <= _MAX_MAGNITUDE else "number_too_large"

@@ -1,4 +1,4 @@
-"""What differs between two runs or two gradings, beside the variants that are compared.
+"""What differs between two runs or two gradings besides the variants that are compared.
 
 `warnings` names what else could explain a difference of two sides: incomplete runs, other
 benchmarks, graders or images. `outcome_changes` counts the slots whose outcome a regrading
@@ -50,7 +50,7 @@ def outcome_changes(path: Path, before: str, after: str) -> tuple[OutcomeChange,
 
 
 def warnings(a: Graded, b: Graded) -> tuple[str, ...]:
-    """Return a clause for each thing beside the variants that could explain a difference."""
+    """Return a clause for each thing besides the variants that could explain a difference."""
     return tuple(_warnings(a, b))
 
 

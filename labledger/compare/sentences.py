@@ -80,6 +80,7 @@ def decisive_p(test: Significance | None) -> str:
 
 
 def level(document: Comparison) -> str:
+    """Return the name of a comparison's intervals, such as ``95 % CI``."""
     return figures.confidence_level(document.confidence)
 
 

@@ -69,7 +69,7 @@ class Side(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What a comparison needs to know of a slot."""
+    """The values of a slot that a comparison uses."""
 
     repl_idx: int
     status: str | None
@@ -112,17 +112,17 @@ def read_trials(
     sql = _TRIALS_SQL.format(number="NULL" if metric is None else _NUMBER)
     _, rows = query(path, sql, {"runs": runs} | ({} if metric is None else {"metric": metric}))
     # Most trials of a pass rate equal many others: one object stands for all of them.
-    known: dict[tuple[object, ...], Trial] = {}
+    shared_trials: dict[tuple[object, ...], Trial] = {}
     for name, variant_id, task_idx, *values in rows:
         of_side = by_side.get((name, variant_id))
         if of_side is None:
             continue
         key = tuple(values)
-        trial = known.get(key)
+        trial = shared_trials.get(key)
         if trial is None:
             trial = Trial(*values)
             if metric is None:
-                known[key] = trial
+                shared_trials[key] = trial
         task_id, digest = tasks[name][task_idx]
         of_task = of_side.get(task_id)
         if of_task is None:

@@ -1,6 +1,6 @@
 """Turn the words of `labledger compare` into pairs of sides (A, B).
 
-Each form is refused with a hint where it names no run, no variant, or the same side twice.
+Words that name an unknown run or variant, or the same side twice, are refused with a hint.
 `compare.compare` calls `resolve`.
 """
 
@@ -34,7 +34,7 @@ def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side
             return _treatments(reader.graded(word))
         case [word, a, b] if ":" not in word:
             graded = reader.graded(word)
-            return [_different(graded, a, graded, b)]
+            return [_require_different(graded, a, graded, b)]
         case [a, b]:
             return _of_one_run(reader, a, b) or _two_sides(reader, a, b)
         case _:
@@ -86,7 +86,7 @@ def _two_sides(reader: LedgerReader, a: str, b: str) -> list[tuple[Side, Side]]:
     (run_a, _, name_a), (run_b, _, name_b) = a.partition(":"), b.partition(":")
     a_graded, b_graded = reader.graded(run_a), reader.graded(run_b)
     if name_a or name_b:
-        return [_different(a_graded, name_a or name_b, b_graded, name_b or name_a)]
+        return [_require_different(a_graded, name_a or name_b, b_graded, name_b or name_a)]
     if a_graded.run.run_no == b_graded.run.run_no:
         hint = f"`labledger compare {run_a}` compares its variants"
         raise _refused(_named_twice(a_graded, b_graded), hint)
@@ -106,7 +106,7 @@ def _two_sides(reader: LedgerReader, a: str, b: str) -> list[tuple[Side, Side]]:
 def _named_twice(a: Graded, b: Graded) -> str:
     if a.name == b.name:
         return f"run {a.name} is named twice"
-    return f"{a.name} and {b.name} are the same grading, which counts"
+    return f"{a.name} and {b.name} are the same grading, the current one"
 
 
 def _side(graded: Graded, name: str) -> Side:
@@ -118,7 +118,9 @@ def _side(graded: Graded, name: str) -> Side:
     return Side(graded.name, name)
 
 
-def _different(a_graded: Graded, a_name: str, b_graded: Graded, b_name: str) -> tuple[Side, Side]:
+def _require_different(
+    a_graded: Graded, a_name: str, b_graded: Graded, b_name: str
+) -> tuple[Side, Side]:
     sides = _side(a_graded, a_name), _side(b_graded, b_name)
     if (a_graded.run.run_no, a_name) == (b_graded.run.run_no, b_name):
         raise _refused(f"{sides[0]} is compared with itself", f"expected {_USAGE}")

@@ -1,15 +1,15 @@
 """The facts of a report as frozen dataclasses, and their JSON form, `report_v1`.
 
-Fields have the names of the document's keys. Only `Report.as_json` makes JSON, and checks it
-against the schema. The page and the Markdown are made from these types, after `plain` has removed
-what trials may have hidden in their text.
+Fields have the names of the document's keys, unless their metadata names another `json_key`. Only
+`Report.as_json` makes JSON, and checks it against the schema. The page and the Markdown are made
+from these types, after `with_plain_text` has removed hidden characters from all text.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from labledger.compare.comparison_document import Comparison, field_names, to_json
@@ -48,7 +48,7 @@ class PrimaryMetric:
 
 @dataclass(frozen=True, slots=True)
 class VariantOutcomes:
-    """What became of a variant's slots."""
+    """The outcomes of a variant's slots."""
 
     variant_id: str
     role: str
@@ -63,7 +63,7 @@ class VariantOutcomes:
     agent_failed: int
     """Slots without a verdict that did not pass."""
     pass_rate: Estimate | None
-    """None where nothing counts."""
+    """None where no slot is counted."""
     primary_metric: PrimaryMetric | None
     """None where scored trials have none, or different ones."""
 
@@ -96,7 +96,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcomes:
-    """What became of a task's slots, with a cell for each variant in the experiment's order."""
+    """The outcomes of a task's slots, with a cell for each variant in the experiment's order."""
 
     task_id: str
     cells: tuple[Cell, ...]
@@ -212,19 +212,20 @@ class ReportedGrading:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What some scores say of how their trials were isolated."""
+    """Isolation facts, and how many scores have them."""
 
-    says: Any
+    facts: Any = field(metadata={"json_key": "says"})
+    """As JSON."""
     scores: int
 
     @property
     def is_suspected(self) -> bool:
-        return isinstance(self.says, dict) and bool(self.says.get("tampering_total"))
+        return isinstance(self.facts, dict) and bool(self.facts.get("tampering_total"))
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What of the run's rows was verified."""
+    """Which of the run's rows were verified, and the result."""
 
     extent: str
     """`all`, or `chain` for the chain of commits alone."""
@@ -232,7 +233,7 @@ class Verification:
     commits: int
     artifacts: int
     findings: int
-    told: tuple[str, ...]
+    listed_findings: tuple[str, ...] = field(metadata={"json_key": "told"})
     """The first findings, as sentences."""
 
 
@@ -282,22 +283,23 @@ class Report:
     def as_json(self) -> JsonObject:
         """Return the document `report_v1`, checked against its schema."""
         document: JsonObject = {"schema_version": SCHEMA}
-        for field in fields(self):
-            match field.name:
+        for name in field_names(Report):
+            match name:
                 case "comparisons":
-                    document[field.name] = [each.as_json() for each in self.comparisons]
+                    document[name] = [each.as_json() for each in self.comparisons]
                 case "trials":
-                    document[field.name] = [trial.as_json() for trial in self.trials]
-                case name:
+                    document[name] = [trial.as_json() for trial in self.trials]
+                case _:
                     document[name] = to_json(getattr(self, name))
         # The rows of long lists are alike: only their ends are checked.
         ends = {name: document[name][:1] + document[name][-1:] for name in ("tasks", "trials")}
         json_schemas.require_valid({**document, **ends}, SCHEMA)
         return document
 
-    def plain(self) -> Report:
-        """Return the report with all text plain, and without the comparisons' rows by task."""
-        return plain(replace(self, comparisons=tuple(map(_without_tasks, self.comparisons))))
+    def with_plain_text(self) -> Report:
+        """Return the report with plain text only, and without the comparisons' rows by task."""
+        comparisons = tuple(map(_without_tasks, self.comparisons))
+        return with_plain_text(replace(self, comparisons=comparisons))
 
 
 def _without_tasks(document: Comparison) -> Comparison:
@@ -308,10 +310,11 @@ def _without_tasks(document: Comparison) -> Comparison:
 T = TypeVar("T")
 
 
-def plain(value: T) -> T:
-    """Return a value with every text in it plain: a dataclass, or JSON, keys too.
+def with_plain_text(value: T) -> T:
+    """Return a dataclass or JSON value with `plain_text` of every text in it, also of keys.
 
-    What is plain already is the same object, so that a large report is not in memory twice.
+    Parts whose text is plain already stay the same objects, so that a large report is not in memory
+    twice.
     """
     return _plain(value)  # type: ignore[no-any-return]
 
@@ -329,5 +332,5 @@ def _plain(value: Any) -> Any:
             return value
         return Trial(*items) if isinstance(value, Trial) else type(value)(items)
     old = {name: getattr(value, name) for name in field_names(value.__class__)}
-    new = {name: plain for name, item in old.items() if (plain := _plain(item)) is not item}
-    return replace(value, **new) if new else value
+    changed = {name: new for name, item in old.items() if (new := _plain(item)) is not item}
+    return replace(value, **changed) if changed else value

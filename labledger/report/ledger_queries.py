@@ -1,7 +1,7 @@
 """The SQL queries of a report, over the documented views.
 
-Each query is bounded by the number of commits when the report began, so that the answers agree
-while the run goes on.
+Each query is limited to the commits that existed when the report began, so that the results agree
+with each other although the run continues.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Trial(NamedTuple):
     message: str | None
     verdict: str | None
     passed: int | None
-    """1 where it passed, 0 where it did not, None where the pass rate leaves it out."""
+    """1 if it passed, 0 if it did not, None if the pass rate leaves it out."""
     metric_name: str | None
     metric_value: float | None
     attempt: int | None
@@ -60,7 +60,7 @@ class Trial(NamedTuple):
 
     @property
     def counted_verdict(self) -> str | None:
-        """The verdict where it counts: that of a `grade_error` is stored, but not counted."""
+        """The verdict, unless it is that of a `grade_error`, which is stored but not counted."""
         return None if self.status == "grade_error" else self.verdict
 
     @property
@@ -78,10 +78,10 @@ class Trial(NamedTuple):
         return (2 if self.verdict == "pass" else 1), self.schedule_idx
 
 
-def _shared(row: Iterable[Any], known: dict[Any, Any]) -> Iterator[Any]:
+def _with_shared_texts(row: Iterable[Any], texts: dict[Any, Any]) -> Iterator[Any]:
     """Yield the values of a row, with one object for equal texts: most are names that recur."""
     for value in row:
-        yield known.setdefault(value, value) if type(value) is str else value
+        yield texts.setdefault(value, value) if type(value) is str else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +97,18 @@ class ReportedCommits:
 
     def trials(self) -> Iterator[Trial]:
         """Yield every committed slot in schedule order."""
-        known: dict[Any, Any] = {}
-        return (Trial(*_shared(row, known)) for row in self._rows(_TRIALS_SQL))
+        texts: dict[Any, Any] = {}
+        return (Trial(*_with_shared_texts(row, texts)) for row in self._rows(_TRIALS_SQL))
 
     def metrics(self) -> Iterator[tuple[str, str, float]]:
         """Yield the id, variant and value of every numeric metric, in no particular order."""
         yield from self._rows(_METRICS_SQL)
 
     def isolation(self) -> list[tuple[str, int]]:
-        """Return what scores say of isolation, as JSON, each with the number of such scores."""
+        """Return the different isolation facts in scores, as JSON, each with its number of scores.
+
+        Those with suspected tampering come first.
+        """
         return list(self._rows(_ISOLATION_SQL))
 
     def _rows(self, sql: str) -> Iterator[Any]:

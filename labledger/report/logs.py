@@ -1,7 +1,7 @@
-"""Pack the logs and patches of trials for a page: cut, compressed, and no more than fit.
+"""Pack the logs and patches of trials for a page: truncated, compressed, and as many as fit.
 
-The worst trials come first. All text is made plain before it is packed, because the page's script
-shows it as it is.
+The worst trials come first. Hidden characters are removed from all text before it is packed,
+because the page's script does not change it. `page.page` calls `pack`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from labledger.errors import LedgerError
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.artifacts import digest_of
-from labledger.report.document import plain
+from labledger.report.document import with_plain_text
 from labledger.report.ledger_queries import ReportedCommits, Trial
 from labledger.report.options import LogSelection
 from labledger.text.phrases import counted
@@ -28,24 +28,25 @@ NAMES = (
 )
 """Which evidence is shown, and in which order."""
 
-_EVENTS = 500
+_MAX_EVENTS = 500
 """How many events of a trial are shown."""
-_HEAD, _TAIL = 24 * 1024, 40 * 1024
-"""How many bytes of a longer text are kept, of its beginning and of its end."""
+_HEAD_BYTES, _TAIL_BYTES = 24 * 1024, 40 * 1024
+"""How many bytes of the beginning and of the end of a longer text are shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """The logs of trials, each as Base64 of gzip of JSON, by slot."""
+class PackedLogs:
+    """The logs of trials, for data islands: script elements of the page that hold only data."""
 
     islands: Mapping[int, str]
-    wanted: int
+    """Base64 of gzip of JSON, by slot."""
+    requested: int
     """How many trials should have their logs in the page."""
 
     @property
     def left_out(self) -> int:
-        """How many have not, because the page would have become too large."""
-        return self.wanted - len(self.islands)
+        """How many of these trials have no logs in it, because it would have become too large."""
+        return self.requested - len(self.islands)
 
 
 def pack(
@@ -54,12 +55,12 @@ def pack(
     trials: Iterable[Trial],
     logs: LogSelection,
     max_bytes: int,
-) -> Packed:
+) -> PackedLogs:
     """Return the logs of the trials that `logs` names, worst first, as many as fit."""
     ranked = sorted(trials, key=lambda trial: trial.badness)
-    wanted = [trial.schedule_idx for trial in ranked if _is_wanted(trial, logs)]
+    requested = [trial.schedule_idx for trial in ranked if _is_requested(trial, logs)]
     islands: dict[int, str] = {}
-    for schedule_idx in wanted:
+    for schedule_idx in requested:
         texts = list(_inputs_and_reports(reader, commits.root_id, schedule_idx))
         attempts = _records(reader, commits.run_id, "evidence", schedule_idx)
         texts += _texts(reader, attempts[-1]["evidence"] if attempts else {})
@@ -68,10 +69,10 @@ def pack(
         if max_bytes < 0:
             break
         islands[schedule_idx] = island
-    return Packed(islands, len(wanted))
+    return PackedLogs(islands, len(requested))
 
 
-def _is_wanted(trial: Trial, logs: LogSelection) -> bool:
+def _is_requested(trial: Trial, logs: LogSelection) -> bool:
     if trial.attempt is None or logs is LogSelection.NONE:
         return False
     has_passed = trial.status == "completed" and trial.verdict == "pass"
@@ -79,7 +80,7 @@ def _is_wanted(trial: Trial, logs: LogSelection) -> bool:
 
 
 def _texts(reader: LedgerReader, references: Mapping[str, str]) -> Iterator[JsonObject]:
-    """Yield each text that is not empty: its name, its size, its ends and what is cut."""
+    """Yield each text that is not empty: its name, size, beginning and end, and the bytes cut."""
     for name in NAMES:
         reference = references.get(name)
         if reference is None:
@@ -90,7 +91,7 @@ def _texts(reader: LedgerReader, references: Mapping[str, str]) -> Iterator[Json
             yield {"name": name, "size": None, "problem": error.message}
             continue
         if content:
-            yield {"name": name, "size": len(content), **_cut(content)}
+            yield {"name": name, "size": len(content), **_truncated(content)}
 
 
 def _metric_line(metric: JsonObject) -> str:
@@ -107,9 +108,9 @@ def _inputs_and_reports(
     if metrics := _records(reader, run_id, "metrics", schedule_idx):
         yield _text("metrics", "\n".join(map(_metric_line, metrics)))
     if events := _records(reader, run_id, "events", schedule_idx):
-        shown = [json.dumps(event["event"], ensure_ascii=False) for event in events[:_EVENTS]]
-        if len(events) > _EVENTS:
-            shown.append(f"… and {counted(len(events) - _EVENTS, 'more event')}")
+        shown = [json.dumps(event["event"], ensure_ascii=False) for event in events[:_MAX_EVENTS]]
+        if len(events) > _MAX_EVENTS:
+            shown.append(f"… and {counted(len(events) - _MAX_EVENTS, 'more event')}")
         yield _text("events", "\n".join(shown))
 
 
@@ -120,7 +121,7 @@ def _records(reader: LedgerReader, run_id: str, kind: str, schedule_idx: int) ->
 
 
 def _task(row: JsonObject) -> str:
-    """Return what the agent was asked: the prompt as it is, then the rest of the task."""
+    """Return the payload that the agent got: the prompt, then the other fields as JSON."""
     task = row.get("task")
     if not isinstance(task, dict) or not isinstance(task.get("prompt"), str):
         return json.dumps(task, indent=2, ensure_ascii=False)
@@ -131,14 +132,16 @@ def _task(row: JsonObject) -> str:
 
 def _text(name: str, text: str) -> JsonObject:
     content = text.encode("utf-8", "backslashreplace")
-    return {"name": name, "size": len(content), **_cut(content)}
+    return {"name": name, "size": len(content), **_truncated(content)}
 
 
-def _cut(content: bytes) -> JsonObject:
-    if len(content) <= _HEAD + _TAIL:
+def _truncated(content: bytes) -> JsonObject:
+    """Return the head and tail of a text, and the number of bytes cut out between them."""
+    cut = len(content) - _HEAD_BYTES - _TAIL_BYTES
+    if cut <= 0:
         return {"head": _decoded(content), "cut": 0, "tail": ""}
-    cut = len(content) - _HEAD - _TAIL
-    return {"head": _decoded(content[:_HEAD]), "cut": cut, "tail": _decoded(content[-_TAIL:])}
+    head, tail = content[:_HEAD_BYTES], content[-_TAIL_BYTES:]
+    return {"head": _decoded(head), "cut": cut, "tail": _decoded(tail)}
 
 
 def _decoded(content: bytes) -> str:
@@ -146,5 +149,5 @@ def _decoded(content: bytes) -> str:
 
 
 def _compressed(texts: list[JsonObject]) -> str:
-    data = json.dumps(plain(texts), ensure_ascii=False).encode()
+    data = json.dumps(with_plain_text(texts), ensure_ascii=False).encode()
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()

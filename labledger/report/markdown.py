@@ -10,13 +10,13 @@ from labledger.report import outcomes, sentences, spending
 from labledger.report.document import Report
 from labledger.text.figures import DASH, confidence_level, count, rounded
 
-_RANKED = 10
+_MAX_HARDEST = 10
 """How many of the hardest tasks are listed."""
 
 
 def render(report: Report) -> str:
     """Return the Markdown of a report."""
-    return "\n".join(_lines(report.plain())) + "\n"
+    return "\n".join(_lines(report.with_plain_text())) + "\n"
 
 
 def _lines(report: Report) -> Iterator[str]:
@@ -34,8 +34,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _errors(report)
     yield from _hardest(report)
     yield from _metrics(report)
-    if graded := sentences.graded(report):
-        yield _text(f"The numbers are from {graded}.")
+    if grading := sentences.grading(report):
+        yield _text(f"The numbers are from {grading}.")
         yield ""
     yield _text(sentences.verified(report))
     yield ""
@@ -112,10 +112,14 @@ def _hardest(report: Report) -> Iterator[str]:
     hardest = outcomes.hardest(report.tasks)
     rows = [
         (_code(task.task_id), *(f"{cell.passed}/{cell.counted}" for cell in task.cells))
-        for task in hardest[:_RANKED]
+        for task in hardest[:_MAX_HARDEST]
     ]
     if rows:
-        more = f", the first {_RANKED} of {count(len(hardest))}" if len(hardest) > _RANKED else ""
+        more = (
+            f", the first {_MAX_HARDEST} of {count(len(hardest))}"
+            if len(hardest) > _MAX_HARDEST
+            else ""
+        )
         yield f"<details><summary>The hardest tasks{more}</summary>"
         yield ""
         yield from _table(("task", *(_code(v.variant_id) for v in report.variants)), rows)
@@ -153,15 +157,18 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 
 
 def _code(text: str) -> str:
-    """Return text as code, in which nothing is Markdown, HTML or a mention; fit for a table."""
+    """Return text as inline code on one line, in which Markdown, HTML and mentions have no effect.
+
+    It can stand in a table.
+    """
     text = " ".join(text.split()) or " "
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
-    room = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{room}{text}{room}{fence}".replace("|", "\\|")
+    padding = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{padding}{text}{padding}{fence}".replace("|", "\\|")
 
 
 def _text(text: str) -> str:
-    """Return a sentence in which nothing is Markdown, HTML, a mention or a link."""
+    """Return a sentence in which Markdown, HTML, mentions and links have no effect."""
     text = re.sub(r"([\\`*_\[\]<>|#~&])", r"\\\1", " ".join(text.split()))
     return re.sub(
         r"@(?=\w)|(?<=\w)://|(?<=www)\.", lambda match: f"{match[0][0]}\u200b{match[0][1:]}", text

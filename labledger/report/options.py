@@ -13,7 +13,7 @@ from labledger.compare.options import Estimand
 from labledger.errors import InvalidInput, Problem
 
 MIB = 1024 * 1024
-_LEAST_BYTES = MIB
+_MIN_BYTES = MIB
 
 
 class LogSelection(StrEnum):
@@ -52,8 +52,8 @@ class ReportOptions:
         if not (math.isfinite(self.confidence) and 0.5 <= self.confidence < 1):
             message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
             problems.append(Problem("--confidence", message))
-        if self.max_bytes < _LEAST_BYTES:
-            message = f"found {self.max_bytes:,} bytes; expected at least {_LEAST_BYTES:,}"
+        if self.max_bytes < _MIN_BYTES:
+            message = f"found {self.max_bytes:,} bytes; expected at least {_MIN_BYTES:,}"
             problems.append(Problem("--max-size", message))
         if problems:
             raise InvalidInput("the options of the report", problems)

@@ -1,4 +1,4 @@
-"""What became of a run's slots: by variant, by task and by error, from a `Tally`.
+"""The outcomes of a run's slots: by variant, by task and by error, from a `Tally`.
 
 Each variant has its pass rate with an interval; each task a cell for every variant. Tasks are also
 ranked here, by how hard and how flaky they are.

@@ -1,7 +1,7 @@
 """Where a report's numbers come from, and whether the ledger still holds what was committed.
 
 Without `--verify` only the chain of commits is checked, because recomputing every digest of a large
-run takes minutes. The report says which of both was done.
+run takes minutes. The report says which of these checks was made.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from labledger.report.ledger_queries import ReportedCommits
 from labledger.report.options import ReportOptions
 from labledger.report.tally import Tally
 
-_EVALUATOR = ("name", "version", "mode")
-_FINDINGS = 20
-"""How many findings a report lists."""
+_EVALUATOR_KEYS = ("name", "version", "mode")
+_MAX_LISTED_FINDINGS = 20
 
 
 def provenance(
@@ -39,17 +38,17 @@ def provenance(
     """Return digests, images and versions, and what was verified of the run's rows."""
     run, grading = graded.run, graded.grading
     images = {**run.images, **tally.images}
-    first = reader.first_score(run.run_id) or {}
+    first_score = reader.first_score(run.run_id) or {}
     benchmark = StoredFacts.of_document(run.resolved).benchmark
-    evaluator = first.get("evaluator") or {}
+    evaluator = first_score.get("evaluator") or {}
     return Provenance(
         experiment_digest=run.digest,
         labledger_version=run.labledger_version,
         ledger_id=reader.ledger_id,
         chain_head=reader.chain_head(run.run_id),
         images=tuple(Image(str(ref), str(id_)) for ref, id_ in sorted(images.items())),
-        benchmark=benchmark or benchmark_identity(first.get("benchmark") or {}),
-        evaluator={key: str(evaluator[key]) for key in _EVALUATOR if evaluator.get(key)},
+        benchmark=benchmark or benchmark_identity(first_score.get("benchmark") or {}),
+        evaluator={key: str(evaluator[key]) for key in _EVALUATOR_KEYS if evaluator.get(key)},
         grading=ReportedGrading(
             root_id=graded.root_id,
             run_id=run.run_id,
@@ -74,23 +73,27 @@ def _verify_all(reader: LedgerReader, run_id: str) -> Verification:
         commits=result.slots,
         artifacts=result.artifacts,
         findings=len(result.findings),
-        told=tuple(_sentence(f.schedule_idx, f.message) for f in result.findings[:_FINDINGS]),
+        listed_findings=tuple(
+            _finding_text(finding.schedule_idx, finding.message)
+            for finding in result.findings[:_MAX_LISTED_FINDINGS]
+        ),
     )
 
 
 def _verify_chain(reader: LedgerReader, run: RunInfo) -> Verification:
     problems = reader.chain_problems(run.run_id)
-    first = tuple(_sentence(*problem) for problem in islice(problems, _FINDINGS))
-    findings = len(first) + sum(1 for _ in problems)
+    listed = tuple(_finding_text(*problem) for problem in islice(problems, _MAX_LISTED_FINDINGS))
+    # The iterator continues after those that are listed: the others are only counted.
+    findings = len(listed) + sum(1 for _ in problems)
     return Verification(
         extent="chain",
         clean=not findings,
         commits=run.next_schedule_idx,
         artifacts=0,
         findings=findings,
-        told=first,
+        listed_findings=listed,
     )
 
 
-def _sentence(schedule_idx: int | None, message: str) -> str:
+def _finding_text(schedule_idx: int | None, message: str) -> str:
     return message if schedule_idx is None else f"slot {schedule_idx}: {message}"

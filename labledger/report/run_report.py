@@ -1,7 +1,7 @@
 """Collect the facts of a run's report, and render it as a page, Markdown or JSON.
 
-A report is about what is committed when it begins, while the run may go on. Called by the public
-API; everything else of this package works for this module.
+A report is about the slots that are committed when it begins; the run may continue. The public API
+(`Ledger.report`, `Ledger.rendered_report`) calls this module, which calls the rest of the package.
 """
 
 from __future__ import annotations
@@ -38,9 +38,12 @@ def render(reader: LedgerReader, run_id: str, form: str, options: ReportOptions)
         problem = Problem("form", f"found {form!r}; expected one of {', '.join(FORMS)}")
         raise InvalidInput("the report", [problem])
     if form == "html":
-        optional_libraries.require_page()  # Before the work, not after it.
-        # The only reference is passed on, so that the page can release the report early.
-        return page.render(reader, collect(reader, run_id, options, page.MOST_TRIALS), options)
+        # Fail before the facts are collected, which may take long.
+        optional_libraries.require_page()
+        # The report is not bound to a name here, so that the page can release its memory early.
+        return page.render(
+            reader, collect(reader, run_id, options, page.MAX_LISTED_TRIALS), options
+        )
     if form == "markdown":
         return markdown.render(collect(reader, run_id, options, 0)).encode()
     document = collect(reader, run_id, options).as_json()
@@ -48,14 +51,12 @@ def render(reader: LedgerReader, run_id: str, form: str, options: ReportOptions)
 
 
 def collect(
-    reader: LedgerReader, run_id: str, options: ReportOptions, listed: int | None = None
+    reader: LedgerReader, run_id: str, options: ReportOptions, max_trials: int | None = None
 ) -> Report:
-    """Return the facts of what is committed so far of a run, or of one of its gradings.
+    """Return the facts about the committed slots of a run, or of one of its gradings.
 
-    It lists all trials, or the worst `listed` of them, in schedule order.
-
-    Raises `RunNotFound`, and `InvalidInput` where the options or what is to be compared are not
-    valid.
+    The report lists the trials in schedule order: all of them, or the worst `max_trials`. Raises
+    `RunNotFound`, or `InvalidInput` if an option or a side to compare is not valid.
     """
     options.check()
     graded = reader.graded(run_id)
@@ -64,7 +65,7 @@ def collect(
     # Comparisons come first, because they need the most memory.
     comparisons, missing = _compare(reader, graded, options)
     tally = Tally()
-    trials = _worst(tally.counting(commits.trials()), listed)
+    trials = _worst(tally.counting(commits.trials()), max_trials)
     scheduled = reader.scheduled(run.run_id)
     variants = outcomes.by_variant(run, tally, scheduled, options.confidence)
     return Report(
@@ -85,14 +86,14 @@ def collect(
     )
 
 
-def _worst(trials: Iterable[Trial], listed: int | None) -> tuple[Trial, ...]:
-    """Return the worst `listed` trials, in schedule order; consumes all of `trials`."""
-    if listed is None:
+def _worst(trials: Iterable[Trial], max_trials: int | None) -> tuple[Trial, ...]:
+    """Return the worst `max_trials` trials, in schedule order; consume all of `trials`."""
+    if max_trials is None:
         return tuple(trials)
-    if not listed:
-        deque(trials, maxlen=0)  # nsmallest would consume none of them.
+    if not max_trials:
+        deque(trials, maxlen=0)  # Trials are counted as they are consumed; nsmallest takes none.
         return ()
-    worst = nsmallest(listed, trials, key=lambda trial: trial.badness)
+    worst = nsmallest(max_trials, trials, key=lambda trial: trial.badness)
     return tuple(sorted(worst, key=lambda trial: trial.schedule_idx))
 
 
@@ -122,13 +123,13 @@ def _compare(
     """Return what `options.compare` asks for, and sentences about what could not be compared.
 
     Without such options, the baseline is compared with every treatment. All comparisons are one
-    family, corrected for how many they are. Without the extra `analysis` there are none.
-    Raises `RunNotFound` or `InvalidInput`.
+    family, corrected for their number. Without the extra `analysis` there are none. Raises
+    `RunNotFound` or `InvalidInput`.
     """
-    asked = [sides_of(graded, words) for words in options.compare] or _default_sides(graded)
+    requests = [sides_of(graded, words) for words in options.compare] or _default_sides(graded)
     compare_options = CompareOptions(confidence=options.confidence, estimand=options.estimand)
     try:
-        return tuple(compare_family(reader, asked, compare_options)), ()
+        return tuple(compare_family(reader, requests, compare_options)), ()
     except ExtraMissing as error:
         return (), (f"No comparisons and no intervals: {error.message}; {error.hint}",)
 

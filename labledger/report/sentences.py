@@ -11,7 +11,7 @@ from labledger.compare import sentences as comparisons
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
 from labledger.report.document import Report, VariantOutcomes
-from labledger.report.logs import Packed
+from labledger.report.logs import PackedLogs
 from labledger.report.options import LogSelection
 from labledger.text.figures import confidence_level, count, duration
 from labledger.text.phrases import counted
@@ -32,21 +32,23 @@ def headline(variants: Sequence[VariantOutcomes], documents: Sequence[Comparison
         (compared, document) for document in documents for compared in document.comparisons
     ]
     if not decisions:
-        return _listed(
+        return _joined(
             f"{variant.variant_id} passed {count(variant.verdicts['pass'])} of "
             f"{counted(variant.verdicts['pass'] + variant.not_passed, 'trial')}"
             for variant in variants
         )
     undecided = ("not_shown", "nothing_paired")
     decisions.sort(key=lambda pair: pair[0].decision.verdict in undecided)
-    return _listed(comparisons.headline(*pair) for pair in decisions)
+    return _joined(comparisons.headline(*pair) for pair in decisions)
 
 
-def _listed(clauses: Iterable[str]) -> str:
+def _joined(clauses: Iterable[str]) -> str:
     text = "; ".join(clauses) + "."
-    # A name keeps its letters; a clause that begins with a word of ours gets a capital.
-    is_ours = text.startswith(("no difference was shown", "of the same trials", "whether "))
-    return text[0].upper() + text[1:] if is_ours else text
+    # A sentence begins with a capital, unless it begins with the name of a variant.
+    begins_with_name = not text.startswith(
+        ("no difference was shown", "of the same trials", "whether ")
+    )
+    return text if begins_with_name else text[0].upper() + text[1:]
 
 
 def unfinished(report: Report) -> str | None:
@@ -70,15 +72,15 @@ def generation(report: Report) -> str | None:
     return f"scores of grading {grading.generation} of {grading.generations}"
 
 
-def graded(report: Report) -> str | None:
+def grading(report: Report) -> str | None:
     """Return which grading the numbers are from and when it began, where there are several."""
-    grading = report.provenance.grading
-    if grading.generations == 1:
+    reported = report.provenance.grading
+    if reported.generations == 1:
         return None
-    word = "counts" if grading.counts else "does not count"
+    is_current = "is the current one" if reported.counts else "is not the current one"
     return (
-        f"grading {grading.generation} of {grading.generations} of run {grading.root_id}, which "
-        f"{word}; begun {grading.created_at}"
+        f"grading {reported.generation} of {reported.generations} of run {reported.root_id}, which "
+        f"{is_current}; begun {reported.created_at}"
     )
 
 
@@ -88,8 +90,8 @@ def tampering(report: Report) -> str | None:
     if not suspected:
         return None
     return (
-        f"Tampering is suspected in {counted(suspected, 'scored trial')}: what their scores say of "
-        "it is under Provenance, in `ext.isolation`."
+        f"Tampering is suspected in {counted(suspected, 'scored trial')}: Provenance lists the "
+        "facts, which are `ext.isolation` of the scores."
     )
 
 
@@ -118,13 +120,15 @@ def tasks(report: Report) -> str:
     )
 
 
-def no_hard(report: Report) -> str:
+def no_hard_tasks(report: Report) -> str:
+    """Return why the list of the hardest tasks is empty."""
     if any(variant.pass_rate for variant in report.variants):
         return "Every trial passed."
     return "No trial passed or failed, so no task can be called hard."
 
 
-def no_flaky(report: Report) -> str:
+def no_flaky_tasks(report: Report) -> str:
+    """Return why the list of flaky tasks is empty."""
     if all(cell.counted < 2 for task in report.tasks for cell in task.cells):
         return "No task has two replications that count with a variant: none can be called flaky."
     return "With no variant did a task pass in some replications and not in others."
@@ -143,7 +147,7 @@ def times(report: Report) -> str:
     return text
 
 
-def logs(report: Report, listed: int, packed: Packed, wanted: LogSelection) -> str:
+def logs(report: Report, listed: int, packed: PackedLogs, requested: LogSelection) -> str:
     """Return which trials the page lists, and whose logs it holds."""
     committed, packed_trials = report.run.committed, counted(len(packed.islands), "trial")
     packed_content = f"The file holds logs and patches of {packed_trials}"
@@ -151,16 +155,16 @@ def logs(report: Report, listed: int, packed: Packed, wanted: LogSelection) -> s
         LogSelection.NONE: "The file holds no logs",
         LogSelection.FAILED: f"{packed_content} that did not pass",
         LogSelection.ALL: packed_content,
-    }[wanted]
+    }[requested]
     text = counted(committed, "committed slot")
     if listed < committed:
         text += f", of which {count(listed)} fit into the list, errors and failures first"
-    shown = "what is known of it" if wanted is LogSelection.NONE else "it"
+    shown = "its details" if requested is LogSelection.NONE else "it"
     text += f". {content}; choose one to see {shown}."
     if packed.left_out:
         text += (
-            f" {counted(packed.left_out, 'trial')} more did not fit into it: `labledger show` "
-            "prints them, and a larger --max-size includes them."
+            f" The logs of {counted(packed.left_out, 'more trial')} did not fit into it: "
+            "`labledger show` prints them, and a larger --max-size includes them."
         )
     return text
 
@@ -176,11 +180,11 @@ def verified(report: Report) -> str:
     if verification.extent == "chain":
         if verification.clean:
             return (
-                f"When this report was written, the chain of {commits} was whole: each follows "
-                "from the one before it. The records behind it were not read again: "
-                f"{command} and `labledger report --verify` do that."
+                f"When this report was written, the chain of {commits} was intact: the digest of "
+                "each includes that of the one before it. The records themselves were not "
+                f"verified; {command} and `labledger report --verify` verify them."
             )
-        return f"{changed} the chain of {commits}. {command} lists them, and looks at the records."
+        return f"{changed} the chain of {commits}. {command} lists them and verifies the records."
     rows = f"{commits} and {counted(verification.artifacts, 'artifact')}"
     if verification.clean:
         return f"The ledger was verified: {rows} of this run are as they were committed."

@@ -1,6 +1,6 @@
-"""What a run took: time by phase, and the metrics that trials reported, tokens and cost among them.
+"""The time that a run took, by phase, and the metrics that its trials reported, such as cost.
 
-What nobody reported is unknown, never 0, and so are costs and tokens of less than 0.
+A value that was not reported is unknown, never 0. A cost or token count below 0 is unknown, too.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def adds_up(metric_id: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """What a trial of a variant costs, beside how often it passes."""
+class VariantCost:
+    """The mean cost of a variant's trials, with its pass rate."""
 
     variant_id: str
     pass_rate: Estimate | None
@@ -121,23 +121,25 @@ class Worth:
 
 def cost_and_quality(
     variants: Sequence[VariantOutcomes], reported: Sequence[Metric]
-) -> list[Worth]:
-    """Return each variant's cost beside its pass rate; an empty list where nothing is known."""
+) -> list[VariantCost]:
+    """Return each variant's cost with its pass rate; an empty list if no cost is known."""
     means = {
         metric.metric_id: {variant.variant_id: variant.mean for variant in metric.variants}
         for metric in reported
         if adds_up(metric.metric_id)
     }
-    return [_worth(variant, means) for variant in variants] if means else []
+    return [_variant_cost(variant, means) for variant in variants] if means else []
 
 
-def _worth(variant: VariantOutcomes, means: Mapping[str, Mapping[str, float | None]]) -> Worth:
+def _variant_cost(
+    variant: VariantOutcomes, means: Mapping[str, Mapping[str, float | None]]
+) -> VariantCost:
     name, rate = variant.variant_id, variant.pass_rate
     share = rate.value if rate else 0
     cost = means.get("cost_usd", {}).get(name)
     known = [means.get(metric_id, {}).get(name) for metric_id in ("tokens_in", "tokens_out")]
     tokens = [mean for mean in known if mean is not None]
-    return Worth(
+    return VariantCost(
         variant_id=name,
         pass_rate=rate,
         cost=cost,

@@ -127,7 +127,7 @@ def test_its_numbers_are_the_ledgers(path: Path, chromium: Browser) -> None:
     # Of a metric of the experiment's own nobody knows whether a total means anything.
     assert sums == {(name, "–", str(known)) for name, _, known in tokens}
     assert head in chromium.text("#provenance")
-    assert "was whole" in chromium.text("#verification")
+    assert "was intact" in chromium.text("#verification")
     stayed_inside(chromium, page)
 
 

@@ -15,9 +15,9 @@ from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.power import TTestPower
 
 from labledger.compare.statistics import (
-    exchange_test,
     paired_means,
     paired_rates,
+    permutation_test,
     power,
     samples,
 )
@@ -326,8 +326,8 @@ def test_a_suite_whose_trials_never_vary() -> None:
 DARWIN = [49.0, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
 
 
-def exchange_p(values: Sequence[float]) -> float:
-    return exchange_test.exchange_p(np.array(values, dtype=float))[0]
+def permutation_p(values: Sequence[float]) -> float:
+    return permutation_test.permutation_p(np.array(values, dtype=float))[0]
 
 
 def of_differences(
@@ -339,10 +339,10 @@ def of_differences(
 
 def test_fishers_permutation_test_of_darwins_plants() -> None:
     """Fisher 1935, The Design of Experiments, section 21: 1,726 of 32,768 exchanges."""
-    assert exchange_p(DARWIN) == pytest.approx(1726 / 32768)
+    assert permutation_p(DARWIN) == pytest.approx(1726 / 32768)
 
 
-def test_the_exchange_test_against_all_exchanges() -> None:
+def test_the_permutation_test_against_all_exchanges() -> None:
     """The p value is the share of exchanges that come out at least as far from 0."""
     chance = random.Random(4)
     for count in (3, 7, 10):
@@ -353,7 +353,7 @@ def test_the_exchange_test_against_all_exchanges() -> None:
                 sums = [sum(s * v for s, v in zip(sign, values, strict=True)) for sign in signs]
                 far = abs(sum(values)) - 1e-9
                 expected = sum(abs(total) >= far for total in sums) / len(sums)
-                assert exchange_p(values) == pytest.approx(expected)
+                assert permutation_p(values) == pytest.approx(expected)
 
 
 def test_many_tasks_are_counted_exactly_too() -> None:
@@ -362,12 +362,12 @@ def test_many_tasks_are_counted_exactly_too() -> None:
     There is no smallest p value, and exact ties are 1.
     """
     values = [1.0] * 140 + [-1.0] * 60
-    assert exchange_p(values) == pytest.approx(stats.binomtest(60, 200).pvalue)
+    assert permutation_p(values) == pytest.approx(stats.binomtest(60, 200).pvalue)
     values = [0.25] * 140 + [-0.25] * 60 + [0.0] * 300
-    assert exchange_p(values) == pytest.approx(stats.binomtest(60, 200).pvalue)
-    assert exchange_p([5.0] * 60) == pytest.approx(2.0**-59)
-    assert exchange_p([1.0, -1.0] * 40) == 1
-    assert exchange_p([0.1 * n for n in (3, -3, 1, -1, 2, -2)] * 9) == 1
+    assert permutation_p(values) == pytest.approx(stats.binomtest(60, 200).pvalue)
+    assert permutation_p([5.0] * 60) == pytest.approx(2.0**-59)
+    assert permutation_p([1.0, -1.0] * 40) == 1
+    assert permutation_p([0.1 * n for n in (3, -3, 1, -1, 2, -2)] * 9) == 1
 
 
 def test_two_ways_of_counting_agree() -> None:
@@ -378,12 +378,12 @@ def test_two_ways_of_counting_agree() -> None:
         sizes = np.abs(values[values != 0]).astype(float)
         total = abs(float(values.sum()))
         limit = (sizes.sum() - total) / 2
-        halves = exchange_test._share_up_to(sizes, limit)
-        lattice = exchange_test._lattice_share(sizes, int(limit))
+        halves = permutation_test._share_up_to(sizes, limit)
+        lattice = permutation_test._lattice_share(sizes, int(limit))
         assert halves == pytest.approx(lattice)
         if total:
             # The sums are one of every second whole number: half a step of continuity.
-            approximate = exchange_test._saddlepoint_tail(sizes, total - 1)
+            approximate = permutation_test._saddlepoint_tail(sizes, total - 1)
             assert approximate == pytest.approx(lattice, rel=0.03)
 
 
@@ -393,8 +393,8 @@ def test_the_saddlepoint_is_good_to_a_hundredth() -> None:
     for shift in (0.2, 0.5, 1.0):
         values = chance.exponential(1, 30) * chance.choice([-1, 1], 30) + shift
         sizes, total = np.abs(values), abs(float(values.sum()))
-        exact = exchange_test._share_up_to(sizes, (sizes.sum() - total) / 2)
-        assert exchange_test._saddlepoint_tail(sizes, total) == pytest.approx(exact, rel=0.02)
+        exact = permutation_test._share_up_to(sizes, (sizes.sum() - total) / 2)
+        assert permutation_test._saddlepoint_tail(sizes, total) == pytest.approx(exact, rel=0.02)
 
 
 def test_the_interval_of_a_mean_is_the_test_turned_round() -> None:
@@ -407,7 +407,7 @@ def test_the_interval_of_a_mean_is_the_test_turned_round() -> None:
         assert found.high is not None
         for bound, outward in ((found.low, -1e-4), (found.high, 1e-4)):
             inside, outside = (
-                exchange_p([v - bound - step for v in values]) for step in (-outward, outward)
+                permutation_p([v - bound - step for v in values]) for step in (-outward, outward)
             )
             assert outside < 0.05 <= inside
 
@@ -553,7 +553,7 @@ def test_means_that_could_be_shown_are_shown_four_times_in_five() -> None:
     least = power.detectable_shift(3 / math.sqrt(10), 9, ALL)
     assert least is not None
     assert least / 3 == pytest.approx(TTestPower().solve_power(nobs=10, alpha=0.05, power=0.8))
-    rejected = [exchange_p(chance.normal(least, 3, 10)) < 0.05 for _ in range(200)]
+    rejected = [permutation_p(chance.normal(least, 3, 10)) < 0.05 for _ in range(200)]
     assert np.mean(rejected) == pytest.approx(0.8, abs=0.08)
     assert power.detectable_shift(0.0, 9, ALL) is None
     many = power.detectable_shift(1.0, math.inf, ALL)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.cli.options.pass_rate_gates import Gate, missed, parse_gates, require_known
+from labledger.cli.options.pass_rate_gates import (
+    Gate,
+    missed_gates,
+    parse_gates,
+    require_known_variants,
+)
 from labledger.errors import InvalidInput
 from labledger.records.pass_rate import PassCounts
 
@@ -30,24 +35,24 @@ def test_what_is_no_rate_is_refused(word: str) -> None:
 def test_a_gate_is_for_every_variant_or_one() -> None:
     """Each variant that misses is named with its share; reaching the rate is enough."""
     rates = counts(base=(8, 10), treat=(7, 10))
-    assert missed([Gate(None, 0.8)], rates) == [
+    assert missed_gates([Gate(None, 0.8)], rates) == [
         "treat passed 7 of 10 slots that count (70.0%), which is under 80.0%"
     ]
-    assert missed([Gate("base", 0.8)], rates) == []
-    assert missed([Gate("base", 0.9), Gate("treat", 0.9)], rates)[1].startswith("treat")
+    assert missed_gates([Gate("base", 0.8)], rates) == []
+    assert missed_gates([Gate("base", 0.9), Gate("treat", 0.9)], rates)[1].startswith("treat")
 
 
 def test_a_gate_goes_by_the_pass_rate() -> None:
     """What the pass rate leaves out lifts no gate and lowers none; a rate of nothing misses it."""
-    assert missed([Gate("base", 0.4)], counts(base=(4, 10))) == []
-    assert missed([Gate("base", 0.5)], counts(base=(4, 10))) != []
-    assert missed([Gate(None, 0.0)], counts(base=(0, 0))) == [
+    assert missed_gates([Gate("base", 0.4)], counts(base=(4, 10))) == []
+    assert missed_gates([Gate("base", 0.5)], counts(base=(4, 10))) != []
+    assert missed_gates([Gate(None, 0.0)], counts(base=(0, 0))) == [
         "base has no pass rate: none of its slots counts"
     ]
 
 
 def test_a_variant_that_is_not_there_is_refused() -> None:
     """A mistyped name is an error before anything runs."""
-    require_known([Gate("base", 0.0), Gate(None, 0.5)], ["base", "treat"])
+    require_known_variants([Gate("base", 0.0), Gate(None, 0.5)], ["base", "treat"])
     with pytest.raises(InvalidInput, match="found variant 'bas'; expected base or treat"):
-        require_known([Gate("bas", 0.0)], ["base", "treat"])
+        require_known_variants([Gate("bas", 0.0)], ["base", "treat"])

@@ -381,7 +381,7 @@ def test_a_report_compares_its_gradings(path: Path) -> None:
         "tasks like these (-75.0 points"
     )
     for form in forms:
-        assert "grading 2 of 4 of run run-1, which does not count" in form.decode()
+        assert "grading 2 of 4 of run run-1, which is not the current one" in form.decode()
         assert DIGESTS[2] in form.decode()
 
 

@@ -209,7 +209,7 @@ def test_without_being_asked_the_chain_alone_is_checked(path: Path) -> None:
     assert (verification.extent, verification.clean) == ("chain", True)
     assert (verification.commits, verification.artifacts) == (4, 0)
     sentence = sentences.verified(report)
-    assert "the chain of 4 commits was whole" in sentence
+    assert "the chain of 4 commits was intact" in sentence
     assert "`labledger verify run-1`" in sentence
 
 
@@ -239,7 +239,7 @@ def test_a_broken_chain_is_told(path: Path, changed: str, told: list[str]) -> No
     comparison_ledgers.make_run(path, {"base": ["P"] * 2, "treat": ["F"] * 2})
     change(path, "slot_commit", changed)
     report = collected(path)
-    assert report.provenance.verification.told == tuple(told)
+    assert report.provenance.verification.listed_findings == tuple(told)
     assert "The ledger was changed after the run: 1 finding" in sentences.verified(report)
 
 

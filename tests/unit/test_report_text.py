@@ -25,12 +25,12 @@ from labledger.records.artifacts import Artifact
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.outcomes import RunStatus
 from labledger.report import outcomes
-from labledger.report.document import plain
+from labledger.report.document import with_plain_text
 from labledger.report.ledger_queries import ReportedCommits
 from labledger.report.logs import pack
 from labledger.report.options import LogSelection
 from labledger.report.page import page
-from labledger.report.page.page import fitting
+from labledger.report.page.page import trials_that_fit
 from labledger.report.run_report import collect
 from labledger.text import figures
 from labledger.text.terminal_text import plain_text
@@ -53,7 +53,7 @@ def test_markdown_holds_the_numbers(path: Path) -> None:
 
 def test_the_page_lists_no_more_than_its_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large a run is, the page lists the worst trials, and says how many it has."""
-    monkeypatch.setattr(page, "MOST_TRIALS", 3)
+    monkeypatch.setattr(page, "MAX_LISTED_TRIALS", 3)
     comparison_ledgers.make_run(path, {"base": ["P"] * 4, "treat": ["P", "F", "P", "i"]})
     with open_ledger(path) as ledger:
         html = ledger.rendered_report("run-1", "html").decode()
@@ -78,7 +78,7 @@ def test_what_a_page_does_not_list_is_counted(path: Path, monkeypatch: pytest.Mo
             assert len(short["trials"]) == listed
             for name in ("run", "variants", "tasks", "time", "metrics", "errors"):
                 assert short[name] == whole[name]
-        monkeypatch.setattr(page, "_MOST_ROWS", 2)
+        monkeypatch.setattr(page, "_MAX_TABLE_TASKS", 2)
         html = ledger.rendered_report("run-1", "html").decode()
     assert re.findall(r'<tr data-task="(.*?)"', html) == [
         task.task_id for task in outcomes.hardest_first(tasks)[:2]
@@ -202,8 +202,8 @@ def test_markdown_keeps_hostile_names_text(path: Path) -> None:
 def test_any_text_becomes_plain(text: str, shown: str) -> None:
     """Terminal sequences go, what is hidden is marked, what is to be read stays; in all of JSON."""
     assert plain_text(text) == shown
-    assert plain({text: [text, 1, None]}) == {shown: [shown, 1, None]}
-    assert plain(Variant(text, "baseline", {text: text})) == Variant(
+    assert with_plain_text({text: [text, 1, None]}) == {shown: [shown, 1, None]}
+    assert with_plain_text(Variant(text, "baseline", {text: text})) == Variant(
         shown, "baseline", {shown: shown}
     )
     assert plain_text(text).encode()
@@ -228,7 +228,7 @@ def packed(path: Path, logs: LogSelection, room: int) -> dict[int, list[JsonObje
         trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
         commits = ReportedCommits(path, kit.RUN, kit.RUN, len(trials))
         found = pack(ledger._reader, commits, trials, logs, room)
-    assert found.left_out == found.wanted - len(found.islands)
+    assert found.left_out == found.requested - len(found.islands)
     return {
         idx: json.loads(gzip.decompress(base64.b64decode(island)))
         for idx, island in found.islands.items()
@@ -267,9 +267,9 @@ def test_a_list_of_trials_that_is_too_long_keeps_the_worst(path: Path) -> None:
     comparison_ledgers.make_run(path, {"base": ["P", "F", "P", "i", "P", "F"]})
     with open_ledger(path) as ledger:
         trials = collect(ledger._reader, "run-1", ReportOptions()).trials
-    assert fitting(trials, 1_000_000) == list(trials)
+    assert trials_that_fit(trials, 1_000_000) == list(trials)
     row = max(len(json.dumps(list(trial.as_json().values()))) + 2 for trial in trials)
-    assert [trial.schedule_idx for trial in fitting(trials, 3 * row)] == [1, 3, 5]
+    assert [trial.schedule_idx for trial in trials_that_fit(trials, 3 * row)] == [1, 3, 5]
 
 
 def test_a_log_that_is_lost_is_told(path: Path) -> None:

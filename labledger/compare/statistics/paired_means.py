@@ -1,8 +1,8 @@
-"""Two means of a metric compared: their difference with its interval and test.
+"""Compare two means of a metric: their difference with its interval and test.
 
-In `of_tasks` the tasks (or clusters of them) are the sample, and the test is the exchange test; in
-`of_suite` the tasks are given, and it is a t test of their replications. In both the p value is
-below 1 less the confidence exactly where the interval does not contain 0.
+In `of_tasks` the tasks (or clusters of them) are the sample, and the test is a permutation test; in
+`of_suite` the tasks are given, and the test is a t test of their replications. In both the p value
+is below 1 less the confidence exactly where the interval does not contain 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from labledger.compare.statistics import exchange_test
+from labledger.compare.statistics import permutation_test
 from labledger.compare.statistics.samples import (
     Estimate,
     Groups,
@@ -41,19 +41,19 @@ def of_tasks(
     """Estimate the difference of means, B minus A, for tasks like these, in the metric's unit.
 
     Each task weighs the same. The tasks, or the `clusters` that are named for each of them, are
-    assumed to be an independent sample, and the exchange test (`exchange_test`) gives the p value
-    and the interval. Coverage is as stated for differences that are distributed symmetrically,
+    assumed to be an independent sample, and `permutation_test` gives the p value and the interval.
+    Coverage is as stated for differences that are distributed symmetrically,
     whatever their tails; for skewed ones see `is_skewed`.
     """
-    differences, scale = _bounded(task_differences(a, b))
-    units = exchange_test.units(differences, clusters)
-    p, is_exact = exchange_test.exchange_p(units.less(0.0))
-    low, high = exchange_test.bounds(units, confidence, p)
+    differences, scale = _scaled_down(task_differences(a, b))
+    units = permutation_test.sampled_units(differences, clusters)
+    p, is_exact = permutation_test.permutation_p(units.sums_less(0.0))
+    low, high = permutation_test.bounds(units, confidence, p)
     name = APPROXIMATE if not is_exact else SIGN_FLIP if clusters is None else CLUSTER_FLIP
-    return Inference(_times(Estimate(units.mean, low, high), scale), p, name)
+    return Inference(_scaled_up(Estimate(units.mean, low, high), scale), p, name)
 
 
-def _bounded(values: Sequence[float]) -> tuple[Sequence[float], float]:
+def _scaled_down(values: Sequence[float]) -> tuple[Sequence[float], float]:
     """Return values whose squares fit a double, and the divisor that made them so."""
     largest = max(map(abs, values), default=0.0)
     if largest < _SQUARES_FIT:
@@ -61,7 +61,7 @@ def _bounded(values: Sequence[float]) -> tuple[Sequence[float], float]:
     return [value / largest for value in values], largest
 
 
-def _times(estimate: Estimate, scale: float) -> Estimate:
+def _scaled_up(estimate: Estimate, scale: float) -> Estimate:
     if scale == 1:
         return estimate
     low, high = (None if x is None else scale * x for x in (estimate.low, estimate.high))
@@ -167,7 +167,7 @@ def suite_deviation(*sides: Groups) -> tuple[float, float]:
 
 
 def _constant_p(a: Groups, b: Groups) -> float:
-    """Return a p value, by exchange within tasks, of trials that do not vary within a side."""
+    """Return the p value, by permutation within tasks, of trials that do not vary within a side."""
     ways = 1.0
     for trials_a, trials_b in zip(a, b, strict=True):
         if trials_a[0] != trials_b[0]:

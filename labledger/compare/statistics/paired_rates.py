@@ -1,4 +1,4 @@
-"""Two pass rates compared: the score test of their difference and the interval that it inverts.
+"""Compare two pass rates: the score test of their difference and the interval that it inverts.
 
 Both come from one statistic, so they cannot disagree: the p value is below 1 less the confidence
 exactly where the interval does not contain 0. In `of_tasks` the tasks (or clusters of them) are the
@@ -114,7 +114,7 @@ def of_tasks(
     difference; the exact test, rejecting .014 to .04 of the time, loses 1 to 11 points of power.
     `python -m bench.comparison_error` enumerates this again.
 
-    With replications the exchange test over tasks, the other candidate, is less powerful (it
+    With replications the permutation test over tasks, the other candidate, is less powerful (it
     rejects a true null .033 of the time where this does .045: 20 tasks, 3 replications), and its
     inversion has no width where no task differs. `python -m bench.comparison_error replications`
     draws how often this test rejects a true null with replications and clusters.

@@ -1,7 +1,7 @@
 """The smallest difference that a comparison of this size could have shown with 80 % power.
 
 It is found by bisection of the power function of the test that the comparison uses: the score test
-of `paired_rates`, or a t test in place of the exchange test of `paired_means`.
+of `paired_rates`, or a t test in place of the permutation test of `paired_means`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ POWER = 0.8
 """The probability with which a difference must be shown to count as detectable."""
 
 _STEPS = 40
-_MANY = 100_000
+_NORMAL_DEGREES = 100_000
 """From so many degrees of freedom on, the t distribution is taken as normal."""
 
 
 def rate_can_be_shown(pairs: int, confidence: float) -> bool:
-    """Return whether the score test could reject at all: if all `pairs` went one way."""
+    """Return whether the score test rejects at least where all `pairs` differ in one direction."""
     return math.sqrt(max(0, pairs - 1)) > quantile(confidence)
 
 
 def mean_can_be_shown(units: int, confidence: float) -> bool:
-    """Return whether the exchange test of `units` tasks (or clusters) could reject at all.
+    """Return whether the permutation test of `units` tasks (or clusters) can reject at all.
 
-    Of the 2ⁿ exchanges of A and B in n units, two are as extreme as B ahead in every unit.
+    If B is ahead in all n units, two of the 2ⁿ sign flips are at least as extreme.
     """
     return 2.0 ** (1 - units) < 1 - confidence
 
@@ -46,7 +46,7 @@ def detectable_rate(size: float, discordant: float, confidence: float) -> float 
 
     if pairs < 2 or power(1.0) < POWER:
         return None
-    return _smallest(power, 1.0)
+    return _smallest_difference(power, 1.0)
 
 
 def rate_power(pairs: int, discordant: float, difference: float, confidence: float) -> float:
@@ -82,23 +82,23 @@ def detectable_shift(deviation: float, degrees: float, confidence: float) -> flo
     """Return the smallest difference that a t test shows with `POWER`, in the values' unit.
 
     `deviation` is the standard error of the difference and `degrees` its degrees of freedom; None
-    where nothing varies. The t test stands in for the exchange test, whose power is much the same.
+    where nothing varies. The t test stands in for the permutation test, whose power is similar.
     """
     from scipy import special
 
     if not deviation or degrees < 1:
         return None
-    if degrees >= _MANY:
+    if degrees >= _NORMAL_DEGREES:
         return float((quantile(confidence) + special.ndtri(POWER)) * deviation)
     critical = float(special.stdtrit(degrees, (1 + confidence) / 2))
 
     def power(shift: float) -> float:
         return float(1 - special.nctdtr(degrees, shift, critical))
 
-    return _smallest(power, 2 * (critical + 5)) * deviation
+    return _smallest_difference(power, 2 * (critical + 5)) * deviation
 
 
-def _smallest(power: Callable[[float], float], high: float) -> float:
+def _smallest_difference(power: Callable[[float], float], high: float) -> float:
     """Return where a power that grows with the difference passes `POWER`, up to `high`."""
     low = 0.0
     for _ in range(_STEPS):

@@ -52,20 +52,23 @@ class Chart:
 
     drawings: Mapping[str, str]
     """SVG, by the name of the width."""
-    says: str
-    """What it shows, as a text alternative."""
+    text_alternative: str
+    """What the chart shows, for screen readers."""
 
 
-def draw(layers: Sequence[JsonObject], says: str, *, named_by_legend: bool = False) -> Chart:
+def draw(
+    layers: Sequence[JsonObject], text_alternative: str, *, named_by_legend: bool = False
+) -> Chart:
     """Draw layers at both widths, each layer on top of the one before.
 
     Variants are named along the vertical axis or, where `named_by_legend` is set, in a legend with
     enough space for names.
     """
-    return Chart({name: _drawn(layers, name, named_by_legend) for name in WIDTHS}, says)
+    drawings = {name: _draw_svg(layers, name, named_by_legend) for name in WIDTHS}
+    return Chart(drawings, text_alternative)
 
 
-def _drawn(layers: Sequence[JsonObject], width: str, named_by_legend: bool) -> str:
+def _draw_svg(layers: Sequence[JsonObject], width: str, named_by_legend: bool) -> str:
     import vl_convert
 
     limit, columns, ticks = _SIZES[width]
@@ -73,7 +76,7 @@ def _drawn(layers: Sequence[JsonObject], width: str, named_by_legend: bool) -> s
     legend = {"columns": columns}
     if named_by_legend:
         columns = columns // 3 or 1
-        # Browsers draw letters wider than they are measured here: a quarter is kept free.
+        # Browsers draw letters wider than vl_convert measures them: a quarter is left free.
         legend = {"columns": columns, "labelLimit": 3 * WIDTHS[width] // (4 * columns) - 30}
         legend["columnPadding"] = WIDTHS[width] // (8 * columns)
         axis_y = {}

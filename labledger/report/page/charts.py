@@ -1,6 +1,6 @@
 """The page's charts as Vega-Lite layers: rates, differences, heat map, durations, cost.
 
-Everything that a chart shows is in a table beside it, too. `chart_drawing` turns layers into SVG.
+Everything that a chart shows is also in a table beside it. `chart_drawing` turns layers into SVG.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from labledger.compare.comparison_document import Comparison, to_json
 from labledger.records import JsonObject
 from labledger.report.document import Cell, TaskOutcomes, VariantOutcomes, VariantTimes
 from labledger.report.page.chart_drawing import Chart, draw
-from labledger.report.spending import Worth
+from labledger.report.spending import VariantCost
 from labledger.text.phrases import counted
 
 PASS, SOME, FAIL = "all passed", "some passed", "none passed"
@@ -110,7 +110,7 @@ def _intervals(values: Sequence[JsonObject], x: JsonObject, y: JsonObject) -> li
 
 
 def verdicts(variants: Sequence[VariantOutcomes]) -> Chart:
-    """Draw all slots of each variant by what became of them."""
+    """Draw all slots of each variant by outcome."""
     values = [
         {"variant": variant.variant_id, "kind": kind, "slots": count, "order": order}
         for variant in variants
@@ -137,9 +137,9 @@ def verdicts(variants: Sequence[VariantOutcomes]) -> Chart:
 
 
 def outcome_counts(variant: VariantOutcomes) -> dict[str, int]:
-    """Return a variant's slots by what became of them; together all that were scheduled.
+    """Return how many slots a variant has by outcome; they add up to its scheduled slots.
 
-    `agent failed` are slots without a verdict: they did not pass. `no score` are those that the
+    `agent failed` are slots without a verdict, which did not pass. `no score` are slots that the
     pass rate leaves out.
     """
     return {
@@ -154,7 +154,7 @@ def heat(tasks: Sequence[TaskOutcomes], variants: Sequence[VariantOutcomes]) -> 
     """Draw the heat map: all tasks, the hardest first; equal neighbours are one shape."""
     values: list[JsonObject] = []
     for number, variant in enumerate(variants):
-        kinds = enumerate(kind_of(task.cells[number]) for task in tasks)
+        kinds = enumerate(cell_outcome(task.cells[number]) for task in tasks)
         for kind, neighbours in groupby(kinds, key=lambda item: item[1]):
             positions = [position for position, _ in neighbours]
             values.append(
@@ -186,8 +186,8 @@ def heat(tasks: Sequence[TaskOutcomes], variants: Sequence[VariantOutcomes]) -> 
     return draw([cells], "Tasks by variant, the hardest first.")
 
 
-def kind_of(cell: Cell) -> str:
-    """Return what became of a task with a variant, in two words."""
+def cell_outcome(cell: Cell) -> str:
+    """Return the outcome of a task with a variant: a key of `CELL_COLOURS`."""
     share = cell.share
     if share is None:
         return UNSCORED if cell.committed else OPEN
@@ -200,14 +200,14 @@ def overview_order(tasks: Sequence[TaskOutcomes]) -> list[TaskOutcomes]:
 
     def rank(task: TaskOutcomes) -> tuple[Any, ...]:
         share = task.share
-        cells = tuple(kinds.index(kind_of(cell)) for cell in task.cells)
+        cells = tuple(kinds.index(cell_outcome(cell)) for cell in task.cells)
         return (2.0 if share is None else share, cells, task.task_id)
 
     return sorted(tasks, key=rank)
 
 
 def durations(variants: Sequence[VariantTimes]) -> Chart:
-    """Draw how long trials took: a line for all, a bar for the middle half, the median."""
+    """Draw how long trials took: a line from shortest to longest, the quartiles, the median."""
     values = [
         {"variant": variant.variant_id, **{k: v / 1000 for k, v in to_json(variant.trial).items()}}
         for variant in variants
@@ -241,7 +241,7 @@ def durations(variants: Sequence[VariantTimes]) -> Chart:
     )
 
 
-def cost_against_quality(worth: Sequence[Worth]) -> Chart | None:
+def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
     """Draw the pass rate of each variant and its interval over a trial's cost, or its tokens.
 
     Return None where fewer than two variants have both.

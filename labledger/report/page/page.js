@@ -1,5 +1,5 @@
 "use strict";
-// Everything is put in as text: nothing that a trial wrote is ever read as HTML.
+// All content is inserted as text: nothing that a trial wrote is parsed as HTML.
 (() => {
   const $ = (selector, root = document) => root.querySelector(selector);
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -12,7 +12,7 @@
     return node;
   }
   const number = (value) => value.toLocaleString("en-US");
-  // As figures.duration in Python, so that a time reads the same in every table.
+  // The same as figures.duration in Python, so that a time reads the same in every table.
   function duration(ms) {
     if (ms === null) return "–";
     const seconds = ms / 1000;
@@ -41,13 +41,13 @@
 
   // -- tables that sort
 
-  function ordered(head, reset) {
+  function setOrder(head, reset) {
     const descending = head.getAttribute("aria-sort") === "ascending";
     $$("th", head.parentNode).forEach((other) => other.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", descending ? "descending" : "ascending");
     reset(descending ? -1 : 1);
   }
-  // What is unknown comes last, whichever way.
+  // Unknown values come last in both directions.
   function compare(a, b, sign) {
     if (a === b) return 0;
     if (a === "" || a === null) return 1;
@@ -56,7 +56,7 @@
   }
   for (const table of $$("table.sortable")) {
     $$("thead th", table).forEach((head, column) => {
-      $("button", head)?.addEventListener("click", () => ordered(head, (sign) => {
+      $("button", head)?.addEventListener("click", () => setOrder(head, (sign) => {
         const value = (row) => {
           const cell = row.cells[column];
           const given = cell.dataset.sort;
@@ -73,7 +73,7 @@
   const heat = $("#heat");
   const rows = [...heat.tBodies[0].rows];
   const share = (row) => (row.dataset.share === "" ? "" : Number(row.dataset.share));
-  const position = (row) => Number(row.dataset.place);
+  const position = (row) => Number(row.dataset.position);
   const ORDERS = {
     hard: (a, b) => compare(share(a), share(b), 1) || position(a) - position(b),
     easy: (a, b) => compare(share(a), share(b), -1) || position(a) - position(b),
@@ -100,6 +100,7 @@
     $("#heat-count").textContent = `${number(shown)} of ${number(rows.length)} task${rows.length === 1 ? "" : "s"}`;
     rove($("tbody tr:not([hidden]) a", heat));
   }
+  // Roving tabindex: of all cells, only the current one is a tab stop.
   let current = null;
   function rove(link) {
     if (current) current.tabIndex = -1;
@@ -197,7 +198,7 @@
   $("#trial-back").addEventListener("click", () => { view.page -= 1; listTrials(); });
   $("#trial-next").addEventListener("click", () => { view.page += 1; listTrials(); });
   for (const head of $$("#trial-table th[data-key]")) {
-    $("button", head).addEventListener("click", () => ordered(head, (sign) => {
+    $("button", head).addEventListener("click", () => setOrder(head, (sign) => {
       Object.assign(view, { key: head.dataset.key, sign, page: 0 });
       listTrials();
     }));
@@ -207,7 +208,7 @@
 
   const dialog = $("#trial");
   let opened = null;
-  const HUMAN = {
+  const LOG_TITLES = {
     task: "task", metrics: "metrics", events: "events",
     workspace_patch: "patch of the workspace", agent_stdout: "agent, stdout", agent_stderr: "agent, stderr",
     grader_stdout: "grader, stdout", grader_stderr: "grader, stderr", setup_stdout: "setup, stdout",
@@ -234,7 +235,7 @@
     return pre;
   }
   function logBlock(log) {
-    const name = HUMAN[log.name] ?? log.name;
+    const name = LOG_TITLES[log.name] ?? log.name;
     if (log.problem) return make("p", {}, `${name}: ${log.problem}`);
     const first = ["task", "metrics", "workspace_patch", "agent_stderr", "grader_stderr"].includes(log.name);
     return make("details", { open: first, className: "log" }, make("summary", {}, `${name}, ${number(log.size)} bytes`), shownText(log));
@@ -257,14 +258,14 @@
     $("#trial-title").textContent = `Slot ${trial.schedule_idx}: ${trial.variant_id} on ${trial.task_id}, replication ${trial.repl_idx}`;
     const body = $("#trial-body");
     const command = `labledger show ${report.run_id} ${trial.schedule_idx} --full`;
-    const whole = make("p", { className: "small" }, "All of it: ", make("code", {}, command));
+    const fullCommand = make("p", { className: "small" }, "In full: ", make("code", {}, command));
     opened = trial;
     body.replaceChildren(facts(trial));
     if (!dialog.open) dialog.showModal();
     const island = $(`script[data-trial="${trial.schedule_idx}"]`);
     if (!island) {
       const why = trial.attempt === null ? "Nothing was run for this slot." : "The logs of this trial are not in this file.";
-      body.append(make("p", {}, why), whole);
+      body.append(make("p", {}, why), fullCommand);
       return;
     }
     let blocks;
@@ -272,23 +273,23 @@
       const logs = await unpacked(island);
       blocks = logs.length ? logs.map(logBlock) : [make("p", {}, "The trial left no logs and changed nothing.")];
     } catch (error) {
-      blocks = [make("p", {}, `The logs cannot be unpacked here (${error.name}); a current browser can.`)];
+      blocks = [make("p", {}, `This browser cannot decompress the logs (${error.name}); a current version can.`)];
     }
-    if (opened === trial) body.append(...blocks, whole);
+    if (opened === trial) body.append(...blocks, fullCommand);
   }
   $("#trial-close").addEventListener("click", () => dialog.close());
   dialog.addEventListener("close", () => {
     if (location.hash === `#trial-${opened.schedule_idx}`) history.replaceState(null, "", "#trials");
   });
-  function follow() {
+  function openLinkedTrial() {
     const match = /^#trial-(\d+)$/.exec(location.hash);
     const trial = match && trials.find((t) => t.schedule_idx === Number(match[1]));
     if (trial) open(trial);
     else if (dialog.open) dialog.close();
   }
-  addEventListener("hashchange", follow);
+  addEventListener("hashchange", openLinkedTrial);
 
   showHeat();
   listTrials();
-  follow();
+  openLinkedTrial();
 })();

@@ -1,7 +1,7 @@
 """Render a report as one HTML file that holds everything it needs and uses no network.
 
-Text of trials is made plain before it is used, the template escapes all text, and the page's
-content security policy allows only its own style and script, by their digests.
+Hidden characters are removed from all text, the template escapes it, and the page's content
+security policy allows only its own style and script, by their digests. `run_report` calls `render`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.report import outcomes, sentences, spending
 from labledger.report.document import Report, TaskOutcomes, VariantOutcomes
 from labledger.report.ledger_queries import TRIAL_FIELDS, ReportedCommits, Trial
-from labledger.report.logs import Packed, pack
+from labledger.report.logs import PackedLogs, pack
 from labledger.report.options import ReportOptions
 from labledger.report.page import charts
 from labledger.report.page.chart_drawing import Chart
@@ -29,12 +29,12 @@ from labledger.text import figures
 from labledger.text.phrases import counted
 
 _FOLDER = Path(__file__).resolve().parent
-_MOST_ROWS = 2000
-"""More tasks than this are in the chart alone."""
-MOST_TRIALS = 20_000
+_MAX_TABLE_TASKS = 2000
+"""How many tasks the table has; the chart shows all of them."""
+MAX_LISTED_TRIALS = 20_000
 """More trials than this are not listed, however large the page may be."""
-_RANKED = 12
-"""How many of the hardest and of the flaky tasks are listed."""
+_MAX_LIST_ITEMS = 12
+"""How many of the hardest tasks, of the flaky tasks and of the isolation facts are listed."""
 _CSS = {
     charts.PASS: "passed",
     charts.SOME: "some",
@@ -42,7 +42,7 @@ _CSS = {
     charts.UNSCORED: "unscored",
     charts.OPEN: "open",
 }
-"""The CSS class of a cell of the heat map, by what became of it."""
+"""The CSS class of a cell of the heat map, by its outcome."""
 
 View = dict[str, Any]
 """Values for the template, by name."""
@@ -54,14 +54,16 @@ def render(reader: LedgerReader, report: Report, options: ReportOptions) -> byte
     grading = report.provenance.grading
     committed = report.run.committed
     commits = ReportedCommits(reader.path, grading.root_id, grading.run_id, committed)
-    report = report.plain()
-    listed = fitting(report.trials, options.max_bytes // 2)
+    report = report.with_plain_text()
+    listed = trials_that_fit(report.trials, options.max_bytes // 2)
     view = _view(report, listed)
-    left = options.max_bytes - len(_fill(view, report, Packed({}, 0), options))
-    return _fill(view, report, pack(reader, commits, listed, options.logs, left), options)
+    # The page without logs shows how many bytes are left for them.
+    remaining = options.max_bytes - len(_fill_template(view, report, PackedLogs({}, 0), options))
+    logs = pack(reader, commits, listed, options.logs, remaining)
+    return _fill_template(view, report, logs, options)
 
 
-def _fill(view: View, report: Report, packed: Packed, options: ReportOptions) -> bytes:
+def _fill_template(view: View, report: Report, packed: PackedLogs, options: ReportOptions) -> bytes:
     text = sentences.logs(report, view["listed"], packed, options.logs)
     pieces = _template().generate(**view, islands=packed.islands, logs_text=text)
     page = BytesIO()  # Its value is not copied; a join would hold the page twice.
@@ -90,7 +92,7 @@ def _template() -> Any:
         "whole": figures.whole,
         "duration": figures.duration,
         "moment": figures.moment,
-        "kind": charts.kind_of,
+        "kind": charts.cell_outcome,
         "css": _CSS.__getitem__,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
         "shortened": _shortened,
@@ -100,7 +102,7 @@ def _template() -> Any:
 
 
 def _view(report: Report, listed: Sequence[Trial]) -> View:
-    """Return everything that the template uses, but the logs."""
+    """Return everything that the template uses except the logs."""
     style, script = ((_FOLDER / name).read_text("utf-8") for name in ("page.css", "page.js"))
     provenance = report.provenance
     names = {v.primary_metric.name for v in report.variants if v.primary_metric is not None}
@@ -138,7 +140,7 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
         "verification": provenance.verification,
         "verified": sentences.verified(report),
         "facts": list(_facts(report)),
-        "isolation": provenance.isolation[:_RANKED],
+        "isolation": provenance.isolation[:_MAX_LIST_ITEMS],
         "data": _data(report, listed),
         "listed": len(listed),
     }
@@ -172,7 +174,7 @@ def _sections(report: Report) -> Iterator[tuple[str, str]]:
     yield from (("errors", "Errors"), ("trials", "Trials"), ("provenance", "Provenance"))
 
 
-def _charts(report: Report, worth: Sequence[spending.Worth]) -> dict[str, Chart | None]:
+def _charts(report: Report, worth: Sequence[spending.VariantCost]) -> dict[str, Chart | None]:
     variants, tasks = report.variants, charts.overview_order(report.tasks)
     ran = [variant for variant in report.time.variants if variant.trial is not None]
     return {
@@ -235,18 +237,20 @@ def _compared(
 def _tasks(report: Report) -> View:
     tasks = report.tasks
     position = {task.task_id: number for number, task in enumerate(tasks)}
-    ranked = outcomes.hardest_first(tasks)[:_MOST_ROWS]
+    ranked = outcomes.hardest_first(tasks)[:_MAX_TABLE_TASKS]
     hardest, flaky = outcomes.hardest(tasks), outcomes.flaky(tasks)
     return {
         "tasks": [(position[task.task_id], task) for task in ranked],
-        "tasks_cut": len(tasks) if len(tasks) > _MOST_ROWS else 0,
+        "tasks_total": len(tasks) if len(tasks) > _MAX_TABLE_TASKS else 0,
         "tasks_text": sentences.tasks(report),
-        "hardest": hardest[:_RANKED],
-        "hardest_none": sentences.no_hard(report),
-        "hardest_more": max(0, len(hardest) - _RANKED),
-        "flaky": [(task.task_id, flaky_cells(task, report.variants)) for task in flaky[:_RANKED]],
-        "flaky_more": max(0, len(flaky) - _RANKED),
-        "flaky_none": sentences.no_flaky(report),
+        "hardest": hardest[:_MAX_LIST_ITEMS],
+        "hardest_none": sentences.no_hard_tasks(report),
+        "hardest_more": max(0, len(hardest) - _MAX_LIST_ITEMS),
+        "flaky": [
+            (task.task_id, flaky_cells(task, report.variants)) for task in flaky[:_MAX_LIST_ITEMS]
+        ],
+        "flaky_more": max(0, len(flaky) - _MAX_LIST_ITEMS),
+        "flaky_none": sentences.no_flaky_tasks(report),
     }
 
 
@@ -267,8 +271,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "run", run.run_id
     yield "experiment", run.experiment_id
     yield "experiment digest", origin.experiment_digest
-    if graded := sentences.graded(report):
-        yield "grading", graded
+    if grading := sentences.grading(report):
+        yield "grading", grading
     yield "grader digest", origin.grading.grader_digest or "not written"
     yield "created", run.created_at
     yield "ended", run.ended_at or "not yet"
@@ -291,7 +295,7 @@ def _data(report: Report, listed: Sequence[Trial]) -> View:
     }
 
 
-def fitting(trials: Sequence[Trial], max_bytes: int) -> list[Trial]:
+def trials_that_fit(trials: Sequence[Trial], max_bytes: int) -> list[Trial]:
     """Return the trials whose rows fit into `max_bytes`, worst first, in schedule order."""
     listed = []
     for trial in sorted(trials, key=lambda trial: trial.badness):
@@ -307,5 +311,5 @@ def _row(trial: Trial) -> list[Any]:
 
 
 def _shortened(text: str | None) -> str | None:
-    """Return a trial's message, cut where it would fill the page."""
+    """Return a trial's message, truncated to 300 characters."""
     return text if text is None or len(text) <= 300 else f"{text[:299]}…"

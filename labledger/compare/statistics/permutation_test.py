@@ -1,10 +1,11 @@
-"""The exchange test: whether differences add up to more than chance signs would explain.
+"""The sign-flip permutation test of paired differences, and the interval that it inverts.
 
 If A and B do not differ, chance alone decides which of them is called A in each sampled unit (a
 task, or a cluster of tasks), so every difference is as likely to have the opposite sign (Fisher
-1935, The Design of Experiments, section 21). The p value counts the exchanges of signs whose sum is
-at least as far from 0; the interval holds the differences that the same test does not reject.
-Nothing is drawn at random: the same differences give the same answer.
+1935, The Design of Experiments, section 21). The p value is the share of all sign flips whose sum
+is at least as far from 0 as that observed; the interval holds the differences that the same test
+does not reject. Nothing is drawn at random: the same differences give the same result.
+`paired_means` uses this module.
 """
 
 from __future__ import annotations
@@ -19,22 +20,25 @@ from labledger.compare.statistics.samples import cluster_sums
 if TYPE_CHECKING:
     from labledger.compare.statistics.samples import Array
 
-_ALL_TRIED = 16
-"""Up to so many units the interval takes the means of all subsets: 2¹⁶ of them."""
+_MAX_SUBSET_UNITS = 16
+"""Up to this number of units the interval comes from the means of all subsets, 2¹⁶ at most."""
 
-_HALVES = 30
-"""Up to so many values all exchanges are counted exactly, in two halves."""
+_MAX_EXACT_VALUES = 30
+"""Up to this number of values all sign flips are counted exactly, in two halves."""
 
-_LATTICE_STEPS = 30_000_000
+_MAX_LATTICE_WORK = 30_000_000
 """The largest work for a lattice, in units × points; it takes about a tenth of a second."""
 
 _LATTICE_SCALES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 60, 100, 1_000, 10_000, 100_000)
-_EDGE = 1e-9
+"""The factors that are tried to turn all values into whole numbers."""
+
+_TOLERANCE = 1e-9
+"""Sums that differ by a smaller share of the largest possible sum are taken as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The sampled units, whose signs chance may exchange: tasks, or clusters of them."""
+    """The sampled units, whose signs chance may flip: tasks, or clusters of them."""
 
     sums: Array
     """The sum of the tasks' differences in each unit."""
@@ -45,8 +49,8 @@ class Units:
     def mean(self) -> float:
         return float(math.fsum(self.sums) / math.fsum(self.sizes))
 
-    def less(self, difference: float) -> Array:
-        """Return the sums if each task's difference were less by `difference`.
+    def sums_less(self, difference: float) -> Array:
+        """Return the sums if each task's difference were smaller by `difference`.
 
         A sum that is only a rounding error is 0.
         """
@@ -57,37 +61,37 @@ class Units:
         return np.where(np.abs(sums) > 1e-12 * scale, sums, 0.0)
 
 
-def units(differences: Sequence[float], clusters: Sequence[str] | None = None) -> Units:
+def sampled_units(differences: Sequence[float], clusters: Sequence[str] | None = None) -> Units:
     """Return the units of some tasks' differences; `clusters` names the cluster of each task."""
     import numpy as np
 
     return Units(*cluster_sums(np.array(differences, dtype=np.float64), clusters))
 
 
-def exchange_p(values: Array) -> tuple[float, bool]:
-    """Return the two-sided p value of the exchange test that the sum is 0, and whether it is exact.
+def permutation_p(values: Array) -> tuple[float, bool]:
+    """Return the two-sided p value of the test that the sum is 0, and whether it is exact.
 
-    It is exact for up to 30 values other than 0 (all exchanges, counted in two halves), and for any
-    number of values that lie on a lattice that is not too fine, such as whole numbers or shares of
-    a few replications (Pagano and Tritchler 1983, JASA 78:435–440). Beyond, it is a saddlepoint
+    It is exact for up to 30 values other than 0 (all sign flips, counted in two halves), and for
+    any number of values that lie on a lattice that is not too fine, such as whole numbers or shares
+    of a few replications (Pagano and Tritchler 1983, JASA 78:435–440). Beyond, it is a saddlepoint
     approximation (Robinson 1982, JRSS B 44:91–101).
     """
     import numpy as np
 
     sizes = np.abs(values[values != 0])
-    total, whole = abs(math.fsum(values)), math.fsum(sizes)
-    if total <= _EDGE * whole:
+    total, largest_sum = abs(math.fsum(values)), math.fsum(sizes)
+    if total <= _TOLERANCE * largest_sum:
         return 1.0, True
-    if total >= (1 - _EDGE) * whole:
+    if total >= (1 - _TOLERANCE) * largest_sum:
         return 2.0 ** (1 - len(sizes)), True
     # A sum is at least as large as that observed where the values that change sign add up to at
     # most `limit`.
-    limit = (whole - total) / 2
-    if len(sizes) <= _HALVES:
+    limit = (largest_sum - total) / 2
+    if len(sizes) <= _MAX_EXACT_VALUES:
         tail = _share_up_to(sizes, limit)
     elif (steps := _lattice(sizes)) is not None:
-        scale = float(steps.sum()) / whole
-        tail = _lattice_share(steps, math.floor(limit * scale + 0.5 * _EDGE + 1e-6))
+        scale = float(steps.sum()) / largest_sum
+        tail = _lattice_share(steps, math.floor(limit * scale + 0.5 * _TOLERANCE + 1e-6))
     else:
         return min(1.0, 2 * _saddlepoint_tail(sizes, total)), False
     return min(1.0, 2 * tail), True
@@ -99,8 +103,8 @@ def _share_up_to(sizes: Array, limit: float) -> float:
 
     half = len(sizes) // 2
     first, second = _subset_sums(sizes[:half]), np.sort(_subset_sums(sizes[half:]))
-    slack = _EDGE * math.fsum(sizes)
-    count = np.searchsorted(second, limit + slack - first, side="right").sum()
+    tolerance = _TOLERANCE * math.fsum(sizes)
+    count = np.searchsorted(second, limit + tolerance - first, side="right").sum()
     return float(count) / 2.0 ** len(sizes)
 
 
@@ -119,7 +123,8 @@ def _lattice(sizes: Array) -> Array | None:
 
     for scale in _LATTICE_SCALES:
         steps = np.rint(sizes * scale)
-        if steps.sum() * len(sizes) > 2 * _LATTICE_STEPS:
+        # The limit, and so the number of points, is at most half of the sum.
+        if steps.sum() * len(sizes) > 2 * _MAX_LATTICE_WORK:
             return None
         if np.all(np.abs(steps - sizes * scale) < 1e-7) and steps.all():
             shared = np.gcd.reduce(steps.astype(np.int64))
@@ -184,7 +189,7 @@ def _saddlepoint(sizes: Array, total: float) -> float:
     return slope
 
 
-def bounds(units_compared: Units, confidence: float, p: float) -> tuple[float | None, float | None]:
+def bounds(sampled: Units, confidence: float, p: float) -> tuple[float | None, float | None]:
     """Return the bounds of the mean differences that the test does not reject.
 
     `p` is the p value of no difference, which decides whether the interval contains 0. Up to 16
@@ -193,17 +198,17 @@ def bounds(units_compared: Units, confidence: float, p: float) -> tuple[float | 
     44:91–101), good to 1 % of the p value there. None where so few units cannot support the
     confidence.
     """
-    count = len(units_compared.sums)
+    count = len(sampled.sums)
     level = 1 - confidence
     if 2.0 ** (1 - count) >= level:
         return None, None
-    if count <= _ALL_TRIED:
-        low, high = _subset_bounds(units_compared, level)
+    if count <= _MAX_SUBSET_UNITS:
+        low, high = _subset_bounds(sampled, level)
     else:
-        negated = Units(-units_compared.sums, units_compared.sizes)
-        low = _approximate_bound(units_compared, level)
+        negated = Units(-sampled.sums, sampled.sizes)
+        low = _approximate_bound(sampled, level)
         high = -_approximate_bound(negated, level)
-    return _agreeing(units_compared.mean, low, high, is_shown=p < level)
+    return _bounds_agreeing_with_p(sampled.mean, low, high, is_shown=p < level)
 
 
 def _subset_bounds(sampled: Units, level: float) -> tuple[float, float]:
@@ -211,8 +216,8 @@ def _subset_bounds(sampled: Units, level: float) -> tuple[float, float]:
 
     means = np.sort(_subset_sums(sampled.sums)[1:] / _subset_sums(sampled.sizes)[1:])
     # A difference is rejected while fewer subsets' means than this lie at or below it.
-    beyond = math.ceil(level / 2 * 2 ** len(sampled.sums) - 1 - _EDGE)
-    return float(means[beyond - 1]), float(means[-beyond])
+    rank = math.ceil(level / 2 * 2 ** len(sampled.sums) - 1 - _TOLERANCE)
+    return float(means[rank - 1]), float(means[-rank])
 
 
 def _approximate_bound(sampled: Units, level: float) -> float:
@@ -222,16 +227,16 @@ def _approximate_bound(sampled: Units, level: float) -> float:
     centre = sampled.mean
 
     def tail(difference: float) -> float:
-        values = sampled.less(difference)
+        values = sampled.sums_less(difference)
         sizes = np.abs(values[values != 0])
-        total, whole = math.fsum(values), math.fsum(sizes)
-        if total <= _EDGE * whole:
+        total, largest_sum = math.fsum(values), math.fsum(sizes)
+        if total <= _TOLERANCE * largest_sum:
             return 0.5
-        if total >= (1 - _EDGE) * whole:
+        if total >= (1 - _TOLERANCE) * largest_sum:
             return 2.0 ** -len(sampled.sums)
         return _saddlepoint_tail(sizes, total)
 
-    spread = float(np.sqrt(np.sum(sampled.less(centre) ** 2))) / float(sampled.sizes.sum())
+    spread = float(np.sqrt(np.sum(sampled.sums_less(centre) ** 2))) / float(sampled.sizes.sum())
     if not spread:
         return centre
     return _rejected_below(tail, centre, spread, level / 2)
@@ -250,8 +255,13 @@ def _rejected_below(
     return (low + high) / 2
 
 
-def _agreeing(value: float, low: float, high: float, *, is_shown: bool) -> tuple[float, float]:
-    """Return bounds that contain 0 exactly where the p value, the more exact one, says so."""
+def _bounds_agreeing_with_p(
+    value: float, low: float, high: float, *, is_shown: bool
+) -> tuple[float, float]:
+    """Return bounds that contain 0 exactly if no difference is shown.
+
+    The p value decides this, because it is more exact than the bounds.
+    """
     if is_shown and low <= 0 <= high:
         nearest = 1e-6 * value
         return (nearest, high) if value > 0 else (low, nearest)
