@@ -1,7 +1,7 @@
 """Run one SELECT over the ledger's documented views.
 
-SQLite's authorizer refuses everything but reading, whatever the statement is. `labledger query`,
-comparisons and reports use this module.
+SQLite's authorizer refuses every action of a statement except reading. The library's `Ledger`, and
+with it `labledger query`, and comparisons use this module.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _VIEW_PARTS = {
         for part in re.findall(r"(\w+) AS (?:MATERIALIZED )?\(", view.sql)
     ),
 }
-"""The views, and what SQLite calls their common table expressions."""
+"""The names of views and of their common table expressions, as SQLite reports them."""
 _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "within a transaction")
 """Parts of SQLite's messages about a statement that does more than read."""
 
 _TABLES_SQL = "SELECT name FROM main.sqlite_schema WHERE type = 'table'"
-_STEPS_BETWEEN_CHECKS = 10_000
+_STEPS_BETWEEN_SIGNAL_CHECKS = 10_000
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _UNBOUND = re.compile(r"supply a value for binding|number of bindings supplied")
 _UNKNOWN = re.compile(r"no such (table|column|function): (\S+)")
@@ -154,15 +154,15 @@ def _rows(
             result = connection.driver.cursor()
             result.execute(sql, values)
             if result.description is None:
-                raise QueryFailed("the query is empty", hint="ask with one SELECT statement")
+                raise QueryFailed("the query is empty", hint="write one SELECT statement")
             yield tuple(column[0] for column in result.description)
             yield from iter(result.fetchone, None)
         except (DRIVER.Error, DRIVER.Warning, ValueError, OverflowError) as error:
             if "interrupted" in str(error):
                 raise KeyboardInterrupt from None
             if authorizer.refused_table is not None:
-                raise _internal_table(authorizer.refused_table, names["table"]) from error
-            raise _failed(error, names) from error
+                raise _internal_table_error(authorizer.refused_table, names["table"]) from error
+            raise _query_error(error, names) from error
 
 
 def _restrict(connection: Connection, stack: ExitStack, views_only: bool) -> _Authorizer:
@@ -175,7 +175,7 @@ def _restrict(connection: Connection, stack: ExitStack, views_only: bool) -> _Au
     authorizer = _Authorizer(frozenset(tables) if views_only else ())
     driver.set_authorizer(authorizer)
     stack.callback(driver.set_authorizer, None)
-    driver.set_progress_handler(lambda: 0, _STEPS_BETWEEN_CHECKS)
+    driver.set_progress_handler(lambda: 0, _STEPS_BETWEEN_SIGNAL_CHECKS)
     return authorizer
 
 
@@ -191,19 +191,19 @@ class _Authorizer:
     def __call__(
         self,
         action: int,
-        first: str | None,
-        second: str | None,
+        name: str | None,
+        detail: str | None,
         _schema: str | None,
         source: str | None,
     ) -> int:
-        if action not in _READ_ACTIONS or second in _REFUSED_FUNCTIONS:
+        if action not in _READ_ACTIONS or detail in _REFUSED_FUNCTIONS:
             return int(DRIVER.SQLITE_DENY)
-        if action == DRIVER.SQLITE_READ and first is not None and first in self._tables:
+        if action == DRIVER.SQLITE_READ and name is not None and name in self._tables:
             if source in _VIEW_PARTS:
-                self._read_by_views.add(first)
+                self._read_by_views.add(name)
             # SQLite names no view for a table if the view needs none of its columns in the end.
-            elif second or first not in self._read_by_views:
-                self.refused_table = first
+            elif detail or name not in self._read_by_views:
+                self.refused_table = name
                 return int(DRIVER.SQLITE_DENY)
         return int(DRIVER.SQLITE_OK)
 
@@ -218,11 +218,11 @@ def _names(connection: Connection) -> dict[str, list[str]]:
     return {"table": list(views_and_triggers.VIEWS), "column": sorted(columns)}
 
 
-def _failed(error: Exception, names: dict[str, list[str]]) -> QueryFailed:
+def _query_error(error: Exception, names: dict[str, list[str]]) -> QueryFailed:
     text = str(error)
     if any(refusal in text for refusal in _REFUSALS):
         return QueryFailed(
-            "the query was refused: it may only read", hint="ask with one SELECT statement"
+            "the query was refused: it may only read", hint="write one SELECT statement"
         )
     if _UNBOUND.search(text):
         return QueryFailed(
@@ -230,17 +230,20 @@ def _failed(error: Exception, names: dict[str, list[str]]) -> QueryFailed:
             hint="give every :NAME in the statement its value with -p NAME=VALUE",
         )
     if "one statement at a time" in text:
-        return QueryFailed("the query is more than one statement", hint="ask one SELECT at a time")
+        return QueryFailed(
+            "the query is more than one statement", hint="write one SELECT at a time"
+        )
     return QueryFailed(f"the query failed: {text}", hint=_hint(text, names))
 
 
-def _internal_table(table: str, views: list[str]) -> QueryFailed:
+def _internal_table_error(table: str, views: list[str]) -> QueryFailed:
     """Return the error for a query that names a table of the ledger instead of a view."""
     near = near_names(table, views)
     view = next((name for name in (f"{table}s", *near) if name in views), None)
     return QueryFailed(
-        f"the query was refused: {table!r} is a table of the ledger itself, which changes with it",
-        hint=f"ask the view {view!r}" if view else f"ask a view: {', '.join(views)}",
+        f"the query was refused: {table!r} is a table of the ledger, not a view: "
+        "tables change between versions",
+        hint=f"query the view {view!r}" if view else f"query a view: {', '.join(views)}",
     )
 
 

@@ -1,7 +1,7 @@
-"""The records of trials and runs: each module holds one of them, its type and its JSON form.
+"""The types of records, results and outcomes, their JSON forms and schemas.
 
 In: JSON that labledger or a container wrote. Out: frozen dataclasses, and canonical JSON of them.
-Import a record from its module; the package itself only has the type that all of them share.
+Import a type from its module; the package itself defines only `JsonObject`.
 Knows nothing of files, SQL and Docker, and imports only `errors`, `resources` and `text`.
 """
 

@@ -25,7 +25,7 @@ class Artifact:
     sha256: str
     size: int
     content: bytes | None
-    """None if it is in the artifact store already."""
+    """None if the artifact store has it already."""
 
     @classmethod
     def inline(cls, content: bytes) -> Self:

@@ -1,7 +1,7 @@
 """The validated result of one attempt at a slot, and the JSON form in which it is staged.
 
-A worker returns it; the runner stages it durably or commits it. Results that earlier versions
-staged are read as well.
+A worker returns it, and the runner stages it durably or commits it. Results that earlier versions
+of labledger staged can be read as well.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from labledger.records.outcomes import SlotStatus
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase of a trial (`setup`, `agent` or `grader`), as PID 1 of the container saw it."""
+    """One phase of a trial (`setup`, `agent` or `grader`), as `trial.sh` recorded it."""
 
     exit_status: int
-    """The command's own status; 124 when its time limit ended it."""
+    """The command's own status; 124 if its time limit ended it."""
     duration_ms: int
     timed_out: bool = False
 
@@ -62,7 +62,7 @@ class AttemptResult:
     exit_status: int | None = None
     """The container's exit status; see the table in `trial.sh`."""
     outcome: str | None = None
-    """What the agent says about its own work, from `result.json`."""
+    """What the agent reports about its own work in `result.json`."""
     phases: Mapping[str, Phase] = field(default_factory=dict)
     predictions: tuple[JsonObject, ...] = ()
     scores: tuple[JsonObject, ...] = ()
@@ -70,7 +70,7 @@ class AttemptResult:
     metrics: tuple[Metric, ...] = ()
     events: tuple[Event, ...] | EventFile = ()
     events_dropped: int = 0
-    """How many lines of the events file are left out."""
+    """How many lines of the events file were not stored: too many, or too large."""
     artifacts: tuple[Artifact, ...] = ()
 
     @property
@@ -90,7 +90,8 @@ class AttemptResult:
             "status": self.status.value,
             **{name: getattr(self, name) for name in _PLAIN_FIELDS},
             "phases": {
-                name: [p.exit_status, p.duration_ms, p.timed_out] for name, p in self.phases.items()
+                name: [phase.exit_status, phase.duration_ms, phase.timed_out]
+                for name, phase in self.phases.items()
             },
             "predictions": list(self.predictions),
             "scores": list(self.scores),
@@ -106,16 +107,16 @@ class AttemptResult:
 
     @classmethod
     def from_json(cls, data: JsonObject, staged_events: Path = Path()) -> Self:
-        """Return the result of a JSON form. `staged_events` is the folder of its event file.
+        """Return the result from its JSON form. `staged_events` is the folder of its event file.
 
         Raises `ValueError` for the form of a later version.
         """
         if data["version"] not in {1, 2}:
             raise ValueError(f"a staged result of version {data['version']} cannot be read")
-        plain = {key: value for key, value in data.items() if key != "version"}
+        values_by_field = {key: value for key, value in data.items() if key != "version"}
         return cls(
             **{
-                **plain,
+                **values_by_field,
                 "ids": TrialIds(**data["ids"]),
                 "status": SlotStatus(data["status"]),
                 "phases": {name: Phase(*values) for name, values in data["phases"].items()},
@@ -133,7 +134,9 @@ class AttemptResult:
                         data["events"].get("sha256"),
                     )
                 ),
-                "artifacts": tuple(Artifact(sha, size, None) for sha, size in data["artifacts"]),
+                "artifacts": tuple(
+                    Artifact(sha256, size, None) for sha256, size in data["artifacts"]
+                ),
             }
         )
 
@@ -147,4 +150,4 @@ _PLAIN_FIELDS = tuple(
         *("metrics", "events", "artifacts"),
     }
 )
-"""Fields whose JSON form is their value: every field that is added is one of them."""
+"""Fields whose JSON form is their value. A field that is added to `AttemptResult` becomes one."""

@@ -26,7 +26,7 @@ _ENCODER = json.JSONEncoder(
 
 def dumps(value: Any) -> str:
     """Return the canonical text of a JSON value: sorted keys, no spaces, finite numbers."""
-    # Starting the encoder takes longer than writing a number, and records have many numbers.
+    # Calling the encoder takes longer than formatting a number, and records have many numbers.
     if type(value) is int:
         return int.__repr__(value)
     if type(value) is float and math.isfinite(value):
@@ -54,7 +54,7 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = N
 
     Accepts UTF-8 without a byte order mark, no duplicate key, only finite numbers, integers of
     64 bits, at most `max_depth` levels and `max_values` values, which are counted before any is
-    made. Raises `MalformedJson`, whose message continues a sentence that begins with the file.
+    created. Raises `MalformedJson`, whose message continues a sentence that begins with the file.
     """
     if max_values is not None and has_more_values_than(max_values, data):
         raise MalformedJson(f"holds more than {max_values:,} values")
@@ -81,7 +81,7 @@ def loads(data: bytes, *, max_depth: int = MAX_DEPTH, max_values: int | None = N
 def has_more_values_than(limit: int, data: bytes) -> bool:
     """Return whether JSON text has more than `limit` values, in flat memory and without parsing it.
 
-    Three bytes of JSON can take a hundred as a Python object.
+    Three bytes of JSON can become a Python object of a hundred bytes.
     """
     if 1 + data.count(b",") + data.count(b"[") + data.count(b"{") <= limit:
         return False
@@ -127,7 +127,7 @@ def _bounded_int(text: str) -> int:
     return value
 
 
-def _no_constant(text: str) -> Any:
+def _refuse_constant(text: str) -> Any:
     raise MalformedJson(f"has {text}, which is not JSON")
 
 
@@ -135,7 +135,7 @@ _DECODER = json.JSONDecoder(
     object_pairs_hook=_unique_object,
     parse_float=_finite_float,
     parse_int=_bounded_int,
-    parse_constant=_no_constant,
+    parse_constant=_refuse_constant,
 )
 
 

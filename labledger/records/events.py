@@ -1,4 +1,4 @@
-"""Events that an agent wrote: one by one, or a file of more than memory should hold."""
+"""Events that an agent wrote: single ones, or a file of too many to hold in memory."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Event:
 
     @classmethod
     def of(cls, row_seq: int, body: JsonObject) -> Self:
-        kind = body.get("type")
-        return cls(row_seq, kind if isinstance(kind, str) else None, body)
+        event_type = body.get("type")
+        return cls(row_seq, event_type if isinstance(event_type, str) else None, body)
 
 
 @dataclass(frozen=True, slots=True)
 class EventFile:
-    """A file of events that are too many to be held in memory: their bodies, one per line.
+    """A file of events that are too many to be held in memory: one canonical JSON body per line.
 
-    Can be iterated as often as needed, as a tuple of `Event` can. Each line is canonical JSON.
+    Iterating yields each `Event`, as often as needed, as with a tuple.
     """
 
     folder: Path
     name: str
     count: int
     sha256: str | None = None
-    """Of the file, in hex; None if an earlier version of labledger staged it."""
+    """The file's digest in hex; None if an earlier version of labledger staged it."""
 
     @property
     def path(self) -> Path:

@@ -1,7 +1,7 @@
-"""What records are about: a run, a slot of its schedule, the trial that executes the slot.
+"""The ids in records: of a run, a slot of its schedule, and the trial that executes the slot.
 
 All ids are derived from the run's id and the slot's number, so that every process that works on a
-slot gives its records the same ones.
+slot writes the same ids.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A cell at its place in the schedule."""
+    """A cell (variant, task, replication) with its position in the schedule."""
 
     schedule_idx: int
     variant_id: str
@@ -53,7 +53,7 @@ class TrialIds:
 
 
 def slot_commit_id(run_id: str, schedule_idx: int) -> str:
-    """Return the id of a slot's commit, which workers write into records before it happens."""
+    """Return the id of a slot's commit. Workers write it into records before the commit."""
     return "sc_" + hashlib.sha256(f"{run_id}\n{schedule_idx}".encode()).hexdigest()[:24]
 
 

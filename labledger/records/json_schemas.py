@@ -1,7 +1,8 @@
 """The JSON Schemas of records, by name, and messages for people about records that do not fit.
 
 A message names the field, the value that was found and what is expected, and suggests the key that
-was probably meant. Used wherever an experiment, a task or a record is read or made.
+was probably meant. Used where experiments, tasks and records are read, and where records, summaries
+and reports are made.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 
 _MAX_PROBLEMS = 1000
-"""How many problems of a record are read: each takes memory, and a list of a million wrong items
-has a million.
+"""How many problems of a record are reported at most: a list of a million wrong items has a
+million, and each takes memory.
 """
 
 
@@ -40,9 +41,10 @@ def load_schema(name: str) -> dict[str, Any]:
 def _validator(name: str) -> Draft202012Validator:
     from jsonschema import validators
 
+    # Typed as Any, because the library's annotations do not cover `extend`.
     untyped: Any = validators
-    exact = untyped.extend(untyped.Draft202012Validator, {"pattern": _pattern_problems})
-    validator: Draft202012Validator = exact(load_schema(name))
+    validator_type = untyped.extend(untyped.Draft202012Validator, {"pattern": _pattern_problems})
+    validator: Draft202012Validator = validator_type(load_schema(name))
     return validator
 
 
@@ -82,16 +84,20 @@ def problems(record: Any, name: str) -> Iterator[tuple[tuple[str | int, ...], st
 
 
 def _leaves(error: ValidationError) -> Iterator[ValidationError]:
-    """Yield an error, or, of an `anyOf` or `oneOf`, those of the branch of the value's type."""
+    """Yield an error. For `anyOf` and `oneOf`, yield those of the branch with the value's type."""
     if error.validator not in {"anyOf", "oneOf"} or not error.context:
         yield error
         return
     branches: dict[int, list[ValidationError]] = {}
     for child in error.context:
         branches.setdefault(int(child.schema_path[0]), []).append(child)
-    of_type = [b for b in branches.values() if all(e.validator != "type" or e.path for e in b)]
-    if len(of_type) == 1:
-        for child in of_type[0]:
+    matching = [
+        branch
+        for branch in branches.values()
+        if all(child.validator != "type" or child.path for child in branch)
+    ]
+    if len(matching) == 1:
+        for child in matching[0]:
             yield from _leaves(child)
     else:
         yield error
@@ -116,7 +122,7 @@ def _explain(error: ValidationError) -> Iterator[tuple[tuple[str | int, ...], st
             if list(error.schema_path)[-2:-1] == ["propertyNames"]:
                 path = (*path, value)
             expected = _expected(str(keyword), required, schema.get("description"))
-            message = f"found {_show(value)}; expected {expected}"
+            message = f"found {_as_short_json(value)}; expected {expected}"
             yield path, message if expected else error.message[:300]
 
 
@@ -175,7 +181,7 @@ def _type_name(required: str | list[str]) -> str:
     return " or ".join(_TYPE_NAMES.get(name, name) for name in types)
 
 
-def _show(value: Any) -> str:
+def _as_short_json(value: Any) -> str:
     return _shortened(json.dumps(value, ensure_ascii=False, default=str))
 
 

@@ -31,11 +31,11 @@ class Verdict(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a slot's status is not `completed`, as a word that programs can rely on.
+    """Why a slot's status is not `completed`, as an identifier that programs can rely on.
 
     Grouped by the status that goes with the reason. The reason of a `skipped_pruned` slot is a
-    sentence and none of these. A ledger may hold reasons of other versions of labledger, so that
-    a reason that is read from one stays plain text.
+    sentence and none of these. A ledger may contain reasons of other versions of labledger:
+    reasons that are read from it remain plain text.
     """
 
     # agent_error
@@ -109,7 +109,7 @@ class Reason(StrEnum):
 NOT_STARTED: frozenset[str] = frozenset(
     {Reason.CONTAINER_FAILED, Reason.HOST_ERROR, Reason.NAME_TAKEN}
 )
-"""Reasons of an `infra_error` with which nothing of a trial has run."""
+"""Reasons of an `infra_error` that mean that nothing of the trial has run."""
 
 
 class RunStatus(StrEnum):

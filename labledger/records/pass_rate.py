@@ -3,11 +3,11 @@
 A slot passed if its verdict is `pass`. It did not pass if its verdict is another one, or if its
 agent failed (a non-zero exit status, a time-out, a forged status) and it has no verdict,
 whatever its grader did then. Every other slot is left out: what the environment, the setup command,
-or the grader of an agent that succeeded did is not the agent's doing.
+or the grader of an agent that succeeded did is not caused by the agent.
 
-The ledger stores the answer in `slot_outcome.passed`, by `PASSED_SQL`, which its views and triggers
-repeat; `has_passed` is the same definition for a slot that is being committed. Tests compare them.
-Nothing else may decide.
+The ledger stores the result in `slot_outcome.passed`, computed by `PASSED_SQL`, which its views and
+triggers repeat; `has_passed` is the same definition for a slot that is being committed. Tests
+compare the two. No other code may define whether a slot passed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from labledger.records.outcomes import SlotStatus, Verdict
 def has_passed(status: str, verdict: str | None, agent_exit_status: int | None) -> bool | None:
     """Return whether a committed slot passed; None if it is left out of the pass rate.
 
-    `verdict` is that of its score row. The score of a `grade_error` is kept, but never counted.
+    `verdict` is that of its score row. The score of a `grade_error` is stored, but never counted.
     `agent_exit_status` is None if no agent ran, or if its status is not known.
     """
     match status:
@@ -58,7 +58,7 @@ class PassCounts:
 
     @property
     def rate(self) -> float | None:
-        """`passed` over `counted`; None where nothing is counted."""
+        """`passed` divided by `counted`; None if no slot is counted."""
         return self.passed / self.counted if self.counted else None
 
     def as_json(self) -> JsonObject:
@@ -66,7 +66,7 @@ class PassCounts:
         return {"passed": self.passed, "not_passed": self.not_passed, "pass_rate": self.rate}
 
     def plus(self, passed: bool | None, count: int = 1) -> PassCounts:
-        """Return the counts with `count` more slots; None counts nowhere."""
+        """Return the counts with `count` more slots. Slots with `passed` None are not counted."""
         if passed is None:
             return self
         if passed:

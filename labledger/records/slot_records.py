@@ -1,6 +1,6 @@
 """The records that the commit of one slot publishes, as canonical JSON.
 
-The digest of a commit is taken over them, and each is one line of a mirror.
+The digest of the commit is computed from them, and each is one line of a mirror.
 """
 
 from __future__ import annotations

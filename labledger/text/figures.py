@@ -1,7 +1,7 @@
 """Format numbers for people: counts, rates, differences, p values, costs, durations, times.
 
 The terminal, Markdown, the report's page and the sentences of comparisons format every figure here,
-so that it reads the same everywhere. What is unknown is a dash, never 0.
+so that it is written the same everywhere. An unknown number is a dash, never 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ DASH = "–"
 
 
 def count(number: int) -> str:
-    """Return such as ``1,200``."""
+    """Return a count with separators, such as ``1,200``."""
     return f"{number:,}"
 
 
@@ -60,7 +60,7 @@ def rounded(value: float | None) -> str:
     return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.4g}"
 
 
-def whole(value: float | None) -> str:
+def whole_number(value: float | None) -> str:
     """Return a number rounded to a whole one: ``1,234``."""
     return DASH if value is None else f"{value:,.0f}"
 
@@ -76,12 +76,12 @@ def confidence_level(confidence: float) -> str:
 
 
 def p_value(p: float) -> str:
-    """Return such as ``0.031`` or ``< 0.001``."""
+    """Return a p value, such as ``0.031`` or ``< 0.001``."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def p_equation(name: str, p: float) -> str:
-    """Return such as ``p = 0.031`` or ``p < 0.001``."""
+    """Return a p value with its name, such as ``p = 0.031`` or ``p < 0.001``."""
     text = p_value(p)
     return f"{name} {text}" if text.startswith("<") else f"{name} = {text}"
 
@@ -104,16 +104,16 @@ def duration(milliseconds: float | None) -> str:
 
 
 def clock_time(seconds: float) -> str:
-    """Return a time that is still running, for the live display: ``8s``, ``3:07``, ``2:10:00``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    minutes, rest = divmod(whole, 60)
+    """Return an elapsed time for the live display: ``8s``, ``3:07``, ``2:10:00``."""
+    whole_seconds = round(seconds)
+    if whole_seconds < 60:
+        return f"{whole_seconds}s"
+    minutes, rest = divmod(whole_seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def moment(text: str) -> str:
+def date_and_time(text: str) -> str:
     """Return a time of the ledger, to the minute: ``20 November 2026, 12:42 UTC``."""
     time = parse(text)
     return f"{time.day} {time:%B %Y, %H:%M} UTC"

@@ -1,8 +1,8 @@
-"""Make text safe for a terminal: what does not print is shown as an escape, such as ``\\x1b``.
+"""Make text safe for a terminal: characters that do not print become escapes, such as ``\\x1b``.
 
-What a container, a task or an experiment wrote may hold control characters, which move the cursor
+Text of a container, a task or an experiment may contain control characters, which move the cursor
 or set the title; characters that reverse the direction of text; and characters without a width,
-which make two names look alike. The command line writes such text nowhere without these functions.
+which make two names look alike. The command line prints such text only through these functions.
 Escapes are for people and cannot be reversed: exact formats (JSON, CSV, mirrors) do not use them.
 The report's page and Markdown use `plain_text`, which removes instead of escaping.
 """

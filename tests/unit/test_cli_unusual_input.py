@@ -190,8 +190,8 @@ def test_a_table_of_the_ledger_itself_is_refused(folder: Path, sql: str, view: s
     """A query of an internal table is refused with the view to use instead."""
     with open_ledger(folder / ".lab") as ledger, pytest.raises(QueryFailed) as caught:
         ledger.query(sql)
-    assert "is a table of the ledger itself" in caught.value.message
-    assert caught.value.hint == f"ask the view {view!r}"
+    assert "is a table of the ledger, not a view" in caught.value.message
+    assert caught.value.hint == f"query the view {view!r}"
 
 
 def test_every_view_is_still_answered(folder: Path) -> None:
