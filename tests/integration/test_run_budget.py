@@ -117,7 +117,7 @@ def test_what_to_type_next_asks_for_more_of_what_is_spent(project: Project) -> N
     assert " of 1 USD spent" in status.stdout
     assert "stopped early (budget): " in status.stdout
     assert " of 1 USD are spent (--budget-usd)" in status.stdout
-    assert "once 1 USD or 5,000 tokens are spent, no trial starts" in done.stderr
+    assert "once 1 USD or 5,000 tokens are spent, no further trial starts" in done.stderr
     [listed] = project.json("runs", "--json")
     assert listed["stop"]["cause"] == "budget"
     assert " budget " in project.command("runs").stdout
