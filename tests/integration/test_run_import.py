@@ -71,7 +71,7 @@ def test_a_run_folder_is_all_that_an_import_needs(tmp_path: Path) -> None:
     (ours.lab / "runs" / "one").rename(tmp_path / "carried")
     refused = theirs.command("import", tmp_path / "carried")
     assert refused.returncode == 3
-    assert "not the artifacts" in refused.stderr
+    assert "without the artifacts" in refused.stderr
     done = theirs.output("import", tmp_path / "carried", "--without-artifacts")
     assert done.startswith("imported one: 2 of 2 slots committed; ")
     assert head(ours, "one") == head(theirs, "one")
