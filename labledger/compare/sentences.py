@@ -238,8 +238,8 @@ def assumption(detectable: Detectable, document: Comparison) -> str:
     """Return the condition under which a difference is detectable."""
     if detectable.discordant is None:
         suite = document.estimand == Estimand.SUITE
-        return f", if {'replications scatter' if suite else 'tasks differ'} as here"
-    observed = "" if detectable.assumed else " as here"
+        return f", if {'replications vary' if suite else 'tasks differ'} as observed"
+    observed = "" if detectable.assumed else " as observed"
     return f", if {percent(detectable.discordant)} of pairs differ{observed}"
 
 

@@ -59,8 +59,8 @@ def unfinished(report: Report) -> str | None:
     return (
         f"This run is not finished ({run.status}): {count(run.committed)} of "
         f"{counted(run.scheduled, 'slot')} are committed, "
-        f"{count(run.scheduled - run.committed)} are not. Every number here is about the committed "
-        "ones and may still change."
+        f"{count(run.scheduled - run.committed)} are not. Every number in this report is "
+        "about the committed slots and may still change."
     )
 
 
@@ -221,7 +221,7 @@ def other_rates(compared: Compared, variants: Mapping[str, VariantOutcomes]) -> 
         paired, overall = comparisons.rate(side.mean), comparisons.rate(variant.pass_rate)
         if paired != overall:
             yield (
-                f"The pass rate of {name} is {paired} here, over the "
+                f"The pass rate of {name} is {paired} in this comparison, over the "
                 f"{counted(compared.tasks, 'task')} that both sides have, each with the same "
                 f"weight; it is {overall} over all its trials, each with the same weight, as under "
                 "Outcomes."

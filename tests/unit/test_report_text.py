@@ -111,11 +111,14 @@ def test_a_rate_that_is_another_elsewhere_is_explained(path: Path) -> None:
     with open_ledger(path) as ledger:
         page, uneven = (ledger.rendered_report(run).decode() for run in ("run-1", "uneven"))
         markdown = ledger.rendered_report("uneven", "markdown").decode()
-    assert "The pass rate of base is 80.0% here, over the 10 tasks that both sides have" in page
+    assert (
+        "The pass rate of base is 80.0% in this comparison, over the 10 tasks that both sides have"
+        in page
+    )
     assert "it is 60.0% over all its trials" in page
-    assert "The pass rate of treat is 80.0% here, over the 15 tasks" in uneven
+    assert "The pass rate of treat is 80.0% in this comparison, over the 15 tasks" in uneven
     assert "it is 28.6% over all its trials" in uneven
-    assert "The pass rate of treat is 80.0% here" in markdown
+    assert "The pass rate of treat is 80.0% in this comparison" in markdown
 
 
 def test_the_page_has_the_facts_in_the_words_of_the_command(path: Path) -> None:

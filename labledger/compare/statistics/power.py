@@ -16,7 +16,7 @@ POWER = 0.8
 
 _STEPS = 40
 _NORMAL_DEGREES = 100_000
-"""From so many degrees of freedom on, the t distribution is taken as normal."""
+"""From this number of degrees of freedom on, the normal distribution replaces the t one."""
 
 
 def rate_can_be_shown(pairs: int, confidence: float) -> bool:
