@@ -20,6 +20,7 @@ from labledger.experiment.plan import (
     Runtime,
     Sealing,
 )
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
@@ -170,22 +171,23 @@ class Trials:
         run_dir = self.root / "runs" / run_id
         for name in ("deps", "sealed"):
             (run_dir / name).mkdir(parents=True)
+        phases = {
+            name: command if isinstance(command, PhasePlan) else phase(command)
+            for name, command in commands.items()
+        }
+        container = Runtime.from_json(RUNTIME | {"image": image} | (runtime or {}))
         plan = TrialPlan(
             ledger_id=self.ledger_id,
             run_dir=run_dir,
             store_root=self.store.root,
             bindings=bindings or {},
-            phases={
-                name: command if isinstance(command, PhasePlan) else phase(command)
-                for name, command in commands.items()
-            },
-            runtime=Runtime.from_json(RUNTIME | {"image": image} | (runtime or {})),
+            settings=VariantSettings(TrialSettings(container, phases)),
             benchmark=Benchmark.from_json(BENCHMARK | (benchmark or {})),
             metrics=tuple(map(MetricDefinition.from_json, metrics)),
             images=self.images,
             environment=environment or {},
             grader=GRADER,
-            sealing=sealing,
+            is_sealed=sealing is not Sealing.NONE,
         )
         row = {"id": slot.task_id, "task": {"n": 1}} | (task or {})
         task = Task.from_json(row)

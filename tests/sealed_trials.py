@@ -40,7 +40,7 @@ def stage(trials: Trials, spec: AttemptSpec) -> AttemptSpec:
     """Give a trial's grader a staged file that holds the secret, as `Session` would."""
     digest = trials.store.put_bytes(SECRET.encode())
     files = {"agent": [], "grader": [StagedFile("key/answer.txt", digest, len(SECRET), False)]}
-    sealed = spec.plan.sealing is not Sealing.NONE
+    sealed = spec.sealing is not Sealing.NONE
     spec.plan.deps_dir.rmdir()
     stage_dependencies(files, trials.store, spec.plan.deps_dir, sealed=sealed)
     return spec

@@ -90,7 +90,7 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
         digest=resolved.digest,
         resolved=resolved.document,
         variants=resolved.variants,
-        sealing=resolved.plan.sealing.meaning,
+        sealing="; ".join(sealing.meaning for sealing in resolved.sealings),
         total_slots=resolved.total_slots,
         _experiment=resolved,
     )

@@ -300,9 +300,11 @@ class Engine:
         labels: dict[str, str],
         user: str | None = None,
         oci_runtime: str | None = None,
+        host_config: JsonObject | None = None,
     ) -> tuple[int, str]:
         """Run a shell script in a new container without network. Return exit status and output.
 
+        `host_config` is more of the container's configuration, such as the GPUs that it gets.
         The status is -1 if the script did not end within 60 s.
         """
         name = f"labledger-probe-{secrets.token_hex(8)}"
@@ -314,6 +316,7 @@ class Engine:
             "NetworkDisabled": True,
             "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "json-file"}},
         }
+        config["HostConfig"] |= host_config or {}
         if oci_runtime is not None:
             config["HostConfig"]["Runtime"] = oci_runtime
         try:

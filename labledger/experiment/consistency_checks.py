@@ -33,6 +33,10 @@ RUNNER_FIELDS = ("setup_ms", "agent_ms", "grader_ms", "total_ms")
 MIN_MEMORY_BYTES = 6 << 20
 """The least memory with which Docker starts a container."""
 
+USER_HINT = "remove runtime.user, or set it to root; the grader then runs as root too"
+
+NO_SETUP = "'command' is missing: there is no setup whose command it would keep"
+
 _METRIC_KEYS = {
     "result": {"pointer"},
     "score": {"pointer"},
@@ -79,13 +83,31 @@ def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iter
     valid = _ValidParts(data, invalid)
     yield from _variant_problems(valid)
     yield from _dataset_problems(valid, folder)
-    yield from _resource_problems(valid)
-    yield from _user_problems(valid)
     yield from _grader_binding_problems(valid)
-    for phase in PHASES.values():
-        yield from _phase_problems(valid, phase)
-        yield from _file_problems(valid, phase, folder)
+    yield from _phase_problems(valid, PHASES["grader"])
+    yield from _file_problems(valid, PHASES["grader"], folder)
+    variants: list[FieldPath] = [("baseline",), *_plan_paths(valid)]
+    for path in (("runtime",), *((*variant, "runtime") for variant in variants)):
+        yield from _runtime_problems(valid, path)
+        yield from _user_problems(valid, path)
+        for phase in ("setup", "agent"):
+            yield from _file_problems(valid, (*path, phase), folder)
     yield from _metric_problems(valid)
+
+
+def row_problems(row: JsonObject) -> Iterator[FieldProblem]:
+    """Yield the problems of a task's row that its schema cannot detect."""
+    valid = _ValidParts(row, ())
+    yield from _runtime_problems(valid, ("runtime",))
+    long_forms: dict[str, FieldPath] = {
+        "image": ("runtime", "image"),
+        "timeout_s": ("runtime", "agent", "timeout_s"),
+    }
+    for short, path in long_forms.items():
+        both = (valid.get((short,)), valid.get(path))
+        if None not in both and both[0] != both[1]:
+            message = f"found {both[1]}, but {short} of the task is {both[0]}"
+            yield FieldProblem(path, message, "give one of them; they mean the same")
 
 
 def authored_variants(data: Any) -> list[tuple[FieldPath, JsonObject]]:
@@ -122,33 +144,53 @@ def _dataset_problems(valid: _ValidParts, folder: Path) -> Iterator[FieldProblem
         yield FieldProblem(("dataset", "path"), message, hint)
 
 
-def _resource_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
-    memory = valid.get(("runtime", "resources", "memory"))
+def _runtime_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem]:
+    """Check a `runtime` section: an experiment's, a variant's or a task's."""
+    yield from _memory_problems(valid, (*path, "resources", "memory"))
+    agent = (*path, "agent", "user")
+    if (user := valid.get(agent)) is not None and is_root(user):
+        hint = "leave it out: the agent then runs as the container's user, root in most images"
+        yield FieldProblem(agent, f"found {user}; expected a user other than root", hint)
+    for phase in (path, (*path, "setup"), (*path, "agent")):
+        yield from _phase_problems(valid, phase)
+
+
+def _memory_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem]:
+    memory = valid.get(path)
     if memory is not None and parse_size(memory) < MIN_MEMORY_BYTES:
         hint = f"did you mean {memory}m?" if re.fullmatch(r"\d+", str(memory)) else None
         message = f"found {memory}, which is {parse_size(memory)} bytes; Docker needs 6m or more"
-        yield FieldProblem(("runtime", "resources", "memory"), message, hint)
-
-
-def _user_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
-    """Check `runtime.agent.user`: only root can start the agent as another user."""
-    path = ("runtime", "agent", "user")
-    agent, container = valid.get(path), valid.get(("runtime", "user"))
-    if agent is None:
-        return
-    if _is_root(agent):
-        hint = "leave it out: the agent then runs as the container's user, root in most images"
-        yield FieldProblem(path, f"found {agent}; expected a user other than root", hint)
-    elif container is not None and not _is_root(container):
-        message = (
-            f"found {agent}, but runtime.user is {container}; only root can start the agent as "
-            "another user"
-        )
-        hint = "remove runtime.user, or set it to root; the grader then runs as root too"
         yield FieldProblem(path, message, hint)
 
 
-def _is_root(user: str | int) -> bool:
+def _user_problems(valid: _ValidParts, path: FieldPath) -> Iterator[FieldProblem]:
+    """Check the users of the experiment's or a variant's `runtime`, and that a setup is whole."""
+    agent, container, setup = (("agent", "user"), ("user",), ("setup",))
+
+    def merged(field: FieldPath) -> Any:
+        own = valid.get((*path, *field))
+        return valid.get(("runtime", *field)) if own is None else own
+
+    own = next((f for f in (agent, container) if valid.get((*path, *f)) is not None), None)
+    message = user_problem(merged(agent), merged(container))
+    if own is not None and message:
+        yield FieldProblem((*path, *own), message, USER_HINT)
+    changed = valid.get((*path, *setup))
+    if changed is not None and "command" not in changed and merged((*setup, "command")) is None:
+        yield FieldProblem((*path, *setup), NO_SETUP)
+
+
+def user_problem(agent: str | int | None, container: str | int | None) -> str | None:
+    """Return why the agent cannot run as a user, or None: only root can start it as another."""
+    if agent is None or container is None or is_root(agent) or is_root(container):
+        return None
+    return (
+        f"found {agent}, but runtime.user is {container}; only root can start the agent as "
+        "another user"
+    )
+
+
+def is_root(user: str | int) -> bool:
     return str(user).partition(":")[0].strip("0") in {"", "root"}
 
 

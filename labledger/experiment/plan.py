@@ -10,20 +10,25 @@ without it must keep their digest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from labledger.errors import LedgerError
 from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, relative_name
+from labledger.experiment.inputs.runtime_overrides import (
+    RuntimeOverrides,
+    resource_values,
+    texts,
+    user_name,
+)
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.name_references import is_contract_name, names
 from labledger.experiment.stored_facts import benchmark_identity
-from labledger.experiment.stored_sections import Section, normalize_number
+from labledger.experiment.stored_sections import Section
 from labledger.records import JsonObject, canonical_json
 from labledger.records.outcomes import SlotStatus
-from labledger.text.byte_sizes import parse_size
 
 SCHEMA_VERSION = "resolved_experiment_v1"
 
@@ -36,6 +41,13 @@ class Sealing(StrEnum):
     """They are mounted, and the agent's user cannot read them."""
     AFTER_AGENT = "after_agent"
     """They are added when the agent and all its processes have ended."""
+
+    @classmethod
+    def of(cls, agent_user: str | None, *, is_sealed: bool) -> Sealing:
+        """Return how a trial whose agent runs as `agent_user` is sealed, if its grader is."""
+        if not is_sealed:
+            return cls.NONE
+        return cls.AFTER_AGENT if agent_user is None else cls.UNREADABLE
 
     @property
     def meaning(self) -> str:
@@ -89,8 +101,10 @@ class DatasetPlan(Section):
     digest: str = ""
     """SHA-256 (hex) over the digests of the selected tasks."""
     filters: Filters = Filters()
+    env_names: tuple[str, ...] | None = None
+    """The `$NAME`s in `env` of the tasks' own settings, which a regrading needs as well."""
 
-    _OPTIONAL = frozenset({"cluster"})
+    _OPTIONAL = frozenset({"cluster", "env_names"})
 
     @classmethod
     def of_authored(cls, authored: JsonObject, suite_id: str, split_id: str) -> Self:
@@ -104,13 +118,16 @@ class Resources(Section):
     cpus: float | None = 1
     memory_bytes: int | None = 1 << 30
     pids: int | None = 512
+    storage_bytes: int | None = None
+    """How much the container may write to its own file system."""
+    gpus: str | int | None = None
+    """How many GPUs it gets, or `all`."""
+
+    _OPTIONAL = frozenset({"storage_bytes", "gpus"})
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
-        given = dict(authored)
-        if "memory" in given:
-            given["memory_bytes"] = parse_size(given.pop("memory"))
-        return cls.from_json(given)
+        return cls.from_json(resource_values(authored))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,22 +148,21 @@ class Runtime(Section):
     agent_user: str | None = None
     """The user that the agent runs as; None for the container's."""
     resources: Resources = Resources()
+    env: Mapping[str, str] | None = None
+    """Environment variables of all phases. A variant's bindings are not substituted yet."""
 
-    _OPTIONAL = frozenset({"oci"})
+    _OPTIONAL = frozenset({"oci", "env"})
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
-        apart = {"setup", "agent", "user", "resources"}
+        apart = {"setup", "agent", "user", "resources", "env"}
         return replace(
             cls.from_json({key: value for key, value in authored.items() if key not in apart}),
-            user=_user(authored.get("user")),
-            agent_user=_user(authored["agent"].get("user")),
+            user=user_name(authored.get("user")),
+            agent_user=user_name(authored["agent"].get("user")),
             resources=Resources.of_authored(authored.get("resources", {})),
+            env=texts(authored["env"]) if "env" in authored else None,
         )
-
-
-def _user(authored: Any) -> str | None:
-    return None if authored is None else str(normalize_number(authored))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +297,10 @@ class VariantPlan(Section):
     bindings: JsonObject
     setup: PhasePlan | None
     agent: PhasePlan
+    runtime: RuntimeOverrides | None = None
+    """Its own settings of the container, beside the phases above; None if it has none."""
+
+    _OPTIONAL = frozenset({"runtime"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +341,7 @@ class ExperimentPlan(Section):
     """The baseline first if it is selected."""
     grader: GraderPlan
     environment: tuple[str, ...]
-    """The `$NAME`s that the environment must set, sorted."""
+    """The `$NAME`s that the environment must set, sorted; none until the tasks have been read."""
     files: Mapping[str, tuple[StagedFile, ...]]
     """Staged files by phase name."""
     regrades: Regrades | None = None
@@ -340,7 +360,6 @@ class ExperimentPlan(Section):
         """Return the plan of an authored experiment, before its tasks are read."""
         benchmark = authored["benchmark"]
         split_id = authored["dataset"].get("split_id") or benchmark.get("split") or "test"
-        uses = (use for phase in _phases(variants, grader) for use in phase.plan.outside_names())
         return cls(
             experiment=Identity.of_authored(authored["experiment"]),
             dataset=DatasetPlan.of_authored(authored["dataset"], benchmark["name"], split_id),
@@ -350,7 +369,7 @@ class ExperimentPlan(Section):
             design=Design.from_json(authored.get("design", {})),
             variants=variants,
             grader=grader,
-            environment=tuple(sorted({name for _, name in uses})),
+            environment=(),
             files=files,
         )
 
@@ -378,13 +397,6 @@ class ExperimentPlan(Section):
         return self.grader.sealed and self.regrades is None
 
     @property
-    def sealing(self) -> Sealing:
-        """How the grader's files are hidden from the agent."""
-        if not self.is_sealed:
-            return Sealing.NONE
-        return Sealing.AFTER_AGENT if self.runtime.agent_user is None else Sealing.UNREADABLE
-
-    @property
     def grader_identity(self) -> GraderIdentity:
         """Digest of the grader's command, environment, time limit and files; its generation."""
         grader = self.grader.as_json()
@@ -397,15 +409,11 @@ class ExperimentPlan(Section):
 
     def phases(self) -> Iterator[NamedPhase]:
         """Yield each phase: those of the variants, and then the grader."""
-        return _phases(self.variants, self.grader)
-
-
-def _phases(variants: Iterable[VariantPlan], grader: GraderPlan) -> Iterator[NamedPhase]:
-    for variant in variants:
-        if variant.setup is not None:
-            yield NamedPhase("setup", variant.setup, variant.variant_id)
-        yield NamedPhase("agent", variant.agent, variant.variant_id)
-    yield NamedPhase("grader", grader)
+        for variant in self.variants:
+            if variant.setup is not None:
+                yield NamedPhase("setup", variant.setup, variant.variant_id)
+            yield NamedPhase("agent", variant.agent, variant.variant_id)
+        yield NamedPhase("grader", self.grader)
 
 
 def result_part(document: JsonObject) -> JsonObject:

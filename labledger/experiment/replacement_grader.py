@@ -26,6 +26,7 @@ from labledger.experiment.plan import (
     NamedPhase,
     Regrades,
 )
+from labledger.experiment.trial_settings import names_of_all_phases
 from labledger.records import JsonObject
 from labledger.storage.artifact_store import ArtifactStore
 
@@ -102,7 +103,8 @@ class NewGrader:
         """
         document = copy.deepcopy(root)
         document["files"]["grader"] = [file.as_json() for file in self.files]
-        document["environment"] = self.environment
+        names = names_of_all_phases(ExperimentPlan.of_document(root))
+        document["environment"] = sorted(names.union(self.environment))
         if self.evaluator is not None:
             document["grader"] = self.plan.as_json()
             document["benchmark"]["evaluator"] = self.evaluator

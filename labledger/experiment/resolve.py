@@ -16,10 +16,15 @@ from typing import Self
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import schedule
 from labledger.experiment.authored import AuthoredExperiment
-from labledger.experiment.consistency_checks import PHASES, authored_variants
+from labledger.experiment.consistency_checks import PHASES, authored_variants, row_problems
 from labledger.experiment.inputs import staged_files
 from labledger.experiment.inputs.dataset import Dataset, Selection, TaskRef, read_tasks
-from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, lookup
+from labledger.experiment.inputs.field_problems import (
+    FieldPath,
+    FieldProblem,
+    UnusablePath,
+    lookup,
+)
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.phase_commands import (
     authored_path,
@@ -28,7 +33,9 @@ from labledger.experiment.phase_commands import (
     require_executable,
     variant_plans,
 )
-from labledger.experiment.plan import ExperimentPlan, Filters, NamedPhase, result_part
+from labledger.experiment.plan import ExperimentPlan, Filters, Sealing, result_part
+from labledger.experiment.task_settings import OutsideUse, outside_uses, require_valid_tasks
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
@@ -95,8 +102,23 @@ class ResolvedExperiment:
     @cached_property
     def images(self) -> tuple[str, ...]:
         """Every image that a trial runs in, sorted."""
-        default = self.plan.runtime.image
-        return tuple(sorted({image for task in self.tasks if (image := task.image or default)}))
+        return tuple(sorted({str(settings.runtime.image) for _, settings in self.settings}))
+
+    @cached_property
+    def settings(self) -> tuple[tuple[str, TrialSettings], ...]:
+        """The different settings that trials can have, each with the id of its variant."""
+        return tuple(
+            (variant.variant_id, settings.merged(own.overrides))
+            for variant in self.plan.variants
+            for settings in (VariantSettings.of(self.plan, variant),)
+            for own in self.dataset.settings
+        )
+
+    @property
+    def sealings(self) -> list[Sealing]:
+        """How the trials hide the grader's files from the agent: one way, or several."""
+        is_sealed = self.plan.is_sealed
+        return sorted({settings.sealing(is_sealed=is_sealed) for _, settings in self.settings})
 
     def slots(self) -> Iterator[Slot]:
         """Yield the slots in schedule order; see `schedule.slots` for the orders."""
@@ -123,16 +145,13 @@ class ResolvedExperiment:
     def missing_names(self, known: Collection[str]) -> list[Problem]:
         """Return a problem for each needed `$NAME` not in `known`, where it is first used."""
         problems: dict[str, Problem] = {}
-        for phase in self.plan.phases():
-            for path, name in phase.plan.outside_names():
-                if name not in known and name not in problems:
-                    problems[name] = self._missing_name_problem(phase, path, name, known)
+        for use in outside_uses(self.authored, self.plan, self.dataset):
+            if use.name not in known and use.name not in problems:
+                problems[use.name] = self._missing_name_problem(use, known)
         return list(problems.values())
 
-    def _missing_name_problem(
-        self, phase: NamedPhase, path: FieldPath, name: str, known: Collection[str]
-    ) -> Problem:
-        variant_id = phase.variant_id
+    def _missing_name_problem(self, use: OutsideUse, known: Collection[str]) -> Problem:
+        variant_id, name = use.variant_id, use.name
         not_set = f"neither bound by variant {variant_id!r} nor" if variant_id else "not"
         message = f"${name} is {not_set} set by --env, --env-file or the environment"
         bound = {key for v in self.plan.variants for key in v.bindings}
@@ -140,7 +159,9 @@ class ResolvedExperiment:
         hint = f"pass --env {name}=… or export {name}"
         if close:
             hint = f"did you mean ${close[0]}? otherwise {hint}"
-        return self.authored.problem(authored_path(phase.name, path), message, hint)
+        if use.line is None:
+            return self.authored.problem(use.path, message, hint)
+        return self.dataset.problem(use.line, FieldProblem(use.path, message, hint))
 
     def warnings(self) -> list[Problem]:
         """Return a warning for each word of a command that names a file missing from `files`."""
@@ -148,7 +169,7 @@ class ResolvedExperiment:
         for phase in self.plan.phases():
             for index, word in enumerate(phase.plan.command):
                 name = literal_name(word)
-                path = authored_path(phase.name, ("command", index))
+                path = authored_path(self.authored.data, phase, ("command", index))
                 if name and "." in name and (self.authored.folder / name).is_file():
                     message = f"{name!r} is a file beside the experiment, but it is not staged"
                     hint = f"add it to {'.'.join(map(str, PHASES[phase.name]))}.files"
@@ -165,26 +186,37 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     overrides = overrides or Overrides()
     _check_overrides(overrides)
     chosen = _chosen_variants(authored.data, overrides.variants)
-    files = _staged_files(authored)
+    files = _staged_files(authored, chosen)
     variants = variant_plans(authored.data, chosen, files)
     plan = ExperimentPlan.of_authored(
         authored.data, variants, grader_plan(authored.data, files), files
     )
     require_executable(authored, plan.phases(), files)
+    images = {VariantSettings.of(plan, v).defaults.runtime.image for v in plan.variants}
     selection = Selection(plan.dataset.limit, overrides.tasks, overrides.limit)
     dataset = read_tasks(
         authored.folder / plan.dataset.path,
         selection,
-        default_image=plan.runtime.image,
+        default_image=None if None in images else images.pop(),
         cluster=plan.dataset.cluster,
+        check_row=row_problems,
     )
+    require_valid_tasks(plan, dataset)
     filters = Filters(overrides.tasks, overrides.variants, overrides.limit)
+    uses = list(outside_uses(authored, plan, dataset))
+    env_names = {use.name for use in uses if use.line is not None and use.path[1] == "env"}
     selected = replace(
-        plan.dataset, tasks=len(dataset.tasks), digest=dataset.digest, filters=filters
+        plan.dataset,
+        tasks=len(dataset.tasks),
+        digest=dataset.digest,
+        filters=filters,
+        env_names=tuple(sorted(env_names)) or None,
     )
     max_concurrency = overrides.max_concurrency or plan.design.max_concurrency
     design = replace(plan.design, max_concurrency=max_concurrency)
-    return ResolvedExperiment(authored, replace(plan, dataset=selected, design=design), dataset)
+    names = tuple(sorted({use.name for use in uses}))
+    plan = replace(plan, dataset=selected, design=design, environment=names)
+    return ResolvedExperiment(authored, plan, dataset)
 
 
 def _check_overrides(overrides: Overrides) -> None:
@@ -212,15 +244,27 @@ def _chosen_variants(data: JsonObject, globs: tuple[str, ...]) -> list[str]:
     return [n for n in known if not globs or any(fnmatchcase(n, glob) for glob in globs)]
 
 
-def _staged_files(authored: AuthoredExperiment) -> dict[str, tuple[StagedFile, ...]]:
+def _staged_files(
+    authored: AuthoredExperiment, chosen: Collection[str]
+) -> dict[str, tuple[StagedFile, ...]]:
+    """Return the files of each phase: the experiment's, and those of the chosen variants."""
+    data = authored.data
+    variants = [
+        path for path, variant in authored_variants(data) if variant["variant_id"] in chosen
+    ]
     files: dict[str, tuple[StagedFile, ...]] = {}
     problems: list[Problem] = []
     for phase, path in PHASES.items():
-        entries = (lookup(authored.data, path) or {}).get("files", [])
-        try:
-            files[phase] = staged_files.stage_files(authored.folder, entries)
-        except UnusablePath as error:
-            problems.append(authored.problem((*path, "files"), error.message, error.hint))
+        staged: dict[str, StagedFile] = {}
+        for section in (path, *((*variant, "runtime", phase) for variant in variants)):
+            entries = lookup(data, (*section, "files")) or []
+            try:
+                for file in staged_files.stage_files(authored.folder, entries):
+                    staged.setdefault(file.name, file)
+            except UnusablePath as error:
+                field = (*section, "files")
+                problems.append(authored.problem(field, error.message, error.hint))
+        files[phase] = tuple(staged[name] for name in sorted(staged))
     if problems:
         raise InvalidInput(f"the files of {authored.path} cannot be staged", problems)
     return files

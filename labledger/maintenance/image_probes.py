@@ -7,6 +7,7 @@ next preflight need not repeat it. A failed one is always repeated. Used by pref
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from labledger.docker.engine import Engine
 from labledger.records import JsonObject, canonical_json
@@ -41,22 +42,32 @@ class ImageProbes:
     oci_runtime: str | None = None
     """The OCI runtime of the trials' containers; None for the engine's default."""
 
-    def run_probe(self, image: str, script: str, user: str | None = None) -> tuple[int, str]:
+    def run_probe(
+        self,
+        image: str,
+        script: str,
+        user: str | None = None,
+        host_config: JsonObject | None = None,
+    ) -> tuple[int, str]:
         """Return the exit status and the output of a script: 0 and "" if it succeeded.
 
         Raises what `Engine.run_probe` raises.
         """
-        key = self._cache_key(image, script, user)
+        key = self._cache_key(image, script, user, host_config)
         if self.use_cache and user_cache.read(key) is not None:
             return 0, ""
         status, output = self.engine.run_probe(
-            image, script, {PROBE_LABEL: "1"}, user, self.oci_runtime
+            image, script, {PROBE_LABEL: "1"}, user, self.oci_runtime, host_config
         )
         if (status, output) == (0, ""):
             user_cache.store(key, b"")
         return status, output
 
-    def _cache_key(self, image: str, script: str, user: str | None) -> str:
+    def _cache_key(
+        self, image: str, script: str, user: str | None, host_config: JsonObject | None
+    ) -> str:
         engine_properties = [self.engine_info.get(name) for name in _ENGINE_PROPERTIES]
-        key_parts = [engine_properties, image, script, user, self.oci_runtime]
+        key_parts: list[Any] = [engine_properties, image, script, user, self.oci_runtime]
+        if host_config is not None:
+            key_parts.append(host_config)
         return f"image-{canonical_json.digest(key_parts)}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -26,8 +27,9 @@ from labledger.errors import (
     Problem,
 )
 from labledger.experiment import name_references
-from labledger.experiment.plan import ExperimentPlan, NamedPhase
+from labledger.experiment.plan import NamedPhase, Resources
 from labledger.experiment.resolve import ResolvedExperiment
+from labledger.experiment.trial_settings import TrialSettings
 from labledger.ledger.database import migrations
 from labledger.maintenance.check_results import CheckResult, check_disk_space
 from labledger.maintenance.image_probes import ImageProbes
@@ -38,7 +40,7 @@ from labledger.storage.lab_folder import LabFolder
 from labledger.text.phrases import counted
 from labledger.trial import contract
 from labledger.trial.evidence.redaction import MIN_LENGTH
-from labledger.trial.life import container_start
+from labledger.trial.life import container_config, container_start
 
 _NEEDED_TOOLS = ("cat", "chmod", "mkfifo", "rm", "sleep")
 """What `trial.sh` itself runs besides the shell."""
@@ -98,9 +100,14 @@ def preflight(
         checks += oci_runtime
         if all(check.ok for check in oci_runtime):
             probes = ImageProbes(engine, info, use_cache, oci)
+            by_image = defaultdict(list)
+            for variant_id, merged in experiment.settings:
+                by_image[merged.runtime.image].append((variant_id, merged))
             for ref, image in images.items():
-                checks.extend(check_commands(probes, ref, image, experiment.plan.phases()))
-                checks.extend(_check_agent_user(probes, ref, image, experiment.plan))
+                settings = by_image[ref]
+                checks.extend(check_commands(probes, ref, image, _phases(settings)))
+                checks.extend(_check_agent_users(probes, ref, image, settings))
+            checks.extend(_check_storage_and_gpus(probes, images, experiment))
     except EngineUnavailable as error:
         checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
     finally:
@@ -118,7 +125,8 @@ def _check_experiment(experiment: ResolvedExperiment) -> Iterator[CheckResult]:
         f"{counted(experiment.total_slots, 'slot')}; {counted(files, 'file')} to stage",
     )
     if experiment.plan.is_sealed:
-        yield CheckResult("grader", experiment.plan.sealing.meaning)
+        for sealing in experiment.sealings:
+            yield CheckResult("grader", sealing.meaning)
     for problem in experiment.warnings():
         detail = f"{problem.where}:{problem.line}: {problem.field}: {problem.message}"
         yield CheckResult("files", detail, ok=False, hint=problem.hint, warning=True)
@@ -252,31 +260,56 @@ def check_commands(
         )
 
 
-def _check_agent_user(
-    probes: ImageProbes, ref: str, image: str, plan: ExperimentPlan
+def _phases(settings: Iterable[tuple[str, TrialSettings]]) -> list[NamedPhase]:
+    """Return the phases of trials, each command of a variant once."""
+    phases: dict[tuple[str, str, str | None], NamedPhase] = {}
+    for variant_id, merged in settings:
+        for name, plan in merged.phases.items():
+            phase = NamedPhase(name, plan, None if name == "grader" else variant_id)
+            phases.setdefault((name, plan.command[0], phase.variant_id), phase)
+    return list(phases.values())
+
+
+def _check_agent_users(
+    probes: ImageProbes, ref: str, image: str, settings: Iterable[tuple[str, TrialSettings]]
 ) -> Iterator[CheckResult]:
+    """Check each user that agents run as in containers of the image."""
+    sets_up: dict[tuple[str, str | None], bool] = {}
+    for _, merged in settings:
+        user = merged.runtime.agent_user
+        if user is not None:
+            key = (user, merged.runtime.user)
+            sets_up[key] = sets_up.get(key, False) or "setup" in merged.phases
+    for (user, container_user), has_setup in sets_up.items():
+        yield _check_agent_user(probes, ref, image, user, container_user, sets_up=has_setup)
+
+
+def _check_agent_user(
+    probes: ImageProbes,
+    ref: str,
+    image: str,
+    user: str,
+    container_user: str | None,
+    *,
+    sets_up: bool,
+) -> CheckResult:
     """Check that `trial.sh` can run the agent as its user in a container of the image."""
-    user = plan.runtime.agent_user
-    if user is None:
-        return
     trial_script = resources.trial_script().read_text("utf-8")
     script = f"set -- check-agent-user {shlex.quote(user)}\n{trial_script}"
     try:
-        status, output = probes.run_probe(image, script, plan.runtime.user)
+        status, output = probes.run_probe(image, script, container_user)
     except EngineUnavailable:
         raise
     except LabLedgerError as error:
         status, output = -1, error.message
     if status == 0 and not output:
-        yield CheckResult("agent user", f"{ref} can run the agent as {user}")
-        return
-    sets_up = any(variant.setup for variant in plan.variants)
+        return CheckResult("agent user", f"{ref} can run the agent as {user}")
     hint = (
         "check that the setup command installs util-linux and adds the user"
         if sets_up
         else "install util-linux and add the user in the image"
     )
-    yield CheckResult(
+    return CheckResult(
         "agent user",
         f"{ref} cannot run the agent as {user}: {output.strip()}",
         ok=False,
@@ -285,6 +318,54 @@ def _check_agent_user(
         warning=sets_up,
         exit_code=Exit.INVALID,
     )
+
+
+_NEEDS = {
+    "storage": "the engine needs a storage driver with quotas: btrfs, zfs, or overlay2 on XFS that "
+    "is mounted with pquota",
+    "gpus": "the engine needs GPUs, their driver and the NVIDIA Container Toolkit "
+    "(`nvidia-ctk runtime configure`)",
+}
+
+
+def _check_storage_and_gpus(
+    probes: ImageProbes, images: Mapping[str, str], experiment: ResolvedExperiment
+) -> Iterator[CheckResult]:
+    """Check that the engine starts containers with the limits that not every engine can give.
+
+    Each different limit is tried with one of the images that are here.
+    """
+    tried: set[tuple[str, str]] = set()
+    for _, merged in experiment.settings:
+        ref, resources = str(merged.runtime.image), merged.runtime.resources
+        for name, only in (
+            ("storage", Resources(storage_bytes=resources.storage_bytes)),
+            ("gpus", Resources(gpus=resources.gpus)),
+        ):
+            host_config = container_config.storage_and_gpus(only)
+            limit = (name, str(host_config))
+            if host_config and ref in images and limit not in tried:
+                tried.add(limit)
+                yield _check_limit(probes, images[ref], name, only, host_config)
+
+
+def _check_limit(
+    probes: ImageProbes, image: str, name: str, limit: Resources, host_config: JsonObject
+) -> CheckResult:
+    shown = limit.gpus if name == "gpus" else f"{limit.storage_bytes:,} bytes"
+    try:
+        probes.run_probe(image, ":", host_config=host_config)
+    except EngineUnavailable:
+        raise
+    except LabLedgerError as error:
+        return CheckResult(
+            name,
+            f"runtime.resources.{name}: the engine cannot give {shown}: {error.message}",
+            ok=False,
+            hint=f"{_NEEDS[name]}; or leave `{name}` out",
+            exit_code=Exit.INVALID,
+        )
+    return CheckResult(name, f"the engine gives containers {shown}")
 
 
 def _commands(phases: Iterable[NamedPhase]) -> dict[str, str]:

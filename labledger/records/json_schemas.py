@@ -153,15 +153,7 @@ def _expected(keyword: str, required: Any, description: str | None) -> str | Non
             return None
 
 
-_NOT_SUPPORTED = dict.fromkeys(
-    ("gpu", "gpus", "device_requests"), "labledger gives containers no GPUs yet"
-)
-"""Keys that other tools have, and a message about each."""
-
-
 def _suggestion(key: str, known: list[str]) -> str:
-    if key in _NOT_SUPPORTED:
-        return _NOT_SUPPORTED[key]
     close = near_names(key, known)
     return f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
 

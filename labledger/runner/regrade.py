@@ -58,7 +58,8 @@ def regrade_run(
         regrading = _regrading(root, gradings, new_grader, reader.chain_head(root.run_id))
         if not again:
             _refuse_repetition(plan, gradings, regrading)
-        _check_requirements(engine, lab, root, plan.runtime.oci, new_grader, values, options)
+        new_plan = ExperimentPlan.of_document(regrading.resolved)
+        _check_requirements(engine, lab, root, new_plan, values, options)
         new_grader.freeze(store)
         with LedgerWriter.open(lab.ledger, store) as writer:
             writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
@@ -112,18 +113,18 @@ def _check_requirements(
     engine: Engine,
     lab: LabFolder,
     root: RunInfo,
-    oci: str | None,
-    new_grader: NewGrader,
+    regrading: ExperimentPlan,
     values: Mapping[str, str],
     options: RunOptions,
 ) -> None:
     """Raise if something that a regrading needs is missing. May run probe containers."""
-    require_environment_and_images(engine, root, oci, new_grader.environment, values)
+    oci = regrading.runtime.oci
+    require_environment_and_images(engine, root, oci, regrading.environment, values)
     info = engine.info()
     checks = [check_disk_space(DiskSpace.of(lab.root, info, options.min_free_bytes))]
     probes = ImageProbes(engine, info, oci_runtime=oci)
     for ref, image in root.images.items():
-        checks += check_commands(probes, ref, image, [NamedPhase("grader", new_grader.plan)])
+        checks += check_commands(probes, ref, image, [NamedPhase("grader", regrading.grader)])
     problems = [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
     if problems:
         raise PreflightFailed(problems)

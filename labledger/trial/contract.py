@@ -18,11 +18,10 @@ from labledger.experiment.plan import (
     ExperimentPlan,
     GraderIdentity,
     MetricDefinition,
-    PhasePlan,
-    Runtime,
     Sealing,
     VariantPlan,
 )
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
@@ -101,9 +100,7 @@ class TrialPlan:
     run_dir: Path
     store_root: Path
     bindings: JsonObject
-    phases: Mapping[str, PhasePlan]
-    """By phase name; `setup` only if the variant has one."""
-    runtime: Runtime
+    settings: VariantSettings
     benchmark: Benchmark
     metrics: tuple[MetricDefinition, ...]
     images: Mapping[str, str]
@@ -112,7 +109,8 @@ class TrialPlan:
     """Values from the environment by name: secrets, never stored."""
     grader: GraderIdentity
     """Recorded in each score."""
-    sealing: Sealing = Sealing.NONE
+    is_sealed: bool = False
+    """Whether the agent must not be able to read the grader's files."""
     engine_root: Path | None = None
     """The engine's data folder, if known: containers' own file systems are on its disk."""
 
@@ -130,22 +128,18 @@ class TrialPlan:
         environment: Mapping[str, str],
     ) -> TrialPlan:
         """Return the plan of one variant of an experiment."""
-        phases = {"agent": variant.agent, "grader": experiment.grader}
-        if variant.setup is not None:
-            phases["setup"] = variant.setup
         return cls(
             ledger_id=ledger_id,
             run_dir=run_dir,
             store_root=store_root,
             bindings=variant.bindings,
-            phases=phases,
-            runtime=experiment.runtime,
+            settings=VariantSettings.of(experiment, variant),
             benchmark=experiment.benchmark,
             metrics=experiment.metrics,
             images=images,
             environment={name: environment[name] for name in experiment.environment},
             grader=experiment.grader_identity,
-            sealing=experiment.sealing,
+            is_sealed=experiment.is_sealed,
             engine_root=engine_root,
         )
 
@@ -216,6 +210,11 @@ class AttemptSpec:
     """What runs in the container, and what differs because of it."""
     container_may_exist: bool = False
     """True if an earlier coordinator may have created this attempt's container."""
+    settings: TrialSettings = field(init=False, compare=False)
+    """Those of the trial: of its variant, with its task's own over them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", self.plan.settings.merged(self.task.overrides))
 
     @property
     def ids(self) -> TrialIds:
@@ -237,7 +236,7 @@ class AttemptSpec:
 
     @property
     def image_ref(self) -> str:
-        image = self.task.image or self.plan.runtime.image
+        image = self.settings.runtime.image
         assert image is not None  # `resolve` refuses a task without an image.
         return image
 
@@ -246,20 +245,14 @@ class AttemptSpec:
         return self.plan.images[self.image_ref]
 
     @property
-    def agent_timeout_s(self) -> float:
-        return float(self.task.timeout_s or self.plan.phases["agent"].timeout_s)
-
-    def timeout_s(self, phase: str) -> float:
-        """Return the time limit of a phase in seconds, 0 if the trial has no such phase."""
-        if phase == "agent":
-            return self.agent_timeout_s
-        plan = self.plan.phases.get(phase)
-        return float(plan.timeout_s) if plan else 0.0
+    def sealing(self) -> Sealing:
+        """How the grader's files are hidden from the agent."""
+        return self.settings.sealing(is_sealed=self.plan.is_sealed)
 
     @property
     def deadline_s(self) -> float:
         """Seconds after which the host kills the container, if it exceeds its time limits."""
-        return sum(self.timeout_s(phase) for phase in self.kind.phases) + OUTER_MARGIN_S
+        return sum(self.settings.timeout_s(phase) for phase in self.kind.phases) + OUTER_MARGIN_S
 
     @property
     def runs_agent(self) -> bool:
@@ -283,7 +276,7 @@ class AttemptSpec:
             "AGENTLAB_VARIANT_ID": ids.variant_id,
             "AGENTLAB_TASK_ID": ids.task_id,
             "AGENTLAB_REPL_IDX": str(ids.repl_idx),
-            "AGENTLAB_TIMEOUT_MS": str(round(self.agent_timeout_s * 1000)),
+            "AGENTLAB_TIMEOUT_MS": str(round(self.settings.timeout_s("agent") * 1000)),
             "AGENTLAB_TASK_PATH": f"{IN}/task.json",
             "AGENTLAB_BINDINGS_PATH": f"{IN}/bindings.json",
             "AGENTLAB_POLICY_PATH": f"{IN}/policy.json",
@@ -293,8 +286,8 @@ class AttemptSpec:
             "AGENTLAB_BENCHMARK_SCORE_PATH": f"{OUT}/{SCORE}",
             "WORKSPACE": WORKSPACE,
         }
-        if self.task.image is not None:
-            env["AGENTLAB_TASK_IMAGE"] = self.task.image
+        if (own_image := self.task.overrides.image) is not None:
+            env["AGENTLAB_TASK_IMAGE"] = own_image
         return env
 
 

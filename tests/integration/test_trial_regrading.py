@@ -368,7 +368,7 @@ def test_status_that_only_an_agent_can_forge(trials: Trials) -> None:
     first = trials.run("true")
     spec = regraded_spec(trials, first)
     assert spec.kind.exit_statuses.isdisjoint({20, 21, 30, 31, 50})
-    assert spec.deadline_s == spec.timeout_s("grader") + OUTER_MARGIN_S
+    assert spec.deadline_s == spec.settings.timeout_s("grader") + OUTER_MARGIN_S
 
 
 SECRET = {"environment": {"KEY": "a-secret-value"}}

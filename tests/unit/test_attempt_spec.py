@@ -67,10 +67,10 @@ def test_names_of_a_trial(made: Trials) -> None:
 def test_what_a_task_overrides(made: Trials) -> None:
     """A task's own image and time limit win; all limits together and a margin end the trial."""
     plain, own = made.spec(), made.spec(task={"image": "other", "timeout_s": 7.5})
-    assert (plain.image_id, plain.agent_timeout_s) == ("sha256:1", 30)
-    assert (own.image_id, own.agent_timeout_s) == ("sha256:2", 7.5)
+    assert (plain.image_id, plain.settings.timeout_s("agent")) == ("sha256:1", 30)
+    assert (own.image_id, own.settings.timeout_s("agent")) == ("sha256:2", 7.5)
     assert own.container_env()["AGENTLAB_TIMEOUT_MS"] == "7500"
-    assert own.timeout_s("setup") == 0
+    assert own.settings.timeout_s("setup") == 0
     assert own.deadline_s == 7.5 + 30 + contract.OUTER_MARGIN_S
 
 
@@ -100,12 +100,12 @@ def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
         )
         for variant in experiment.variants
     ]
-    assert [sorted(plan.phases) for plan in plans] == [
+    assert [sorted(plan.settings.defaults.phases) for plan in plans] == [
         ["agent", "grader"],
         ["agent", "grader", "setup"],
     ]
     assert [plan.bindings["x"] for plan in plans] == [1, 2]
-    assert plans[0].phases["grader"].timeout_s == 9
+    assert plans[0].settings.defaults.timeout_s("grader") == 9
     assert plans[0].environment == {"KEY": "secret-value"}
     assert "secret-value" not in repr(plans[0])
     assert plans[0].grader == experiment.grader_identity

@@ -105,17 +105,19 @@ def test_only_near_names_are_meant() -> None:
     assert near_names("gradr", ["graph", "agent"]) == []
 
 
-def test_gpus_are_said_not_to_be_there(tmp_path: Path) -> None:
-    """Not taken for a slip of another resource."""
+def test_gpus_are_a_number_or_all(tmp_path: Path) -> None:
+    """Any other text, and the name that another tool has for them, are refused."""
     command(tmp_path, "init", "demo")
     path = tmp_path / "demo" / "experiment.yaml"
-    text = path.read_text().replace("cpus: 1", "gpus: 1")
-    assert "gpus" in text
-    path.write_text(text)
-    with pytest.raises(errors.InvalidInput) as caught:
-        load_experiment(path)
-    assert "unknown key 'gpus'; labledger gives containers no GPUs yet" in str(caught.value)
-    assert "did you mean" not in str(caught.value)
+    original = path.read_text()
+    for wrong, message in (
+        ("gpus: some", 'runtime.resources.gpus: found "some"; expected a number of GPUs, or all'),
+        ("gpu: 1", "unknown key 'gpu'; did you mean 'gpus'?"),
+    ):
+        path.write_text(original.replace("cpus: 1", wrong))
+        with pytest.raises(errors.InvalidInput) as caught:
+            load_experiment(path)
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["AGENTLAB_é", "AGENTLAB_RESULTPATH"])

@@ -20,6 +20,7 @@ from labledger.experiment.plan import (
     Retry,
     Runtime,
 )
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import SPENT_METRICS, Lease, Spent
 from labledger.ledger.reader import LedgerReader
@@ -150,8 +151,7 @@ def _plan(run_dir: Path, ledger_id: str) -> TrialPlan:
         run_dir=run_dir,
         store_root=run_dir,
         bindings={},
-        phases={},
-        runtime=Runtime(),
+        settings=VariantSettings(TrialSettings(Runtime(), {})),
         benchmark=Benchmark("demo", "demo", "test", Policy(), {}),
         metrics=(),
         images={},

@@ -303,7 +303,7 @@ def test_agents_user_and_sealing_are_resolved(folder: Folder) -> None:
     assert as_user.document["runtime"]["agent_user"] == "1000"
     assert sealed.document["grader"]["sealed"] is True
     assert len({plain.digest, as_user.digest, sealed.digest}) == 3
-    assert as_user.plan.sealing is Sealing.NONE
-    assert sealed.plan.sealing is Sealing.UNREADABLE
+    assert as_user.sealings == [Sealing.NONE]
+    assert sealed.sealings == [Sealing.UNREADABLE]
     del folder.data["runtime"]["agent"]["user"]
-    assert folder.resolve().plan.sealing is Sealing.AFTER_AGENT
+    assert folder.resolve().sealings == [Sealing.AFTER_AGENT]

@@ -58,7 +58,7 @@ def test_rows_are_read_twice_the_same(folder: Folder) -> None:
         "timeout_s": 5,
         "workspace": {"files": {"a": ""}},
     }
-    assert found.tasks[-1].image == "x"
+    assert [(each.line, each.overrides.image) for each in found.settings] == [(1, None), (6, "x")]
 
 
 def test_gzip_blank_lines_and_byte_order_mark(folder: Folder) -> None:

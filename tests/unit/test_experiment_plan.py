@@ -13,7 +13,7 @@ from experiment_files import Folder
 
 from labledger.errors import LedgerError
 from labledger.experiment.inputs.task_row import Task
-from labledger.experiment.plan import ExperimentPlan, Retry, Sealing
+from labledger.experiment.plan import ExperimentPlan, Retry
 from labledger.experiment.replacement_grader import NewGrader
 from labledger.records import JsonObject, canonical_json
 from labledger.records.outcomes import SlotStatus
@@ -109,7 +109,7 @@ def test_the_oldest_document_means_what_it_meant() -> None:
     """Keys that came later have the meaning that held before they existed."""
     plan = ExperimentPlan.of_document(OLDEST)
     assert (plan.runtime.agent_user, plan.runtime.oci, plan.dataset.cluster) == (None, None, None)
-    assert (plan.sealing, plan.regrades) == (Sealing.NONE, None)
+    assert (plan.is_sealed, plan.regrades) == (False, None)
     assert plan.grader_identity.as_json() == {
         "digest": canonical_json.digest(
             {
@@ -119,7 +119,7 @@ def test_the_oldest_document_means_what_it_meant() -> None:
         ),
         "generation": 1,
     }
-    assert ExperimentPlan.of_document(NEWEST).sealing is Sealing.NONE
+    assert not ExperimentPlan.of_document(NEWEST).is_sealed
     assert ExperimentPlan.of_document(NEWEST).grader_identity.generation == 2
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, NamedTuple, cast
 
 from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Problem
-from labledger.experiment.inputs.field_problems import UnusablePath
+from labledger.experiment.inputs.field_problems import FieldProblem, UnusablePath
+from labledger.experiment.inputs.runtime_overrides import RuntimeOverrides
 from labledger.experiment.inputs.task_row import (
     Task,
     cluster_of,
@@ -47,8 +47,14 @@ class TaskRef:
     digest: str
     """SHA-256 (hex) of the frozen row's canonical JSON."""
     line: int
-    image: str | None
-    """The task's own image, if it names one."""
+
+
+class TaskSettings(NamedTuple):
+    """Settings of their own that tasks have; equal ones are stored once."""
+
+    line: int
+    """Of the first task that has them."""
+    overrides: RuntimeOverrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,13 @@ class Dataset:
     digest: str
     """SHA-256 (hex) over the tasks' digests, in order."""
     workspaces: Mapping[WorkspaceSource, WorkspaceTar]
+    settings: tuple[TaskSettings, ...]
+    """The different settings that the tasks have: image and `runtime`."""
+
+    def problem(self, line: int, problem: FieldProblem) -> Problem:
+        """Return a problem of a task as one of its line in this file."""
+        field = json_schemas.dotted(problem.path) or None
+        return Problem(str(self.path), problem.message, line, field, problem.hint)
 
     def rows(self) -> Iterator[tuple[TaskRef, JsonObject]]:
         """Read the file again and yield each selected task with its frozen row.
@@ -118,8 +131,17 @@ class Dataset:
                 raise _changed_error(source.path, "its content differs from what was checked")
 
 
+RowCheck = Callable[[JsonObject], Iterable[FieldProblem]]
+"""Returns the problems of a row that is valid by its schema."""
+
+
 def read_tasks(
-    path: Path, selection: Selection, *, default_image: str | None, cluster: str | None = None
+    path: Path,
+    selection: Selection,
+    *,
+    default_image: str | None,
+    cluster: str | None = None,
+    check_row: RowCheck = lambda _row: (),
 ) -> Dataset:
     """Read and check the tasks of `path`: strict JSON, schema `task_v1`, unique ids, workspaces.
 
@@ -128,7 +150,7 @@ def read_tasks(
     selected task must have it. Raises `InvalidInput` with the first `MAX_PROBLEMS` problems, each
     with its line.
     """
-    reader = _Reader(path, selection, default_image, cluster)
+    reader = _Reader(path, selection, default_image, cluster, check_row)
     try:
         reader.read()
     except (OSError, EOFError, zlib.error) as error:
@@ -141,7 +163,8 @@ def read_tasks(
     hasher = hashlib.sha256()
     for task in reader.tasks:
         hasher.update(bytes.fromhex(task.digest))
-    return Dataset(path, tuple(reader.tasks), hasher.hexdigest(), reader.workspaces)
+    settings = tuple(reader.settings.values())
+    return Dataset(path, tuple(reader.tasks), hasher.hexdigest(), reader.workspaces, settings)
 
 
 @dataclass
@@ -152,9 +175,12 @@ class _Reader:
     selection: Selection
     default_image: str | None
     cluster: str | None
+    check_row: RowCheck
     tasks: list[TaskRef] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     workspaces: dict[WorkspaceSource, WorkspaceTar] = field(default_factory=dict)
+    settings: dict[str | None, TaskSettings] = field(default_factory=dict)
+    """By what tells them apart: the image alone, or the whole `runtime`."""
     lines_by_id: dict[str, int] = field(default_factory=dict)
     unmatched: set[str] = field(default_factory=set)
     """The globs that no task has matched yet."""
@@ -191,6 +217,11 @@ class _Reader:
                 self._add_problem(number, message, json_schemas.dotted(path) or None)
             if len(self.problems) > before:
                 return
+            for problem in self.check_row(row):
+                name = json_schemas.dotted(problem.path)
+                self._add_problem(number, problem.message, name, problem.hint)
+            if len(self.problems) > before:
+                return
         if self._is_new(number, row["id"]) and self._is_selected(row["id"]):
             self._add_task(number, row)
 
@@ -209,7 +240,8 @@ class _Reader:
         return not self._is_full and (bool(matching) or not globs)
 
     def _add_task(self, number: int, row: JsonObject) -> None:
-        if self.default_image is None and "image" not in row:
+        own_image = row.get("image") or row.get("runtime", {}).get("image")
+        if self.default_image is None and own_image is None:
             hint = "add `image` to the task, or runtime.image to the experiment for all tasks"
             self._add_problem(
                 number, "the task names no image, and neither does the experiment", hint=hint
@@ -225,9 +257,12 @@ class _Reader:
             message = f"the task has no text or number at {self.cluster}, the dataset's cluster"
             hint = "name a field that every task has, such as task.repo or /task/repo"
             self._add_problem(number, message, hint=hint)
-        image = task.image and sys.intern(task.image)
-        digest = canonical_json.digest(frozen)
-        self.tasks.append(TaskRef(task.task_id, digest, number, image))
+        self.tasks.append(TaskRef(task.task_id, canonical_json.digest(frozen), number))
+        key = task.image
+        if task.runtime is not None:
+            key = canonical_json.dumps([task.image, frozen["runtime"]])
+        if key not in self.settings:
+            self.settings[key] = TaskSettings(number, task.overrides)
 
     def _add_workspace(self, workspace: JsonObject | None) -> None:
         if workspace is None:

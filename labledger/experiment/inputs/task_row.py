@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from labledger.errors import LedgerError
 from labledger.experiment.inputs.field_problems import FieldPath, lookup, relative_name
+from labledger.experiment.inputs.runtime_overrides import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar
 from labledger.experiment.stored_sections import Section, normalize_number
 from labledger.records import JsonObject, canonical_json
@@ -56,9 +57,11 @@ class Task(Section):
     timeout_s: float | None = None
     """The task's own time limit for the agent, in seconds."""
     workspace: TaskWorkspace | None = None
+    runtime: RuntimeOverrides | None = None
+    """The task's own settings; see `overrides`."""
 
     _KEYS: ClassVar = {"task_id": "id", "payload": "task"}
-    _OPTIONAL = frozenset({"image", "timeout_s", "workspace"})
+    _OPTIONAL = frozenset({"image", "timeout_s", "workspace", "runtime"})
 
     @classmethod
     def of_authored(
@@ -69,12 +72,14 @@ class Task(Section):
         Raises `KeyError` for a workspace that is not among `packed`.
         """
         timeout_s, workspace = row.get("timeout_s"), row.get("workspace")
+        runtime = row.get("runtime")
         return cls(
             row["id"],
             row.get("task"),
             row.get("image"),
             timeout_s and normalize_number(timeout_s),
             workspace and TaskWorkspace.of_authored(workspace, folder, packed),
+            None if runtime is None else RuntimeOverrides.of_authored(runtime),
         )
 
     @classmethod
@@ -84,6 +89,17 @@ class Task(Section):
             return cls.from_json(row)
         except (AttributeError, TypeError) as error:
             raise LedgerError(f"the stored row of a task cannot be read: {error}") from error
+
+    @property
+    def overrides(self) -> RuntimeOverrides:
+        """The task's own settings, with its `image` and `timeout_s` in their places."""
+        own = self.runtime or RuntimeOverrides()
+        if self.image is not None:
+            own = replace(own, image=self.image)
+        if self.timeout_s is not None:
+            agent = replace(own.agent or PhaseOverrides(), timeout_s=self.timeout_s)
+            own = replace(own, agent=agent)
+        return own
 
 
 def is_certainly_valid(row: Any) -> bool:

@@ -84,8 +84,8 @@ class EvidenceCollector:
         """Add the authored task, bindings, policy and commands, and the image."""
         spec = self.spec
         phases = {
-            name: {"command": list(plan.command), "timeout_s": spec.timeout_s(name)}
-            for name, plan in spec.plan.phases.items()
+            name: {"command": list(plan.command), "timeout_s": spec.settings.timeout_s(name)}
+            for name, plan in spec.settings.phases.items()
         }
         content = {
             "task": spec.task.as_json(),
@@ -97,7 +97,7 @@ class EvidenceCollector:
         self.references["trial_input"] = self.add_artifact(canonical_json.dump_bytes(content))
 
     def collect_logs(self, phases: list[str]) -> None:
-        cap = self.spec.plan.runtime.max_log_bytes
+        cap = self.spec.settings.runtime.max_log_bytes
         for phase in phases:
             for stream in ("stdout", "stderr"):
                 self._collect_head(f"{phase}_{stream}", f"{phase}.{stream}", cap)

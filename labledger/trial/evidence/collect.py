@@ -116,7 +116,7 @@ def _outcome(
             message = f"{WAS_PAUSED}; without that: {outcome.reason}"
             return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, message)
         if container_exit.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
-            limit = spec.plan.runtime.resources.memory_bytes
+            limit = spec.settings.runtime.resources.memory_bytes
             outcome.message = f"{outcome.message}; the memory limit of {limit:,} bytes was hit"
         return outcome
     if container_exit.container_removed:
@@ -171,7 +171,7 @@ def _logged_phases(
 ) -> list[str]:
     """Return the phases that may have logs: all of them unless it is known which ran."""
     is_known = not spec.runs_agent or _ended_by_trial_script(container_exit)
-    return list(phases if phases and is_known else spec.plan.phases)
+    return list(phases if phases and is_known else spec.settings.phases)
 
 
 def _ended_by_trial_script(container_exit: ContainerExit) -> bool:

@@ -76,7 +76,7 @@ _NOT_GRADED = frozenset(
 
 
 def _by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
-    setup_s, agent_s, grader_s = (spec.timeout_s(phase) for phase in contract.PHASE_NAMES)
+    setup_s, agent_s, grader_s = (spec.settings.timeout_s(phase) for phase in contract.PHASE_NAMES)
     match exit_status:
         case ExitStatus.SETUP_FAILED:
             message = "the setup command failed; see its stderr"

@@ -65,9 +65,9 @@ def unknown_isolation_facts(spec: AttemptSpec, why: str) -> JsonObject:
 def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
     facts: JsonObject = {
         "agent_user": agent_user,
-        "sealed": spec.plan.sealing.value,
-        "root_read_only": spec.plan.runtime.root_read_only,
-        "setup": "setup" in spec.plan.phases,
+        "sealed": spec.sealing.value,
+        "root_read_only": spec.settings.runtime.root_read_only,
+        "setup": "setup" in spec.settings.phases,
         "checked": changes.checked,
         "tampering_suspected": list(changes.suspected),
         "tampering_total": changes.total,
@@ -79,6 +79,6 @@ def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges
 
 def _agent_user(spec: AttemptSpec, image_user: str | None) -> str | None:
     """Return the user that the agent ran as; None if only an image that is gone defines it."""
-    runtime = spec.plan.runtime
+    runtime = spec.settings.runtime
     user = runtime.agent_user or runtime.user or image_user
     return "root" if user in _ROOT_USERS else user

@@ -74,7 +74,7 @@ def inspect_changes(
     `container` is its id, `checked` says when this happens. A refusal of the engine is recorded as
     `unchecked`. Raises `EngineUnavailable`.
     """
-    if spec.plan.runtime.root_read_only:
+    if spec.settings.runtime.root_read_only:
         return FilesystemChanges(checked)
     try:
         suspected, total = _suspicious_changes(engine, container)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 
+from labledger.experiment.plan import Resources
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, Labels
@@ -27,7 +28,7 @@ _WRITTEN = {"out": contract.OUT, "state": contract.STATE, "workspace": contract.
 
 def container_config(spec: AttemptSpec) -> JsonObject:
     """Return the configuration of a trial's container for the engine's API."""
-    runtime = spec.plan.runtime
+    runtime = spec.settings.runtime
     values = spec.plan.environment
     carried = {f"AGENTLAB_ENV_{i}": values[name] for i, name in enumerate(sorted(values))}
     config: JsonObject = {
@@ -67,12 +68,14 @@ def permission_container_config(spec: AttemptSpec) -> JsonObject:
 
 
 def _trial_arguments(spec: AttemptSpec) -> list[str]:
-    limits = [str(max(1, round(spec.timeout_s(phase) * 100))) for phase in contract.PHASE_NAMES]
+    limits = [
+        str(max(1, round(spec.settings.timeout_s(phase) * 100))) for phase in contract.PHASE_NAMES
+    ]
     grade_failed = "1" if spec.plan.benchmark.policy.grade_failed_agents else "0"
     share = "0" if os.geteuid() == 0 else "1"
-    log_bytes = str(spec.plan.runtime.max_log_bytes)
-    sealed = spec.plan.sealing.value
-    user = spec.plan.runtime.agent_user or ""
+    log_bytes = str(spec.settings.runtime.max_log_bytes)
+    sealed = spec.sealing.value
+    user = spec.settings.runtime.agent_user or ""
     return [*limits, grade_failed, log_bytes, share, sealed, user, str(_oom_score_adjustment(spec))]
 
 
@@ -82,12 +85,12 @@ def _oom_score_adjustment(spec: AttemptSpec) -> int:
     The kernel kills the process with the highest score. It may choose again before the memory of
     the first is free, and must not then choose `trial.sh`, whose shell uses a few MiB.
     """
-    limit = spec.plan.runtime.resources.memory_bytes
+    limit = spec.settings.runtime.resources.memory_bytes
     return min(1000, math.ceil(1000 * _SHELL_BYTES / limit)) if limit else 1
 
 
 def _host_config(spec: AttemptSpec) -> JsonObject:
-    runtime = spec.plan.runtime
+    runtime = spec.settings.runtime
     resources = runtime.resources
     folder = spec.folder
     return {
@@ -110,5 +113,17 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
         | ({"/tmp": ""} if runtime.root_read_only else {}),  # noqa: S108
         "LogConfig": {"Type": "none"},
         "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
+        **storage_and_gpus(resources),
         **({} if runtime.oci is None else {"Runtime": runtime.oci}),
     }
+
+
+def storage_and_gpus(resources: Resources) -> JsonObject:
+    """Return the configuration of what not every engine can give; {} if none is asked for."""
+    config: JsonObject = {}
+    if resources.storage_bytes is not None:
+        config["StorageOpt"] = {"size": str(resources.storage_bytes)}
+    if resources.gpus:
+        count = -1 if resources.gpus == "all" else int(resources.gpus)
+        config["DeviceRequests"] = [{"Count": count, "Capabilities": [["gpu"]]}]
+    return config

@@ -63,13 +63,13 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
     _write_json(inputs_folder / "task.json", spec.task.as_json())
     _write_json(inputs_folder / "bindings.json", spec.plan.bindings)
     _write_json(inputs_folder / "policy.json", spec.plan.benchmark.policy.as_json())
-    for phase in spec.plan.phases:
+    for phase in spec.settings.phases:
         if _is_mounted_at_start(spec, phase):
             write_phase_script(spec, phase, inputs_folder)
-    if spec.plan.sealing is not Sealing.NONE:
+    if spec.sealing is not Sealing.NONE:
         (folder / "sealed").mkdir()
         (folder / "sealed").chmod(0o755)
-    if spec.plan.sealing is Sealing.UNREADABLE:
+    if spec.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
     spec.kind.fill(spec, folder)
 
@@ -98,7 +98,7 @@ def _share_trial_script(deps: Path, incoming: Path) -> None:
 
 def _is_mounted_at_start(spec: AttemptSpec, phase: str) -> bool:
     if phase == "grader":
-        return spec.plan.sealing is Sealing.NONE
+        return spec.sealing is Sealing.NONE
     return phase in spec.kind.phases
 
 
@@ -162,9 +162,8 @@ def secret_variables(spec: AttemptSpec) -> dict[str, str]:
 
 
 def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
-    write_readable_file(
-        folder / f"{phase}.sh", phase_script(spec.plan.phases[phase], secret_variables(spec))
-    )
+    script = phase_script(spec.settings.phase(phase), secret_variables(spec))
+    write_readable_file(folder / f"{phase}.sh", script)
 
 
 def phase_script(plan: PhasePlan, variables: dict[str, str]) -> str:

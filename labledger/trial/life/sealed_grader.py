@@ -22,7 +22,7 @@ _READABLE_BY_ALL = 0o755
 def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
     """Return the mounts of a sealed grader. The agent's user cannot enter their parent folder."""
     folder = spec.folder / "sealed"
-    match spec.plan.sealing:
+    match spec.sealing:
         case Sealing.NONE:
             return []
         case Sealing.UNREADABLE:
@@ -36,7 +36,7 @@ def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
 
 def sealed_tmpfs(spec: AttemptSpec) -> dict[str, str]:
     """Return the tmpfs that only root in the container can enter, as path and options."""
-    is_unreadable = spec.plan.sealing is Sealing.UNREADABLE
+    is_unreadable = spec.sealing is Sealing.UNREADABLE
     return {contract.SEALED: "mode=0700,size=64k"} if is_unreadable else {}
 
 

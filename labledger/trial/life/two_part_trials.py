@@ -71,7 +71,7 @@ def grading_is_due(spec: AttemptSpec, state: ContainerState) -> bool:
 
     The agent can forge the exit status on which this depends; `run_grader_part_if_due` checks it.
     """
-    if spec.plan.sealing is not Sealing.AFTER_AGENT:
+    if spec.sealing is not Sealing.AFTER_AGENT:
         return False
     agent_part = _AgentPart.read(spec)
     if agent_part is None:
@@ -91,7 +91,7 @@ def run_grader_part_if_due(
     stays, and the call can be repeated. Raises `WaitAbandoned` and `EngineUnavailable` while it
     waits for the grader part.
     """
-    if spec.plan.sealing is not Sealing.AFTER_AGENT:
+    if spec.sealing is not Sealing.AFTER_AGENT:
         return ContainerExit.of(state, state.exit_status, spec.kind.exit_statuses)
     agent_part = _AgentPart.read(spec)
     if agent_part is None:

@@ -227,7 +227,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
             faults.fault_point("agent_running", spec.slot.schedule_idx)
             exit_status, was_removed = _wait(spec, context, container)
             has_ended = exit_status is not None
-            if has_ended and spec.plan.sealing is Sealing.AFTER_AGENT:
+            if has_ended and spec.sealing is Sealing.AFTER_AGENT:
                 return finish_stopped_container(spec, context, container, start)
             elapsed = timedelta(seconds=time.monotonic() - start)
     except (StartRefused, ContainerFailed, DiskFull):

@@ -1,0 +1,117 @@
+"""Check the tasks' own settings with those of every variant, and find the `$NAME`s they need.
+
+Equal settings of tasks are checked once, and the dataset is not read again for it. `resolve` is the
+caller: whatever is refused here is refused before a run exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from labledger.errors import InvalidInput, Problem
+from labledger.experiment import name_references
+from labledger.experiment.authored import AuthoredExperiment
+from labledger.experiment.consistency_checks import NO_SETUP, USER_HINT, user_problem
+from labledger.experiment.inputs.dataset import Dataset
+from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, lookup
+from labledger.experiment.inputs.runtime_overrides import RuntimeOverrides
+from labledger.experiment.phase_commands import DEPS, authored_path, variant_path
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.trial_settings import TrialSettings, VariantSettings
+from labledger.records import JsonObject
+
+
+class OutsideUse(NamedTuple):
+    """A use of a `$NAME` that the environment must set."""
+
+    name: str
+    path: FieldPath
+    """Of the text, in the experiment file or in the task's row."""
+    variant_id: str | None
+    """None for the grader."""
+    line: int | None = None
+    """Of the task; None for the experiment file."""
+
+
+def outside_uses(
+    authored: AuthoredExperiment, plan: ExperimentPlan, dataset: Dataset
+) -> Iterator[OutsideUse]:
+    """Yield where names are used that no binding sets: by phases, all phases, and tasks."""
+    for phase in plan.phases():
+        for path, name in phase.plan.outside_names():
+            yield OutsideUse(name, authored_path(authored.data, phase, path), phase.variant_id)
+    for variant in plan.variants:
+        settings = VariantSettings.of(plan, variant)
+        env = settings.defaults.runtime.env or {}
+        for path, name in _outside({("env", key): value for key, value in env.items()}, {}):
+            place = _env_path(authored.data, variant.variant_id, path)
+            yield OutsideUse(name, place, variant.variant_id)
+        for line, own in dataset.settings:
+            for path, name in _outside(_texts(own), settings.bindings):
+                yield OutsideUse(name, ("runtime", *path), variant.variant_id, line)
+
+
+def _env_path(data: JsonObject, variant_id: str, path: FieldPath) -> FieldPath:
+    own = (*variant_path(data, variant_id), "runtime", *path)
+    return ("runtime", *path) if lookup(data, own) is None else own
+
+
+def _outside(
+    texts: Mapping[FieldPath, str], bound: Mapping[str, str]
+) -> Iterator[tuple[FieldPath, str]]:
+    for path, text in texts.items():
+        for name in name_references.names(text):
+            if name not in bound and not name_references.is_contract_name(name):
+                yield path, name
+
+
+def _texts(own: RuntimeOverrides) -> dict[FieldPath, str]:
+    """Return each text of a task's settings that may contain a `$NAME`, by its path."""
+    texts: dict[FieldPath, str] = {("env", key): value for key, value in (own.env or {}).items()}
+    for name, phase in (("setup", own.setup), ("agent", own.agent)):
+        if phase is not None:
+            texts |= {(name, "command", i): word for i, word in enumerate(phase.command or ())}
+            texts |= {(name, "env", key): value for key, value in (phase.env or {}).items()}
+    return texts
+
+
+def require_valid_tasks(plan: ExperimentPlan, dataset: Dataset) -> None:
+    """Raise `InvalidInput` if a task's settings do not fit those of a variant."""
+    problems: dict[tuple[int, FieldPath], Problem] = {}
+    for variant in plan.variants:
+        settings = VariantSettings.of(plan, variant)
+        for line, own in dataset.settings:
+            for problem in _problems(plan, settings, own):
+                problems.setdefault((line, problem.path), dataset.problem(line, problem))
+    if problems:
+        by_line = [problems[key] for key in sorted(problems, key=lambda key: key[0])]
+        raise InvalidInput(f"the tasks in {dataset.path} are not valid", by_line)
+
+
+def _problems(
+    plan: ExperimentPlan, variant: VariantSettings, own: RuntimeOverrides
+) -> Iterator[FieldProblem]:
+    sets_up = own.setup is not None
+    if own.setup and own.setup.command is None and "setup" not in variant.defaults.phases:
+        yield FieldProblem(("runtime", "setup"), NO_SETUP)
+        sets_up = False
+    merged = variant.merged(own)
+    user = user_problem(merged.runtime.agent_user, merged.runtime.user)
+    if user and (own.agent_user or own.user):
+        path = ("agent", "user") if own.agent_user else ("user",)
+        yield FieldProblem(("runtime", *path), user, USER_HINT)
+    for name, is_own in (("setup", sets_up), ("agent", own.agent is not None)):
+        if is_own:
+            yield from _not_executable(plan, name, merged)
+
+
+def _not_executable(
+    plan: ExperimentPlan, phase: str, merged: TrialSettings
+) -> Iterator[FieldProblem]:
+    for file in plan.files[phase]:
+        starts = merged.phases[phase].command[0] == f"{DEPS}/{phase}/{file.name}"
+        if starts and not file.executable:
+            hint = f"chmod +x {file.source}, or start it with its interpreter"
+            path = ("runtime", phase, "command", 0)
+            yield FieldProblem(path, f"{file.name} is not executable", hint)

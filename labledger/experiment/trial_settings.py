@@ -1,0 +1,109 @@
+"""The settings of one trial: the experiment's, then its variant's, then its task's own.
+
+This is the only place where a task's settings are merged. Preflight merges those of every variant
+and distinct task before a run exists, and `AttemptSpec` those of its trial, by the same function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from labledger.experiment import name_references
+from labledger.experiment.inputs.runtime_overrides import RuntimeOverrides
+from labledger.experiment.phase_commands import (
+    StagedPaths,
+    bound_texts,
+    overridden_phase,
+    staged_paths,
+    substituted,
+)
+from labledger.experiment.plan import ExperimentPlan, PhasePlan, Runtime, Sealing, VariantPlan
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSettings:
+    """The merged settings of a trial. Bindings are substituted in all texts."""
+
+    runtime: Runtime
+    phases: Mapping[str, PhasePlan]
+    """By phase name; `setup` only if there is one. Without the environment of all phases."""
+
+    def phase(self, name: str) -> PhasePlan:
+        """Return a phase as it runs: with the environment of all phases, and its own over it."""
+        plan = self.phases[name]
+        return replace(plan, env={**(self.runtime.env or {}), **plan.env})
+
+    def timeout_s(self, phase: str) -> float:
+        """Return the time limit of a phase in seconds, 0 if the trial has no such phase."""
+        return float(self.phases[phase].timeout_s) if phase in self.phases else 0.0
+
+    def sealing(self, *, is_sealed: bool) -> Sealing:
+        """Return how the grader's files are hidden from the agent, if they are (`is_sealed`)."""
+        return Sealing.of(self.runtime.agent_user, is_sealed=is_sealed)
+
+    def outside_names(self) -> Iterator[str]:
+        """Yield the `$NAME`s that the environment must set for all phases."""
+        for value in (self.runtime.env or {}).values():
+            names = name_references.names(value)
+            yield from (name for name in names if not name_references.is_contract_name(name))
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSettings:
+    """The settings of a variant's trials, and what is needed to merge those of a task."""
+
+    defaults: TrialSettings
+    """Of the tasks without settings of their own."""
+    bindings: Mapping[str, str] = field(default_factory=dict)
+    """The text of each binding."""
+    staged: StagedPaths = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: ExperimentPlan, variant: VariantPlan) -> VariantSettings:
+        """Return the settings of a variant: the experiment's, with the variant's own over them."""
+        phases: dict[str, PhasePlan] = {"agent": variant.agent, "grader": plan.grader}
+        if variant.setup is not None:
+            phases["setup"] = variant.setup
+        alone = cls(
+            TrialSettings(plan.runtime, phases),
+            bound_texts(variant.bindings),
+            staged_paths(plan.files),
+        )
+        return replace(alone, defaults=alone.merged(variant.runtime or RuntimeOverrides()))
+
+    def merged(self, own: RuntimeOverrides) -> TrialSettings:
+        """Return these settings with what `own` sets in place of them, key by key."""
+        return TrialSettings(self._runtime(own), self._phases(own))
+
+    def _runtime(self, own: RuntimeOverrides) -> Runtime:
+        runtime = self.defaults.runtime
+        changes = {
+            name: value
+            for name in RuntimeOverrides.CONTAINER
+            if (value := getattr(own, name)) is not None
+        }
+        if own.resources is not None:
+            changes["resources"] = replace(runtime.resources, **own.resources.as_json())
+        if runtime.env is not None or own.env is not None:
+            env = {**(runtime.env or {}), **(own.env or {})}
+            changes["env"] = substituted(env, self.bindings)
+        return replace(runtime, **changes) if changes else runtime
+
+    def _phases(self, own: RuntimeOverrides) -> Mapping[str, PhasePlan]:
+        phases = dict(self.defaults.phases)
+        if own.without_setup:
+            phases.pop("setup", None)
+        for name, changes in (("setup", own.setup), ("agent", own.agent)):
+            plan = overridden_phase(name, phases.get(name), changes, self.bindings, self.staged)
+            if plan is not None:
+                phases[name] = plan
+        return phases
+
+
+def names_of_all_phases(plan: ExperimentPlan) -> set[str]:
+    """Return the `$NAME`s that the environments of all phases need, those of tasks included."""
+    names = set(plan.dataset.env_names or ())
+    for variant in plan.variants:
+        names |= set(VariantSettings.of(plan, variant).defaults.outside_names())
+    return names
