@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from containers import docker
 from experiments import RIGHT, Project
-from sample_trials import BUSYBOX
+from sample_trials import BUSYBOX, PYTHON
 
 from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
@@ -136,6 +137,45 @@ def test_agents_user_and_sealing_are_tried(project: Project) -> None:
     said = project.output("preflight", project.experiment)
     assert f"{BUSYBOX} can run the agent as 1000" in said
     assert "sealed, unreadable: the agent's user cannot read the grader's files" in said
+
+
+def test_images_and_users_of_variants_and_tasks(project: Project) -> None:
+    """Each image is checked once, with the commands and users of the trials that it is for."""
+    variant = project.document["variant_plan"][0]
+    variant["runtime"] = {"image": PYTHON, "agent": {"command": ["python3", "-V"]}}
+    own = {"runtime": {"agent": {"user": 1000, "command": ["absent-command"]}}}
+    rows = [{"id": "a"}, {"id": "b"}, {"id": "c", **own}]
+    project.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    project.save()
+    said = project.command("preflight", project.experiment).stdout
+    assert (
+        said.count(f"{PYTHON} is available locally")
+        == said.count(f"{BUSYBOX} is available locally")
+        == 1
+    )
+    for image in (BUSYBOX, PYTHON):
+        assert f"{image} has no command 'absent-command'" in said
+        assert said.count(f"{image} can run the agent as 1000") == 1
+    assert "has no command 'python3'" not in said
+    refused(project, 2)
+
+
+@pytest.mark.parametrize(
+    ("resources", "message", "needs"),
+    [
+        ({"gpus": "all"}, "gpus: the engine cannot give all", "NVIDIA Container Toolkit"),
+        ({"storage": "1g"}, "storage: the engine cannot give 1,073,741,824 bytes", "pquota"),
+    ],
+)
+def test_limits_that_the_engine_cannot_give(
+    project: Project, resources: dict[str, str], message: str, needs: str
+) -> None:
+    """GPUs and limits of disk space are refused by name, also where one task alone has them."""
+    rows = [{"id": "a"}, {"id": "b", "runtime": {"resources": resources}}]
+    project.write("tasks.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    said = refused(project, 2)
+    assert f"runtime.resources.{message}" in said
+    assert needs in said
 
 
 def test_no_such_agents_user(project: Project) -> None:

@@ -1,4 +1,4 @@
-"""Settings by variant and by task: what the containers of one run see, also resumed and regraded."""
+"""Settings by variant and by task: what the containers of one run see, whatever happens to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ see() {
 
 AGENT = f"""\
 {SEE}
-seen="$(see)$1 ${{OWN:+secret}} ${{AGENTLAB_TIMEOUT_MS}}ms setup=$(cat set-up 2>/dev/null || echo no)"
+setup=$(cat set-up 2>/dev/null || echo no)
+seen="$(see)$1 ${{OWN:+secret}} ${{AGENTLAB_TIMEOUT_MS}}ms setup=$setup"
 echo "$seen" >answer
 """
 
@@ -158,7 +159,7 @@ def test_resumed(project: Project) -> None:
     changed = project.document["variant_plan"][0]["runtime"] | {"resources": {"memory": "301m"}}
     project.document["variant_plan"][0]["runtime"] = changed
     project.save()
-    with pytest.raises(labledger.ExperimentChanged, match="runtime.resources.memory_bytes was"):
+    with pytest.raises(labledger.ExperimentChanged, match="memory_bytes was"):
         labledger.resume("r", options(project))
     project.document["variant_plan"][0]["runtime"] = VARIANT
     project.save()
@@ -168,7 +169,7 @@ def test_resumed(project: Project) -> None:
 
 
 def test_regraded(project: Project) -> None:
-    """The grader of a regrading runs with each trial's settings, and all that they need is asked."""
+    """The grader of a regrading runs with each trial's settings, and needs what they need."""
     labledger.run(project.experiment, options(project, "r"))
     project.write("grader.sh", GRADER.replace("| $(see)", "|| $(see)"))
     without = RunOptions(lab_dir=project.lab, env={"TASK_VALUE": VALUES["TASK_VALUE"]})
