@@ -12,7 +12,7 @@ from experiment_files import TASKS, Folder
 from sample_trials import Trials
 
 from labledger.experiment.changes import differences
-from labledger.experiment.inputs.task_row import Task, is_plainly_valid
+from labledger.experiment.inputs.task_row import Task, is_certainly_valid
 from labledger.experiment.plan import ExperimentPlan, Resources, Runtime, Sealing
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.trial_settings import TrialSettings
@@ -181,7 +181,7 @@ def test_stored_form(folder: Folder) -> None:
     assert Task.of_row(row).as_json() == row
     assert row["runtime"]["without_setup"] is True
     assert row["runtime"]["agent"]["env"] == {"C": "$n"}
-    assert not is_plainly_valid(row)
+    assert not is_certainly_valid(row)
 
 
 OLD_DOCUMENT = "a2e370f981cc0213df28801150aa786d673f03c2dffcfac94aea092cd6022486"
