@@ -79,7 +79,9 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     except OSError as error:
         message = f"{error.strerror}: {error.filename}"
         if error.errno in DISK_FULL_ERRNOS:
-            _delete(spec, context)
+            # After a suspension of this process, the folder may belong to another coordinator.
+            if context.limiter.starting_allowed:
+                _delete(spec, context)
             raise DiskFull(f"a trial could not be prepared: {message}") from error
         return infra_error_result(spec, began_at, Reason.HOST_ERROR, message)
 
