@@ -43,7 +43,7 @@ class Paired:
     b: tuple[Sequence[float], ...]
     left_out: tuple[LeftOut, ...]
     distinct_trials: tuple[Trial, ...] = ()
-    """For pass rates, the distinct trials; each may stand for many."""
+    """For pass rates, each distinct `Trial` once: it names no task, so many slots may equal it."""
 
     @property
     def pairs(self) -> int:

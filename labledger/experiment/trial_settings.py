@@ -27,10 +27,10 @@ class TrialSettings:
 
     runtime: Runtime
     phases: Mapping[str, PhasePlan]
-    """By phase name; `setup` only if there is one. Without the environment of all phases."""
+    """By name; `setup` only if there is one. Without `runtime.env`, which all phases share."""
 
     def phase(self, name: str) -> PhasePlan:
-        """Return a phase as it runs: with the environment of all phases, and its own over it."""
+        """Return a phase as it runs: with `runtime.env`, and its own environment over it."""
         plan = self.phases[name]
         return replace(plan, env={**(self.runtime.env or {}), **plan.env})
 
@@ -43,7 +43,7 @@ class TrialSettings:
         return Sealing.of(self.runtime.agent_user, is_sealed=is_sealed)
 
     def outside_names(self) -> Iterator[str]:
-        """Yield the `$NAME`s that the environment must set for all phases."""
+        """Yield the `$NAME`s that `runtime.env` needs."""
         for value in (self.runtime.env or {}).values():
             names = name_references.names(value)
             yield from (name for name in names if not name_references.is_contract_name(name))
@@ -102,7 +102,7 @@ class VariantSettings:
 
 
 def names_of_all_phases(plan: ExperimentPlan) -> set[str]:
-    """Return the `$NAME`s that the environments of all phases need, those of tasks included."""
+    """Return the `$NAME`s that `runtime.env` of the experiment, variants and tasks needs."""
     names = set(plan.dataset.env_names or ())
     for variant in plan.variants:
         names |= set(VariantSettings.of(plan, variant).defaults.outside_names())

@@ -39,10 +39,10 @@ class MirrorWriter:
     """Appends each commit's records to the mirrors in a run folder. Requires `repair` first.
 
     Two processes may do this at once: an owner that was suspended in the middle of a write, and
-    one that has taken the run over since. Each record is therefore written at a fixed offset that
-    follows from the ledger, so that writing it twice writes the same bytes. Truncating or replacing
-    a mirror could damage it, and is done within `fence`, which raises if this process does not own
-    the run any more.
+    one that has taken the run over since. Each record is therefore written at an offset that
+    follows from the ledger, so that writing it twice writes the same bytes. Repairing truncates or
+    replaces a mirror only within `fence`, which raises if this process does not own the run any
+    more. A write that fails truncates its own part, unless something was appended after it.
     """
 
     def __init__(self, run_dir: Path, fence: Fence = nullcontext) -> None:

@@ -1,7 +1,7 @@
 """Write to the ledger: `LedgerWriter` creates runs, stages results and commits slots.
 
 `LedgerWriter.leases` changes who owns a run, and `LedgerWriter.imports` imports runs of other
-ledgers. No other module changes runs. A slot is committed in one transaction. Coordinators and
+ledgers; nothing else changes runs. A slot is committed in one transaction. Coordinators and
 imports use a writer; `ledger.reader` is the counterpart.
 """
 

@@ -59,7 +59,9 @@ class Reason(StrEnum):
 
     # grade_error
     GRADER_EXIT_NONZERO = "grader_exit_nonzero"
-    """The grader's command failed."""
+    """The grader's command failed, the container could not be started again for its grader, or a
+    process in a container that only grades ended it.
+    """
     GRADER_TIMEOUT = "grader_timeout"
     """The grader exceeded its time limit."""
     PREDICTION_MISSING = "prediction_missing"

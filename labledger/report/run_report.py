@@ -122,9 +122,9 @@ def _compare(
 ) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
     """Return what `options.compare` asks for, and sentences about what could not be compared.
 
-    Without such options, the baseline is compared with every treatment. All comparisons are one
-    family, corrected for their number. Without the extra `analysis` there are none. Raises
-    `RunNotFound` or `InvalidInput`.
+    Without such options, the baseline is compared with every treatment, if there is exactly one
+    baseline. All comparisons are one family, corrected for their number. Without the extra
+    `analysis` there are none. Raises `RunNotFound` or `InvalidInput`.
     """
     requests = [sides_of(graded, words) for words in options.compare] or _default_sides(graded)
     compare_options = CompareOptions(confidence=options.confidence, estimand=options.estimand)
@@ -135,7 +135,7 @@ def _compare(
 
 
 def sides_of(graded: Graded, words: str) -> list[str]:
-    """Return the words of `labledger compare` for one `--compare` of a report.
+    """Return the arguments of `labledger compare` that one `--compare` of a report stands for.
 
     ``OTHER`` (a RUN or RUN:VARIANT) is compared with this run: OTHER is A, this run is B.
     ``A B`` are two variants of this run, or two sides, each RUN or RUN:VARIANT.

@@ -1,6 +1,6 @@
 """The commit queue: makes results durable as they arrive and commits slots in schedule order.
 
-Each commit is one transaction, which also journals the dispatches into the capacity that it frees.
+Each commit or staging is one transaction, which also journals the dispatches chosen with it.
 A result that arrives before its turn is staged. If the ledger's disk is full, nothing is lost:
 dispatch pauses, and the write is repeated later. Used by the coordinator's thread alone.
 """

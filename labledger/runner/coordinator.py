@@ -183,6 +183,7 @@ class Coordinator:
         if self._only_collects_started:
             return self._next_started()
         if self.pauses.refusals.active:
+            # New slots first: another trial may start. `next_deferred` also has requeued attempts.
             return self._next_new() or self.slot_queue.next_deferred()
         requeued = self.slot_queue.next_requeued()
         return requeued or self._next_new() or self.slot_queue.next_deferred()

@@ -2,7 +2,8 @@
 
 A reader sees the old content or the new one, never a part; a file that could not be finished is
 deleted. Artifacts, notes of trials, summaries, reports, exports and the user's cache are written
-with these functions. The ledger and the mirrors are not: they are written in place.
+with these functions. The ledger is written in place, and mirrors are appended to; a mirror that is
+rebuilt is replaced.
 """
 
 from __future__ import annotations

@@ -38,13 +38,13 @@ MAX_NAMES = 4 * MIB
 MAX_HASHED = 64 * MIB
 """A larger file has no digest."""
 HASHING_BUDGET = 1024 * MIB
-"""How many bytes of a workspace are read for digests; further files have none."""
+"""How many bytes of a workspace are read for digests; a file larger than what is left has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     kind: str
-    """`file`, `link`, `other`; in an unlisted folder also `folder`."""
+    """`file`, `link` or `other`; `unlisted_folders` also uses `folder`, for an empty folder."""
     size: int
     sha256: str | None = None
     """Of a file's content, or of a link's target."""

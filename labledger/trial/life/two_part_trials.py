@@ -4,7 +4,7 @@ With a grader that is sealed until the agent has ended (`after_agent`), the cont
 the agent part, so that the engine guarantees that no process of the agent is left. The grader's
 files are then put in place, and the container is started again for the grader part. The outcome of
 the agent part is stored first, in `first_part.json` on the host, where no container can change it.
-A later coordinator finds there that the grader part is due. Used by `worker` and `adoption`.
+A later coordinator finds there that the grader part is due. Used by `adoption`, also for `worker`.
 """
 
 from __future__ import annotations
@@ -173,6 +173,7 @@ def _combine_parts(agent_part: _AgentPart, grader_part: ContainerExit) -> Contai
         duration_ms=agent_part.duration_ms + grader_part.duration_ms,
         out_of_memory=agent_part.out_of_memory or grader_part.out_of_memory,
         start_refused=refusal,
+        # `finish_stopped_container` adds whether a disk was full during the grader part.
         disk_was_full=agent_part.disk_was_full,
         agent_part_phases=agent_part.phases,
         changes=agent_part.seen,

@@ -108,7 +108,7 @@ def _collect_result(
         with context.limiter.collecting:
             return collect_result(spec, ended, isolation)
     except (OSError, ContainerFailed) as error:
-        # Recorded now: the incomplete artifact was deleted, so the disk may have space again.
+        # A later check could find space again: the incomplete artifact was deleted.
         context.full_disks.record_write_error(spec.plan.store_root, error)
         raise output_unreadable_error(spec, error) from error
 
