@@ -6,11 +6,13 @@ called, so that `labledger init` starts fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from labledger.api.experiment_sources import experiment_to_check
+from labledger.errors import InvalidInput, Problem
 from labledger.experiment import templates
 
 if TYPE_CHECKING:
@@ -42,35 +44,54 @@ class RunPlan:
 
 
 def create_experiment(
-    directory: str | Path, profile: str = templates.DEFAULT_PROFILE, *, image: str | None = None
+    directory: str | Path,
+    profile: str = templates.DEFAULT_PROFILE,
+    *,
+    image: str | None = None,
+    benchmark: str | None = None,
+    agents: Sequence[str] = (),
 ) -> list[Path]:
-    """Create a small, commented experiment that runs as it is.
+    """Create a commented experiment that runs as it is: a small one, or that of a benchmark.
 
     Args:
         directory: A folder that does not exist or is empty.
         profile: `agent-eval`, `ab-test`, `sweep` or `regression`.
-        image: The image of its trials; None for the image that `scripts/image` builds.
+        image: The image of its trials; None for the image that `scripts/image` builds, or that of
+            the benchmark.
+        benchmark: A benchmark as `FORMAT:LOCATION`, in place of a profile.
+        agents: Agents that come with the benchmark, one variant each; all, if none is named.
 
     Returns:
         The files written, `experiment.yaml` first.
 
     Raises:
-        InvalidInput: The profile is unknown, the folder is not empty or it cannot be written. No
-            file is left behind.
+        InvalidInput: The profile is unknown, the benchmark cannot be read, the folder is not empty
+            or it cannot be written. No file is left behind.
 
     Example:
         >>> import labledger
         >>> labledger.create_experiment("demo", "ab-test")[0]
         PosixPath('demo/experiment.yaml')
     """
-    return templates.scaffold(profile, Path(directory), image=image)
+    folder = Path(directory)
+    if benchmark is None:
+        if agents:
+            problem = Problem("--agent", "is for an experiment of a benchmark (--from)")
+            raise InvalidInput("the options are not valid", [problem])
+        return templates.scaffold(profile, folder, image=image)
+    from labledger.api.experiment_sources import translate_benchmark
+
+    name = templates.experiment_id(folder, "benchmark")
+    translated = translate_benchmark(benchmark, agents=agents, image=image, experiment_id=name)
+    return templates.write_experiment(folder, translated.files)
 
 
 def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPlan:
     """Return what a run would do: the resolved experiment and its schedule. Writes nothing.
 
     Args:
-        experiment: The experiment file, or a folder that holds `experiment.yaml`.
+        experiment: The experiment file, a folder that holds `experiment.yaml`, or a benchmark as
+            `FORMAT:LOCATION`, such as `humaneval:./HumanEval.jsonl`.
         options: As for `run`: its limit, tasks and variants choose the slots.
 
     Raises:
@@ -85,7 +106,9 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
     from labledger.runner.options import RunOptions
     from labledger.runner.start_and_resume import resolve_experiment
 
-    resolved = resolve_experiment(experiment_file(experiment), options or RunOptions())
+    options = options or RunOptions()
+    with experiment_to_check(experiment, options) as path:
+        resolved = resolve_experiment(path, options)
     return RunPlan(
         digest=resolved.digest,
         resolved=resolved.document,
@@ -105,7 +128,8 @@ def preflight(
     same checks first and raises `PreflightFailed`.
 
     Args:
-        experiment: The experiment file, or a folder that holds `experiment.yaml`.
+        experiment: The experiment file, a folder that holds `experiment.yaml`, or a benchmark as
+            `FORMAT:LOCATION`, such as `humaneval:./HumanEval.jsonl`.
         options: As for `run`.
         pull: Pull images that are missing on this machine.
 
@@ -123,10 +147,6 @@ def preflight(
     from labledger.runner.options import RunOptions
     from labledger.runner.start_and_resume import check_experiment
 
-    return check_experiment(experiment_file(experiment), options or RunOptions(), pull=pull)
-
-
-def experiment_file(experiment: str | Path) -> Path:
-    """Return the path of the experiment file; of a folder, that of its `experiment.yaml`."""
-    path = Path(experiment)
-    return path / "experiment.yaml" if path.is_dir() else path
+    options = options or RunOptions()
+    with experiment_to_check(experiment, options) as path:
+        return check_experiment(path, options, pull=pull)

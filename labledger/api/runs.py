@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labledger.api.experiments import experiment_file
+from labledger.api.experiment_sources import read_source
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.regrade import regrade_run
 from labledger.runner.start_and_resume import resume_run, start_run
@@ -23,7 +23,8 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
     continued with `resume`. Missing images are pulled.
 
     Args:
-        experiment: The experiment file, or a folder that holds `experiment.yaml`.
+        experiment: The experiment file, a folder that holds `experiment.yaml`, or a benchmark as
+            `FORMAT:LOCATION`, such as `humaneval:./HumanEval.jsonl`.
         options: Everything that is not part of the experiment, such as the lab folder, how many
             trials run at once, a budget and a listener for events; see `RunOptions`.
 
@@ -51,7 +52,15 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
         >>> work = asyncio.to_thread(labledger.run, "my-experiment", options)
         >>> options.stop_request.raise_level()
     """
-    return start_run(experiment_file(experiment), options or RunOptions())
+    options = options or RunOptions()
+    source = read_source(experiment, options)
+    if isinstance(source, Path):
+        return start_run(source, options)
+    from labledger.benchmarks.stored_experiments import store_experiment, temporary_copy
+
+    translated = source
+    with temporary_copy(translated) as path:
+        return start_run(path, options, lambda lab: store_experiment(translated, lab.benchmarks))
 
 
 def resume(run_id: str, options: RunOptions | None = None) -> RunOutcome:

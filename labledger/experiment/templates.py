@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections.abc import Mapping
 from pathlib import Path
 
 from labledger import resources
@@ -42,8 +43,16 @@ def scaffold(profile: str, directory: Path, *, image: str | None = None) -> list
     """
     if profile not in PROFILES:
         raise InvalidInput("cannot create the experiment", [_unknown_profile(profile)])
-    _require_empty(directory)
     contents = _rendered(profile, experiment_id(directory, profile), image or DEFAULT_IMAGE)
+    return write_experiment(directory, contents)
+
+
+def write_experiment(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    """Write files by relative name into `directory`, and return their paths in the same order.
+
+    Creates and raises what `scaffold` does.
+    """
+    _require_empty(directory)
     return _write_all(directory, contents)
 
 
@@ -79,7 +88,7 @@ def _read_folder(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _write_all(directory: Path, contents: dict[str, bytes]) -> list[Path]:
+def _write_all(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
     created: list[Path] = []
     try:
         for relative, content in contents.items():

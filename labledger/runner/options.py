@@ -40,6 +40,9 @@ class RunOptions:
         limit: Use only the first so many tasks.
         tasks: Use only tasks whose id matches one of these globs.
         variants: Use only variants whose id matches one of these globs.
+        agents: Agents that come with a benchmark (`FORMAT:LOCATION`), one variant each, the first
+            the baseline; all, if none is named.
+        image: The image for the trials of a benchmark; None for the one that it names.
         env: Values of the `$NAME`s that the experiment takes from outside. They override those of
             `env_files` and of this process's environment. Never stored and never shown.
         env_files: Files of `NAME=VALUE` lines; a later file overrides an earlier one.
@@ -67,6 +70,8 @@ class RunOptions:
     limit: int | None = None
     tasks: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    image: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     env_files: tuple[Path | str, ...] = ()
     frozen: bool = False

@@ -8,7 +8,7 @@ it; the authored files are only compared with it. Used by `api` and, in part, by
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,8 +57,14 @@ def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> 
     return preflight(experiment, lab, values, pull=pull, min_free_bytes=options.min_free_bytes)
 
 
-def start_run(path: Path, options: RunOptions) -> RunOutcome:
-    """Run an experiment to its end. If it cannot begin, raises before the run is created."""
+def start_run(
+    path: Path, options: RunOptions, store_source: Callable[[LabFolder], Path] | None = None
+) -> RunOutcome:
+    """Run an experiment to its end. If it cannot begin, raises before the run is created.
+
+    `path` may be a temporary copy: once every check has passed, `store_source` then stores the
+    experiment in the lab folder and returns the path from which it runs.
+    """
     lab = LabFolder.find(options.lab_dir)
     experiment = resolve_experiment(path, options)
     run_id = options.run_id or new_run_id(experiment.plan.experiment.experiment_id)
@@ -79,6 +85,8 @@ def start_run(path: Path, options: RunOptions) -> RunOutcome:
     results.require()
     _refuse_existing(lab, run_id)
     lab.create()
+    if store_source is not None:
+        experiment = resolve_experiment(store_source(lab), options)
     migrations.upgrade(lab.ledger)
     store = ArtifactStore(lab.artifacts)
     experiment.freeze(store)

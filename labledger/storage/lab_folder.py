@@ -51,6 +51,11 @@ class LabFolder:
     def artifacts(self) -> Path:
         return self.root / "artifacts"
 
+    @property
+    def benchmarks(self) -> Path:
+        """The folder of the experiments that benchmarks were translated to."""
+        return self.root / "benchmarks"
+
     def run_folder(self, run_id: str) -> Path:
         return self.root / "runs" / run_id
 

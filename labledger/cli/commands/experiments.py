@@ -38,11 +38,23 @@ def init(
         str, typer.Option(help="agent-eval, ab-test, sweep or regression.")
     ] = "agent-eval",
     image: Annotated[str | None, typer.Option(help="The image its trials run in.")] = None,
+    benchmark: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="FORMAT:LOCATION",
+            help="Make an experiment of this benchmark, such as humaneval:./HumanEval.jsonl.",
+        ),
+    ] = None,
+    agent: arguments.Agents = None,
 ) -> None:
-    """Create a small, commented experiment that runs as it is."""
+    """Create a commented experiment that runs as it is: a small one, or that of a benchmark."""
     from labledger import api
 
-    for path in api.create_experiment(directory, profile, image=image):
+    agents = tuple(agent or ())
+    for path in api.create_experiment(
+        directory, profile, image=image, benchmark=benchmark, agents=agents
+    ):
         out(str(path))
     say()
     say(f"next: labledger run {shlex.quote(str(directory / 'experiment.yaml'))}")
@@ -54,13 +66,19 @@ def preflight(
     env: arguments.Env = None,
     env_file: arguments.EnvFile = None,
     json: arguments.Json = False,
+    agent: arguments.Agents = None,
+    image: arguments.Image = None,
     pull: Annotated[bool, typer.Option("--pull", help="Pull missing images.")] = False,
 ) -> None:
     """Check everything that a run needs, without creating a run."""
     from labledger import api
 
     options = api.RunOptions(
-        lab_dir=lab_dir, env=arguments.parse_environment(env), env_files=tuple(env_file or ())
+        lab_dir=lab_dir,
+        agents=tuple(agent or ()),
+        image=image,
+        env=arguments.parse_environment(env),
+        env_files=tuple(env_file or ()),
     )
     results = api.preflight(experiment, options, pull=pull)
     if json:
@@ -70,7 +88,9 @@ def preflight(
     if results.failures:
         raise typer.Exit(int(results.failures[0].exit_code))
     say()
-    say(f"next: {add_lab_dir(f'labledger run {shlex.quote(str(experiment))}', lab_dir)}")
+    chosen = [word for name in options.agents for word in ("--agent", name)]
+    chosen += [] if image is None else ["--image", image]
+    say(f"next: {add_lab_dir(shlex.join(['labledger', 'run', experiment, *chosen]), lab_dir)}")
 
 
 @runs_trials
@@ -81,6 +101,8 @@ def run(
     limit: arguments.Limit = None,
     task: arguments.Tasks = None,
     variant: arguments.Variants = None,
+    agent: arguments.Agents = None,
+    image: arguments.Image = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved experiment and the schedule.")
     ] = False,
@@ -93,7 +115,12 @@ def run(
     from labledger import api
 
     options = running.options(
-        run_id=run_id, limit=limit, tasks=tuple(task or ()), variants=tuple(variant or ())
+        run_id=run_id,
+        limit=limit,
+        tasks=tuple(task or ()),
+        variants=tuple(variant or ()),
+        agents=tuple(agent or ()),
+        image=image,
     )
     if dry_run:
         _print_plan(api.plan_run(experiment, options), as_json=running.json)

@@ -48,8 +48,17 @@ def complete_view(incomplete: str) -> list[str]:
 
 
 Experiment = Annotated[
-    Path, typer.Argument(help="The experiment file, or a folder that holds experiment.yaml.")
+    str,
+    typer.Argument(
+        help="The experiment file, a folder that holds experiment.yaml, or a benchmark as "
+        "FORMAT:LOCATION, such as humaneval:./HumanEval.jsonl.",
+    ),
 ]
+Agents = Annotated[
+    list[str] | None,
+    typer.Option("--agent", help="An agent that comes with the benchmark; repeatable."),
+]
+Image = Annotated[str | None, typer.Option(help="The image for the trials of a benchmark.")]
 RunId = Annotated[
     str,
     typer.Argument(

@@ -1,0 +1,81 @@
+"""The protocol by which a package adds a benchmark format.
+
+A package registers an object with the attributes of `BenchmarkFormat` as an entry point of the
+group `labledger.benchmarks`, under the format's name. `labledger run NAME:LOCATION` then calls its
+`read`, and runs the experiment that `translate` makes of the `Benchmark`. The formats of this
+package use the same protocol. `read` writes nothing, and the same input gives the same `Benchmark`:
+the experiment is then the same byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from labledger.records import JsonObject
+
+ENTRY_POINT_GROUP = "labledger.benchmarks"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkAgent:
+    """An agent that comes with a benchmark; it becomes a variant of the experiment."""
+
+    name: str
+    """Its name for `--agent`, and the variant's id."""
+    description: str = ""
+    bindings: JsonObject = field(default_factory=dict)
+    """The variant's bindings, which no other variant can read."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Files beside the experiment that are needed for this agent only, by name. They are staged
+    for every variant of the experiment: content that is for this agent alone must be encrypted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedTask:
+    """A task of the location that cannot be run."""
+
+    task_id: str
+    reason: str
+    """What is not supported, and what would be needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """What a format reads from a location."""
+
+    name: str
+    """The benchmark's name: of the experiment, its suite and its scores."""
+    version: str
+    """The version of the data, such as a release or a digest; recorded with every score."""
+    split: str
+    tasks: tuple[JsonObject, ...]
+    """The tasks that can be run, each a line of `tasks.jsonl` (schema `task_v1`)."""
+    files: Mapping[str, bytes]
+    """The files beside the experiment by relative name: graders, agents, tests."""
+    agents: tuple[BenchmarkAgent, ...]
+    """The agents that come along; the first is the baseline."""
+    defaults: JsonObject
+    """The sections `runtime`, `benchmark`, `metrics` and `design` of `experiment.yaml`. In
+    `benchmark` name, version and split may be left out; `runtime.image` is the image unless
+    `--image` names another."""
+    description: str = ""
+    refused: tuple[RefusedTask, ...] = ()
+
+
+@runtime_checkable
+class BenchmarkFormat(Protocol):
+    """What the entry point of a format loads."""
+
+    name: str
+    """The word before the colon."""
+    agents: tuple[str, ...]
+    """The names of the agents that come along, the first of them the baseline."""
+
+    def read(self, location: str) -> Benchmark:
+        """Return the benchmark at `location`, the text after the colon.
+
+        Raises `labledger.InvalidInput` with the file and line of each problem.
+        """
+        ...

@@ -1,0 +1,181 @@
+"""Read the rows of a benchmark file: JSONL or one JSON array, plain or gzip.
+
+Each row keeps the line that it begins at, and the problems of all rows are collected with their
+lines before they are raised. The rows are those of another project, so unknown keys are refused: a
+key such as `plus_input` of an extended HumanEval changes what an answer must do.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import hashlib
+import json
+import re
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from labledger.errors import InvalidInput, MalformedJson, Problem
+from labledger.records import JsonObject, canonical_json
+
+MAX_BYTES = 256 << 20
+"""The largest file that is read, in bytes after decompression."""
+
+_TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,199}")
+_BETWEEN_ROWS = re.compile(r"[\s,]*")
+_AT_LINE = re.compile(r" at line \d+ column ")
+
+Task = TypeVar("Task")
+
+
+@dataclass
+class TaskRow:
+    """One row of a file. Its methods return its fields and collect their problems."""
+
+    path: Path
+    line: int
+    fields: JsonObject
+    problems: list[Problem] = field(default_factory=list)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a field that is text; `default` if it is missing, unless that is None."""
+        value = self.fields.get(name, default)
+        if isinstance(value, str):
+            return value
+        self.add_problem(name, "is missing" if value is None else "expected text")
+        return ""
+
+    def texts(self, name: str, *, required: bool = False) -> list[str]:
+        """Return a field that is a list of text. One that is not `required` may be missing."""
+        value = self.fields.get(name, None if required else [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.add_problem(name, "is missing" if value is None else "expected a list of text")
+            return []
+        if required and not value:
+            self.add_problem(name, "is empty; expected one test or more")
+        return value
+
+    def task_id(self, prefix: str = "") -> str:
+        """Return the field `task_id`, which is text or a number, behind `prefix`."""
+        value = self.fields.get("task_id")
+        task_id = f"{prefix}{value}"
+        if value is None:
+            self.add_problem("task_id", "is missing")
+        elif isinstance(value, bool) or not isinstance(value, str | int):
+            self.add_problem("task_id", "expected text or a number")
+        elif not _TASK_ID.fullmatch(task_id):
+            expected = "letters, digits and _ . : / @ + -, at most 200"
+            self.add_problem("task_id", f"found {task_id!r}; expected {expected}")
+        return task_id
+
+    def require_python(self, name: str, *programs: str) -> None:
+        """Add a problem for each program of a field that cannot be parsed.
+
+        A test that is no program would fail for every answer.
+        """
+        for program in programs:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    ast.parse(program)
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                reason = getattr(error, "msg", None) or str(error)
+                self.add_problem(name, f"is not a Python program: {reason}")
+
+    def require_known_keys(self, known: Sequence[str]) -> None:
+        """Add a problem for each key that the format does not have."""
+        for name in self.fields:
+            if name not in known:
+                expected = f"expected {', '.join(known)}"
+                self.add_problem(name, f"is not a key of this format; {expected}")
+
+    def add_problem(self, name: str, message: str) -> None:
+        self.problems.append(Problem(str(self.path), message, self.line, name))
+
+
+def read_tasks(
+    location: str, format_name: str, read_task: Callable[[TaskRow], Task]
+) -> tuple[list[Task], str]:
+    """Return what `read_task` returns for each row of a file, and the SHA-256 (hex) of the file.
+
+    The digest is of the content after decompression. Raises `InvalidInput` with every problem that
+    the rows have, and for a task id that two rows have.
+    """
+    path = Path(location)
+    what = f"cannot read {format_name}:{location}"
+    try:
+        content = _read_content(path)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput(what, [Problem(str(path), f"cannot be read: {reason}")]) from error
+    if len(content) > MAX_BYTES:
+        raise InvalidInput(what, [Problem(str(path), f"is larger than {MAX_BYTES >> 20} MiB")])
+    problems: list[Problem] = []
+    tasks: list[Task] = []
+    lines_by_id: dict[object, int] = {}
+    for line, row_text in _row_texts(content):
+        try:
+            fields = canonical_json.loads(row_text)
+        except MalformedJson as error:
+            message = _AT_LINE.sub(" at column ", error.message)
+            problems.append(Problem(str(path), message, line))
+            continue
+        if not isinstance(fields, dict):
+            problems.append(Problem(str(path), "expected a JSON object", line))
+            continue
+        row = TaskRow(path, line, fields)
+        tasks.append(read_task(row))
+        # A number and the same text are one id, as both become text.
+        first = lines_by_id.setdefault(str(fields.get("task_id")), line)
+        if first != line and not row.problems:
+            row.add_problem("task_id", f"is already used by line {first}")
+        problems += row.problems
+    if not tasks and not problems:
+        problems.append(Problem(str(path), "contains no task"))
+    if problems:
+        raise InvalidInput(what, problems)
+    return tasks, hashlib.sha256(content).hexdigest()
+
+
+def _read_content(path: Path) -> bytes:
+    with path.open("rb") as handle:
+        is_gzip = handle.read(2) == b"\x1f\x8b"
+    with gzip.open(path, "rb") if is_gzip else path.open("rb") as handle:
+        return handle.read(MAX_BYTES + 1)
+
+
+def _row_texts(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield each row's JSON text with the line that it begins at."""
+    if content.lstrip()[:1] == b"[":
+        yield from _array_items(content)
+        return
+    for line, row_text in enumerate(content.split(b"\n"), 1):
+        if row_text.strip():
+            yield line, row_text.rstrip(b"\r")
+
+
+def _array_items(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield each item of a JSON array. Where it cannot go on, the rest is the last item."""
+    text = content.decode("utf-8", "surrogateescape")
+    decoder = json.JSONDecoder()
+    line, counted = 1, 0
+    position = text.index("[") + 1
+    while True:
+        separator = _BETWEEN_ROWS.match(text, position)
+        position = separator.end() if separator else position
+        if text.startswith("]", position) and not text[position + 1 :].strip():
+            return
+        line += text.count("\n", counted, position)
+        counted = position
+        try:
+            end = decoder.raw_decode(text, position)[1]
+        except (ValueError, RecursionError):
+            end = len(text)
+        yield line, text[position:end].encode("utf-8", "surrogateescape")
+        position = end
+        if end == len(text):
+            return

@@ -1,0 +1,192 @@
+"""Make an ordinary experiment of a benchmark: its files by name, the same bytes for the same input.
+
+`labledger init --from` writes them to a folder for a person to edit; a run has them in the lab
+folder, so that resume, regrade and the reader of a run find what ran. Nothing below the API knows
+that such an experiment came from a benchmark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent
+from labledger.errors import InvalidInput, Problem
+from labledger.records import JsonObject
+
+if TYPE_CHECKING:
+    import yaml
+
+EXPERIMENT_FILE = "experiment.yaml"
+TASKS_FILE = "tasks.jsonl"
+
+_YAML_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
+_COMMENTS = {
+    "dataset": "The tasks that the agent sees, one JSON object a line.",
+    "baseline": "An agent that comes with the benchmark. To measure your own, change\n"
+    "runtime.agent and bind here what differs between its variants.",
+    "runtime": "Every trial has a container of this image.",
+    "benchmark": "How answers are graded, in the same container, after the agent has ended.",
+    "metrics": "What is kept of each trial beside the verdict.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedExperiment:
+    """The files of an experiment by relative name, `experiment.yaml` first."""
+
+    name: str
+    files: dict[str, bytes]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over the names and contents of all files."""
+        hasher = hashlib.sha256()
+        for name, content in sorted(self.files.items()):
+            hasher.update(f"{name}\0{len(content)}\0".encode())
+            hasher.update(content)
+        return hasher.hexdigest()
+
+
+def translate(
+    benchmark: Benchmark,
+    *,
+    default_image: str,
+    agents: Sequence[str] = (),
+    image: str | None = None,
+    experiment_id: str | None = None,
+) -> TranslatedExperiment:
+    """Return the experiment that runs `agents` on every task of a benchmark that can be run.
+
+    `agents` are names of the benchmark's agents, one variant each, the first the baseline; all, if
+    none is named. `image` overrides the benchmark's own image, and `default_image` is for one that
+    has none. Raises `InvalidInput` for an unknown
+    agent, and if no task can be run.
+    """
+    chosen = _chosen_agents(benchmark, agents)
+    if not benchmark.tasks:
+        raise InvalidInput(
+            f"{benchmark.name} has no task that can be run",
+            _refusals(benchmark) or [Problem(benchmark.name, "contains no task")],
+        )
+    image = image or benchmark.defaults["runtime"].get("image", default_image)
+    document = _document(benchmark, chosen, image, experiment_id or benchmark.name)
+    tasks = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in benchmark.tasks)
+    files = {TASKS_FILE: tasks.encode(), **benchmark.files}
+    for agent in chosen:
+        files |= agent.files
+    text = _experiment_text(benchmark, document)
+    return TranslatedExperiment(
+        benchmark.name, {EXPERIMENT_FILE: text.encode(), **dict(sorted(files.items()))}
+    )
+
+
+def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
+    """Raise `InvalidInput` with every refused task that `globs` select; none selects all."""
+    refused = _refusals(benchmark, globs)
+    if refused:
+        raise InvalidInput(
+            f"{benchmark.name} has tasks that cannot be run",
+            refused,
+            hint="choose others with --task",
+        )
+
+
+def _refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
+    return [
+        Problem(task.task_id, task.reason)
+        for task in benchmark.refused
+        if not globs or any(fnmatchcase(task.task_id, glob) for glob in globs)
+    ]
+
+
+def _chosen_agents(benchmark: Benchmark, names: Sequence[str]) -> list[BenchmarkAgent]:
+    known = {agent.name: agent for agent in benchmark.agents}
+    hint = "`labledger init --from` writes the experiment, for an agent of your own"
+    problems = [
+        Problem(
+            "--agent",
+            f"{name!r} does not come with {benchmark.name}; agents: " + ", ".join(known),
+            hint=hint,
+        )
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        raise InvalidInput("the agents given", problems)
+    return [known[name] for name in dict.fromkeys(names or known)]
+
+
+def _document(
+    benchmark: Benchmark, agents: list[BenchmarkAgent], image: str, experiment_id: str
+) -> JsonObject:
+    """Return `experiment.yaml` as JSON, its sections in the order in which they are written."""
+    defaults = benchmark.defaults
+    variants = [_variant(agent) for agent in agents]
+    runtime = {**defaults["runtime"], "image": image}
+    own_files = sorted({name for agent in agents for name in agent.files})
+    files = [*runtime["agent"].get("files", []), *own_files]
+    runtime["agent"] = {**runtime["agent"], **({"files": files} if files else {})}
+    document: JsonObject = {
+        "experiment": {"id": experiment_id, "tags": [benchmark.name]},
+        "dataset": {
+            "path": TASKS_FILE,
+            "suite_id": benchmark.name,
+            "split_id": benchmark.split,
+        },
+        "baseline": variants[0],
+        "variant_plan": variants[1:],
+        "runtime": {"image": runtime.pop("image"), **runtime},
+        "benchmark": {
+            "adapter_id": benchmark.name,
+            "name": benchmark.name,
+            "version": benchmark.version,
+            "split": benchmark.split,
+            **defaults["benchmark"],
+        },
+        "metrics": defaults.get("metrics"),
+        "design": defaults.get("design"),
+    }
+    return {section: value for section, value in document.items() if value}
+
+
+def _variant(agent: BenchmarkAgent) -> JsonObject:
+    variant: JsonObject = {"variant_id": agent.name}
+    if agent.description:
+        variant["description"] = agent.description
+    if agent.bindings:
+        variant["bindings"] = agent.bindings
+    return variant
+
+
+def _experiment_text(benchmark: Benchmark, document: JsonObject) -> str:
+    import yaml
+
+    head = [f"{benchmark.name}, {len(benchmark.tasks)} tasks, version {benchmark.version}."]
+    head += benchmark.description.splitlines()
+    head += [f"Left out: {task.task_id}: {task.reason}" for task in benchmark.refused]
+    parts = ["".join(f"# {' '.join(line.split())}\n" for line in head)]
+    for section, value in document.items():
+        comment = "".join(f"# {line}\n" for line in _COMMENTS.get(section, "").splitlines())
+        body = yaml.dump(
+            {section: value}, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=100
+        )
+        parts.append(comment + body)
+    return "\n".join(parts)
+
+
+def _dumper() -> type[yaml.SafeDumper]:
+    """Return a dumper that quotes each text that YAML 1.2 reads as a number, such as 12e4."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+            return True
+
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _YAML_NUMBER, list("-+.0123456789"))
+    return Dumper
