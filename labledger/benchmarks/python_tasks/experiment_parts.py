@@ -25,8 +25,8 @@ TIME_LIMIT_S = 30
 """Seconds that the tests of one answer may take."""
 
 _HIDING = (
-    "The agent runs as nobody and cannot read tests.jsonl, which is sealed. solutions.jsonl is "
-    "encrypted;\nonly the variant gold has the key. Remove it from `files` where gold is not run."
+    "The agent runs as nobody and cannot read tests.jsonl, which is sealed. solutions.jsonl\n"
+    "is encrypted; only the variant gold has the key."
 )
 _PROGRAMS = Path(__file__).parent
 

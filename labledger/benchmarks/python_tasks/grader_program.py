@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -101,9 +102,9 @@ def read_program(name: str) -> tuple[str | None, str | None]:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         return None, f"there is no {name}: {error.strerror}"
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return None, f"{name} is not a file"
     with open(descriptor, "rb") as file:
-        if not Path(f"/proc/self/fd/{descriptor}").is_file():
-            return None, f"{name} is not a file"
         content = file.read(MAX_PROGRAM_BYTES + 1)
     text = content[:MAX_PROGRAM_BYTES].decode("utf-8", "replace")
     if len(content) > MAX_PROGRAM_BYTES:

@@ -14,8 +14,8 @@ from labledger.benchmarks.python_tasks.task_file import TaskRow, read_tasks
 
 _KEYS = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
 _DESCRIPTION = (
-    "The agent gets task.prompt, the beginning of a program, and leaves the whole program in "
-    "solution.py.\nThe grader runs it and then check(entry_point) of the task's tests."
+    "The agent gets task.prompt, the beginning of a program, and leaves the whole program\n"
+    "in solution.py. The grader runs it and then check(entry_point) of the task's tests."
 )
 
 

@@ -17,8 +17,8 @@ _KEYS = (
     *("challenge_test_list", "source_file"),
 )
 _DESCRIPTION = (
-    "The agent gets task.prompt and the assertions task.tests, and leaves a program in "
-    "solution.py.\nThe grader runs it and then the assertions. challenge_test_list is counted "
+    "The agent gets task.prompt and the assertions task.tests, and leaves a program in\n"
+    "solution.py. The grader runs it and then the assertions. challenge_test_list is counted\n"
     "beside the verdict."
 )
 

@@ -1,0 +1,304 @@
+"""`FORMAT:LOCATION`: which formats there are, what can be wrong with one, and what is written."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from benchmark_files import HUMANEVAL, write_lines
+from commands import run_forked
+
+import labledger
+from labledger.benchmarks.formats import (
+    BUILT_IN,
+    BenchmarkReference,
+    parse_reference,
+    read_benchmark,
+)
+from labledger.benchmarks.protocol import (
+    ENTRY_POINT_GROUP,
+    Benchmark,
+    BenchmarkAgent,
+    BenchmarkFormat,
+    RefusedTask,
+)
+from labledger.benchmarks.stored_experiments import store_experiment
+from labledger.benchmarks.translate import TranslatedExperiment, require_no_refused, translate
+from labledger.errors import InvalidInput
+from labledger.experiment.authored import load_experiment
+from labledger.experiment.resolve import resolve
+
+PROJECT = Path(__file__).parents[2]
+
+TINY = """
+from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent
+
+class Format:
+    name = "tiny"
+    agents = ("echo",)
+
+    def read(self, location):
+        if location == "broken":
+            raise ZeroDivisionError("no such luck")
+        if location == "none":
+            return None
+        return Benchmark(
+            name="tiny", version="1", split="test", tasks=({"id": "one", "task": location},),
+            files={"run.sh": b"true"}, agents=(BenchmarkAgent("echo"),),
+            defaults={
+                "runtime": {"agent": {"command": ["sh", "run.sh"], "files": ["run.sh"]}},
+                "benchmark": {"grader": {"command": ["sh", "run.sh"], "files": ["run.sh"]}},
+            },
+        )
+
+FORMAT = Format()
+NOT_A_FORMAT = object()
+"""
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install a package of formats, as `pip install --target` does: files and metadata."""
+
+    def installed(package: str, *names: str, value: str = "FORMAT", code: str = TINY) -> None:
+        folder = tmp_path / package
+        info = folder / f"{package}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (folder / f"{package}.py").write_text(code, "utf-8")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = "".join(f"{name} = {package}:{value}\n" for name in names)
+        (info / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\n{lines}", "utf-8")
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.delitem(sys.modules, package, raising=False)
+
+    return installed
+
+
+def refused(reference: str) -> str:
+    parsed = parse_reference(reference)
+    assert parsed is not None
+    with pytest.raises(InvalidInput) as raised:
+        read_benchmark(parsed)
+    return raised.value.message
+
+
+def test_the_built_in_formats_are_those_of_the_entry_points() -> None:
+    """A checkout and an installed package have the same formats, each by the protocol."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["entry-points"][ENTRY_POINT_GROUP] == BUILT_IN
+    for name, value in BUILT_IN.items():
+        module, _, attribute = value.partition(":")
+        loaded = getattr(__import__(module, fromlist=[attribute]), attribute)
+        assert isinstance(loaded, BenchmarkFormat)
+        assert loaded.name == name
+
+
+def test_what_is_a_reference_and_what_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word before a colon names a format, unless a path of that name exists."""
+    monkeypatch.chdir(tmp_path)
+    assert parse_reference("tiny:./a//b") == BenchmarkReference("tiny", "./a//b")
+    assert parse_reference("tiny:a:b") == BenchmarkReference("tiny", "a:b")
+    for path in ("experiment.yaml", "./a:b", "/x:y", "a/b:c", ":x", "x:"):
+        assert parse_reference(path) is None
+    (tmp_path / "tiny:folder").mkdir()
+    assert parse_reference("tiny:folder") is None
+
+
+def test_a_format_of_another_package(install: Install) -> None:
+    """An entry point of another package is found, loaded and read."""
+    install("outside", "tiny")
+    benchmark = read_benchmark(BenchmarkReference("tiny", "here"))
+    assert benchmark.tasks == ({"id": "one", "task": "here"},)
+
+
+def test_an_unknown_format() -> None:
+    """The error says which formats exist."""
+    message = refused("foo:bar")
+    assert "no format 'foo'" in message
+    assert "humaneval, mbpp" in message
+    assert "did you mean mbpp:x?" in refused("mbp:x")
+
+
+def test_two_packages_with_one_name(install: Install) -> None:
+    """Neither is chosen, and both are named. A format of labledger is protected in the same way."""
+    install("first_one", "tiny", "mbpp")
+    install("second_one", "tiny")
+    assert "the packages first_one and second_one both have a format 'tiny'" in refused("tiny:x")
+    assert "the packages first_one and labledger both" in refused("mbpp:x")
+
+
+def test_formats_that_fail(install: Install) -> None:
+    """Whatever a format raises or returns is an error that names its package."""
+    install("outside", "tiny")
+    expected = "the format 'tiny' of the package outside failed: "
+    assert expected + "ZeroDivisionError: no such luck" in refused("tiny:broken")
+    assert expected + "TypeError: read() returned NoneType" in refused("tiny:none")
+    install("unloadable", "gone", value="NOTHING")
+    assert "of the package unloadable failed: AttributeError" in refused("gone:x")
+    install("odd", "odd", value="NOT_A_FORMAT")
+    assert "has not the attributes name, agents and read" in refused("odd:x")
+    install("syntax", "syntax", code="this is no Python")
+    assert "of the package syntax failed: SyntaxError" in refused("syntax:x")
+
+
+# -- translation
+
+
+def benchmark(**changes: object) -> Benchmark:
+    values: dict[str, object] = {
+        "name": "demo",
+        "version": "12e4",
+        "split": "test",
+        "tasks": ({"id": "a", "task": 1},),
+        "files": {"sub/run.sh": b"true"},
+        "agents": (
+            BenchmarkAgent("first", bindings={"n": "0o17", "x": "1e3", "list": [1, 1.5, None]}),
+            BenchmarkAgent("second", files={"extra": b"e"}),
+        ),
+        "defaults": {
+            "runtime": {"agent": {"command": ["sh"]}, "image": "own:1"},
+            "benchmark": {"grader": {"command": ["sh"]}},
+        },
+    }
+    return Benchmark(**(values | changes))  # type: ignore[arg-type]
+
+
+def translated(given: Benchmark | None = None, **options: object) -> TranslatedExperiment:
+    return translate(given or benchmark(), default_image="default:1", **options)  # type: ignore[arg-type]
+
+
+def test_values_keep_their_types_through_yaml(tmp_path: Path) -> None:
+    """Text that looks like a number of YAML 1.1 or 1.2 is still text when it is read."""
+    experiment = translated(experiment_id="12e4")
+    path = store_experiment(experiment, tmp_path)
+    data = load_experiment(path).data
+    assert data["experiment"]["id"] == "12e4"
+    assert data["benchmark"]["version"] == "12e4"
+    assert data["baseline"]["bindings"] == {"n": "0o17", "x": "1e3", "list": [1, 1.5, None]}
+    assert resolve(load_experiment(path)).variants == ("first", "second")
+
+
+def test_agents_and_images_are_chosen() -> None:
+    """The agents named, each once and in their order, with only the files that they need."""
+
+    def document(**options: object) -> dict[str, dict[str, object]]:
+        text = translated(**options).files["experiment.yaml"]
+        loaded: dict[str, dict[str, object]] = yaml.safe_load(text)
+        return loaded
+
+    both = document(agents=["second", "first", "second"], image="given:1")
+    assert both["baseline"]["variant_id"] == "second"
+    assert [v["variant_id"] for v in both["variant_plan"]] == ["first"]  # type: ignore[index]
+    assert both["runtime"]["image"] == "given:1"
+    assert "extra" in translated().files
+    assert "extra" not in translated(agents=["first"]).files
+    assert document(agents=["first"])["runtime"]["image"] == "own:1"
+    with pytest.raises(InvalidInput, match="'third' does not come with demo; agents: first, sec"):
+        translated(agents=["third"])
+
+
+def test_refused_tasks_are_named() -> None:
+    """A refused task that is selected prevents the run; others are mentioned in the file."""
+    some = benchmark(refused=(RefusedTask("b", "needs a\nsidecar"),))
+    with pytest.raises(InvalidInput, match="b: needs a\nsidecar"):
+        require_no_refused(some, ())
+    with pytest.raises(InvalidInput):
+        require_no_refused(some, ("b*",))
+    require_no_refused(some, ("a",))
+    assert b"# Left out: b: needs a sidecar\n" in translated(some).files["experiment.yaml"]
+    with pytest.raises(InvalidInput, match="no task that can be run"):
+        translated(benchmark(tasks=()))
+
+
+def test_a_stored_experiment_is_reused_and_not_overwritten(tmp_path: Path) -> None:
+    """The same benchmark is the same folder; a file that a person has changed is refused."""
+    path = store_experiment(translated(), tmp_path)
+    before = path.stat()
+    assert store_experiment(translated(), tmp_path) == path
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.parent.name]
+    other = store_experiment(translated(image="other:1"), tmp_path)
+    assert other.parent != path.parent
+    path.write_text("changed", "utf-8")
+    with pytest.raises(InvalidInput, match="has been changed"):
+        store_experiment(translated(), tmp_path)
+
+
+# -- the command line and the library
+
+
+def test_init_from_writes_an_experiment_to_edit(tmp_path: Path) -> None:
+    """The files are those of the translation, with the folder's name as the experiment's id."""
+    write_lines(tmp_path / "h.jsonl", HUMANEVAL)
+    done = run_forked("init", "--from", "humaneval:h.jsonl", "mine", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    names = sorted(path.name for path in (tmp_path / "mine").iterdir())
+    assert names == [
+        *("agent.py", "experiment.yaml", "grader.py"),
+        *("solutions.jsonl", "tasks.jsonl", "tests.jsonl"),
+    ]
+    plan = labledger.plan_run(tmp_path / "mine")
+    assert plan.resolved["experiment"]["id"] == "mine"
+    assert plan.total_slots == 6
+    again = run_forked("init", "--from", "humaneval:h.jsonl", "mine", folder=tmp_path)
+    assert again.returncode == 2
+    assert "expected an empty directory" in again.stderr
+
+
+def test_a_dry_run_creates_nothing(tmp_path: Path) -> None:
+    """`run --dry-run` and `plan_run` resolve a benchmark, and leave no file anywhere."""
+    path = write_lines(tmp_path / "h.jsonl", HUMANEVAL)
+    words = ("run", "humaneval:h.jsonl", "--agent", "gold", "--task", "*/1", "--dry-run")
+    done = run_forked(*words, folder=tmp_path, TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "# schedule: 1 slot\n" in done.stdout
+    assert list(tmp_path.iterdir()) == [path]
+    options = labledger.RunOptions(agents=("empty",), image="busybox", limit=2)
+    plan = labledger.plan_run(f"humaneval:{path}", options)
+    assert (plan.variants, plan.total_slots) == (("empty",), 2)
+    assert plan.resolved["runtime"]["image"] == "busybox"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("run", "foo:bar"), "no format 'foo'"),
+        (("preflight", "humaneval:none.jsonl"), "cannot be read: No such file"),
+        (("run", "humaneval:h.jsonl", "--agent", "nobody"), "agents: gold, empty"),
+        (("run", "humaneval:h.jsonl", "--task", "zzz"), "matches none of 3 tasks"),
+        (("run", "experiment.yaml", "--agent", "gold"), "--agent: is for FORMAT:LOCATION alone"),
+        (("run", "experiment.yaml", "--image", "x"), "--image: is for FORMAT:LOCATION alone"),
+        (("init", "new", "--from", "h.jsonl"), "expected FORMAT:LOCATION"),
+        (("init", "new", "--agent", "gold"), "--agent: is for an experiment of a benchmark"),
+    ],
+)
+def test_errors_leave_nothing(words: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    """Each is exit code 2 with a plain sentence, and nothing has been created."""
+    path = write_lines(tmp_path / "h.jsonl", HUMANEVAL)
+    done = run_forked(*words, folder=tmp_path)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_path_with_a_colon_is_a_path(tmp_path: Path) -> None:
+    """A folder called like a reference is the experiment in it."""
+    labledger.create_experiment(tmp_path / "humaneval:x")
+    done = run_forked("run", "humaneval:x", "--dry-run", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_failed_preflight_leaves_no_benchmark(tmp_path: Path) -> None:
+    """Without an engine the run does not begin, and no lab folder is created."""
+    path = write_lines(tmp_path / "h.jsonl", HUMANEVAL)
+    done = run_forked("run", "humaneval:h.jsonl", folder=tmp_path, TMPDIR=str(tmp_path))
+    assert done.returncode == 3, done.stderr
+    assert list(tmp_path.iterdir()) == [path]
