@@ -85,9 +85,9 @@ def start_run(
     results.require()
     _refuse_existing(lab, run_id)
     lab.create()
+    migrations.upgrade(lab.ledger)
     if store_source is not None:
         experiment = resolve_experiment(store_source(lab), options)
-    migrations.upgrade(lab.ledger)
     store = ArtifactStore(lab.artifacts)
     experiment.freeze(store)
     with closing(Engine()) as engine, LedgerWriter.open(lab.ledger, store) as writer:
