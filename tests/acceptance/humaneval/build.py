@@ -11,15 +11,17 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import yaml
+
+from labledger import create_experiment
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[2]
 VARIANTS = ("reference", "empty", "wavering")
 REPLICATIONS = 3
-GRADER = "{command: [python3, grader.py], files: [grader.py],"
-STRICT = "{command: [python3, strict.py], files: [grader.py, strict.py],"
-"""The grader of the experiment, and the one of `strict.yaml` beside it."""
 
 Problem = dict[str, Any]
 Outcomes = dict[tuple[str, str], int]
@@ -53,14 +55,50 @@ def expected(problems: list[Problem], *, strict: bool = False) -> Outcomes:
 
 
 def build(problems: list[Problem], directory: Path) -> Path:
-    """Write the experiment into `directory`, over an earlier one; returns its experiment.yaml."""
+    """Write the experiment into `directory`, over an earlier one; returns its experiment.yaml.
+
+    It is that of `labledger init --from humaneval:FILE`, with three variants of an agent of ours:
+    one that gives the reference solution, one that leaves the function empty, and one that gives
+    either, as problem and replication fall. So it is known what each trial must get.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    for name in ("experiment.yaml", "agent.py", "grader.py", "strict.py"):
+    data = directory / "problems.jsonl"
+    data.write_text("".join(json.dumps(problem) + "\n" for problem in problems), "utf-8")
+    with TemporaryDirectory() as folder:
+        create_experiment(folder, benchmark=f"humaneval:{data}", agents=["gold"])
+        shutil.copytree(folder, directory, dirs_exist_ok=True)
+    for name in ("own_agent.py", "strict.py"):
         shutil.copyfile(HERE / name, directory / name)
-    authored = (HERE / "experiment.yaml").read_text("utf-8")
-    (directory / "strict.yaml").write_text(authored.replace(GRADER, STRICT), "utf-8")
-    keys = ("prompt", "entry_point", "canonical_solution", "test")
-    rows = ({"id": p["task_id"], "task": {key: p[key] for key in keys}} for p in problems)
-    tasks = "".join(json.dumps(row) + "\n" for row in rows)
-    (directory / "tasks.jsonl").write_text(tasks, "utf-8")
-    return directory / "experiment.yaml"
+    experiment = directory / "experiment.yaml"
+    document = yaml.safe_load(experiment.read_text("utf-8"))
+    adapt(document)
+    experiment.write_text(yaml.safe_dump(document, sort_keys=False), "utf-8")
+    grader = document["benchmark"]["grader"]
+    grader["command"][1] = "strict.py"
+    grader["files"].append("strict.py")
+    strict = yaml.safe_dump(document, sort_keys=False)
+    (directory / "strict.yaml").write_text(strict, "utf-8")
+    return experiment
+
+
+def adapt(document: dict[str, Any]) -> None:
+    """Give the experiment of the format the variants, agent, metrics and replications of ours."""
+    document["experiment"] = {"id": "humaneval", "tags": ["humaneval", "acceptance"]}
+    key = document["baseline"]["bindings"]["solutions_key"]
+    # The one that leaves the function empty has no key.
+    bindings = {
+        name: {"mode": name, **({} if name == "empty" else {"solutions_key": key})}
+        for name in VARIANTS
+    }
+    baseline, *others = ({"variant_id": name, "bindings": bindings[name]} for name in VARIANTS)
+    document |= {"baseline": baseline, "variant_plan": others}
+    agent = document["runtime"]["agent"]
+    agent["command"] = ["python3", "own_agent.py", "--mode", "$mode"]
+    agent["files"].append("own_agent.py")
+    tokens = {"event": "model_call_end", "field": "usage.tokens_out", "aggregate": "sum"}
+    document["metrics"] += [
+        {"id": "answer_chars", "from": "result", "pointer": "/metrics/answer_chars"},
+        {"id": "tokens_out", "from": "events", **tokens},
+        {"id": "agent_ms", "from": "runner", "field": "agent_ms"},
+    ]
+    document["design"]["replications"] = REPLICATIONS
