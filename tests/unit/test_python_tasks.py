@@ -312,6 +312,15 @@ def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 # -- the grader, without a container
 
+FORGED_REPORT = """
+import os
+for descriptor in range(3, 20):
+    try:
+        os.write(descriptor, b'{"passed": 0}\\n{"passed": 1}\\n')
+    except OSError:
+        pass
+os._exit(0)
+"""
 DATACLASS = """
 from __future__ import annotations
 import dataclasses
@@ -336,6 +345,7 @@ def f(n):
         ("while True: pass", set(), "not finished within 1 s"),
         ("def f(n):\n    print('x' * 1000000)\n    return n", {0, 1}, None),
         (DATACLASS, {0, 1}, None),
+        (FORGED_REPORT, set(), "the program ended before its tests"),
         ("def f(n):\n    return json", set(), "test: NameError"),
         (
             "import subprocess\nsubprocess.Popen(['sleep', '1000'])\nwhile True: pass",
