@@ -26,6 +26,7 @@ EXPERIMENT_FILE = "experiment.yaml"
 TASKS_FILE = "tasks.jsonl"
 
 _YAML_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _COMMENTS = {
     "dataset": "The tasks that the agent sees, one JSON object a line.",
     "baseline": "An agent that comes with the benchmark. To measure your own, change\n"
@@ -68,6 +69,7 @@ def translate(
     has none. Raises `InvalidInput` for an unknown
     agent, and if no task can be run.
     """
+    _require_usable(benchmark)
     chosen = _chosen_agents(benchmark, agents)
     if not benchmark.tasks:
         raise InvalidInput(
@@ -84,6 +86,35 @@ def translate(
     return TranslatedExperiment(
         benchmark.name, {EXPERIMENT_FILE: text.encode(), **dict(sorted(files.items()))}
     )
+
+
+def _require_usable(benchmark: Benchmark) -> None:
+    """Raise `InvalidInput` for what a format of another package must not return."""
+    problems = []
+    if not _NAME.fullmatch(benchmark.name):
+        problems.append(f"its name {benchmark.name!r} is not of letters, digits and _ . -")
+    if not benchmark.agents:
+        problems.append("it has no agent")
+    for section, phase in (("runtime", "agent"), ("benchmark", "grader")):
+        if not isinstance(benchmark.defaults.get(section), dict) or not isinstance(
+            benchmark.defaults[section].get(phase), dict
+        ):
+            problems.append(f"its defaults have no {section}.{phase}")
+    names = {*benchmark.files, *(name for agent in benchmark.agents for name in agent.files)}
+    for name in sorted(names):
+        steps = name.split("/")
+        if name in {EXPERIMENT_FILE, TASKS_FILE} or {"", ".", ".."} & set(steps) or "\0" in name:
+            problems.append(f"its file {name!r} cannot be written beside {EXPERIMENT_FILE}")
+    try:
+        json.dumps([*benchmark.tasks, benchmark.defaults, [a.bindings for a in benchmark.agents]])
+    except (TypeError, ValueError, RecursionError) as error:
+        problems.append(f"its tasks, defaults or bindings are not JSON: {error}")
+    if problems:
+        hint = "report it to the authors of the format"
+        raise InvalidInput(
+            "the benchmark cannot be used",
+            [Problem(benchmark.name, message, hint=hint) for message in problems],
+        )
 
 
 def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:

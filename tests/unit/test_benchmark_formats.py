@@ -205,6 +205,25 @@ def test_agents_and_images_are_chosen() -> None:
         translated(agents=["third"])
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"name": "../up"}, "its name '../up' is not"),
+        ({"agents": ()}, "it has no agent"),
+        ({"defaults": {"runtime": {"agent": {}}}}, "its defaults have no benchmark.grader"),
+        ({"files": {"../up": b""}}, "its file '../up' cannot be written"),
+        ({"files": {"/etc/up": b""}}, "its file '/etc/up' cannot be written"),
+        ({"files": {"experiment.yaml": b""}}, "its file 'experiment.yaml' cannot be written"),
+        ({"tasks": ({"id": object()},)}, "are not JSON"),
+    ],
+)
+def test_what_a_format_must_not_return(changes: dict[str, object], expected: str) -> None:
+    """A benchmark that would write elsewhere, or cannot be written, is refused in a sentence."""
+    with pytest.raises(InvalidInput) as raised:
+        translated(benchmark(**changes))
+    assert expected in raised.value.message
+
+
 def test_refused_tasks_are_named() -> None:
     """A refused task that is selected prevents the run; others are mentioned in the file."""
     some = benchmark(refused=(RefusedTask("b", "needs a\nsidecar"),))
