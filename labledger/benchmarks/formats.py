@@ -59,9 +59,9 @@ def read_benchmark(reference: BenchmarkReference) -> Benchmark:
     Raises `InvalidInput` if there is no such format, if it cannot be loaded, if it fails, and with
     every problem that it finds in the location.
     """
-    found_format, package = _load_format(reference)
+    benchmark_format, package = _load_format(reference)
     try:
-        benchmark = found_format.read(reference.location)
+        benchmark = benchmark_format.read(reference.location)
     except LabLedgerError:
         raise
     except OSError as error:
