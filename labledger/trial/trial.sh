@@ -266,6 +266,19 @@ kill_all_but_keepers() {
     kill -CONT -1
 }
 
+# Waits for the processes that store output, and continues them again until they have ended: a child
+# that is forked while STOP and CONT are sent is stopped by the kernel, and misses the CONT.
+await_keepers() {
+    for keeper in $keepers; do
+        read_process "$keeper"
+        while case $state in Z | X | gone) false ;; esac; do
+            kill -CONT -1
+            read_process "$keeper"
+        done
+    done
+    wait
+}
+
 # Kills every other process and returns when all are dead; gives up after 20 s. Starts no process: the
 # container may have reached its limit of them. `jobs` reaps dead processes, which count as well.
 kill_all() {
@@ -337,7 +350,7 @@ run_phase() {
 "
     check_limits "$1"
     kill_all_but_keepers 2>/dev/null
-    wait
+    await_keepers 2>/dev/null
     keepers=none
     kill_all 2>/dev/null
     reopen "$OUT" "$STATE" "$WORKSPACE"
