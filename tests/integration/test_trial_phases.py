@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 
 import pytest
 from sample_trials import (
@@ -332,3 +333,26 @@ def test_durations_are_told(trials: Trials) -> None:
     parts = [p.duration_ms for p in result.phases.values()]
     assert result.phases["agent"].duration_ms >= 190
     assert result.duration_ms >= sum(parts) - 20
+
+
+STOPPED_KEEPER = r"""
+for name in read_process await_keepers; do
+    eval "$(sed -n "/^$name() {/,/^}/p" /trial.sh)"
+done
+sh -c 'kill -STOP $$' &
+keepers=$!
+until read_process "$keepers"; [ "$state" = T ]; do :; done
+await_keepers
+echo "ended: $state"
+"""
+
+
+def test_a_stopped_process_that_stores_output_is_continued(image: str) -> None:
+    """A phase ends although a process that stores its output stayed stopped: one that is forked
+    while STOP and CONT are sent misses the CONT."""
+    mount = f"{resources.trial_script()}:/trial.sh:ro"
+    limited = 'timeout -s KILL 20 sh -c "$0"; exit'
+    command = ["docker", "run", "--rm", "--network", "none", "-v", mount, image]
+    command += ["sh", "-c", limited, STOPPED_KEEPER]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.stdout.startswith("ended: "), (ended.returncode, ended.stderr)
