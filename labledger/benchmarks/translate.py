@@ -66,8 +66,7 @@ def translate(
 
     `agents` are names of the benchmark's agents, one variant each, the first the baseline; all, if
     none is named. `image` overrides the benchmark's own image, and `default_image` is for one that
-    has none. Raises `InvalidInput` for an unknown
-    agent, and if no task can be run.
+    has none. Raises `InvalidInput` for an unknown agent, and if no task can be run.
     """
     _require_usable(benchmark)
     chosen = _chosen_agents(benchmark, agents)

@@ -59,9 +59,8 @@ _SOURCES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "TERM"}
 def on_signals(stop: StopRequest) -> Iterator[None]:
     """Pass Ctrl-C, TERM and HUP to `stop` while the context lasts.
 
-    A HUP that is ignored, as under `nohup`, stays ignored, and a handler that
-    Python did not install stays installed. Outside the main thread, where Python allows no
-    signal handlers, this does nothing.
+    A HUP that is ignored, as under `nohup`, stays ignored. A handler that Python did not install
+    stays. Outside the main thread, where Python allows no signal handlers, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
