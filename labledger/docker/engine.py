@@ -94,7 +94,7 @@ class Engine:
 
     def __init__(self) -> None:
         self._connection: APIClient | None = None
-        self._image_users: dict[str, str] = {}
+        self._image_configs: dict[str, JsonObject] = {}
         """By image id. Never stale: an id names immutable content."""
 
     def connect(self) -> Self:
@@ -108,6 +108,15 @@ class Engine:
         if connection is None:
             connection = self._connection = _connect()
         return connection
+
+    @contextmanager
+    def api(self, action: str) -> Iterator[APIClient]:
+        """Provide the library's client; its errors say that the engine could not `action`.
+
+        Every `OSError` of the body is taken for one of the connection.
+        """
+        with _translating_errors(action):
+            yield self._client
 
     def close(self) -> None:
         """Close the connection. The next call connects again."""
@@ -132,14 +141,23 @@ class Engine:
 
     def image_user(self, image_id: str) -> str | None:
         """Return the user that an image sets, perhaps "", or None if there is no such image."""
-        if image_id not in self._image_users:
+        config = self._image_config(image_id)
+        return None if config is None else str(config.get("User") or "")
+
+    def image_folder(self, image_id: str) -> str | None:
+        """Return an image's WORKDIR, "/" if it sets none, or None if there is no such image."""
+        config = self._image_config(image_id)
+        return None if config is None else str(config.get("WorkingDir") or "/")
+
+    def _image_config(self, image_id: str) -> JsonObject | None:
+        if image_id not in self._image_configs:
             try:
                 with _translating_errors(f"inspect image {image_id}"):
                     image = self._client.inspect_image(image_id)  # type: ignore[no-untyped-call]
             except ContainerFailed:
                 return None
-            self._image_users[image_id] = str(image["Config"].get("User") or "")
-        return self._image_users[image_id]
+            self._image_configs[image_id] = image.get("Config") or {}
+        return self._image_configs[image_id]
 
     def image_is_obtainable(self, ref: str) -> bool:
         """Return True if a registry offers the image. Downloads nothing."""

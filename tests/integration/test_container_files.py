@@ -1,0 +1,84 @@
+"""Reading and writing the file system of a container through the engine."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import tarfile
+from collections.abc import Iterator
+
+import pytest
+from sample_trials import BUSYBOX, ENGINE
+
+from labledger.docker.container_files import ContainerFiles
+from labledger.docker.engine import NoSuchContainer
+
+pytestmark = [pytest.mark.docker]
+
+CHANGES = """
+cd /home/agent; mkdir -p new/inner; printf '%s' content >new/inner/file; echo >"new/{odd}"
+ln -s /etc/passwd new/link; rm -r /usr/bin; echo more >>/etc/group; printf '' >"$(printf 'b\\374d')"
+"""
+
+
+@pytest.fixture
+def files() -> Iterator[ContainerFiles]:
+    """The files of a container that has made some changes and ended."""
+    name = f"labledger-test-{secrets.token_hex(8)}"
+    config = {"Image": BUSYBOX, "Cmd": ["sh", "-c", CHANGES], "NetworkDisabled": True}
+    try:
+        ENGINE.create(name, config)
+        ENGINE.start(name)
+        assert ENGINE.wait(name, 60) == 0
+        yield ContainerFiles(ENGINE, name)
+    finally:
+        ENGINE.remove(name)
+
+
+def test_changes_are_streamed(files: ContainerFiles) -> None:
+    """Every path that differs from the image is there with its kind, whatever its name."""
+    changes = dict(files.changes())
+    assert changes["/home/agent/new/{odd}"] == changes["/home/agent/new/inner/file"] == "added"
+    assert changes["/etc/group"] == changes["/home/agent"] == "changed"
+    assert changes["/usr/bin"] == "deleted"
+    assert changes["/home/agent/b\ufffdd"] == "added"
+    with pytest.raises(NoSuchContainer):
+        dict(ContainerFiles(ENGINE, "labledger-test-nobody").changes())
+
+
+def test_tar_of_a_path(files: ContainerFiles) -> None:
+    """A folder comes as a tar with all that is below it; links are not followed."""
+    with files.tar_of("/home/agent/new") as stream:
+        assert stream is not None
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            names = {member.name: member.linkname for member in archive}
+    assert names.keys() == {"new", "new/inner", "new/inner/file", "new/{odd}", "new/link"}
+    assert names["new/link"] == "/etc/passwd"
+    with files.tar_of("/home/agent/nothing") as stream:
+        assert stream is None
+    nobody = ContainerFiles(ENGINE, "labledger-test-nobody")
+    with pytest.raises(NoSuchContainer), nobody.tar_of("/home"):
+        pass
+
+
+def test_files_are_put_into_a_container(files: ContainerFiles) -> None:
+    """A tar is unpacked at the root, with its owners, and replaces what has another kind."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        info = tarfile.TarInfo("home/agent/new")
+        info.size, info.uid, info.mode = 4, 1234, 0o640
+        archive.addfile(info, io.BytesIO(b"text"))
+    files.put([content.getvalue()])
+    with files.tar_of("/home/agent/new") as stream:
+        assert stream is not None
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            (member,) = archive
+    assert (member.isreg(), member.uid, member.mode, member.size) == (True, 1234, 0o640, 4)
+
+
+def test_folder_of_an_image() -> None:
+    """The WORKDIR of an image without one is the root; of no image, it is unknown."""
+    image = ENGINE.image_id(BUSYBOX)
+    assert image is not None
+    assert ENGINE.image_folder(image) == "/"
+    assert ENGINE.image_folder("sha256:" + "0" * 64) is None
