@@ -18,9 +18,9 @@ from labledger.experiment.plan import (
     MetricDefinition,
     PhasePlan,
     Runtime,
-    Sealing,
 )
-from labledger.experiment.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.settings.grading import Sealing
+from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot

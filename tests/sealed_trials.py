@@ -7,7 +7,7 @@ from typing import Any
 from sample_trials import GRADES, Trials
 
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.plan import Sealing
+from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec

@@ -12,19 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import ClassVar, NamedTuple, Self
 
 from labledger.errors import LedgerError
 from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, relative_name
-from labledger.experiment.inputs.runtime_overrides import (
-    RuntimeOverrides,
-    resource_values,
-    texts,
-    user_name,
-)
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.name_references import is_contract_name, names
+from labledger.experiment.settings.grading import HIDING_MODES, Grading
+from labledger.experiment.settings.runtime_overrides import OutputFolder, RuntimeOverrides
+from labledger.experiment.settings.runtime_values import resource_values, texts, user_name
 from labledger.experiment.stored_facts import benchmark_identity
 from labledger.experiment.stored_sections import Section
 from labledger.records import JsonObject, canonical_json
@@ -32,32 +28,8 @@ from labledger.records.outcomes import SlotStatus
 
 SCHEMA_VERSION = "resolved_experiment_v1"
 
-
-class Sealing(StrEnum):
-    """How a grader's files are hidden from the agent."""
-
-    NONE = "none"
-    UNREADABLE = "unreadable"
-    """They are mounted, and the agent's user cannot read them."""
-    AFTER_AGENT = "after_agent"
-    """They are added when the agent and all its processes have ended."""
-
-    @classmethod
-    def of(cls, agent_user: str | None, *, is_sealed: bool) -> Sealing:
-        """Return how a trial whose agent runs as `agent_user` is sealed, if its grader is."""
-        if not is_sealed:
-            return cls.NONE
-        return cls.AFTER_AGENT if agent_user is None else cls.UNREADABLE
-
-    @property
-    def meaning(self) -> str:
-        match self:
-            case Sealing.NONE:
-                return "not sealed: the agent can read the grader's files"
-            case Sealing.UNREADABLE:
-                return "sealed, unreadable: the agent's user cannot read the grader's files"
-            case Sealing.AFTER_AGENT:
-                return "sealed, after_agent: the grader's files come when the agent has ended"
+_GRADER_KEYS = ("command", "env", "timeout_s", "grading")
+"""The keys of a grader that can change its verdicts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +111,7 @@ class Runtime(Section):
     user: str | None = None
     """The container's user; None for the image's."""
     network: str = "none"
-    """`none` or `full`."""
+    """`none`, `full` or `allowlist`."""
     root_read_only: bool = False
     max_log_bytes: int = 1 << 20
     """How much of each output of a phase is stored."""
@@ -150,12 +122,25 @@ class Runtime(Section):
     resources: Resources = Resources()
     env: Mapping[str, str] | None = None
     """Environment variables of all phases. A variant's bindings are not substituted yet."""
+    workspace: str | None = None
+    """`image`, or the folder of the image that is the workspace; None for a mounted one."""
+    allowed_hosts: tuple[str, ...] | None = None
+    """Which hosts can be reached with the network `allowlist`."""
+    processes: str | None = None
+    """`keep` if processes go on when their phase has ended; None to kill them."""
+    entrypoint: str | None = None
+    """`image` if the image's entrypoint is started in the background; None if not."""
+    outputs: tuple[OutputFolder, ...] | None = None
 
-    _OPTIONAL = frozenset({"oci", "env"})
+    _OPTIONAL = frozenset(
+        {"oci", "env", "workspace", "allowed_hosts", "processes", "entrypoint", "outputs"}
+    )
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
         apart = {"setup", "agent", "user", "resources", "env"}
+        defaults = {"workspace": "mounted", "processes": "kill", "entrypoint": "ignore"}
+        apart |= {key for key, default in defaults.items() if authored.get(key) == default}
         return replace(
             cls.from_json({key: value for key, value in authored.items() if key not in apart}),
             user=user_name(authored.get("user")),
@@ -276,6 +261,15 @@ class GraderPlan(PhasePlan):
 
     sealed: bool = False
     """Whether the agent must not be able to read the grader's files."""
+    grading: Grading | None = None
+    """The other settings of grading; None if there are none."""
+
+    _OPTIONAL = frozenset({"grading"})
+
+    @property
+    def hides_files(self) -> bool:
+        """Whether the grader's files are not simply mounted with the agent's."""
+        return self.sealed or (self.grading is not None and self.grading.mode in HIDING_MODES)
 
 
 class NamedPhase(NamedTuple):
@@ -394,7 +388,7 @@ class ExperimentPlan(Section):
     @property
     def is_sealed(self) -> bool:
         """Whether the grader's files are sealed. In a regrading they are not: no agent runs."""
-        return self.grader.sealed and self.regrades is None
+        return self.grader.hides_files and self.regrades is None
 
     @property
     def grader_identity(self) -> GraderIdentity:
@@ -402,7 +396,7 @@ class ExperimentPlan(Section):
         grader = self.grader.as_json()
         staged = [file.as_json() for file in self.files.get("grader", ())]
         digest = canonical_json.digest(
-            {key: grader[key] for key in ("command", "env", "timeout_s")}
+            {key: grader[key] for key in _GRADER_KEYS if key in grader}
             | {"files": [{key: f[key] for key in ("name", "sha256", "executable")} for f in staged]}
         )
         return GraderIdentity(digest, self.regrades.generation if self.regrades else 1)

@@ -26,16 +26,21 @@ from labledger.experiment.inputs.field_problems import (
     lookup,
 )
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.phase_commands import (
+from labledger.experiment.plan import ExperimentPlan, Filters, result_part
+from labledger.experiment.settings.grading import Sealing
+from labledger.experiment.settings.phase_commands import (
     authored_path,
     grader_plan,
     literal_name,
     require_executable,
     variant_plans,
 )
-from labledger.experiment.plan import ExperimentPlan, Filters, Sealing, result_part
-from labledger.experiment.task_settings import OutsideUse, outside_uses, require_valid_tasks
-from labledger.experiment.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.settings.task_settings import (
+    OutsideUse,
+    outside_uses,
+    require_valid_tasks,
+)
+from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore

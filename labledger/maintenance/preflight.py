@@ -29,7 +29,7 @@ from labledger.errors import (
 from labledger.experiment import name_references
 from labledger.experiment.plan import NamedPhase, Resources
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.trial_settings import TrialSettings
+from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.ledger.database import migrations
 from labledger.maintenance.check_results import CheckResult, check_disk_space
 from labledger.maintenance.image_probes import ImageProbes

@@ -18,10 +18,10 @@ from labledger.experiment.plan import (
     ExperimentPlan,
     GraderIdentity,
     MetricDefinition,
-    Sealing,
     VariantPlan,
 )
-from labledger.experiment.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.settings.grading import GradingMode, Sealing
+from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject
 from labledger.records.attempt_result import Phase
 from labledger.records.identity import Slot, TrialIds, slot_commit_id
@@ -247,7 +247,14 @@ class AttemptSpec:
     @property
     def sealing(self) -> Sealing:
         """How the grader's files are hidden from the agent."""
+        if not self.runs_agent:
+            return Sealing.NONE
         return self.settings.sealing(is_sealed=self.plan.is_sealed)
+
+    @property
+    def grading_mode(self) -> GradingMode:
+        """When and where the grader of a fresh trial runs."""
+        return self.settings.grading_mode(is_sealed=self.plan.is_sealed)
 
     @property
     def deadline_s(self) -> float:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The first process (PID 1) of a trial's container: runs setup, agent and grader one after the other.
 #
-#   trial.sh SETUP_CS AGENT_CS GRADER_CS GRADE_FAILED LOG_BYTES SHARE SEALED AGENT_USER YIELDS
+#   trial.sh SETUP_CS AGENT_CS GRADER_CS GRADE_FAILED LOG_BYTES SHARE SEALED AGENT_USER YIELDS [KEY=VALUE…]
 #   trial.sh check-agent-user AGENT_USER
 #
 # Time limits are in hundredths of a second. GRADE_FAILED is 1 if failed agents are graded too.
@@ -94,6 +94,12 @@ if [ "$1" = check-agent-user ]; then
     exit
 fi
 SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6 SEALED=$7 AGENT_USER=$8 YIELDS=$9
+shift 9
+for setting in "$@"; do
+    case $setting in
+        WORKSPACE=*) WORKSPACE=${setting#*=} ;;
+    esac
+done
 
 exec </dev/null
 

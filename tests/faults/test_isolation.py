@@ -26,7 +26,7 @@ from sample_trials import (
 from sealed_trials import AFTER, READS, SECRET, WAYS, isolation, stage
 
 from labledger.docker.engine import Engine
-from labledger.experiment.plan import Sealing
+from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.trial.evidence.tampering import inspect_changes, suspicious_paths
 

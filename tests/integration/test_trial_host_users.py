@@ -19,7 +19,7 @@ from regraded_trials import earlier_of, judging
 from sample_trials import ENGINE, GRADES, PYTHON, SHELLS, Trials, brief, trials_in
 from waiting import wait_until
 
-from labledger.experiment.plan import Sealing
+from labledger.experiment.settings.grading import Sealing
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec
 

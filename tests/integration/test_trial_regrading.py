@@ -33,7 +33,7 @@ from sample_trials import (
 )
 from waiting import wait_until
 
-from labledger.experiment.plan import Sealing
+from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus

@@ -15,7 +15,8 @@ from sample_trials import Trials, prepare_trial_folder
 
 from labledger import resources
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.plan import GraderPlan, PhasePlan, Sealing, VariantPlan
+from labledger.experiment.plan import GraderPlan, PhasePlan, VariantPlan
+from labledger.experiment.settings.grading import Sealing
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.canonical_json import sha256_hex
@@ -219,7 +220,7 @@ def test_staged_files_of_a_sealed_grader(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "sealed" / "key").stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.parametrize("sealing", Sealing)
+@pytest.mark.parametrize("sealing", [Sealing.NONE, Sealing.UNREADABLE, Sealing.AFTER_AGENT])
 def test_sealed_before_the_start(made: Trials, sealing: Sealing) -> None:
     """A grader's command is where the agent can read it only where nothing is sealed."""
     agent_user = "agent" if sealing is Sealing.UNREADABLE else None

@@ -20,7 +20,7 @@ from labledger.experiment.plan import (
     Retry,
     Runtime,
 )
-from labledger.experiment.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.export.mirrors import MirrorWriter
 from labledger.ledger.database.model import SPENT_METRICS, Lease, Spent
 from labledger.ledger.reader import LedgerReader

@@ -12,7 +12,7 @@ from experiment_files import EXPERIMENT, Folder
 from labledger.errors import InvalidInput
 from labledger.experiment.authored import load_experiment
 from labledger.experiment.inputs import yaml_lines
-from labledger.experiment.plan import Sealing
+from labledger.experiment.settings.grading import Sealing
 
 
 @pytest.fixture

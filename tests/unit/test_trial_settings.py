@@ -13,9 +13,10 @@ from sample_trials import Trials
 
 from labledger.experiment.changes import differences
 from labledger.experiment.inputs.task_row import Task, is_certainly_valid
-from labledger.experiment.plan import ExperimentPlan, Resources, Runtime, Sealing
+from labledger.experiment.plan import ExperimentPlan, Resources, Runtime
 from labledger.experiment.resolve import ResolvedExperiment
-from labledger.experiment.trial_settings import TrialSettings
+from labledger.experiment.settings.grading import Sealing
+from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.records import JsonObject, canonical_json
 from labledger.trial.life.container_config import container_config
 

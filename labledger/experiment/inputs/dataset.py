@@ -18,7 +18,6 @@ from typing import IO, NamedTuple, cast
 
 from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Problem
 from labledger.experiment.inputs.field_problems import FieldProblem, UnusablePath
-from labledger.experiment.inputs.runtime_overrides import RuntimeOverrides
 from labledger.experiment.inputs.task_row import (
     Task,
     cluster_of,
@@ -26,6 +25,7 @@ from labledger.experiment.inputs.task_row import (
     workspace_source,
 )
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar, check_inline
+from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.text.phrases import near_names

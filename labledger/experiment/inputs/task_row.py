@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 
 from labledger.errors import LedgerError
 from labledger.experiment.inputs.field_problems import FieldPath, lookup, relative_name
-from labledger.experiment.inputs.runtime_overrides import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar
+from labledger.experiment.settings.runtime_overrides import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.stored_sections import Section, normalize_number
 from labledger.records import JsonObject, canonical_json
 

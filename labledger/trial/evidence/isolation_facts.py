@@ -8,7 +8,7 @@ them in evidence and score (`ext.isolation`). They never change a status or a ve
 from __future__ import annotations
 
 from labledger.docker.engine import Engine
-from labledger.experiment.plan import Sealing
+from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit

@@ -18,7 +18,8 @@ from labledger import resources
 from labledger.errors import LedgerError
 from labledger.experiment import name_references
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.plan import PhasePlan, Sealing
+from labledger.experiment.plan import PhasePlan
+from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject, canonical_json
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.durable_files import new_file, publish, sync_folder, sync_tree

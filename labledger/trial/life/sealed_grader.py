@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from labledger.experiment.plan import Sealing
+from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
@@ -23,14 +23,14 @@ def grader_mounts(spec: AttemptSpec) -> list[JsonObject]:
     """Return the mounts of a sealed grader. The agent's user cannot enter their parent folder."""
     folder = spec.folder / "sealed"
     match spec.sealing:
-        case Sealing.NONE:
+        case Sealing.NONE | Sealing.SEPARATE:
             return []
         case Sealing.UNREADABLE:
             return [
                 contract.mount(folder, f"{contract.SEALED}/in", read_only=True),
                 contract.mount(spec.plan.sealed_dir, f"{contract.SEALED}/grader", read_only=True),
             ]
-        case Sealing.AFTER_AGENT:
+        case Sealing.AFTER_AGENT | Sealing.DELIVERED:
             return [contract.mount(folder, contract.SEALED, read_only=True)]
 
 

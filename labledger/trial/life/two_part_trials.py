@@ -16,7 +16,7 @@ from typing import Self
 
 from labledger import faults
 from labledger.docker.engine import ContainerFailed, ContainerState
-from labledger.experiment.plan import Sealing
+from labledger.experiment.settings.grading import Sealing
 from labledger.records import canonical_json
 from labledger.storage.durable_files import write_file
 from labledger.trial.contract import AttemptSpec, ExitStatus

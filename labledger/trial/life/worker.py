@@ -27,7 +27,7 @@ from labledger.docker.engine import (
     NoSuchContainer,
 )
 from labledger.errors import DiskFull, EngineUnavailable
-from labledger.experiment.plan import Sealing
+from labledger.experiment.settings.grading import Sealing
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
 from labledger.trial import attempt_notes, contract

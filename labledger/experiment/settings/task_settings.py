@@ -15,10 +15,10 @@ from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import NO_SETUP, USER_HINT, user_problem
 from labledger.experiment.inputs.dataset import Dataset
 from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, lookup
-from labledger.experiment.inputs.runtime_overrides import RuntimeOverrides
-from labledger.experiment.phase_commands import DEPS, authored_path, variant_path
 from labledger.experiment.plan import ExperimentPlan
-from labledger.experiment.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.settings.phase_commands import DEPS, authored_path, variant_path
+from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
+from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject
 
 
@@ -61,15 +61,17 @@ def _outside(
     texts: Mapping[FieldPath, str], bound: Mapping[str, str]
 ) -> Iterator[tuple[FieldPath, str]]:
     for path, text in texts.items():
+        # No bindings are substituted in the grader.
+        known = () if path[0] == "grader" else bound
         for name in name_references.names(text):
-            if name not in bound and not name_references.is_contract_name(name):
+            if name not in known and not name_references.is_contract_name(name):
                 yield path, name
 
 
 def _texts(own: RuntimeOverrides) -> dict[FieldPath, str]:
     """Return each text of a task's settings that may contain a `$NAME`, by its path."""
     texts: dict[FieldPath, str] = {("env", key): value for key, value in (own.env or {}).items()}
-    for name, phase in (("setup", own.setup), ("agent", own.agent)):
+    for name, phase in (("setup", own.setup), ("agent", own.agent), ("grader", own.grader)):
         if phase is not None:
             texts |= {(name, "command", i): word for i, word in enumerate(phase.command or ())}
             texts |= {(name, "env", key): value for key, value in (phase.env or {}).items()}

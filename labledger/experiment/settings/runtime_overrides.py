@@ -10,28 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self, TypeVar
 
+from labledger.experiment.settings.grading import Grading
+from labledger.experiment.settings.runtime_values import ResourceOverrides, text, texts, user_name
 from labledger.experiment.stored_sections import Section, normalize_number
-from labledger.records import JsonObject, canonical_json
-from labledger.text.byte_sizes import parse_size
+from labledger.records import JsonObject
 
 T = TypeVar("T", bound=Section)
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceOverrides(Section):
-    """The limits that differ; the fields are those of `plan.Resources`."""
+class OutputFolder(Section):
+    """A folder for outputs, which the host keeps beside `out` and `state` of the trial."""
 
-    cpus: float | None = None
-    memory_bytes: int | None = None
-    pids: int | None = None
-    storage_bytes: int | None = None
-    gpus: str | int | None = None
-
-    _OPTIONAL = frozenset({"cpus", "memory_bytes", "pids", "storage_bytes", "gpus"})
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        return cls.from_json(resource_values(authored))
+    path: str
+    phase: str
+    """`agent` or `grader`: the phase that writes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +64,22 @@ class RuntimeOverrides(Section):
     setup: PhaseOverrides | None = None
     without_setup: bool | None = None
     """True if no setup runs."""
+    workspace: str | None = None
+    allowed_hosts: tuple[str, ...] | None = None
+    processes: str | None = None
+    entrypoint: str | None = None
+    outputs: tuple[OutputFolder, ...] | None = None
+    grader: PhaseOverrides | None = None
+    """Of a task alone."""
+    grading: Grading | None = None
+    """Of a task alone."""
 
     _OPTIONAL = frozenset(
         {
             *("image", "user", "network", "root_read_only", "max_log_bytes", "agent_user"),
             *("resources", "env", "agent", "setup", "without_setup"),
+            *("workspace", "allowed_hosts", "processes", "entrypoint", "outputs"),
+            *("grader", "grading"),
         }
     )
     CONTAINER: ClassVar = (
@@ -85,12 +89,18 @@ class RuntimeOverrides(Section):
         "root_read_only",
         "max_log_bytes",
         "agent_user",
+        "workspace",
+        "allowed_hosts",
+        "processes",
+        "entrypoint",
+        "outputs",
     )
     """The fields that replace those of the same name in `plan.Runtime`."""
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:
         agent, setup = authored.get("agent", {}), authored.get("setup")
+        grader = authored.get("grader", {})
         own_agent = PhaseOverrides.of_authored(agent)
         return cls(
             image=authored.get("image"),
@@ -104,33 +114,23 @@ class RuntimeOverrides(Section):
             agent=_given(own_agent),
             setup=None if setup is None else PhaseOverrides.of_authored(setup),
             without_setup=True if "setup" in authored and setup is None else None,
+            workspace=authored.get("workspace"),
+            allowed_hosts=_texts(authored.get("allowed_hosts")),
+            processes=authored.get("processes"),
+            entrypoint=authored.get("entrypoint"),
+            outputs=output_folders(authored.get("outputs")),
+            grader=_given(PhaseOverrides.of_authored(grader)),
+            grading=Grading.of_authored(grader),
         )
 
 
-def resource_values(authored: JsonObject) -> JsonObject:
-    """Return authored resources with sizes in bytes, under the names of the stored fields."""
-    values = dict(authored)
-    for name in ("memory", "storage"):
-        if name in values:
-            values[f"{name}_bytes"] = parse_size(values.pop(name))
-    if isinstance(values.get("gpus"), float):
-        values["gpus"] = int(values["gpus"])
-    return values
+def output_folders(authored: list[JsonObject] | None) -> tuple[OutputFolder, ...] | None:
+    """Return authored output folders; None if none were authored."""
+    return None if authored is None else tuple(map(OutputFolder.from_json, authored))
 
 
-def user_name(authored: Any) -> str | None:
-    """Return an authored user, which may be a number, as text."""
-    return None if authored is None else str(normalize_number(authored))
-
-
-def texts(env: JsonObject) -> dict[str, str]:
-    """Return authored environment variables as texts, sorted by name."""
-    return {name: text(env[name]) for name in sorted(env)}
-
-
-def text(value: Any) -> str:
-    """Return an authored word or value as text."""
-    return value if isinstance(value, str) else canonical_json.dumps(value)
+def _texts(authored: list[str] | None) -> tuple[str, ...] | None:
+    return None if authored is None else tuple(authored)
 
 
 def _whole(value: Any) -> int | None:

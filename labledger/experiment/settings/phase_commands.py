@@ -20,9 +20,11 @@ from labledger.experiment.inputs.field_problems import (
     lookup,
     relative_name,
 )
-from labledger.experiment.inputs.runtime_overrides import PhaseOverrides, RuntimeOverrides, text
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.plan import GraderPlan, NamedPhase, PhasePlan, VariantPlan
+from labledger.experiment.settings.grading import Grading
+from labledger.experiment.settings.runtime_overrides import PhaseOverrides, RuntimeOverrides
+from labledger.experiment.settings.runtime_values import text
 from labledger.records import JsonObject
 
 DEPS = "/agentlab/deps"
@@ -74,8 +76,10 @@ def grader_plan(data: JsonObject, files: Files) -> GraderPlan:
     """Return the grader's phase, in which no bindings are substituted."""
     phase = _authored_phase(data, "grader", {}, staged_paths(files))
     assert phase is not None  # The schema requires it.
-    sealed = data["benchmark"]["grader"].get("sealed", False)
-    return GraderPlan(phase.command, phase.env, phase.timeout_s, sealed)
+    authored = data["benchmark"]["grader"]
+    sealed = authored.get("sealed", False)
+    grading = Grading.of_authored(authored)
+    return GraderPlan(phase.command, phase.env, phase.timeout_s, sealed, grading)
 
 
 def _authored_phase(

@@ -10,15 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from labledger.experiment import name_references
-from labledger.experiment.inputs.runtime_overrides import RuntimeOverrides
-from labledger.experiment.phase_commands import (
+from labledger.experiment.plan import ExperimentPlan, PhasePlan, Runtime, VariantPlan
+from labledger.experiment.settings.grading import Grading, GradingMode, Sealing
+from labledger.experiment.settings.phase_commands import (
     StagedPaths,
     bound_texts,
     overridden_phase,
     staged_paths,
     substituted,
 )
-from labledger.experiment.plan import ExperimentPlan, PhasePlan, Runtime, Sealing, VariantPlan
+from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class TrialSettings:
     runtime: Runtime
     phases: Mapping[str, PhasePlan]
     """By name; `setup` only if there is one. Without `runtime.env`, which all phases share."""
+    grading: Grading = field(default_factory=Grading)
 
     def phase(self, name: str) -> PhasePlan:
         """Return a phase as it runs: with `runtime.env`, and its own environment over it."""
@@ -40,7 +42,15 @@ class TrialSettings:
 
     def sealing(self, *, is_sealed: bool) -> Sealing:
         """Return how the grader's files are hidden from the agent, if they are (`is_sealed`)."""
-        return Sealing.of(self.runtime.agent_user, is_sealed=is_sealed)
+        return Sealing.of(self.runtime.agent_user, self.grading.mode, is_sealed=is_sealed)
+
+    def grading_mode(self, *, is_sealed: bool) -> GradingMode:
+        """Return when and where the grader runs."""
+        if self.grading.mode is not None:
+            return self.grading.mode
+        if self.sealing(is_sealed=is_sealed) is Sealing.AFTER_AGENT:
+            return GradingMode.AFTER_AGENT
+        return GradingMode.SAME
 
     def outside_names(self) -> Iterator[str]:
         """Yield the `$NAME`s that `runtime.env` needs."""
@@ -66,7 +76,7 @@ class VariantSettings:
         if variant.setup is not None:
             phases["setup"] = variant.setup
         alone = cls(
-            TrialSettings(plan.runtime, phases),
+            TrialSettings(plan.runtime, phases, plan.grader.grading or Grading()),
             bound_texts(variant.bindings),
             staged_paths(plan.files),
         )
@@ -74,7 +84,8 @@ class VariantSettings:
 
     def merged(self, own: RuntimeOverrides) -> TrialSettings:
         """Return these settings with what `own` sets in place of them, key by key."""
-        return TrialSettings(self._runtime(own), self._phases(own))
+        grading = self.defaults.grading.merged(own.grading)
+        return TrialSettings(self._runtime(own), self._phases(own), grading)
 
     def _runtime(self, own: RuntimeOverrides) -> Runtime:
         runtime = self.defaults.runtime
@@ -83,6 +94,8 @@ class VariantSettings:
             for name in RuntimeOverrides.CONTAINER
             if (value := getattr(own, name)) is not None
         }
+        if own.network is not None:
+            changes["allowed_hosts"] = own.allowed_hosts
         if own.resources is not None:
             changes["resources"] = replace(runtime.resources, **own.resources.as_json())
         if runtime.env is not None or own.env is not None:
@@ -98,6 +111,9 @@ class VariantSettings:
             plan = overridden_phase(name, phases.get(name), changes, self.bindings, self.staged)
             if plan is not None:
                 phases[name] = plan
+        grader = overridden_phase("grader", phases["grader"], own.grader, {}, self.staged)
+        assert grader is not None
+        phases["grader"] = grader
         return phases
 
 

@@ -1,0 +1,100 @@
+"""The settings of grading: what is authored, stored, merged for a task, and digested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from experiment_files import Folder
+
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.settings.grading import (
+    CollectCommand,
+    DeclaredArtifact,
+    Grading,
+    GradingMode,
+    ResultSource,
+    Sealing,
+)
+from labledger.experiment.settings.runtime_values import ResourceOverrides
+from labledger.records import JsonObject
+
+EVERY: JsonObject = {
+    "mode": "separate",
+    "user": 7,
+    "network": "allowlist",
+    "allowed_hosts": ["example.org"],
+    "wait_s": 60.0,
+    "image": "grader:1",
+    "resources": {"memory": "2g"},
+    "workspace": "/tests",
+    "artifacts": [{"path": "/app/out", "exclude": ["*.pyc"], "optional": True}],
+    "collect": [{"command": ["dump", 1], "user": 0}],
+    "results": {"from": "rewards", "folder": "/logs/verifier", "pass_at": 0.5},
+}
+"""Every key of grading."""
+
+READ = Grading(
+    mode=GradingMode.SEPARATE,
+    user="7",
+    network="allowlist",
+    allowed_hosts=("example.org",),
+    wait_s=60,
+    image="grader:1",
+    resources=ResourceOverrides(memory_bytes=2 << 30),
+    workspace="/tests",
+    artifacts=(DeclaredArtifact("/app/out", exclude=("*.pyc",), optional=True),),
+    collect=(CollectCommand(("dump", "1"), 60, "0"),),
+    results=ResultSource("rewards", "/logs/verifier", pass_at=0.5),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def test_every_key_of_an_experiment(folder: Folder) -> None:
+    """Each key is read, stored, and read again from the stored document."""
+    folder.data["benchmark"]["grader"] |= EVERY
+    resolved = folder.resolve()
+    assert resolved.plan.grader.grading == READ
+    assert ExperimentPlan.of_document(resolved.document).grader.grading == READ
+
+
+def test_every_key_of_a_task(folder: Folder) -> None:
+    """A task changes what it names, and the rest stays as the experiment has it."""
+    folder.data["benchmark"]["grader"] |= {"mode": "delivered", "wait_s": 5, "timeout_s": 9}
+    own = {"command": ["own"], "env": {"A": "1"}, "results": {"from": "contract"}}
+    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": {"grader": own}}])
+    plain, changed = (s for name, s in folder.resolve().settings if name == "reference")
+    assert plain.grading == Grading(mode=GradingMode.DELIVERED, wait_s=5)
+    assert changed.grading == Grading(
+        mode=GradingMode.DELIVERED, wait_s=5, results=ResultSource("contract")
+    )
+    assert changed.phases["grader"].command == ("own",)
+    assert changed.phases["grader"].env["A"] == "1"
+    assert changed.phases["grader"].timeout_s == 9
+
+
+def test_hosts_belong_to_their_network() -> None:
+    """Another network of a task does not keep the hosts of the network that it replaces."""
+    assert READ.merged(Grading(network="none")).allowed_hosts is None
+
+
+def test_modes_decide_the_sealing(folder: Folder) -> None:
+    """Each mode but `same` hides the grader's files in its own way."""
+    for mode in GradingMode:
+        folder.data["benchmark"]["grader"]["mode"] = mode.value
+        resolved = folder.resolve()
+        expected = Sealing.NONE if mode is GradingMode.SAME else Sealing(mode.value)
+        assert resolved.sealings == [expected]
+        assert resolved.plan.is_sealed is (mode is not GradingMode.SAME)
+
+
+def test_grading_is_part_of_the_grader(folder: Folder) -> None:
+    """Another mode is another grader, by its digest; without one the digest is what it was."""
+    before = folder.resolve().plan
+    assert "grading" not in before.grader.as_json()
+    folder.data["benchmark"]["grader"]["mode"] = "delivered"
+    assert folder.resolve().plan.grader_identity.digest != before.grader_identity.digest
