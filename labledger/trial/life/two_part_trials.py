@@ -9,20 +9,16 @@ A later coordinator finds there that the grader part is due. Used by `adoption`,
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Self
+from dataclasses import replace
 
 from labledger import faults
 from labledger.docker.engine import ContainerFailed, ContainerState
 from labledger.experiment.settings.grading import Sealing
-from labledger.records import canonical_json
-from labledger.storage.durable_files import write_file
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.evidence.tampering import FilesystemChanges, inspect_changes
-from labledger.trial.life import sealed_grader
+from labledger.trial.evidence.tampering import inspect_changes
+from labledger.trial.life import between_parts, sealed_grader
+from labledger.trial.life.agent_part import AgentPart, combined_exit
 from labledger.trial.life.container_start import kill_overdue, retry_engine_errors
 from labledger.trial.life.context import TrialContext
 from labledger.trial.phase_notes import phase_fields, phase_lines
@@ -33,39 +29,6 @@ _KILLED_STATUSES = ExitStatus.OF_ENGINE - {125, 126, 127}
 """Exit statuses of a running container that was killed from outside."""
 
 
-@dataclass(frozen=True, slots=True)
-class _AgentPart:
-    """The stored outcome of a trial's agent part. Field names are those of `first_part.json`."""
-
-    engines_start: str
-    """The engine's start time of this part; the grader part has another."""
-    started_at: str
-    ended_at: str
-    duration_ms: int
-    out_of_memory: bool
-    phases: str
-    """The phases so far, in the format of `trial.sh`."""
-    seen: FilesystemChanges
-    disk_was_full: bool
-
-    @classmethod
-    def read(cls, spec: AttemptSpec) -> Self | None:
-        """Return the stored outcome, or None if the agent part has not been stored."""
-        try:
-            fields = json.loads(_agent_part_path(spec).read_bytes())
-        except FileNotFoundError:
-            return None
-        suspected = tuple(fields["seen"].pop("suspected"))
-        return cls(**fields | {"seen": FilesystemChanges(**fields["seen"], suspected=suspected)})
-
-    def write(self, spec: AttemptSpec) -> None:
-        write_file(_agent_part_path(spec), canonical_json.dump_bytes(asdict(self)))
-
-
-def _agent_part_path(spec: AttemptSpec) -> Path:
-    return spec.folder / "first_part.json"
-
-
 def grading_is_due(spec: AttemptSpec, state: ContainerState) -> bool:
     """Return True if a stopped container is to be started again for its grader.
 
@@ -73,7 +36,7 @@ def grading_is_due(spec: AttemptSpec, state: ContainerState) -> bool:
     """
     if spec.sealing is not Sealing.AFTER_AGENT:
         return False
-    agent_part = _AgentPart.read(spec)
+    agent_part = AgentPart.read(spec)
     if agent_part is None:
         return state.exit_status == ExitStatus.AGENT_ENDED
     return state.started_at == agent_part.engines_start
@@ -93,7 +56,7 @@ def run_grader_part_if_due(
     """
     if spec.sealing is not Sealing.AFTER_AGENT:
         return ContainerExit.of(state, state.exit_status, spec.kind.exit_statuses)
-    agent_part = _AgentPart.read(spec)
+    agent_part = AgentPart.read(spec)
     if agent_part is None:
         changes = inspect_changes(context.engine, spec, state.container_id, "before_grading")
         ended = replace(
@@ -105,7 +68,9 @@ def run_grader_part_if_due(
             return replace(ended, exit_status_forged=True)
         faults.fault_point("before_unseal", spec.slot.schedule_idx)
         was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
-        agent_part = _store_agent_part(spec, state, replace(ended, disk_was_full=was_full), changes)
+        ended = replace(ended, disk_was_full=was_full)
+        agent_part = AgentPart.of(state, ended, phase_lines(phase_fields(spec)), changes)
+        agent_part.write(spec)
     if state.started_at == agent_part.engines_start:
         return _run_grader_part(spec, context, state.container_id, agent_part)
     return _combine_parts(
@@ -113,29 +78,12 @@ def run_grader_part_if_due(
     )
 
 
-def _store_agent_part(
-    spec: AttemptSpec, state: ContainerState, ended: ContainerExit, changes: FilesystemChanges
-) -> _AgentPart:
-    """Store the outcome of the agent part durably, before the grader part can change it."""
-    agent_part = _AgentPart(
-        state.started_at,
-        ended.started_at,
-        ended.ended_at,
-        ended.duration_ms,
-        ended.out_of_memory,
-        phase_lines(phase_fields(spec)),
-        changes,
-        ended.disk_was_full,
-    )
-    agent_part.write(spec)
-    return agent_part
-
-
 def _run_grader_part(
-    spec: AttemptSpec, context: TrialContext, container: str, agent_part: _AgentPart
+    spec: AttemptSpec, context: TrialContext, container: str, agent_part: AgentPart
 ) -> ContainerExit:
     """Put the grader's files in place, start the container again and wait for its end."""
     engine = context.engine
+    between_parts.prepare_for_grader(spec, context, container)
     sealed_grader.unseal(spec, agent_part.phases)
     faults.fault_point("after_unseal", spec.slot.schedule_idx)
 
@@ -161,20 +109,10 @@ def _run_grader_part(
     return _combine_parts(agent_part, ContainerExit.of(state, status, ExitStatus.GRADER_PART))
 
 
-def _combine_parts(agent_part: _AgentPart, grader_part: ContainerExit) -> ContainerExit:
-    """Combine both parts into one exit. Its duration excludes the time between the parts."""
+def _combine_parts(agent_part: AgentPart, grader_part: ContainerExit) -> ContainerExit:
+    """Return both parts as one exit; say so if the second start could not run the grader."""
     refusal, status = grader_part.start_refused, grader_part.exit_status
     if status is not None and status not in ExitStatus.ALL | _KILLED_STATUSES:
         # `trial.sh` did not run to its end: the agent may have destroyed files that it needs.
         refusal = f"the container could not run its grader: its second start ended with {status}"
-    return replace(
-        grader_part,
-        started_at=agent_part.started_at,
-        duration_ms=agent_part.duration_ms + grader_part.duration_ms,
-        out_of_memory=agent_part.out_of_memory or grader_part.out_of_memory,
-        start_refused=refusal,
-        # `finish_stopped_container` adds whether a disk was full during the grader part.
-        disk_was_full=agent_part.disk_was_full,
-        agent_part_phases=agent_part.phases,
-        changes=agent_part.seen,
-    )
+    return replace(combined_exit(agent_part, grader_part), start_refused=refusal)
