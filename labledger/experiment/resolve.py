@@ -27,6 +27,7 @@ from labledger.experiment.inputs.field_problems import (
 )
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.plan import ExperimentPlan, Filters, result_part
+from labledger.experiment.settings.combination_checks import require_valid_combinations
 from labledger.experiment.settings.grading import Sealing
 from labledger.experiment.settings.phase_commands import (
     authored_path,
@@ -197,6 +198,7 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
         authored.data, variants, grader_plan(authored.data, files), files
     )
     require_executable(authored, plan.phases(), files)
+    require_valid_combinations(authored, plan)
     images = {VariantSettings.of(plan, v).defaults.runtime.image for v in plan.variants}
     selection = Selection(plan.dataset.limit, overrides.tasks, overrides.limit)
     dataset = read_tasks(

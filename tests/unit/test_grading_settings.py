@@ -54,12 +54,18 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-def test_every_key_of_an_experiment(folder: Folder) -> None:
-    """Each key is read, stored, and read again from the stored document."""
-    folder.data["benchmark"]["grader"] |= EVERY
-    resolved = folder.resolve()
-    assert resolved.plan.grader.grading == READ
-    assert ExperimentPlan.of_document(resolved.document).grader.grading == READ
+def test_every_key() -> None:
+    """Each key is read, stored, and read again as it was stored."""
+    assert Grading.of_authored({"command": ["x"], **EVERY}) == READ
+    assert Grading.from_json(READ.as_json()) == READ
+
+
+def test_stored_with_the_plan(folder: Folder) -> None:
+    """What an experiment sets is in its document, and read from there."""
+    folder.data["benchmark"]["grader"] |= {"mode": "delivered", "wait_s": 5}
+    expected = Grading(mode=GradingMode.DELIVERED, wait_s=5)
+    document = folder.resolve().document
+    assert ExperimentPlan.of_document(document).grader.grading == expected
 
 
 def test_every_key_of_a_task(folder: Folder) -> None:

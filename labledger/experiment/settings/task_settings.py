@@ -16,6 +16,8 @@ from labledger.experiment.consistency_checks import NO_SETUP, USER_HINT, user_pr
 from labledger.experiment.inputs.dataset import Dataset
 from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, lookup
 from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.settings.combination_checks import mismatches
+from labledger.experiment.settings.grading import HIDING_MODES
 from labledger.experiment.settings.phase_commands import DEPS, authored_path, variant_path
 from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
@@ -103,9 +105,32 @@ def _problems(
     if user and (own.agent_user or own.user):
         path = ("agent", "user") if own.agent_user else ("user",)
         yield FieldProblem(("runtime", *path), user, USER_HINT)
+    yield from _combination_problems(plan, variant, merged, own)
     for name, is_own in (("setup", sets_up), ("agent", own.agent is not None)):
         if is_own:
             yield from _not_executable(plan, name, merged)
+
+
+def _combination_problems(
+    plan: ExperimentPlan, variant: VariantSettings, merged: TrialSettings, own: RuntimeOverrides
+) -> Iterator[FieldProblem]:
+    """Yield what does not fit together because of a task's own settings."""
+    if own == RuntimeOverrides():
+        return
+    known = set(mismatches(variant.defaults, is_sealed=plan.is_sealed))
+    for mismatch in mismatches(merged, is_sealed=plan.is_sealed):
+        if mismatch not in known:
+            holder = own.grading if mismatch.section == "grader" else own
+            is_own = getattr(holder, mismatch.key, None) is not None
+            if mismatch.is_unused and not is_own:
+                continue
+            path = mismatch.row_path if is_own else ("runtime",)
+            yield FieldProblem(path, mismatch.message, mismatch.hint)
+    hides = own.grading is not None and own.grading.mode in HIDING_MODES
+    if hides and plan.files["grader"] and not plan.grader.hides_files:
+        message = "the experiment does not hide its grader's files, so this task cannot"
+        hint = "set benchmark.grader.mode in the experiment, and another one in other tasks"
+        yield FieldProblem(("runtime", "grader", "mode"), message, hint)
 
 
 def _not_executable(

@@ -1,0 +1,231 @@
+"""Check that the settings of a trial fit together, after experiment, variant and task are merged.
+
+What would be ignored, or could not be had at run time, is a problem: nothing is ignored silently.
+`resolve` checks the settings of each variant with `require_valid_combinations`, and `task_settings`
+those of each task with every variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from labledger.errors import InvalidInput, Problem
+from labledger.experiment.authored import AuthoredExperiment
+from labledger.experiment.consistency_checks import PHASES, is_root
+from labledger.experiment.inputs.field_problems import FieldPath, lookup
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.settings.grading import GradingMode, Sealing
+from labledger.experiment.settings.phase_commands import variant_path
+from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
+
+_RESERVED = ("/agentlab", "/proc", "/sys", "/dev")
+"""Folders of a container in which no folder of an experiment may be."""
+
+_SEPARATE_KEYS = ("image", "resources", "workspace", "artifacts", "collect")
+"""Keys of grading that only a separate grader has."""
+
+_REWARD_KEYS = ("folder", "primary", "pass_at", "log")
+"""Keys of `results` that only rewards have."""
+
+
+_OTHER_MODES = "choose mode after_agent, delivered or separate"
+
+
+class Mismatch(NamedTuple):
+    """A setting that does not fit another."""
+
+    section: str
+    """`runtime` or `grader`."""
+    key: str
+    message: str
+    hint: str | None = None
+    is_unused: bool = False
+    """Whether the setting only has no effect. A task may inherit such settings."""
+
+    @property
+    def row_path(self) -> FieldPath:
+        """Where a task's row has the setting, if the task has it."""
+        section = ("runtime",) if self.section == "runtime" else ("runtime", "grader")
+        return (*section, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """The settings of a trial as they are checked."""
+
+    settings: TrialSettings
+    is_sealed: bool
+
+    @property
+    def mode(self) -> GradingMode:
+        return self.settings.grading_mode(is_sealed=self.is_sealed)
+
+    @property
+    def sealing(self) -> Sealing:
+        return self.settings.sealing(is_sealed=self.is_sealed)
+
+
+def mismatches(settings: TrialSettings, *, is_sealed: bool) -> Iterator[Mismatch]:
+    """Yield each setting that does not fit the others. `is_sealed` is the experiment's."""
+    merged = _Merged(settings, is_sealed)
+    for check in _CHECKS:
+        yield from check(merged)
+
+
+def require_valid_combinations(authored: AuthoredExperiment, plan: ExperimentPlan) -> None:
+    """Raise `InvalidInput` if the settings of the experiment or of a variant do not fit."""
+    problems: dict[tuple[FieldPath, str], Problem] = {}
+    for variant in plan.variants:
+        settings = VariantSettings.of(plan, variant).defaults
+        for mismatch in mismatches(settings, is_sealed=plan.is_sealed):
+            path = _authored_path(authored, variant.variant_id, mismatch)
+            problem = authored.problem(path, mismatch.message, mismatch.hint)
+            problems.setdefault((path, mismatch.message), problem)
+    if problems:
+        listed = sorted(problems.values(), key=lambda problem: problem.line or 0)
+        raise InvalidInput(f"the settings in {authored.path} do not fit together", listed)
+
+
+def _authored_path(authored: AuthoredExperiment, variant_id: str, mismatch: Mismatch) -> FieldPath:
+    """Return where the experiment file has a setting, or the section that lacks it."""
+    section: FieldPath = PHASES["grader"] if mismatch.section == "grader" else ("runtime",)
+    places: list[FieldPath] = [(*section, mismatch.key), section]
+    if mismatch.section == "runtime":
+        own = (*variant_path(authored.data, variant_id), "runtime", mismatch.key)
+        places.insert(0, own)
+    return next(path for path in places if lookup(authored.data, path) is not None)
+
+
+def _network_problems(merged: _Merged) -> Iterator[Mismatch]:
+    runtime, grading = merged.settings.runtime, merged.settings.grading
+    for section, network, hosts in (
+        ("runtime", runtime.network, runtime.allowed_hosts),
+        ("grader", grading.network, grading.allowed_hosts),
+    ):
+        if network == "allowlist" and not hosts:
+            hint = "name the hosts in allowed_hosts, or choose none or full"
+            yield Mismatch(section, "network", "allowlist allows no host", hint)
+        if network != "allowlist" and hosts is not None:
+            message = f"is only for network: allowlist; the network is {network or 'not set here'}"
+            yield Mismatch(section, "allowed_hosts", message)
+    own = (grading.network, grading.allowed_hosts)
+    differs = grading.network is not None and own != (runtime.network, runtime.allowed_hosts)
+    if differs and merged.mode is GradingMode.SAME:
+        message = (
+            "the grader's network differs from the agent's, and in mode same nobody changes it "
+            "between them"
+        )
+        yield Mismatch(
+            "grader", "network", message, "choose mode after_agent, delivered or separate"
+        )
+
+
+def _mode_problems(merged: _Merged) -> Iterator[Mismatch]:
+    grading, mode = merged.settings.grading, merged.mode
+    if mode is not GradingMode.SEPARATE:
+        for key in _SEPARATE_KEYS:
+            if getattr(grading, key) is not None:
+                message = f"is only for mode: separate; the mode is {mode}"
+                yield Mismatch("grader", key, message, is_unused=True)
+    if mode is not GradingMode.DELIVERED and grading.wait_s is not None:
+        message = f"is only for mode: delivered; the mode is {mode}"
+        yield Mismatch("grader", "wait_s", message, is_unused=True)
+    if grading.mode is GradingMode.SAME and merged.sealing is Sealing.AFTER_AGENT:
+        message = "a sealed grader in mode same needs an agent that runs as another user"
+        yield Mismatch("grader", "mode", message, "set runtime.agent.user, or mode after_agent")
+
+
+def _process_problems(merged: _Merged) -> Iterator[Mismatch]:
+    runtime = merged.settings.runtime
+    if runtime.processes == "keep" and merged.mode is GradingMode.AFTER_AGENT:
+        message = "in mode after_agent the container stops before its grader: no process is kept"
+        yield Mismatch("runtime", "processes", message, "choose mode delivered")
+    if runtime.entrypoint == "image" and runtime.processes != "keep":
+        message = "the image's entrypoint would be killed when the first phase ends"
+        yield Mismatch("runtime", "entrypoint", message, "set runtime.processes to keep")
+
+
+def _user_problems(merged: _Merged) -> Iterator[Mismatch]:
+    container, user = merged.settings.runtime.user, merged.settings.grading.user
+    if user is None or is_root(user):
+        return
+    if container is not None and not is_root(container):
+        message = f"found {user}, but runtime.user is {container}; only root can switch users"
+        yield Mismatch("grader", "user", message, "remove runtime.user, or set it to root")
+    if merged.sealing is Sealing.UNREADABLE:
+        message = f"{user} cannot read the grader's files, which only root can"
+        yield Mismatch("grader", "user", message, _OTHER_MODES)
+
+
+def _workspace_problems(merged: _Merged) -> Iterator[Mismatch]:
+    runtime, grading = merged.settings.runtime, merged.settings.grading
+    for section, folder in (("runtime", runtime.workspace), ("grader", grading.workspace)):
+        if folder is not None and folder.startswith("/") and (why := _unusable(folder)):
+            yield Mismatch(section, "workspace", why)
+    if runtime.workspace not in {None, "mounted"} and runtime.root_read_only:
+        message = "the image's own file system cannot be written with root_read_only"
+        yield Mismatch("runtime", "workspace", message, "remove one of them")
+
+
+def _folder_problems(merged: _Merged) -> Iterator[Mismatch]:
+    outputs = [output.path for output in merged.settings.runtime.outputs or ()]
+    for index, path in enumerate(outputs):
+        if reason := _unusable(path):
+            yield Mismatch("runtime", "outputs", reason)
+        for other in outputs[:index]:
+            if path == other or _is_inside(path, other) or _is_inside(other, path):
+                message = f"{path} and {other} are the same folder, or one contains the other"
+                yield Mismatch("runtime", "outputs", message)
+    for artifact in merged.settings.grading.artifacts or ():
+        for place in (artifact.path, artifact.to):
+            if place is not None and (why := _unusable(place)):
+                yield Mismatch("grader", "artifacts", why)
+
+
+def _unusable(path: str) -> str | None:
+    """Return why a path in a container cannot be used; None if it can."""
+    steps = PurePosixPath(path)
+    if path == "/":
+        return "found '/'; expected a folder in it"
+    if str(steps) != path.rstrip("/") or ".." in steps.parts:
+        return f"found {path!r}; expected a path without empty steps, . and .. such as /app/out"
+    reserved = next((top for top in _RESERVED if path == top or _is_inside(path, top)), None)
+    return None if reserved is None else f"{path} is in {reserved}, which is not the experiment's"
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return path.startswith(f"{folder.rstrip('/')}/")
+
+
+def _result_problems(merged: _Merged) -> Iterator[Mismatch]:
+    results = merged.settings.grading.results
+    if results is None:
+        return
+    if results.source != "rewards":
+        for key in _REWARD_KEYS:
+            if getattr(results, key) is not None:
+                yield Mismatch("grader", "results", f"{key} is only for `from: rewards`")
+        return
+    folders = [o.path for o in merged.settings.runtime.outputs or () if o.phase == "grader"]
+    if results.folder is None:
+        yield Mismatch("grader", "results", "`folder` is missing: where the rewards are written")
+    elif results.folder not in folders:
+        message = f"{results.folder} is no output folder of the grader"
+        hint = f"add {{path: {results.folder}, phase: grader}} to runtime.outputs"
+        yield Mismatch("grader", "results", message, hint)
+    if results.log is not None and ("/" in results.log or results.log in {".", ".."}):
+        yield Mismatch("grader", "results", f"log: found {results.log!r}; expected a file's name")
+
+
+_CHECKS: tuple[Callable[[_Merged], Iterator[Mismatch]], ...] = (
+    _network_problems,
+    _mode_problems,
+    _process_problems,
+    _user_problems,
+    _workspace_problems,
+    _folder_problems,
+    _result_problems,
+)

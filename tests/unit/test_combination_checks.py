@@ -1,0 +1,120 @@
+"""Settings that do not fit together are refused by name, in the experiment and in a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from experiment_files import Folder
+
+from labledger.records import JsonObject
+
+REWARDS = {"from": "rewards", "folder": "/logs/verifier"}
+
+CASES: dict[str, tuple[JsonObject, JsonObject, str, str]] = {
+    "no hosts": ({"network": "allowlist"}, {}, "network", "allows no host"),
+    "hosts of none": ({"allowed_hosts": ["a.org"]}, {}, "allowed_hosts", "the network is none"),
+    "grader's hosts": ({}, {"allowed_hosts": ["a.org"]}, "grader.allowed_hosts", "only for"),
+    "nobody switches": ({}, {"network": "full"}, "grader.network", "nobody changes it"),
+    "image": ({}, {"image": "x"}, "grader.image", "only for mode: separate; the mode is same"),
+    "artifacts": (
+        {},
+        {"mode": "delivered", "artifacts": []},
+        "grader.artifacts",
+        "only for mode: separate; the mode is delivered",
+    ),
+    "wait": ({}, {"wait_s": 5}, "grader.wait_s", "only for mode: delivered"),
+    "sealed in same": ({}, {"mode": "same", "sealed": True}, "grader.mode", "another user"),
+    "kept and stopped": (
+        {"processes": "keep"},
+        {"mode": "after_agent"},
+        "processes",
+        "no process is kept",
+    ),
+    "entrypoint": ({"entrypoint": "image"}, {}, "entrypoint", "would be killed"),
+    "two users": ({"user": "a"}, {"user": "b"}, "grader.user", "only root can switch"),
+    "read only": (
+        {"workspace": "image", "root_read_only": True},
+        {},
+        "workspace",
+        "cannot be written",
+    ),
+    "up": ({"workspace": "/app/../etc"}, {}, "workspace", "without empty steps"),
+    "reserved": ({"workspace": "/agentlab/x"}, {}, "workspace", "not the experiment's"),
+    "nested outputs": (
+        {"outputs": [{"path": "/a", "phase": "agent"}, {"path": "/a/b", "phase": "grader"}]},
+        {},
+        "outputs",
+        "one contains the other",
+    ),
+    "artifact": (
+        {},
+        {"mode": "separate", "artifacts": [{"path": "/"}]},
+        "grader.artifacts",
+        "expected a folder in it",
+    ),
+    "no folder": ({}, {"results": {"from": "rewards"}}, "grader.results", "`folder` is missing"),
+    "folder": ({}, {"results": REWARDS}, "grader.results", "no output folder of the grader"),
+    "pass_at": ({}, {"results": {"from": "contract", "pass_at": 1}}, "grader.results", "only for"),
+}
+"""By name: runtime, grader, the field that is named, and what the message contains."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused_in_an_experiment(folder: Folder, case: str) -> None:
+    """Each combination is one problem, at its field in the experiment file."""
+    runtime, grader, field, message = CASES[case]
+    folder.data["runtime"] |= runtime
+    folder.data["benchmark"]["grader"] |= grader
+    (problem,) = folder.task_problems()
+    where = f"benchmark.{field}" if field.startswith("grader") else f"runtime.{field}"
+    assert (Path(problem.where).name, problem.field) == ("experiment.yaml", where)
+    assert problem.line is not None
+    assert message in problem.message
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name != "sealed in same"])
+def test_refused_in_a_task(folder: Folder, case: str) -> None:
+    """The same combination in a task is one problem of its line; other tasks are valid."""
+    runtime, grader, field, message = CASES[case]
+    if grader.get("mode"):
+        folder.data["benchmark"]["grader"]["mode"] = grader["mode"]
+    own = runtime | ({"grader": grader} if grader else {})
+    folder.tasks([{"id": "plain"}, {"id": "own", "runtime": own}])
+    (problem,) = folder.task_problems()
+    assert (Path(problem.where).name, problem.line) == ("tasks.jsonl", 2)
+    assert problem.field == f"runtime.{field}"
+    assert message in problem.message
+
+
+def test_a_task_cannot_hide_what_the_experiment_shows(folder: Folder) -> None:
+    """Staged files of a grader that is not hidden would be visible to the task's agent."""
+    folder.tasks([{"id": "own", "runtime": {"grader": {"mode": "delivered"}}}])
+    (problem,) = folder.task_problems()
+    assert problem.field == "runtime.grader.mode"
+    assert "does not hide" in problem.message
+
+
+def test_what_fits_is_accepted(folder: Folder) -> None:
+    """The settings of a benchmark with a service and rewards resolve."""
+    folder.data["runtime"] |= {
+        "workspace": "image",
+        "processes": "keep",
+        "entrypoint": "image",
+        "network": "allowlist",
+        "allowed_hosts": ["example.org"],
+        "outputs": [{"path": "/logs/verifier", "phase": "grader"}],
+    }
+    folder.data["benchmark"]["grader"] |= {
+        "mode": "delivered",
+        "network": "full",
+        "wait_s": 60,
+        "user": "root",
+        "results": REWARDS,
+    }
+    assert folder.resolve().plan.runtime.workspace == "image"
