@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from labledger.api.ledger import *
     from labledger.api.maintenance import *
     from labledger.api.runs import *
+    from labledger.api.trial_logs import LogPiece as LogPiece
     from labledger.compare.comparison_document import *
     from labledger.compare.comparison_text import ComparisonText as ComparisonText
     from labledger.compare.comparison_text import comparison_texts as comparison_texts
@@ -47,6 +48,7 @@ _NAMES_BY_MODULE = {
     "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
     "ledger_revision upgrade_ledger verify",
     "api.runs": "regrade resume run",
+    "api.trial_logs": "LogPiece",
     "compare.comparison_document": "Compared Comparison TaskRow",
     "compare.run_differences": "OutcomeChange",
     "compare.comparison_text": "ComparisonText comparison_texts",

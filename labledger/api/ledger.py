@@ -5,7 +5,7 @@ Reading works while runs write. Modules that compare and report are imported whe
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from labledger.storage.durable_files import replace_output
 from labledger.storage.lab_folder import LabFolder
 
 if TYPE_CHECKING:
+    from labledger.api.trial_logs import LogPiece
     from labledger.compare.comparison_document import Comparison
     from labledger.compare.options import CompareOptions
     from labledger.report.options import ReportOptions
@@ -216,6 +217,35 @@ class Ledger:
         Raises `LedgerError` if the content is missing or damaged.
         """
         return self._reader.artifact(digest_of(reference))
+
+    def logs(
+        self, run_id: str, schedule_idx: int, phases: Sequence[str] = (), *, follow: bool = False
+    ) -> Iterator[LogPiece]:
+        """Return the outputs of a slot's trial in pieces, also while it runs.
+
+        The values of the run's secrets are redacted in the output of a trial that runs if this
+        process's environment has them; what is stored never holds them.
+
+        Args:
+            run_id: The run.
+            schedule_idx: The slot's number in the schedule.
+            phases: `setup`, `agent`, `grader`, `events`; none for the three phases.
+            follow: Go on until the trial's result is committed or waits to be.
+
+        Raises:
+            SlotNotFound: The run has no such slot.
+            InvalidInput: A phase is unknown.
+
+        Example:
+            >>> import labledger
+            >>> with labledger.open_ledger() as ledger:
+            ...     for piece in ledger.logs("demo", 3, ["agent"]):
+            ...         print(piece.name, len(piece.content))
+        """
+        from labledger.api.trial_logs import read_logs
+
+        folder = self._lab.run_folder(self._reader.run(run_id).run_id)
+        return read_logs(self._reader, folder, run_id, schedule_idx, phases, follow=follow)
 
     def query(
         self, sql: str, params: Params = (), generation: int | None = None

@@ -1,4 +1,4 @@
-"""Commands that read the ledger: runs, status, show, query, export.
+"""Commands that read the ledger: runs, status, show, logs, query, export.
 
 They work while runs write. With `--json` they print the library's documents unchanged.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    for command in (runs, status, show, query, export):
+    for command in (runs, status, show, logs, query, export):
         app.command()(command)
 
 
@@ -114,6 +114,29 @@ def show(
             out_json(records)
         else:
             print_trial(ledger, records, full=full)
+
+
+def logs(
+    run_id: arguments.RunId,
+    schedule_idx: Annotated[int, typer.Argument(help="The slot's number in the schedule.")],
+    phase: Annotated[
+        list[str] | None,
+        typer.Option(help="setup, agent, grader or events; repeatable. By default the phases."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the trial has been collected.")
+    ] = False,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Print the output of one trial, also while it runs."""
+    from labledger.api import open_ledger
+    from labledger.cli.output.trial_logs import print_logs
+
+    with open_ledger(lab_dir=lab_dir) as ledger:
+        pieces = ledger.logs(run_id, schedule_idx, phase or [], follow=follow)
+        if not print_logs(pieces, as_json=json):
+            say(f"slot {schedule_idx} of {run_id} has no such output (yet)")
 
 
 def query(

@@ -62,6 +62,11 @@ def out_lines(text: str) -> None:
     _write(escape_lines(text) + "\n")
 
 
+def out_line_at_once(text: str) -> None:
+    """Write a line of foreign text as a result, escaped, and flush it."""
+    _write_line(sys.stdout, escape_line(text))
+
+
 def out_json(value: Any) -> None:
     """Write a value as indented JSON."""
     out_json_text(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,192 @@
+"""Read a trial's output and events: stored ones of a finished trial, or live ones as they come.
+
+The files of a trial that runs are as untrusted as any output, and hold what its programs printed,
+secrets included. The values of the run's secrets are redacted where this process's environment has
+them. Nothing is written, and the container is not touched. `Ledger.logs` is the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from labledger.errors import InvalidInput, Problem
+from labledger.experiment.plan import ExperimentPlan
+from labledger.ledger.reader import LedgerReader
+from labledger.records.artifacts import digest_of
+from labledger.trial import contract
+from labledger.trial.evidence.redaction import Redactor
+from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile
+
+_STREAMS = ("stdout", "stderr")
+_CHUNK = 64 * 1024
+_MAX_HELD = 1 << 20
+"""The longest line that is held back, in bytes."""
+_POLL_S = 0.25
+_LOOK_S = 1.0
+"""Seconds between looks into the ledger, whether the trial has been collected."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """A piece of one output of a trial, in the order in which it was written."""
+
+    name: str
+    """`agent_stdout`, `grader_stderr`, …, or `events`."""
+    content: bytes
+
+
+def read_logs(
+    reader: LedgerReader,
+    run_folder: Path,
+    run_id: str,
+    schedule_idx: int,
+    phases: Sequence[str] = (),
+    *,
+    follow: bool = False,
+) -> Iterator[LogPiece]:
+    """Yield the outputs of a slot's trial; with `follow`, until the trial has been collected.
+
+    `phases` selects `setup`, `agent`, `grader` and `events`; none selects the three phases. A slot
+    that has not been dispatched yet has no output; with `follow` it is waited for.
+
+    Raises `InvalidInput` for an unknown phase, and `SlotNotFound`.
+    """
+    names = _names(phases)
+    reader.slot(run_id, schedule_idx)
+    live = _LiveOutputs(reader, run_folder, run_id, schedule_idx, names)
+    return _read(reader, live, follow=follow)
+
+
+def _names(phases: Sequence[str]) -> list[str]:
+    known = (*contract.PHASE_NAMES, "events")
+    unknown = [phase for phase in phases if phase not in known]
+    if unknown:
+        problem = Problem("--phase", f"found {unknown[0]!r}; expected one of {', '.join(known)}")
+        raise InvalidInput("the phase", [problem])
+    chosen = phases or contract.PHASE_NAMES
+    names = [f"{phase}_{stream}" for phase in chosen if phase != "events" for stream in _STREAMS]
+    return [*names, *(["events"] if "events" in chosen else [])]
+
+
+def _read(reader: LedgerReader, live: _LiveOutputs, *, follow: bool) -> Iterator[LogPiece]:
+    looked_at, collected = -_LOOK_S, False
+    with live:
+        while True:
+            if time.monotonic() - looked_at >= _LOOK_S or not follow:
+                looked_at, collected = time.monotonic(), live.is_collected()
+            # Read after the look: what a collected trial wrote is then complete.
+            yield from live.new_pieces(is_last=collected or not follow)
+            if collected or not follow:
+                break
+            time.sleep(_POLL_S)
+        if collected and not live.has_read:
+            yield from _stored_pieces(reader, live)
+
+
+def _stored_pieces(reader: LedgerReader, live: _LiveOutputs) -> Iterator[LogPiece]:
+    """Yield the stored outputs of the slot's last attempt."""
+    references = live.stored_references()
+    for name in live.names:
+        if (reference := references.get(name)) is not None:
+            yield LogPiece(name, reader.artifact(digest_of(reference)))
+
+
+class _LiveOutputs:
+    """The output files of a slot's newest attempt, each opened once and read as it grows."""
+
+    def __init__(
+        self,
+        reader: LedgerReader,
+        run_folder: Path,
+        run_id: str,
+        schedule_idx: int,
+        names: Sequence[str],
+    ) -> None:
+        self.names = names
+        self.has_read = False
+        """Whether any file was there to be read."""
+        self._reader = reader
+        self._run_folder = run_folder
+        self._run_id = run_id
+        self._schedule_idx = schedule_idx
+        self._attempt = 0
+        self._files = ExitStack()
+        self._opened: dict[str, BinaryIO] = {}
+        plan = ExperimentPlan.of_document(reader.run(run_id).resolved)
+        secrets = {name: os.environ[name] for name in plan.environment if name in os.environ}
+        self._redactor = Redactor(secrets)
+        self._holds_back = bool(secrets)
+        self._held: dict[str, bytes] = {}
+        """By name, the beginning of a line that is not complete yet."""
+
+    def __enter__(self) -> _LiveOutputs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    def is_collected(self) -> bool:
+        """Return whether the slot's result is committed or staged; note its newest attempt."""
+        reader, idx = self._reader, self._schedule_idx
+        if reader.run(self._run_id).next_schedule_idx > idx:
+            return True
+        dispatch = reader.last_dispatches(self._run_id, idx).get(idx)
+        if dispatch is not None and dispatch.attempt != self._attempt:
+            self._files.close()
+            self._opened, self._attempt = {}, dispatch.attempt
+        staged = reader.staged(self._run_id).get(idx)
+        return staged is not None and staged.final
+
+    def stored_references(self) -> dict[str, str]:
+        """Return the references of the stored outputs of the last attempt, by name."""
+        records = next(
+            self._reader.slot_records(self._run_id, self._schedule_idx, self._schedule_idx + 1),
+            None,
+        )
+        if records is not None:
+            evidence = records.objects("evidence")
+        else:
+            result = self._reader.staged_result(self._run_id, self._schedule_idx)
+            evidence = list(result.evidence) if result is not None else []
+        return dict(evidence[-1]["evidence"]) if evidence else {}
+
+    def new_pieces(self, *, is_last: bool) -> Iterator[LogPiece]:
+        """Yield what was written since the last call, redacted.
+
+        Where there are secrets to redact, a line is held back until it is complete, or `is_last`.
+        """
+        for name in self.names:
+            file = self._file(name)
+            while file is not None and (content := file.read(_CHUNK)):
+                self.has_read = True
+                yield from self._redacted(name, content)
+            if is_last and (held := self._held.pop(name, b"")):
+                yield LogPiece(name, self._redactor.redact_bytes(held))
+
+    def _redacted(self, name: str, content: bytes) -> Iterator[LogPiece]:
+        content = self._held.pop(name, b"") + content
+        end = content.rfind(b"\n") + 1 if self._holds_back else len(content)
+        if end == 0 and len(content) > _MAX_HELD:
+            end = len(content)
+        if end:
+            yield LogPiece(name, self._redactor.redact_bytes(content[:end]))
+        if end < len(content):
+            self._held[name] = content[end:]
+
+    def _file(self, name: str) -> BinaryIO | None:
+        if name in self._opened or not self._attempt:
+            return self._opened.get(name)
+        folder = contract.trial_folder(self._run_folder, self._schedule_idx, self._attempt)
+        file_name = contract.EVENTS if name == "events" else name.replace("_", ".")
+        # A folder that is not there, or a file that is no regular one, has no output to show.
+        with suppress(UnsafeFile):
+            file = self._files.enter_context(UntrustedFile(folder / "state", file_name).opened())
+            if file is not None:
+                self._opened[name] = file
+        return self._opened.get(name)

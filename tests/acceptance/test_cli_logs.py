@@ -1,0 +1,106 @@
+"""`labledger logs`: the output of a trial that has ended, that runs, and that has not begun."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from commands import HOSTILE, command_env, command_line
+from experiments import HOLDING, PASSING, Project
+from waiting import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.docker
+
+RUN = "logged"
+TALKS = "echo from the agent; echo to stderr >&2; hold; echo at the end; answer=right"
+
+
+@pytest.fixture
+def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    made = Project(tmp_path, {"a": TALKS}, max_concurrency=1)
+    del made.document["variant_plan"]
+    return made
+
+
+def test_a_trial_that_has_ended(project: Project) -> None:
+    """Each output is printed under its name, escaped; a phase or the events can be chosen."""
+    project.tasks({"a": f"printf '%s\\n' '{HOSTILE}'; answer=right"})
+    project.save()
+    with closing(project.run(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    printed = project.output("logs", RUN, 0)
+    assert printed.startswith("==> agent stdout <==\n")
+    assert "\\x1b]0;owned" in printed
+    assert "\x1b" not in printed
+    lines = [json.loads(line) for line in project.output("logs", RUN, 0, "--json").splitlines()]
+    assert [line["output"] for line in lines] == ["agent_stdout"] * len(lines)
+    (event,) = project.output("logs", RUN, 0, "--phase", "events").splitlines()[1:]
+    assert json.loads(event)["tokens"] == 7
+    done = project.command("logs", RUN, 0, "--phase", "setup")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "has no such output" in done.stderr
+
+
+def test_a_trial_that_runs(project: Project) -> None:
+    """What was written is printed at once; --follow prints the rest and ends with the trial."""
+    project.save()
+    with closing(project.run(RUN, *HOLDING)) as coordinator:
+        coordinator.until("run_started")
+        project.await_agents(RUN, 1)
+        wait_until(lambda: "to stderr" in project.output("logs", RUN, 0), "the output to be there")
+        assert "at the end" not in project.output("logs", RUN, 0)
+        follower = subprocess.Popen(
+            command_line("logs", RUN, 0, "--follow", "--phase", "agent"),
+            cwd=project.folder,
+            env=command_env(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "==> agent stdout <==\n"
+        assert follower.stdout.readline() == "from the agent\n"
+        project.open_gate(RUN, 0)
+        rest, _ = follower.communicate(timeout=PATIENCE_S)
+        assert follower.returncode == 0
+        assert "to stderr\n" in rest
+        assert rest.endswith("at the end\n")
+        assert coordinator.finish() == 0, coordinator.stderr
+
+
+def test_secrets_of_a_trial_that_runs(project: Project) -> None:
+    """A value that this process knows is redacted, also where a line comes in two parts."""
+    project.tasks({"a": 'printf "<${PACE%ing}"; sleep 0.2; echo "ing>"; hold; answer=right'})
+    project.save()
+    with closing(project.run(RUN, *HOLDING)) as coordinator:
+        coordinator.until("run_started")
+        project.await_agents(RUN, 1)
+        printed = ""
+
+        def is_there() -> bool:
+            nonlocal printed
+            printed = project.output("logs", RUN, 0, PACE="holding")
+            return ">" in printed.partition("<==")[2]
+
+        wait_until(is_there, "the line to be there")
+        assert "<[redacted:PACE]>" in printed
+        assert "<holding>" in project.output("logs", RUN, 0)
+        project.open_gate(RUN, 0)
+        assert coordinator.finish() == 0, coordinator.stderr
+
+
+def test_what_cannot_be_printed(project: Project) -> None:
+    """An unknown run, slot or phase is answered with what there is: exit code 2."""
+    project.save()
+    with closing(project.run(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    for words, part in (
+        (("loged", 0), "did you mean logged?"),
+        ((RUN, 7), "slot"),
+        ((RUN, 0, "--phase", "agnet"), "expected one of setup, agent, grader, events"),
+    ):
+        done = project.command("logs", *words)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        assert part in done.stderr, words
