@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -26,6 +27,7 @@ from labledger.experiment.inputs.field_problems import (
     lookup,
 )
 from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.experiment.inputs.task_files import file_problems
 from labledger.experiment.plan import ExperimentPlan, Filters, result_part
 from labledger.experiment.settings.combination_checks import require_valid_combinations
 from labledger.experiment.settings.grading import Sealing
@@ -121,6 +123,24 @@ class ResolvedExperiment:
         )
 
     @property
+    def task_folders(self) -> frozenset[str]:
+        """The folders of containers that tasks bring files for."""
+        return frozenset(place.path for own in self.dataset.settings for place in own.files)
+
+    def copying_tools(self, ref: str) -> frozenset[str]:
+        """Return the programs that a container of an image needs to copy files of its tasks."""
+        tools: set[str] = set()
+        for variant in self.plan.variants:
+            settings = VariantSettings.of(self.plan, variant)
+            for own in self.dataset.settings:
+                merged = settings.merged(own.overrides)
+                image = merged.grading.image or merged.runtime.image
+                for place in own.files:
+                    if place.recipient == "grader" and image == ref:
+                        tools |= {"cp", "mkdir", "rm", *(["chown"] if place.sets_owner else [])}
+        return frozenset(tools)
+
+    @property
     def sealings(self) -> list[Sealing]:
         """How the trials hide the grader's files from the agent: one way, or several."""
         is_sealed = self.plan.is_sealed
@@ -200,13 +220,14 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     require_executable(authored, plan.phases(), files)
     require_valid_combinations(authored, plan)
     images = {VariantSettings.of(plan, v).defaults.runtime.image for v in plan.variants}
+    ids = [variant["variant_id"] for _, variant in authored_variants(authored.data)]
     selection = Selection(plan.dataset.limit, overrides.tasks, overrides.limit)
     dataset = read_tasks(
         authored.folder / plan.dataset.path,
         selection,
         default_image=None if None in images else images.pop(),
         cluster=plan.dataset.cluster,
-        check_row=row_problems,
+        check_row=lambda row: chain(row_problems(row), file_problems(row, ids)),
     )
     require_valid_tasks(plan, dataset)
     filters = Filters(overrides.tasks, overrides.variants, overrides.limit)

@@ -12,7 +12,7 @@ import os
 import shlex
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from labledger import resources
@@ -27,6 +27,7 @@ from labledger.errors import (
     Problem,
 )
 from labledger.experiment import name_references
+from labledger.experiment.inputs.container_paths import is_inside
 from labledger.experiment.plan import NamedPhase, Resources
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.trial_settings import TrialSettings
@@ -105,7 +106,9 @@ def preflight(
                 by_image[merged.runtime.image].append((variant_id, merged))
             for ref, image in images.items():
                 settings = by_image[ref]
-                checks.extend(check_commands(probes, ref, image, _phases(settings)))
+                tools = experiment.copying_tools(ref)
+                phases = _phases(settings, experiment.task_folders)
+                checks.extend(check_commands(probes, ref, image, phases, tools))
                 checks.extend(_check_agent_users(probes, ref, image, settings))
             checks.extend(_check_storage_and_gpus(probes, images, experiment))
     except EngineUnavailable as error:
@@ -220,9 +223,13 @@ def check_commands(
     ref: str,
     image: str,
     phases: Iterable[NamedPhase],
+    tools: Collection[str] = (),
 ) -> Iterator[CheckResult]:
-    """Check that a container of the image has the shell and every phase's command."""
-    commands = _commands(phases)
+    """Check that a container of the image has the shell and every phase's command.
+
+    `tools` are the programs that copy files of its tasks.
+    """
+    commands = dict.fromkeys(tools, "a task with files for its grader") | _commands(phases)
     required = sorted({*_NEEDED_TOOLS, *commands})
     script = "; ".join(
         f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in required
@@ -260,11 +267,18 @@ def check_commands(
         )
 
 
-def _phases(settings: Iterable[tuple[str, TrialSettings]]) -> list[NamedPhase]:
-    """Return the phases of trials, each command of a variant once."""
+def _phases(
+    settings: Iterable[tuple[str, TrialSettings]], task_folders: Collection[str]
+) -> list[NamedPhase]:
+    """Return the phases of trials, each command of a variant once.
+
+    Those that start a program in one of the `task_folders` are left out.
+    """
     phases: dict[tuple[str, str, str | None], NamedPhase] = {}
     for variant_id, merged in settings:
         for name, plan in merged.phases.items():
+            if any(is_inside(plan.command[0], folder) for folder in task_folders):
+                continue
             phase = NamedPhase(name, plan, None if name == "grader" else variant_id)
             phases.setdefault((name, plan.command[0], phase.variant_id), phase)
     return list(phases.values())

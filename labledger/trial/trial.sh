@@ -332,8 +332,12 @@ launch() {
                 su) exec su -p -s /bin/sh "$name" "$IN/agent.sh" ;;
             esac
             ;;
-        grader:none:*) exec sh "$IN/grader.sh" ;;
-        grader:*) exec sh "$SEALED_IN/grader.sh" ;;
+        grader:*)
+            case $SEALED in none) grader_in=$IN ;; *) grader_in=$SEALED_IN ;; esac
+            # Copies the task's files for the grader to their paths.
+            [ ! -e "$grader_in/files.sh" ] || sh "$grader_in/files.sh" || exit
+            exec sh "$grader_in/grader.sh"
+            ;;
         *) exec sh "$IN/$1.sh" ;;
     esac
 }

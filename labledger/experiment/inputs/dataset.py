@@ -18,6 +18,7 @@ from typing import IO, NamedTuple, cast
 
 from labledger.errors import ExperimentChanged, InvalidInput, MalformedJson, Problem
 from labledger.experiment.inputs.field_problems import FieldProblem, UnusablePath
+from labledger.experiment.inputs.task_files import FilesPlace, files_source
 from labledger.experiment.inputs.task_row import (
     Task,
     cluster_of,
@@ -55,6 +56,8 @@ class TaskSettings(NamedTuple):
     line: int
     """Of the first task that has them."""
     overrides: RuntimeOverrides
+    files: tuple[FilesPlace, ...] = ()
+    """Where containers get files of the tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class Dataset:
     """SHA-256 (hex) over the tasks' digests, in order."""
     workspaces: Mapping[WorkspaceSource, WorkspaceTar]
     settings: tuple[TaskSettings, ...]
-    """The different settings that the tasks have: image and `runtime`."""
+    """The different settings that the tasks have: image, `runtime` and places of files."""
 
     def problem(self, line: int, problem: FieldProblem) -> Problem:
         """Return a problem of a task as one of its line in this file."""
@@ -116,7 +119,7 @@ class Dataset:
         return row
 
     def freeze(self, store: ArtifactStore) -> None:
-        """Put the workspaces' tars into `store`.
+        """Put the tars of workspaces and of the tasks' files into `store`.
 
         Raises `ExperimentChanged` if one has changed since the tasks were selected.
         """
@@ -180,7 +183,7 @@ class _Reader:
     problems: list[Problem] = field(default_factory=list)
     workspaces: dict[WorkspaceSource, WorkspaceTar] = field(default_factory=dict)
     settings: dict[str | None, TaskSettings] = field(default_factory=dict)
-    """By what tells them apart: the image alone, or the whole `runtime`."""
+    """By what tells them apart: the image alone, or with `runtime` and files."""
     lines_by_id: dict[str, int] = field(default_factory=dict)
     unmatched: set[str] = field(default_factory=set)
     """The globs that no task has matched yet."""
@@ -251,6 +254,8 @@ class _Reader:
         except UnusablePath as error:
             self._add_problem(number, error.message, "workspace", error.hint)
             return
+        if not self._add_files(number, row):
+            return
         task = Task.of_authored(row, self.path.parent, self.workspaces)
         frozen = task.as_json()
         if self.cluster is not None and cluster_of(frozen, self.cluster) is None:
@@ -258,11 +263,27 @@ class _Reader:
             hint = "name a field that every task has, such as task.repo or /task/repo"
             self._add_problem(number, message, hint=hint)
         self.tasks.append(TaskRef(task.task_id, canonical_json.digest(frozen), number))
+        self._add_settings(number, task, frozen)
+
+    def _add_settings(self, number: int, task: Task, frozen: JsonObject) -> None:
+        files = tuple(files.place for files in task.files or ())
         key = task.image
-        if task.runtime is not None:
-            key = canonical_json.dumps([task.image, frozen["runtime"]])
+        if task.runtime is not None or files:
+            key = canonical_json.dumps([task.image, frozen.get("runtime"), *map(list, files)])
         if key not in self.settings:
-            self.settings[key] = TaskSettings(number, task.overrides)
+            self.settings[key] = TaskSettings(number, task.overrides, files)
+
+    def _add_files(self, number: int, row: JsonObject) -> bool:
+        """Digest the files of a row. Return False if that is not possible."""
+        for index, entry in enumerate(row.get("files", ())):
+            try:
+                source = files_source(entry, self.path.parent)
+                if source not in self.workspaces:
+                    self.workspaces[source] = source.digest_tar()
+            except UnusablePath as error:
+                self._add_problem(number, error.message, f"files[{index}]", error.hint)
+                return False
+        return True
 
     def _add_workspace(self, workspace: JsonObject | None) -> None:
         if workspace is None:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 from labledger.errors import LedgerError
 from labledger.experiment.inputs.field_problems import FieldPath, lookup, relative_name
+from labledger.experiment.inputs.task_files import TaskFiles
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar
 from labledger.experiment.settings.runtime_overrides import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.stored_sections import Section, normalize_number
@@ -59,9 +60,11 @@ class Task(Section):
     workspace: TaskWorkspace | None = None
     runtime: RuntimeOverrides | None = None
     """The task's own settings; see `overrides`."""
+    files: tuple[TaskFiles, ...] | None = None
+    """Files of its own for its grader, or for its agent in certain variants."""
 
     _KEYS: ClassVar = {"task_id": "id", "payload": "task"}
-    _OPTIONAL = frozenset({"image", "timeout_s", "workspace", "runtime"})
+    _OPTIONAL = frozenset({"image", "timeout_s", "workspace", "runtime", "files"})
 
     @classmethod
     def of_authored(
@@ -69,10 +72,11 @@ class Task(Section):
     ) -> Self:
         """Return the task of a valid authored row, whose paths start from `folder`.
 
-        Raises `KeyError` for a workspace that is not among `packed`.
+        Raises `KeyError` for a workspace or files that are not among `packed`.
         """
         timeout_s, workspace = row.get("timeout_s"), row.get("workspace")
         runtime = row.get("runtime")
+        files = [TaskFiles.of_authored(entry, folder, packed) for entry in row.get("files", ())]
         return cls(
             row["id"],
             row.get("task"),
@@ -80,6 +84,7 @@ class Task(Section):
             timeout_s and normalize_number(timeout_s),
             workspace and TaskWorkspace.of_authored(workspace, folder, packed),
             None if runtime is None else RuntimeOverrides.of_authored(runtime),
+            tuple(files) or None,
         )
 
     @classmethod

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import PHASES, is_root
+from labledger.experiment.inputs.container_paths import overlap, unusable
 from labledger.experiment.inputs.field_problems import FieldPath, lookup
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.experiment.settings.phase_commands import variant_path
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
-
-_RESERVED = ("/agentlab", "/proc", "/sys", "/dev")
-"""Folders of a container in which no folder of an experiment may be."""
 
 _SEPARATE_KEYS = ("image", "resources", "workspace", "artifacts", "collect")
 """Keys of grading that only a separate grader has."""
@@ -163,7 +160,7 @@ def _user_problems(merged: _Merged) -> Iterator[Mismatch]:
 def _workspace_problems(merged: _Merged) -> Iterator[Mismatch]:
     runtime, grading = merged.settings.runtime, merged.settings.grading
     for section, folder in (("runtime", runtime.workspace), ("grader", grading.workspace)):
-        if folder is not None and folder.startswith("/") and (why := _unusable(folder)):
+        if folder is not None and folder.startswith("/") and (why := unusable(folder)):
             yield Mismatch(section, "workspace", why)
     if runtime.workspace not in {None, "mounted"} and runtime.root_read_only:
         message = "the image's own file system cannot be written with root_read_only"
@@ -173,31 +170,16 @@ def _workspace_problems(merged: _Merged) -> Iterator[Mismatch]:
 def _folder_problems(merged: _Merged) -> Iterator[Mismatch]:
     outputs = [output.path for output in merged.settings.runtime.outputs or ()]
     for index, path in enumerate(outputs):
-        if reason := _unusable(path):
+        if reason := unusable(path):
             yield Mismatch("runtime", "outputs", reason)
         for other in outputs[:index]:
-            if path == other or _is_inside(path, other) or _is_inside(other, path):
+            if overlap(path, other):
                 message = f"{path} and {other} are the same folder, or one contains the other"
                 yield Mismatch("runtime", "outputs", message)
     for artifact in merged.settings.grading.artifacts or ():
         for place in (artifact.path, artifact.to):
-            if place is not None and (why := _unusable(place)):
+            if place is not None and (why := unusable(place)):
                 yield Mismatch("grader", "artifacts", why)
-
-
-def _unusable(path: str) -> str | None:
-    """Return why a path in a container cannot be used; None if it can."""
-    steps = PurePosixPath(path)
-    if path == "/":
-        return "found '/'; expected a folder in it"
-    if str(steps) != path.rstrip("/") or ".." in steps.parts:
-        return f"found {path!r}; expected a path without empty steps, . and .. such as /app/out"
-    reserved = next((top for top in _RESERVED if path == top or _is_inside(path, top)), None)
-    return None if reserved is None else f"{path} is in {reserved}, which is not the experiment's"
-
-
-def _is_inside(path: str, folder: str) -> bool:
-    return path.startswith(f"{folder.rstrip('/')}/")
 
 
 def _result_problems(merged: _Merged) -> Iterator[Mismatch]:

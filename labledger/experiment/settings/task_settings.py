@@ -6,15 +6,17 @@ caller: whatever is refused here is refused before a run exists.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment import name_references
 from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import NO_SETUP, USER_HINT, user_problem
+from labledger.experiment.inputs.container_paths import overlap
 from labledger.experiment.inputs.dataset import Dataset
 from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, lookup
+from labledger.experiment.inputs.task_files import FilesPlace
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.settings.combination_checks import mismatches
 from labledger.experiment.settings.grading import HIDING_MODES
@@ -49,9 +51,9 @@ def outside_uses(
         for path, name in _outside({("env", key): value for key, value in env.items()}, {}):
             place = _env_path(authored.data, variant.variant_id, path)
             yield OutsideUse(name, place, variant.variant_id)
-        for line, own in dataset.settings:
-            for path, name in _outside(_texts(own), settings.bindings):
-                yield OutsideUse(name, ("runtime", *path), variant.variant_id, line)
+        for own in dataset.settings:
+            for path, name in _outside(_texts(own.overrides), settings.bindings):
+                yield OutsideUse(name, ("runtime", *path), variant.variant_id, own.line)
 
 
 def _env_path(data: JsonObject, variant_id: str, path: FieldPath) -> FieldPath:
@@ -85,9 +87,12 @@ def require_valid_tasks(plan: ExperimentPlan, dataset: Dataset) -> None:
     problems: dict[tuple[int, FieldPath], Problem] = {}
     for variant in plan.variants:
         settings = VariantSettings.of(plan, variant)
-        for line, own in dataset.settings:
-            for problem in _problems(plan, settings, own):
-                problems.setdefault((line, problem.path), dataset.problem(line, problem))
+        for own in dataset.settings:
+            for problem in _problems(plan, settings, own.overrides):
+                problems.setdefault((own.line, problem.path), dataset.problem(own.line, problem))
+            merged = settings.merged(own.overrides)
+            for problem in _file_problems(merged, own.files):
+                problems.setdefault((own.line, problem.path), dataset.problem(own.line, problem))
     if problems:
         by_line = [problems[key] for key in sorted(problems, key=lambda key: key[0])]
         raise InvalidInput(f"the tasks in {dataset.path} are not valid", by_line)
@@ -131,6 +136,19 @@ def _combination_problems(
         message = "the experiment does not hide its grader's files, so this task cannot"
         hint = "set benchmark.grader.mode in the experiment, and another one in other tasks"
         yield FieldProblem(("runtime", "grader", "mode"), message, hint)
+
+
+def _file_problems(merged: TrialSettings, files: Iterable[FilesPlace]) -> Iterator[FieldProblem]:
+    """Check that the grader's files of a task can be copied to their paths."""
+    runtime = merged.runtime
+    outputs = [output.path for output in runtime.outputs or ()]
+    for path in (place.path for place in files if place.recipient == "grader"):
+        if folder := next((folder for folder in outputs if overlap(path, folder)), None):
+            message = f"files for the grader at {path} overlap with the output folder {folder}"
+            yield FieldProblem(("files",), message)
+        if runtime.root_read_only and not overlap(path, "/tmp"):  # noqa: S108
+            message = f"files for the grader cannot be copied to {path}: the root is read-only"
+            yield FieldProblem(("files",), message, "leave runtime.root_read_only out")
 
 
 def _not_executable(

@@ -66,6 +66,14 @@ SELECT tar, size, task_id, count(*), min(task_idx) FROM (
   WHERE run_no = ?)
 WHERE tar IS NOT NULL GROUP BY tar ORDER BY min(task_idx)"""
 """Each workspace's tar with its first task and its number of tasks."""
+_TASK_FILES_SQL = """
+SELECT json_extract(files.value, '$.tar'), json_extract(files.value, '$.size'), task_id, count(*),
+  min(task_idx)
+FROM run_task JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest,
+  json_each(CASE WHEN json_valid(body) THEN body ELSE '{}' END, '$.files') AS files
+WHERE run_no = ? AND files.type = 'object'
+GROUP BY 1 ORDER BY min(task_idx)"""
+"""Each tar of files of tasks with its first task and its number of tasks."""
 _IS_OWNED_SQL = "SELECT count(*) FROM lease WHERE run_no = ?"
 _ROW_DIGESTS = tuple(table for table in DIGESTED if table != "staged_result")
 """Tables whose row digests are checked here; those of staged results are checked with them."""
@@ -111,9 +119,9 @@ def guarded(failure: str, check: Callable[[], Iterator[Message]]) -> Iterator[Me
 
 
 def find_missing_files(connection: Connection, store: ArtifactStore, run_no: int) -> Iterator[str]:
-    """Yield the frozen files and workspaces of a run that are missing from the store or changed."""
+    """Yield the frozen files of a run and its tasks that are missing from the store or changed."""
     try:
-        frozen = [*_frozen_files(connection, run_no), *_workspaces(connection, run_no)]
+        frozen = [*_frozen_files(connection, run_no), *_tars_of_tasks(connection, run_no)]
         for _, sha256, _ in frozen:
             bytes.fromhex(sha256)  # Anything else names no file of the store.
     except (ValueError, LookupError, TypeError, AttributeError):
@@ -132,10 +140,11 @@ def _frozen_files(connection: Connection, run_no: int) -> Iterator[tuple[str, st
             yield f"{phase} file {entry['name']}", entry["sha256"], entry["size"]
 
 
-def _workspaces(connection: Connection, run_no: int) -> Iterator[tuple[str, str, int]]:
-    for sha256, size, task_id, count, _ in _rows(connection, _WORKSPACES_SQL, run_no):
-        others = f" and {count - 1} more" if count > 1 else ""
-        yield f"workspace of task {task_id}{others}", sha256, size
+def _tars_of_tasks(connection: Connection, run_no: int) -> Iterator[tuple[str, str, int]]:
+    for noun, sql in (("workspace", _WORKSPACES_SQL), ("files", _TASK_FILES_SQL)):
+        for sha256, size, task_id, count, _ in _rows(connection, sql, run_no):
+            others = f" and {count - 1} more" if count > 1 else ""
+            yield f"{noun} of task {task_id}{others}", sha256, size
 
 
 def _check_genesis(connection: Connection, run_no: int) -> Iterator[Message]:

@@ -14,7 +14,7 @@ from labledger.experiment.plan import Resources
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, Labels
-from labledger.trial.life import inputs, sealed_grader
+from labledger.trial.life import inputs, sealed_grader, task_files
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 """What common tasks need as root: to install packages and to end their own processes."""
@@ -98,6 +98,7 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
             contract.mount(folder / "in", contract.IN, read_only=True),
             contract.mount(spec.plan.deps_dir, contract.DEPS, read_only=True),
             *sealed_grader.grader_mounts(spec),
+            *task_files.agent_mounts(spec),
             *(contract.mount(folder / name, inside) for name, inside in _WRITTEN.items()),
         ],
         "NetworkMode": "none" if runtime.network == "none" else "default",

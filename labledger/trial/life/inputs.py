@@ -25,6 +25,7 @@ from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.durable_files import new_file, publish, sync_folder, sync_tree
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
+from labledger.trial.life import task_files
 from labledger.trial.life.context import TrialContext
 from labledger.workspace.seed import OPEN_FOLDER
 
@@ -72,6 +73,7 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
         (folder / "sealed").chmod(0o755)
     if spec.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
+    task_files.unpack_agent_files(spec)
     spec.kind.fill(spec, folder)
 
 
@@ -163,8 +165,11 @@ def secret_variables(spec: AttemptSpec) -> dict[str, str]:
 
 
 def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
+    """Write the script of a phase into `folder`; with the grader's, also its task's files."""
     script = phase_script(spec.settings.phase(phase), secret_variables(spec))
     write_readable_file(folder / f"{phase}.sh", script)
+    if phase == "grader":
+        task_files.place_grader_files(spec, folder)
 
 
 def phase_script(plan: PhasePlan, variables: dict[str, str]) -> str:

@@ -7,7 +7,6 @@ are added to the stopped container between its two parts (`after_agent`). Used b
 
 from __future__ import annotations
 
-import os
 import shutil
 
 from labledger.experiment.settings.grading import Sealing
@@ -15,6 +14,7 @@ from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.life import inputs
+from labledger.trial.life.task_files import link_or_copy
 
 _READABLE_BY_ALL = 0o755
 
@@ -48,17 +48,8 @@ def unseal(spec: AttemptSpec, phases: str) -> None:
     folder = spec.folder / "sealed"
     for name in ("in", "grader"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=_link_or_copy)
+    shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=link_or_copy)
     (folder / "in").mkdir()
     (folder / "in").chmod(_READABLE_BY_ALL)
     inputs.write_phase_script(spec, "grader", folder / "in")
     inputs.write_readable_file(spec.folder / "in" / contract.PHASES_FILE, phases)
-
-
-def _link_or_copy(source: str, target: str) -> str:
-    try:
-        os.link(source, target)
-    except OSError:
-        # Not every file system has links.
-        shutil.copy2(source, target)
-    return target

@@ -1,0 +1,136 @@
+"""Files of a single task: the grader's fresh copies, and the agent's of one variant."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from typing import Any
+
+import pytest
+from regraded_trials import regraded_spec
+from sample_trials import BUSYBOX, GRADES, PYTHON, Trials, brief, run_attempt
+
+from labledger.experiment.settings.grading import Sealing
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.identity import Slot
+
+pytestmark = [pytest.mark.docker]
+
+SECRET = "the-hidden-tests"
+GRADER = (
+    f'test "$(cat /tests/key)" = {SECRET} && /tests/run.sh && test -L /tests/link'
+    f' && test "$(ls -A /tests)" = "$(printf "key\\nlink\\nrun.sh\\nsub")" || exit 9; {GRADES}'
+)
+"""A grader that passes if it finds exactly the files of `packed`."""
+SEARCH = (
+    'if grep -r the-hidden-""tests /agentlab/in /agentlab/sealed /agentlab/deps /tests; '
+    "then echo found; fi; true"
+)
+"""An agent that looks for the grader's files."""
+
+
+def packed(trials: Trials, **fields: Any) -> JsonObject:
+    """Store a tar of a key, a program, a link and a folder; return an entry of `files` with it."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content, mode in (("key", SECRET, 0o644), ("run.sh", "#!/bin/sh\n", 0o755)):
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), mode
+            tar.addfile(info, io.BytesIO(content.encode()))
+        for name, kind in (("link", tarfile.SYMTYPE), ("sub", tarfile.DIRTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname, info.mode = kind, "key" if name == "link" else "", 0o755
+            tar.addfile(info)
+    content = buffer.getvalue()
+    sha256 = trials.store.put_bytes(content)
+    return {"path": "/tests", "for": "grader", "tar": sha256, "size": len(content)} | fields
+
+
+def graded(trials: Trials, agent: str, **settings: Any) -> AttemptResult:
+    task = {"files": [packed(trials)]}
+    return trials.run(agent, GRADER, task=task, **settings)
+
+
+@pytest.mark.parametrize("image", [BUSYBOX, PYTHON])
+@pytest.mark.parametrize(
+    "agent",
+    [
+        "true",
+        "mkdir /tests; echo forged >/tests/key; echo more >/tests/more; chmod 0 /tests",
+        "ln -s /etc /tests",
+        "echo file >/tests",
+        "mkfifo /tests",
+    ],
+)
+def test_grader_gets_fresh_copy(trials: Trials, image: str, agent: str) -> None:
+    """The grader finds exactly its files, whatever the agent put at their path."""
+    result = graded(trials, agent, image=image)
+    assert brief(result) == ("completed", None, 0), trials.content(result, "grader_stderr")
+
+
+def test_link_of_agent_is_not_followed(trials: Trials) -> None:
+    """A link at the path is removed; what it leads to stays."""
+    agent = "mkdir /elsewhere; echo kept >/elsewhere/kept; ln -s /elsewhere /tests"
+    grader = f'test "$(ls /elsewhere)" = kept || exit 8; {GRADER}'
+    result = trials.run(agent, grader, task={"files": [packed(trials)]})
+    assert brief(result) == ("completed", None, 0)
+
+
+@pytest.mark.parametrize(
+    ("sealing", "runtime"),
+    [
+        (Sealing.UNREADABLE, {"agent_user": "agent"}),
+        (Sealing.AFTER_AGENT, {}),
+    ],
+)
+def test_sealed_files(trials: Trials, sealing: Sealing, runtime: JsonObject) -> None:
+    """A sealed grader's files cannot be read by the agent, and the grader finds them."""
+    result = graded(trials, SEARCH, sealing=sealing, runtime=runtime)
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "agent_stdout") == b""
+
+
+def test_owner_of_the_copy(trials: Trials) -> None:
+    """With `user`, the grader's copy belongs to that user."""
+    task = {"files": [packed(trials, user="1000")]}
+    grader = f'test "$(stat -c %u /tests/key)" = 1000 || exit 9; {GRADES}'
+    assert brief(trials.run("true", grader, task=task)) == ("completed", None, 0)
+
+
+def test_copy_fails(trials: Trials) -> None:
+    """A grader whose files cannot be copied is a grade_error, and its stderr says why."""
+    result = graded(trials, "true", runtime={"user": "1000"})
+    assert brief(result) == ("grade_error", "grader_exit_nonzero", 40)
+    assert result.phases["grader"].exit_status == 125
+    assert b"/tests" in trials.content(result, "grader_stderr")
+
+
+def test_files_of_one_variant(trials: Trials) -> None:
+    """An agent's files are mounted read-only, in trials of their variants and in no other."""
+    entry = packed(trials, path="/solution", variants=["gold"]) | {"for": "agent"}
+    agent = (
+        '! grep -rs the-hidden-""tests /agentlab || exit 7; test -e /solution || exit 3; '
+        'test "$(cat /solution/key)" = the-hidden-""tests && ! echo x >/solution/new'
+    )
+    other = trials.run(agent, task={"files": [entry]})
+    assert other.phases["agent"].exit_status == 3
+    gold = trials.spec(agent, task={"files": [entry]}, slot=Slot(7, "gold", "t/1", 2))
+    assert brief(run_attempt(gold)) == ("completed", None, 0)
+
+
+def test_regrading_copies_again(trials: Trials) -> None:
+    """A regrading puts the grader's files in place again, also when it is the only one to do so."""
+    task = {"files": [packed(trials)]}
+    result = trials.run("true", "exit 1", task=task)
+    spec = regraded_spec(trials, result, grader=GRADER, task=task)
+    assert brief(run_attempt(spec)) == ("completed", None, 0)
+
+
+def test_regrading_without_the_files(trials: Trials) -> None:
+    """A regrading whose files are gone from the artifact store is not graded without them."""
+    task = {"files": [packed(trials)]}
+    result = trials.run("true", GRADER, task=task)
+    trials.store.path(task["files"][0]["tar"]).unlink()
+    spec = regraded_spec(trials, result, grader=GRADER, task=task)
+    assert brief(run_attempt(spec)) == ("grade_error", "evidence_incomplete", None)

@@ -1,0 +1,152 @@
+"""Files of single tasks, as authored and as stored."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_files import Folder
+
+from labledger.errors import ExperimentChanged, InvalidInput
+from labledger.experiment.inputs.task_files import TaskFiles
+from labledger.experiment.inputs.task_row import Task
+from labledger.storage.artifact_store import ArtifactStore
+
+TESTS: dict[str, Any] = {"path": "/tests", "directory": "t", "for": "grader"}
+GOLD: dict[str, Any] = {
+    "path": "/solution",
+    "directory": "s",
+    "for": "agent",
+    "variants": ["reference"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    made = Folder(tmp_path)
+    made.write("t/test.sh", "true\n").chmod(0o755)
+    made.write("t/deep/key", "42\n")
+    made.write("s/solve.sh", "true\n")
+    return made
+
+
+def with_files(folder: Folder, *entries: dict[str, Any], **row: Any) -> Folder:
+    folder.tasks([{"id": "a", "files": list(entries), **row}])
+    return folder
+
+
+def problems(folder: Folder) -> list[tuple[str | None, str]]:
+    with pytest.raises(InvalidInput) as raised:
+        folder.resolve()
+    return [(problem.field, problem.message) for problem in raised.value.problems]
+
+
+def test_files_are_packed_and_stored(folder: Folder) -> None:
+    """A stored row names a tar by its digest, which freezing puts into the store."""
+    resolved = with_files(folder, TESTS, GOLD).resolve()
+    ((_, row),) = resolved.frozen_tasks()
+    tests, gold = row["files"]
+    assert tests == {"path": "/tests", "tar": tests["tar"], "size": tests["size"], "for": "grader"}
+    assert gold["variants"] == ["reference"]
+    store = ArtifactStore(folder.path / "store")
+    resolved.freeze(store)
+    with tarfile.open(store.path(tests["tar"])) as tar:
+        modes = {member.name: member.mode for member in tar}
+    assert modes == {"deep": 0o755, "deep/key": 0o644, "test.sh": 0o755}
+    assert Task.of_row(json.loads(json.dumps(row))).as_json() == row
+
+
+def test_digest_follows_the_files(folder: Folder) -> None:
+    """Another content gives another task, and a run does not start with files that changed."""
+    resolved = with_files(folder, TESTS).resolve()
+    folder.write("t/deep/key", "43\n")
+    assert folder.resolve().digest != resolved.digest
+    with pytest.raises(ExperimentChanged):
+        resolved.freeze(ArtifactStore(folder.path / "store"))
+
+
+def test_equal_files_are_packed_once(folder: Folder) -> None:
+    """Tasks that share a folder share its tar."""
+    folder.tasks([{"id": name, "files": [TESTS]} for name in "abc"])
+    assert len(folder.resolve().dataset.workspaces) == 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "field", "said"),
+    [
+        ({"path": "tests"}, "files[0].path", "absolute path"),
+        ({"path": "/"}, "files[0].path", "'/'"),
+        ({"path": "/a/../b"}, "files[0].path", "without empty steps"),
+        ({"path": "/agentlab/in"}, "files[0].path", "/agentlab"),
+        ({"tar": "t.tar"}, "files[0]", "exactly one"),
+        ({"directory": "../x"}, "files[0]", "contains '..'"),
+        ({"directory": "none"}, "files[0]", "there is no folder"),
+        ({"for": "both"}, "files[0].for", "both"),
+        ({"variants": ["reference"]}, "files[0].variants", "same for every variant"),
+        ({"more": 1}, "files[0]", "more"),
+    ],
+)
+def test_bad_files_are_refused(
+    folder: Folder, entry: dict[str, Any], field: str, said: str
+) -> None:
+    """What cannot be put in place is refused with its field before a run exists."""
+    ((at, message),) = problems(with_files(folder, TESTS | entry))
+    assert at is not None
+    assert at.startswith(field)
+    assert said in message
+
+
+def test_bad_files_of_agents_are_refused(folder: Folder) -> None:
+    """An agent's files name variants that exist, and no owner."""
+    entry = GOLD | {"variants": ["reference", "golden"], "user": "root"}
+    assert [field for field, _ in problems(with_files(folder, entry))] == [
+        "files[0].user",
+        "files[0].variants[1]",
+    ]
+
+
+def test_variant_that_is_not_selected(folder: Folder) -> None:
+    """Files for a variant stay valid when `--variant` selects another one."""
+    resolved = with_files(folder, GOLD).resolve(variants=("empty",))
+    assert resolved.variants == ("empty",)
+
+
+def test_overlapping_files_are_refused(folder: Folder) -> None:
+    """Two entries cannot have the same place or one inside the other, for the same recipient."""
+    inner = TESTS | {"path": "/tests/inner"}
+    ((field, message),) = problems(with_files(folder, TESTS, inner))
+    assert (field, "/tests" in message) == ("files[1].path", True)
+    with_files(folder, TESTS, GOLD | {"path": "/tests"}).resolve()
+
+
+def test_copies_need_a_place(folder: Folder) -> None:
+    """Copies cannot replace an output folder, or be made on a read-only root."""
+    outputs = {"outputs": [{"path": "/tests/out", "phase": "agent"}]}
+    for runtime in (outputs, {"root_read_only": True}):
+        ((field, _),) = problems(with_files(folder, TESTS, runtime=runtime))
+        assert field == "files"
+    with_files(folder, TESTS | {"path": "/tmp/tests"}, runtime={"root_read_only": True}).resolve()
+
+
+def test_what_copying_needs(folder: Folder) -> None:
+    """Preflight knows which programs copy the files of an image's tasks."""
+    assert with_files(folder, GOLD).resolve().copying_tools("python:3") == frozenset()
+    resolved = with_files(folder, TESTS | {"user": "nobody"}).resolve()
+    assert resolved.copying_tools("python:3") == {"cp", "mkdir", "rm", "chown"}
+    assert resolved.copying_tools("other") == frozenset()
+
+
+def test_packed_files_may_be_a_tar(folder: Folder) -> None:
+    """A tar and its folder are the same files."""
+    shutil.make_archive(str(folder.path / "t"), "tar", folder.path / "t")
+    entry = {key: value for key, value in TESTS.items() if key != "directory"} | {"tar": "t.tar"}
+    digests = [
+        TaskFiles.from_json(row["files"][0]).tar
+        for given in (TESTS, entry)
+        for _, row in with_files(folder, given).resolve().frozen_tasks()
+    ]
+    assert digests[0] == digests[1]
