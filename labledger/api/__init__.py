@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from labledger.api.experiments import *
     from labledger.api.ledger import *
     from labledger.api.maintenance import *
+    from labledger.api.run_state import *
     from labledger.api.runs import *
     from labledger.api.trial_logs import LogPiece as LogPiece
     from labledger.compare.comparison_document import *
@@ -44,9 +45,10 @@ if TYPE_CHECKING:
 
 _NAMES_BY_MODULE = {
     "api.experiments": "RunPlan create_experiment plan_run preflight",
-    "api.ledger": "Ledger RunState open_ledger view_names",
+    "api.ledger": "Ledger open_ledger view_names",
     "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
     "ledger_revision upgrade_ledger verify",
+    "api.run_state": "RunSelection RunState",
     "api.runs": "regrade resume run",
     "api.trial_logs": "LogPiece",
     "compare.comparison_document": "Compared Comparison TaskRow",

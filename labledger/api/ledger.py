@@ -5,19 +5,20 @@ Reading works while runs write. Modules that compare and report are imported whe
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from labledger import clock
+from labledger.api.run_state import RunSelection, RunState
 from labledger.errors import InvalidInput, Problem
 from labledger.export import data_frames, query_rows, run_records, summary
-from labledger.ledger.database.model import Grading, RunInfo, Spent, TakeoverRequest, VariantCounts
+from labledger.ledger.database.model import Grading, RunInfo, Spent, VariantCounts
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
-from labledger.ledger.read.spending import exhausted_kinds
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.artifacts import digest_of
@@ -71,41 +72,6 @@ def view_names() -> tuple[str, ...]:
     return tuple(VIEWS)
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
-    """How far a run is, who owns it, and what it spent."""
-
-    run: RunInfo
-    variants: tuple[VariantCounts, ...]
-    """Slots of each variant by status and verdict."""
-    begun: int
-    """How many slots were dispatched or finished and are not committed yet."""
-    gradings: tuple[Grading, ...]
-    """Every grading of the run, or of the run that a regrading grades, the oldest first."""
-    spent: Mapping[str, Spent]
-    """What its trials spent, committed or not, by kind (`cost_usd`, `tokens`); empty for a
-    regrading."""
-    owned: bool
-    """Whether a coordinator owns the run and may be alive."""
-    wanted_by: TakeoverRequest | None
-    """The takeover request that has not expired, if any."""
-
-    @property
-    def used_up(self) -> tuple[str, ...]:
-        """The kinds of budget (`cost_usd`, `tokens`) that are spent entirely."""
-        return exhausted_kinds(self.run.budget, self.spent)
-
-    def as_json(self) -> JsonObject:
-        """Return what `labledger status --json` prints."""
-        return {
-            **self.run.as_json(),
-            "begun": self.begun,
-            "variants": [counts.as_json() for counts in self.variants],
-            "gradings": [grading.as_json() for grading in self.gradings],
-            "spent": {kind: spent.as_json() for kind, spent in self.spent.items()},
-        }
-
-
 class Ledger:
     """A ledger opened for reading by `open_ledger`. Close it, or use it in a `with` statement.
 
@@ -133,9 +99,10 @@ class Ledger:
         """Close the ledger's file."""
         self._reader.close()
 
-    def runs(self) -> list[RunInfo]:
-        """Return every run, the newest first."""
-        return self._reader.runs()
+    def runs(self, selection: RunSelection | None = None) -> list[RunInfo]:
+        """Return every run, or those that `selection` describes, the newest first."""
+        runs = self._reader.runs()
+        return runs if selection is None else [run for run in runs if selection.includes(run)]
 
     def run(self, run_id: str) -> RunInfo:
         """Return a run."""
@@ -149,11 +116,37 @@ class Ledger:
             run=run,
             variants=tuple(self.counts(run_id)),
             begun=self.begun(run_id),
+            staged=sum(staged.final for staged in self._reader.staged(run_id).values()),
             gradings=tuple(self.gradings(run_id)),
             spent=self.spent(run_id),
             owned=self.is_owned(run),
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
         )
+
+    def watch(self, run_id: str, interval_s: float = 1.0) -> Iterator[RunState]:
+        """Return the states of a run that another process may be running, one every second.
+
+        The last one is that of a run that nobody runs any more.
+
+        Args:
+            run_id: The run.
+            interval_s: Seconds between two states.
+
+        Raises:
+            RunNotFound: The ledger holds no such run.
+
+        Example:
+            >>> import labledger
+            >>> with labledger.open_ledger() as ledger:
+            ...     for state in ledger.watch("demo"):
+            ...         print(state.run.next_schedule_idx, "of", state.run.total_slots)
+        """
+        while True:
+            state = self.state(run_id)
+            yield state
+            if not state.owned:
+                return
+            time.sleep(interval_s)
 
     def is_owned(self, run: RunInfo) -> bool:
         """Return whether a coordinator owns a run and may be alive.

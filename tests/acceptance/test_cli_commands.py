@@ -26,6 +26,8 @@ def project(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str])
     """Two passes and fails by variant, two failed agents, two failed graders."""
     tasks = {"a": BY_MODE, "b": FAILS, "c": UNGRADABLE}
     made = Project(tmp_path_factory.mktemp("commands"), tasks, max_concurrency=4)
+    made.document["experiment"]["tags"] = ["nightly"]
+    made.save()
     with closing(made.run(RUN, *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
     return made
@@ -64,6 +66,34 @@ def test_runs(project: Project) -> None:
     assert line.split()[:5] == [RUN, "small", "completed", "6", "6"]
     (run,) = project.json("runs", "--json")
     assert (run["run_id"], run["status"], run["owner"]) == (RUN, "completed", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_listed"),
+    [
+        (("--experiment", "sm*"), True),
+        (("--experiment", "other"), False),
+        (("--status", "completed"), True),
+        (("--status", "running"), False),
+        (("--since", "1d"), True),
+        (("--since", "2020-01-01"), True),
+        (("--since", "9999-12-30"), False),
+        (("--tag", "nightly"), True),
+        (("--tag", "night"), False),
+        (("--tag", "nightly", "--status", "interrupted"), False),
+    ],
+)
+def test_selected_runs(project: Project, words: tuple[str, ...], is_listed: bool) -> None:
+    """A run is listed if it fits every option."""
+    assert bool(project.json("runs", "--json", *words)) is is_listed
+
+
+@pytest.mark.parametrize(("option", "value"), [("--status", "done"), ("--since", "yesterday")])
+def test_a_selection_that_is_not_understood(project: Project, option: str, value: str) -> None:
+    """The message names the option, what was found and what was expected: exit code 2."""
+    done = project.command("runs", option, value)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{option}: found {value!r}; expected" in done.stderr
 
 
 def test_status(project: Project) -> None:

@@ -121,6 +121,22 @@ def test_a_terminal_shows_the_run_live(project: Project) -> None:
     assert "labledger show live 0" in end
 
 
+def test_another_terminal_watches_the_run(project: Project) -> None:
+    """`status --watch` shows what the run's own display shows, and ends with the run."""
+    with closing(project.run("watched", "--env", "PACE=holding")) as coordinator:
+        coordinator.until("run_started")
+        with closing(Terminal(project, "status", "watched", "--watch")) as terminal:
+            terminal.await_text(r"4/6 committed · 1 running · 1 waiting to commit")
+            terminal.await_text(r"base +50\.0% +1 +1 +0 +0 +0 +0")
+            (held,) = [slot for slot, _ in project.running("watched")]
+            project.open_gate("watched", held)
+            assert coordinator.finish() == 0, coordinator.stderr
+            assert terminal.finish() == 0, terminal.text
+            assert "run watched of small: completed" in terminal.text
+    states = project.output("status", "watched", "--watch", "--json").splitlines()
+    assert [json.loads(state)["status"] for state in states] == ["completed"]
+
+
 @pytest.mark.parametrize("options", [(), ("--quiet",), ("--json",)])
 def test_a_terminal_that_closes(
     tmp_path: Path, engine_log: EngineLog, options: tuple[str, ...]

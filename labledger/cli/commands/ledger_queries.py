@@ -24,13 +24,31 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def runs(lab_dir: arguments.LabDir = None, json: arguments.Json = False) -> None:
-    """List every run in the ledger, the newest first."""
-    from labledger.api import open_ledger
+def runs(
+    experiment: Annotated[
+        str | None, typer.Option(help="Only runs of experiments whose id matches this glob.")
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(help="Only runs that are running, interrupted or completed."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only runs created since 2026-11-22, 2026-11-22T14:00, 7d or 12h."),
+    ] = None,
+    tag: Annotated[str | None, typer.Option(help="Only runs of experiments with this tag.")] = None,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """List the runs in the ledger, the newest first."""
+    from labledger.api import RunSelection, open_ledger
     from labledger.cli.output.run_outcome import grading_lines
 
+    selection = RunSelection(
+        experiment, arguments.parse_run_status(status), arguments.parse_since(since), tag
+    )
     with open_ledger(lab_dir=lab_dir) as ledger:
-        all_runs = ledger.runs()
+        all_runs = ledger.runs(selection)
         all_gradings = [ledger.gradings(run.run_id) for run in all_runs]
         causes = [_stop_cause(run, lost=ledger.is_lost(run)) for run in all_runs]
     if json:
@@ -80,9 +98,19 @@ def _own_grading(run_id: str, gradings: Sequence[Grading]) -> JsonObject:
 
 
 def status(
-    run_id: arguments.RunId, lab_dir: arguments.LabDir = None, json: arguments.Json = False
+    run_id: arguments.RunId,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", "-w", help="Show the display of a run that another process runs."),
+    ] = False,
 ) -> None:
     """Show a run's progress, its owner and what it spent of its budget."""
+    if watch:
+        _watch(run_id, lab_dir, as_json=json)
+        if json:
+            return
     from labledger.api import open_ledger
     from labledger.cli.output.run_outcome import print_status
 
@@ -92,6 +120,16 @@ def status(
         out_json(state.as_json())
     else:
         print_status(state, lab_dir)
+
+
+def _watch(run_id: str, lab_dir: Path | None, *, as_json: bool) -> None:
+    """Show a run's progress until nobody runs it any more."""
+    from labledger.api import open_ledger
+    from labledger.cli.output.run_display import watcher
+
+    with open_ledger(lab_dir=lab_dir) as ledger, watcher(as_json=as_json, quiet=False) as display:
+        for state in ledger.watch(run_id):
+            display.show(state)
 
 
 def show(

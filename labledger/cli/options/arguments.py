@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from labledger.api import InvalidInput, Problem
 from labledger.text.byte_sizes import parse_size
+
+if TYPE_CHECKING:
+    from labledger.api import RunStatus
 
 _MAX_COMPLETIONS = 200
 _RUNS_SQL = (
@@ -104,6 +109,31 @@ def parse_size_option(option: str, text: str) -> int:
     except (ValueError, OverflowError):
         message = f"found {text!r}; expected a size such as 500m or 2g"
         raise InvalidInput("the size", [Problem(option, message)]) from None
+
+
+def parse_run_status(text: str | None) -> RunStatus | None:
+    """Return the status of a run by its name. Raises `InvalidInput`."""
+    from labledger.api import RunStatus
+
+    if text is None or text in set(RunStatus):
+        return None if text is None else RunStatus(text)
+    message = f"found {text!r}; expected one of {', '.join(RunStatus)}"
+    raise InvalidInput("the status", [Problem("--status", message)])
+
+
+def parse_since(text: str | None) -> datetime | None:
+    """Return a time from a date, a local time, or an age such as 7d. Raises `InvalidInput`."""
+    if text is None:
+        return None
+    age = re.fullmatch(r"([0-9]{1,6})([dhm])", text)
+    try:
+        if age is not None:
+            unit = {"d": "days", "h": "hours", "m": "minutes"}[age[2]]
+            return datetime.now(UTC) - timedelta(**{unit: int(age[1])})
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        message = f"found {text!r}; expected a date such as 2026-11-22, or an age such as 7d or 12h"
+        raise InvalidInput("the time", [Problem("--since", message)]) from None
 
 
 def parse_budget(option: str, text: str | None) -> float | None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from labledger.api import JsonObject
+    from labledger.api import JsonObject, RunState
 
 _PROGRESS_INTERVAL_S = 2.0
 _LATER_PROGRESS_INTERVAL_S = 30.0
@@ -47,6 +47,10 @@ class JsonWatcher:
         if event["event"] != "tick":
             out_json_line(event)
 
+    def show(self, state: RunState) -> None:
+        """Write the state of a run that another process runs."""
+        out_json_line(state.as_json())
+
 
 class QuietWatcher(JsonWatcher):
     """Prints warnings only."""
@@ -54,6 +58,9 @@ class QuietWatcher(JsonWatcher):
     def __call__(self, event: JsonObject) -> None:
         if event["event"] in {"warning", "dispatch_paused", "run_wanted"}:
             say(notable_line(event) or "")
+
+    def show(self, state: RunState) -> None:
+        """Print nothing: a state is no warning."""
 
 
 class PlainWatcher(JsonWatcher):
@@ -71,12 +78,22 @@ class PlainWatcher(JsonWatcher):
             self._printed_at = time.monotonic()
             say(self._progress.line())
 
+    def show(self, state: RunState) -> None:
+        """Print a line if the interval since the last one is over."""
+        self._progress.show(state)
+        if self._interval_is_over():
+            self._printed_at = time.monotonic()
+            say(self._progress.line())
+
     def _progress_is_due(self, event: JsonObject) -> bool:
         """Return whether the last slot is committed, or the interval since the last line over."""
         progress = self._progress
         if event["event"] == "slot_committed" and progress.committed == progress.total:
             return True
-        is_early = progress.elapsed_s < 60
+        return self._interval_is_over()
+
+    def _interval_is_over(self) -> bool:
+        is_early = self._progress.elapsed_s < 60
         interval_s = _PROGRESS_INTERVAL_S if is_early else _LATER_PROGRESS_INTERVAL_S
         return time.monotonic() - self._printed_at >= interval_s
 
@@ -117,6 +134,10 @@ class LiveWatcher:
 
             # Lines break between words, so that names stay whole.
             self._live.console.print(Text(escape_line(line)), soft_wrap=False)
+
+    def show(self, state: RunState) -> None:
+        """Show the totals of a run that another process runs."""
+        self._progress.show(state)
 
     def _draw(self) -> RenderableType:
         from rich.console import Group

@@ -17,7 +17,7 @@ from labledger.text.phrases import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from labledger.api import JsonObject
+    from labledger.api import JsonObject, RunState
 
 
 VERDICTS = ("pass", "fail", "missing", "error")
@@ -62,6 +62,7 @@ class RunProgress:
         self.budget: Mapping[str, float] = {}
         self._began = time.monotonic()
         self._dispatching_since: float | None = None
+        self._first_committed = 0
 
     def add(self, event: JsonObject) -> None:
         """Add one event to the totals."""
@@ -101,6 +102,22 @@ class RunProgress:
                 self.note = stopping_note(event["level"])
             case "budget_spent":
                 self.note = event["message"]
+
+    def show(self, state: RunState) -> None:
+        """Set the totals to those of a run that another process runs."""
+        run = state.run
+        if not self.run_id:
+            self.run_id, self.total = run.run_id, run.total_slots
+            self.variants = [variant.variant_id for variant in run.variants]
+            self.budget = run.budget
+            self._dispatching_since = time.monotonic()
+            self._first_committed = run.next_schedule_idx
+        self.max_concurrency = run.resolved["design"]["max_concurrency"]
+        self.committed, self.waiting = run.next_schedule_idx, state.staged
+        self.finished = self.committed - self._first_committed
+        self.in_flight = state.begun - state.staged
+        self._count_earlier(counts.as_json() for counts in state.variants)
+        self.spent |= dict(state.spent)
 
     def _count_earlier(self, counts: Iterable[JsonObject]) -> None:
         """Count what earlier coordinators of the run have committed."""

@@ -1,0 +1,82 @@
+"""The state of a run as a person asks for it, and the selection of runs from a list.
+
+`Ledger.state`, `Ledger.watch` and `Ledger.runs` use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+from labledger import clock
+from labledger.ledger.database.model import Grading, RunInfo, Spent, TakeoverRequest, VariantCounts
+from labledger.ledger.read.spending import exhausted_kinds
+from labledger.records import JsonObject
+from labledger.records.outcomes import RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """How far a run is, who owns it, and what it spent."""
+
+    run: RunInfo
+    variants: tuple[VariantCounts, ...]
+    """Slots of each variant by status and verdict."""
+    begun: int
+    """How many slots were dispatched or finished and are not committed yet."""
+    staged: int
+    """How many of them have finished: their results wait for earlier slots."""
+    gradings: tuple[Grading, ...]
+    """Every grading of the run, or of the run that a regrading grades, the oldest first."""
+    spent: Mapping[str, Spent]
+    """What its trials spent, committed or not, by kind (`cost_usd`, `tokens`); empty for a
+    regrading."""
+    owned: bool
+    """Whether a coordinator owns the run and may be alive."""
+    wanted_by: TakeoverRequest | None
+    """The takeover request that has not expired, if any."""
+
+    @property
+    def used_up(self) -> tuple[str, ...]:
+        """The kinds of budget (`cost_usd`, `tokens`) that are spent entirely."""
+        return exhausted_kinds(self.run.budget, self.spent)
+
+    def as_json(self) -> JsonObject:
+        """Return what `labledger status --json` prints."""
+        return {
+            **self.run.as_json(),
+            "begun": self.begun,
+            "staged": self.staged,
+            "variants": [counts.as_json() for counts in self.variants],
+            "gradings": [grading.as_json() for grading in self.gradings],
+            "spent": {kind: spent.as_json() for kind, spent in self.spent.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RunSelection:
+    """Which runs to list: those that fit everything that is given.
+
+    Args:
+        experiment: A glob that the experiment's id matches, such as ``humaneval*``.
+        status: The run's status.
+        since: The earliest time at which the run was created, with a time zone.
+        tag: A tag of the experiment.
+    """
+
+    experiment: str | None = None
+    status: RunStatus | None = None
+    since: datetime | None = None
+    tag: str | None = None
+
+    def includes(self, run: RunInfo) -> bool:
+        """Return whether a run fits."""
+        if self.experiment is not None and not fnmatchcase(run.experiment_id, self.experiment):
+            return False
+        if self.status is not None and run.status is not self.status:
+            return False
+        if self.since is not None and clock.parse(run.created_at) < self.since:
+            return False
+        return self.tag is None or self.tag in run.resolved["experiment"]["tags"]
