@@ -45,7 +45,7 @@ class Reason(StrEnum):
     """The container ended in a way that only the agent can have caused."""
     SCRIPT_HINDERED = "script_hindered"
     """The agent changed the limits of `trial.sh`, the container's first process, as `prlimit
-    --pid 1` does."""
+    --pid 1` does, or left files in an output folder of the grader that cannot be removed."""
 
     # agent_timeout
     AGENT_TIMEOUT = "agent_timeout"

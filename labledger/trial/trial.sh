@@ -25,7 +25,8 @@
 #   21  setup timed out                    50  agent ended, grader not run yet
 #                                          70  this script failed
 #                                          71  a phase failed, and the disk was full
-#                                          72  the agent changed the limits of this script
+#                                          72  the agent changed the limits of this script, or
+#                                              kept it from emptying an output folder
 set -u
 
 IN=/agentlab/in
@@ -95,9 +96,13 @@ if [ "$1" = check-agent-user ]; then
 fi
 SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6 SEALED=$7 AGENT_USER=$8 YIELDS=$9
 shift 9
+outputs='' emptied='' newline='
+'
 for setting in "$@"; do
     case $setting in
         WORKSPACE=*) WORKSPACE=${setting#*=} ;;
+        OUTPUT=*) outputs="$outputs${setting#*=}$newline" ;;
+        EMPTIED=*) emptied="$emptied${setting#*=}$newline" ;;
     esac
 done
 
@@ -313,6 +318,33 @@ remove() {
     done
 }
 
+# Empties the output folders of the grader. They are mount points, which cannot be removed themselves.
+empty_outputs() {
+    IFS=$newline
+    set -f
+    # The words are split before the loop begins.
+    for folder in $emptied; do
+        unset IFS
+        set +f
+        rm -rf -- "$folder"
+        is_empty "$folder" && continue
+        # Not the folder itself: busybox goes no further if it belongs to another user.
+        chmod -R u+rwx -- "$folder"/* "$folder"/.[!.]* "$folder"/..?*
+        rm -rf -- "$folder"
+        is_empty "$folder" || finish 72
+    done
+    unset IFS
+    set +f
+} 2>/dev/null
+
+# Succeeds if folder $1 is empty. Any user may then write there.
+is_empty() {
+    chmod 777 -- "$1"
+    for path in "$1"/* "$1"/.[!.]* "$1"/..?*; do
+        ! exists "$path" || return 1
+    done
+}
+
 # Makes sure that this script can read and change the given folders.
 reopen() {
     for path in "$@"; do
@@ -391,7 +423,12 @@ finish() {
     case $SHARE:$1 in
         # The grader must find the files' permissions as the agent left them.
         1:50) chmod a+rwX,-t "$STATE" "$STATE/phases" ;;
-        1:*) chmod -R a+rwX,-t "$OUT" "$STATE" "$WORKSPACE" ;;
+        1:*)
+            IFS=$newline
+            set -f
+            # shellcheck disable=SC2086
+            chmod -R a+rwX,-t "$OUT" "$STATE" "$WORKSPACE" $outputs $emptied
+            ;;
     esac 2>/dev/null
     exit "$1"
 }
@@ -447,6 +484,7 @@ else
 fi
 export AGENTLAB_AGENT_EXIT_STATUS
 
+empty_outputs
 run_phase grader "$GRADER_CS"
 [ "$timed_out" = 1 ] && finish 41
 [ "$status" = 0 ] || finish 40

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -45,16 +45,23 @@ def tar_of(workspace: Path, entries: dict[str, Entry]) -> Iterator[bytes]:
 
     Raises `UnsafeFile` or `OSError` if a file is not what its entry says.
     """
+    yield from tar_of_paths(entries, {name: workspace / name for name in entries})
+
+
+def tar_of_paths(entries: Mapping[str, Entry], paths: Mapping[str, Path]) -> Iterator[bytes]:
+    """Yield a tar of files, links and folders, each from its own path, as `tar_of` does."""
     try:
-        yield from tar_chunks(_member(workspace, *item) for item in sorted(entries.items()))
+        yield from tar_chunks(
+            _member(paths[name], name, entry) for name, entry in sorted(entries.items())
+        )
     except SizeChanged as error:
         raise UnsafeFile(
             Reason.OUTPUT_UNSAFE, f"{error} became shorter while it was read"
         ) from None
 
 
-def _member(workspace: Path, name: str, entry: Entry) -> tuple[TarEntry, Iterator[bytes]]:
-    path, kind = workspace / name, _TYPES[entry.kind]
+def _member(path: Path, name: str, entry: Entry) -> tuple[TarEntry, Iterator[bytes]]:
+    kind = _TYPES[entry.kind]
     if entry.kind == "file":
         content = UntrustedFile(path.parent, path.name).chunks(entry.size)
         return TarEntry(name, kind, entry.size, entry.executable), content

@@ -32,7 +32,9 @@ from labledger.trial.evidence.grading import (
     merged_ids,
     parse_json,
 )
+from labledger.trial.evidence.output_files import OutputFiles
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.output_folders import outputs_of
 from labledger.workspace import listing as workspace
 from labledger.workspace import patches, tar_files, unlisted_folders, untrusted_files
 from labledger.workspace.listing import Entry
@@ -216,6 +218,26 @@ class EvidenceCollector:
             return
         self.artifacts[artifact.sha256] = artifact
         self.references["workspace_files"] = artifact.reference
+
+    def collect_outputs(self, *phases: str) -> None:
+        """Add a tar of the output folders of each phase, `agent` or `grader`, that has any."""
+        for phase in phases:
+            if not outputs_of(self.spec, phase):
+                continue
+            name = f"{phase}_outputs"
+            files = OutputFiles.of_phase(self.spec, phase, self.redactor)
+            if files.problem is not None:
+                self.add_problem(name, files.problem)
+            try:
+                if files.size <= _MAX_IN_MEMORY:
+                    self.references[name] = self.add_artifact(b"".join(files.chunks()))
+                    continue
+                artifact = Artifact(*self._store.put_stream(files.chunks()), None)
+            except UnsafeFile as error:
+                self.add_problem(name, error.message)
+                continue
+            self.artifacts[artifact.sha256] = artifact
+            self.references[name] = artifact.reference
 
     def _holds_secret(self, folder: Path, name: str, entry: Entry) -> bool:
         path = folder / name

@@ -59,6 +59,7 @@ def collect_result(
     result = evidence.collect_agent_result()
     events, dropped = evidence.collect_events()
     autoloaded = evidence.collect_workspace()
+    evidence.collect_outputs("agent", "grader")
     if container_exit.disk_was_full:
         evidence.add_problem("disk", DISK_WAS_FULL)
     if container_exit.was_paused:

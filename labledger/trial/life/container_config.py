@@ -15,15 +15,13 @@ from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, Labels
 from labledger.trial.life import inputs, sealed_grader, task_files
+from labledger.trial.output_folders import output_settings, outputs_of_container
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 """What common tasks need as root: to install packages and to end their own processes."""
 
 _SHELL_BYTES = 8 << 20
 """More memory than any shell needs to run `trial.sh`."""
-
-_WRITTEN = {"out": contract.OUT, "state": contract.STATE, "workspace": contract.WORKSPACE}
-"""The writable folders of a trial, and their paths in its container."""
 
 
 def container_config(spec: AttemptSpec) -> JsonObject:
@@ -53,7 +51,7 @@ def permission_container_config(spec: AttemptSpec) -> JsonObject:
     config = container_config(spec)
     left = {
         spec.folder / name: inside
-        for name, inside in _WRITTEN.items()
+        for name, inside in _written_folders(spec).items()
         if (spec.folder / name).exists()
     }
     mounts = [contract.mount(path, inside) for path, inside in left.items()]
@@ -67,6 +65,16 @@ def permission_container_config(spec: AttemptSpec) -> JsonObject:
     }
 
 
+def _written_folders(spec: AttemptSpec) -> dict[str, str]:
+    """Return the writable folders of a trial, and their paths in its container."""
+    return {
+        "out": contract.OUT,
+        "state": contract.STATE,
+        "workspace": contract.WORKSPACE,
+        **{output.name: output.path for output in outputs_of_container(spec)},
+    }
+
+
 def _trial_arguments(spec: AttemptSpec) -> list[str]:
     limits = [
         str(max(1, round(spec.settings.timeout_s(phase) * 100))) for phase in contract.PHASE_NAMES
@@ -76,7 +84,9 @@ def _trial_arguments(spec: AttemptSpec) -> list[str]:
     log_bytes = str(spec.settings.runtime.max_log_bytes)
     sealed = spec.sealing.value
     user = spec.settings.runtime.agent_user or ""
-    return [*limits, grade_failed, log_bytes, share, sealed, user, str(_oom_score_adjustment(spec))]
+    yields = str(_oom_score_adjustment(spec))
+    outputs = output_settings(outputs_of_container(spec))
+    return [*limits, grade_failed, log_bytes, share, sealed, user, yields, *outputs]
 
 
 def _oom_score_adjustment(spec: AttemptSpec) -> int:
@@ -99,7 +109,10 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
             contract.mount(spec.plan.deps_dir, contract.DEPS, read_only=True),
             *sealed_grader.grader_mounts(spec),
             *task_files.agent_mounts(spec),
-            *(contract.mount(folder / name, inside) for name, inside in _WRITTEN.items()),
+            *(
+                contract.mount(folder / name, inside)
+                for name, inside in _written_folders(spec).items()
+            ),
         ],
         "NetworkMode": "none" if runtime.network == "none" else "default",
         "CapDrop": ["ALL"],

@@ -27,6 +27,7 @@ from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.life import task_files
 from labledger.trial.life.context import TrialContext
+from labledger.trial.output_folders import output_mounts
 from labledger.workspace.seed import OPEN_FOLDER
 
 INCOMING = "incoming"
@@ -58,8 +59,9 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
 
 
 def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
-    for name in ("in", "out", "state", "workspace"):
-        (folder / name).mkdir()
+    outputs = [output.name for output in output_mounts(spec)]
+    for name in ("in", "out", "state", "workspace", *outputs):
+        (folder / name).mkdir(parents=True)
         (folder / name).chmod(OPEN_FOLDER)
     inputs_folder = folder / "in"
     _write_json(inputs_folder / "task.json", spec.task.as_json())

@@ -14,6 +14,7 @@ from labledger.records.events import Event, EventFile
 from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.output_folders import outputs_of
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 
 
@@ -63,6 +64,11 @@ class RegradedEvidence(EvidenceCollector):
         self._refer_to("events")
         content = self.stored.read("events") or b""
         return self.read_events(io.BytesIO(content), len(content))
+
+    def collect_outputs(self, *phases: str) -> None:
+        if "agent" in phases and outputs_of(self.spec, "agent"):
+            self._refer_to("agent_outputs")
+        super().collect_outputs(*(phase for phase in phases if phase == "grader"))
 
     def collect_workspace(self) -> list[str]:
         self._refer_to(*(f"workspace_{name}" for name in ("before", "after", "patch", "files")))

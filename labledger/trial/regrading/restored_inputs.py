@@ -12,6 +12,7 @@ from pathlib import Path
 
 from labledger.trial import contract, phase_notes
 from labledger.trial.contract import AttemptSpec, StoredTrial
+from labledger.trial.regrading.restored_outputs import restore_outputs
 from labledger.trial.regrading.restored_workspace import WorkspaceRestore
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete
@@ -43,6 +44,7 @@ def restore_trial_folder(spec: AttemptSpec, trial: StoredTrial, folder: Path) ->
         for stream in ("stdout", "stderr"):
             if (content := stored.read(f"{phase}_{stream}")) is not None:
                 _write(folder / "state" / f"{phase}.{stream}", content)
+    restore_outputs(spec, stored, folder)
     _restore_workspace(spec, stored, folder / "workspace")
 
 
