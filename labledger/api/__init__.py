@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from labledger.api.benchmark_checks import *
     from labledger.api.experiments import *
     from labledger.api.ledger import *
     from labledger.api.maintenance import *
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from labledger.ledger.database.model import *
     from labledger.ledger.query import ViewInfo as ViewInfo
     from labledger.maintenance.check_results import CheckResult as CheckResult
+    from labledger.maintenance.check_results import TaskSupport as TaskSupport
     from labledger.maintenance.container_cleanup import ContainerDecision as ContainerDecision
     from labledger.maintenance.import_runs import ImportedRun as ImportedRun
     from labledger.maintenance.preflight import Preflight as Preflight
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from labledger.runner.options import *
 
 _NAMES_BY_MODULE = {
+    "api.benchmark_checks": "BenchmarkCheck CheckedTrial Finding check_benchmark",
     "api.experiments": "RunPlan create_experiment plan_run preflight",
     "api.ledger": "Ledger open_ledger view_names",
     "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
@@ -62,7 +65,7 @@ _NAMES_BY_MODULE = {
     "ledger.database.migrations": "LedgerUpgrade",
     "ledger.database.model": "Grading RunInfo Spent Stop VariantCounts",
     "ledger.query": "ViewInfo",
-    "maintenance.check_results": "CheckResult",
+    "maintenance.check_results": "CheckResult TaskSupport",
     "maintenance.container_cleanup": "ContainerDecision",
     "maintenance.import_runs": "ImportedRun",
     "maintenance.preflight": "Preflight",

@@ -6,6 +6,7 @@ the functions of `experiments` and `runs`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from labledger.errors import InvalidInput, Problem
 
 if TYPE_CHECKING:
+    from labledger.benchmarks.protocol import Benchmark
     from labledger.benchmarks.translate import TranslatedExperiment
     from labledger.runner.options import RunOptions
 
@@ -22,15 +24,16 @@ def read_source(given: str | Path, options: RunOptions) -> Path | TranslatedExpe
     """Return the path of an experiment file, or the translation of a benchmark.
 
     Raises `InvalidInput` for a benchmark that cannot be read, a selected task of it that cannot be
-    run, and for `agents` or `image` beside an experiment file.
+    run unless `options.skip_refused`, and for options of benchmarks beside an experiment file.
     """
-    from labledger.benchmarks.formats import parse_reference
-
-    if parse_reference(str(given)) is not None:
-        return translate_benchmark(
-            str(given), agents=options.agents, image=options.image, task_globs=options.tasks
-        )
-    choices = {"--agent": options.agents, "--image": options.image}
+    benchmark = given_benchmark(given)
+    if benchmark is not None:
+        return translate_for_run(benchmark, options)
+    choices = {
+        "--agent": options.agents,
+        "--image": options.image,
+        "--skip-refused": options.skip_refused,
+    }
     problems = [
         Problem(name, "is for FORMAT:LOCATION alone; an experiment file names its own")
         for name, value in choices.items()
@@ -42,38 +45,58 @@ def read_source(given: str | Path, options: RunOptions) -> Path | TranslatedExpe
     return path / "experiment.yaml" if path.is_dir() else path
 
 
-def translate_benchmark(
-    given: str,
-    *,
-    agents: Sequence[str] = (),
-    image: str | None = None,
-    experiment_id: str | None = None,
-    task_globs: Sequence[str] = (),
-) -> TranslatedExperiment:
-    """Return the experiment of a `FORMAT:LOCATION`. Raises `InvalidInput` as `read_source` does."""
+def given_benchmark(given: str | Path) -> Benchmark | None:
+    """Return the benchmark that is named as `FORMAT:LOCATION`; None if a path is given."""
     from labledger.benchmarks.formats import parse_reference, read_benchmark
+
+    reference = parse_reference(str(given))
+    return None if reference is None else read_benchmark(reference)
+
+
+def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedExperiment:
+    """Return the experiment of a benchmark with the options of a run. Raises `InvalidInput`."""
     from labledger.benchmarks.translate import require_no_refused, translate
     from labledger.experiment.templates import DEFAULT_IMAGE
+    from labledger.runner.environment_values import gather
 
-    reference = parse_reference(given)
-    if reference is None:
+    if not options.skip_refused:
+        require_no_refused(benchmark, options.tasks)
+    return translate(
+        benchmark,
+        default_image=DEFAULT_IMAGE,
+        agents=options.agents,
+        image=options.image,
+        outside_names=gather(options.env, options.env_files),
+    )
+
+
+def translate_to_edit(
+    given: str, *, agents: Sequence[str], image: str | None, experiment_id: str
+) -> TranslatedExperiment:
+    """Return the experiment of a `FORMAT:LOCATION`, without the tasks that cannot be run.
+
+    `experiment.yaml` lists those at its top. Raises `InvalidInput`.
+    """
+    from labledger.benchmarks.translate import translate
+    from labledger.experiment.templates import DEFAULT_IMAGE
+
+    benchmark = given_benchmark(given)
+    if benchmark is None:
         problem = Problem("--from", f"found {given!r}; expected FORMAT:LOCATION")
         raise InvalidInput("the benchmark", [problem])
-    benchmark = read_benchmark(reference)
-    require_no_refused(benchmark, task_globs)
     return translate(
         benchmark,
         default_image=DEFAULT_IMAGE,
         agents=agents,
         image=image,
         experiment_id=experiment_id,
+        outside_names=os.environ,
     )
 
 
 @contextmanager
-def experiment_to_check(given: str | Path, options: RunOptions) -> Iterator[Path]:
+def experiment_to_check(source: Path | TranslatedExperiment) -> Iterator[Path]:
     """Yield the path of an experiment file to read. That of a benchmark is removed afterwards."""
-    source = read_source(given, options)
     if isinstance(source, Path):
         yield source
         return

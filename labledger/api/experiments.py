@@ -7,16 +7,23 @@ called, so that `labledger init` starts fast.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from labledger.api.experiment_sources import experiment_to_check
-from labledger.errors import InvalidInput, Problem
+from labledger.api.experiment_sources import (
+    experiment_to_check,
+    given_benchmark,
+    read_source,
+    translate_for_run,
+)
+from labledger.errors import Exit, InvalidInput, Problem
 from labledger.experiment import templates
+from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
     from labledger.experiment.resolve import ResolvedExperiment
+    from labledger.maintenance.check_results import CheckResult, TaskSupport
     from labledger.maintenance.preflight import Preflight
     from labledger.records import JsonObject
     from labledger.records.identity import Slot
@@ -58,7 +65,8 @@ def create_experiment(
         profile: `agent-eval`, `ab-test`, `sweep` or `regression`.
         image: The image of its trials; None for the image that `scripts/image` builds, or that of
             the benchmark.
-        benchmark: A benchmark as `FORMAT:LOCATION`, in place of a profile.
+        benchmark: A benchmark as `FORMAT:LOCATION`, in place of a profile. The head of
+            `experiment.yaml` lists its tasks that cannot be run, which are left out.
         agents: Agents that come with the benchmark, one variant each; all, if none is named.
 
     Returns:
@@ -79,10 +87,10 @@ def create_experiment(
             problem = Problem("--agent", "is for an experiment of a benchmark (--from)")
             raise InvalidInput("the options are not valid", [problem])
         return templates.scaffold(profile, folder, image=image)
-    from labledger.api.experiment_sources import translate_benchmark
+    from labledger.api.experiment_sources import translate_to_edit
 
     name = templates.experiment_id(folder, "benchmark")
-    translated = translate_benchmark(benchmark, agents=agents, image=image, experiment_id=name)
+    translated = translate_to_edit(benchmark, agents=agents, image=image, experiment_id=name)
     return templates.write_experiment(folder, translated.files)
 
 
@@ -107,7 +115,7 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
     from labledger.runner.start_and_resume import resolve_experiment
 
     options = options or RunOptions()
-    with experiment_to_check(experiment, options) as path:
+    with experiment_to_check(read_source(experiment, options)) as path:
         resolved = resolve_experiment(path, options)
     return RunPlan(
         digest=resolved.digest,
@@ -135,6 +143,7 @@ def preflight(
 
     Returns:
         The result of every check. A failed check is returned, not raised; `failures` lists them.
+        `tasks` says of each selected task of a benchmark whether it can be run, and why not.
 
     Raises:
         InvalidInput: The experiment is not valid.
@@ -148,5 +157,42 @@ def preflight(
     from labledger.runner.start_and_resume import check_experiment
 
     options = options or RunOptions()
-    with experiment_to_check(experiment, options) as path:
-        return check_experiment(path, options, pull=pull)
+    benchmark = given_benchmark(experiment)
+    if benchmark is None:
+        with experiment_to_check(read_source(experiment, options)) as path:
+            return check_experiment(path, options, pull=pull)
+    from labledger.benchmarks.translate import selects
+    from labledger.maintenance.check_results import TaskSupport
+    from labledger.maintenance.preflight import Preflight
+
+    tasks = tuple(
+        task
+        for task in [
+            *(TaskSupport(row["id"]) for row in benchmark.tasks),
+            *(TaskSupport(task.task_id, task.reason) for task in benchmark.refused),
+        ]
+        if selects(options.tasks, task.task_id)
+    )
+    refusals = list(_check_refused(tasks, skip_refused=options.skip_refused))
+    if not any(task.runs for task in tasks):
+        return Preflight(tuple(refusals), {}, tasks)
+    source = translate_for_run(benchmark, replace(options, skip_refused=True))
+    with experiment_to_check(source) as path:
+        results = check_experiment(path, options, pull=pull)
+    return replace(results, checks=(*refusals, *results.checks), tasks=tasks)
+
+
+def _check_refused(tasks: Sequence[TaskSupport], *, skip_refused: bool) -> Iterator[CheckResult]:
+    """Check that every task can be run. Those that cannot are left out if that is asked for."""
+    from labledger.maintenance.check_results import CheckResult
+
+    refused = [task for task in tasks if not task.runs]
+    if refused:
+        yield CheckResult(
+            "tasks",
+            f"{len(refused)} of {counted(len(tasks), 'task')} cannot be run",
+            ok=False,
+            hint="choose others with --task, or leave them out with --skip-refused",
+            exit_code=Exit.INVALID,
+            warning=skip_refused and len(refused) < len(tasks),
+        )

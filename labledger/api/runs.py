@@ -8,11 +8,15 @@ requests while a run lasts; in another thread no signal handler is installed.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labledger.api.experiment_sources import read_source
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.regrade import regrade_run
 from labledger.runner.start_and_resume import resume_run, start_run
+
+if TYPE_CHECKING:
+    from labledger.benchmarks.translate import TranslatedExperiment
 
 
 def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome:
@@ -53,14 +57,17 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
         >>> options.stop_request.raise_level()
     """
     options = options or RunOptions()
-    source = read_source(experiment, options)
+    return run_source(read_source(experiment, options), options)
+
+
+def run_source(source: Path | TranslatedExperiment, options: RunOptions) -> RunOutcome:
+    """Run an experiment file or the translation of a benchmark, as `run` does."""
     if isinstance(source, Path):
         return start_run(source, options)
     from labledger.benchmarks.stored_experiments import store_experiment, temporary_copy
 
-    translated = source
-    with temporary_copy(translated) as path:
-        return start_run(path, options, lambda lab: store_experiment(translated, lab.benchmarks))
+    with temporary_copy(source) as path:
+        return start_run(path, options, lambda lab: store_experiment(source, lab.benchmarks))
 
 
 def resume(run_id: str, options: RunOptions | None = None) -> RunOutcome:

@@ -21,6 +21,7 @@ from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.text.phrases import near_names
 
 BUILT_IN = {
+    "harbor": "labledger.benchmarks.harbor.translation:HARBOR",
     "humaneval": "labledger.benchmarks.python_tasks.humaneval:HUMANEVAL",
     "mbpp": "labledger.benchmarks.python_tasks.mbpp:MBPP",
 }

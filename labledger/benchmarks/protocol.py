@@ -3,17 +3,18 @@
 A package registers an object with the attributes of `BenchmarkFormat` as an entry point of the
 group `labledger.benchmarks`, under the format's name. `labledger run NAME:LOCATION` then calls its
 `read`, and runs the experiment that `translate` makes of the `Benchmark`. The formats of this
-package use the same protocol. `read` writes nothing, and the same input gives the same `Benchmark`:
-the experiment is then the same byte for byte.
+package use the same protocol. `read` writes nothing but caches, and the same input gives the same
+`Benchmark`: the experiment is then the same byte for byte.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from labledger.records import JsonObject
+from labledger.storage.file_contents import FileContent
 
 ENTRY_POINT_GROUP = "labledger.benchmarks"
 
@@ -27,9 +28,15 @@ class BenchmarkAgent:
     description: str = ""
     bindings: JsonObject = field(default_factory=dict)
     """The variant's bindings, which no other variant can read."""
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, FileContent] = field(default_factory=dict)
     """Files beside the experiment that are needed for this agent only, by name. They are staged
-    for every variant of the experiment: content that is for this agent alone must be encrypted."""
+    for every variant of the experiment: content that is for this agent alone must be encrypted,
+    or be in `files` of the tasks with this agent's name in `variants`."""
+    runtime: JsonObject = field(default_factory=dict)
+    """The variant's own `runtime`."""
+    expects: Literal["pass", "fail"] | None = None
+    """The verdict that it must have on every task of a working benchmark, which `labledger check`
+    tests; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +58,17 @@ class Benchmark:
     """The version of the data, such as a release or a digest; recorded with every score."""
     split: str
     tasks: tuple[JsonObject, ...]
-    """The tasks that can be run, each a line of `tasks.jsonl` (schema `task_v1`)."""
-    files: Mapping[str, bytes]
-    """The files beside the experiment by relative name: graders, agents, tests."""
+    """The tasks that can be run, each a line of `tasks.jsonl` (schema `task_v1`). Entries of
+    their `files` are left out for variants that are not in the experiment. A value of an `env` may
+    be `${NAME:-DEFAULT}`: it becomes `${NAME}` if NAME is set outside, and else DEFAULT."""
+    files: Mapping[str, FileContent]
+    """The files beside the experiment by relative name: graders, agents, tests. A path is a file
+    that is copied."""
     agents: tuple[BenchmarkAgent, ...]
     """The agents that come along; the first is the baseline."""
     defaults: JsonObject
-    """The sections `runtime`, `benchmark`, `metrics` and `design` of `experiment.yaml`. In
-    `benchmark` name, version and split may be left out; `runtime.image` is the image unless
+    """The sections `runtime`, `benchmark`, `metrics`, `design` and `images` of `experiment.yaml`.
+    In `benchmark` name, version and split may be left out; `runtime.image` is the image unless
     `--image` names another."""
     description: str = ""
     refused: tuple[RefusedTask, ...] = ()

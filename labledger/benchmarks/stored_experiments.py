@@ -16,6 +16,7 @@ from pathlib import Path
 from labledger.benchmarks.translate import EXPERIMENT_FILE, TranslatedExperiment
 from labledger.errors import InvalidInput, LabLedgerError, Problem
 from labledger.storage.durable_files import make_folder, sync_folder, sync_tree
+from labledger.storage.file_contents import content_key, write_content
 
 _DIGITS = 16
 
@@ -66,7 +67,7 @@ def _require_same(experiment: TranslatedExperiment, target: Path) -> None:
     changed = [
         Problem(str(target / name), "differs from what the benchmark is translated to")
         for name, content in experiment.files.items()
-        if not (target / name).is_file() or (target / name).read_bytes() != content
+        if not (target / name).is_file() or content_key(target / name) != content_key(content)
     ]
     if changed:
         hint = f"`labledger init --from` makes a copy to edit; remove {target} to have it anew"
@@ -77,4 +78,4 @@ def _write_files(experiment: TranslatedExperiment, folder: Path) -> None:
     for name, content in experiment.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        write_content(path, content)

@@ -10,14 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent
 from labledger.errors import InvalidInput, Problem
 from labledger.records import JsonObject
+from labledger.storage.file_contents import FileContent, content_key
 
 if TYPE_CHECKING:
     import yaml
@@ -26,6 +29,7 @@ EXPERIMENT_FILE = "experiment.yaml"
 TASKS_FILE = "tasks.jsonl"
 
 _YAML_NUMBER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
+_ENV_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):-(.*)\}", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _COMMENTS = {
     "dataset": "The tasks that the agent sees, one JSON object a line.",
@@ -34,23 +38,23 @@ _COMMENTS = {
     "runtime": "Every trial has a container of this image.",
     "benchmark": "How answers are graded, in the same container, after the agent has ended.",
     "metrics": "What is kept of each trial beside the verdict.",
+    "images": "How images are built that this machine does not have and cannot pull.",
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TranslatedExperiment:
     """The files of an experiment by relative name, `experiment.yaml` first."""
 
     name: str
-    files: dict[str, bytes]
+    files: dict[str, FileContent]
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) over the names and contents of all files."""
         hasher = hashlib.sha256()
         for name, content in sorted(self.files.items()):
-            hasher.update(f"{name}\0{len(content)}\0".encode())
-            hasher.update(content)
+            hasher.update(f"{name}\0{content_key(content)}\0".encode())
         return hasher.hexdigest()
 
 
@@ -61,12 +65,15 @@ def translate(
     agents: Sequence[str] = (),
     image: str | None = None,
     experiment_id: str | None = None,
+    outside_names: Collection[str] = (),
 ) -> TranslatedExperiment:
     """Return the experiment that runs `agents` on every task of a benchmark that can be run.
 
     `agents` are names of the benchmark's agents, one variant each, the first the baseline; all, if
     none is named. `image` overrides the benchmark's own image, and `default_image` is for one that
-    has none. Raises `InvalidInput` for an unknown agent, and if no task can be run.
+    has none. `outside_names` are the variables that the environment sets: `${NAME:-DEFAULT}` refers
+    to NAME if it is among them. Raises `InvalidInput` for an unknown agent, for an `image` beside
+    tasks that all have their own, and if no task can be run.
     """
     _require_usable(benchmark)
     chosen = _chosen_agents(benchmark, agents)
@@ -75,16 +82,83 @@ def translate(
             f"{benchmark.name} has no task that can be run",
             _refusals(benchmark) or [Problem(benchmark.name, "contains no task")],
         )
-    image = image or benchmark.defaults["runtime"].get("image", default_image)
-    document = _document(benchmark, chosen, image, experiment_id or benchmark.name)
-    tasks = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in benchmark.tasks)
-    files = {TASKS_FILE: tasks.encode(), **benchmark.files}
+    rows = [_row_for(row, [agent.name for agent in chosen]) for row in benchmark.tasks]
+    used_image = _image(benchmark, image, default_image)
+    document = _document(benchmark, chosen, used_image, experiment_id or benchmark.name)
+    document = _without_env_defaults(document, outside_names)
+    rows = [_without_env_defaults(row, outside_names) for row in rows]
+    tasks = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    files: dict[str, FileContent] = {TASKS_FILE: tasks.encode()}
+    files |= _needed_files(benchmark, rows)
     for agent in chosen:
         files |= agent.files
     text = _experiment_text(benchmark, document)
     return TranslatedExperiment(
         benchmark.name, {EXPERIMENT_FILE: text.encode(), **dict(sorted(files.items()))}
     )
+
+
+def _image(benchmark: Benchmark, given: str | None, default: str) -> str | None:
+    """Return the experiment's image; None if every task has its own."""
+    own: str | None = benchmark.defaults["runtime"].get("image")
+    if all("image" in row for row in benchmark.tasks) and not own:
+        if given is not None:
+            problem = Problem("--image", f"every task of {benchmark.name} names its own image")
+            raise InvalidInput("the options are not valid", [problem])
+        return None
+    return given or own or default
+
+
+def _row_for(row: JsonObject, variants: Sequence[str]) -> JsonObject:
+    """Return a task's row without the files that are for other variants alone."""
+    if "files" not in row:
+        return row
+    entries = []
+    for entry in row["files"]:
+        if "variants" in entry:
+            entry = {**entry, "variants": [v for v in entry["variants"] if v in variants]}
+            if not entry["variants"]:
+                continue
+        entries.append(entry)
+    others = {key: value for key, value in row.items() if key != "files"}
+    return {**others, "files": entries} if entries else others
+
+
+def _needed_files(benchmark: Benchmark, rows: Sequence[JsonObject]) -> dict[str, FileContent]:
+    """Return the benchmark's files without folders that only dropped entries of rows use."""
+    before, after = (
+        {e["directory"] for row in some for e in row.get("files", ()) if "directory" in e}
+        for some in (benchmark.tasks, rows)
+    )
+    dropped = before - after
+    return {
+        name: content
+        for name, content in benchmark.files.items()
+        if not any(str(folder) in dropped for folder in PurePosixPath(name).parents)
+    }
+
+
+def _without_env_defaults(value: Any, outside_names: Collection[str]) -> Any:
+    """Return a section in which no variable of an `env` has a default any more."""
+    if isinstance(value, list):
+        return [_without_env_defaults(item, outside_names) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: {name: _without_default(text, outside_names) for name, text in item.items()}
+        if key == "env" and isinstance(item, dict)
+        else item
+        if key in ("task", "bindings")
+        else _without_env_defaults(item, outside_names)
+        for key, item in value.items()
+    }
+
+
+def _without_default(text: Any, outside_names: Collection[str]) -> Any:
+    match = _ENV_DEFAULT.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        return text
+    return f"${{{match[1]}}}" if match[1] in outside_names else match[2].replace("$", "$$")
 
 
 def _require_usable(benchmark: Benchmark) -> None:
@@ -105,7 +179,8 @@ def _require_usable(benchmark: Benchmark) -> None:
         if name in {EXPERIMENT_FILE, TASKS_FILE} or {"", ".", ".."} & set(steps) or "\0" in name:
             problems.append(f"its file {name!r} cannot be written beside {EXPERIMENT_FILE}")
     try:
-        json.dumps([*benchmark.tasks, benchmark.defaults, [a.bindings for a in benchmark.agents]])
+        own = [[agent.bindings, agent.runtime] for agent in benchmark.agents]
+        json.dumps([*benchmark.tasks, benchmark.defaults, own])
     except (TypeError, ValueError, RecursionError) as error:
         problems.append(f"its tasks, defaults or bindings are not JSON: {error}")
     if problems:
@@ -123,7 +198,7 @@ def require_no_refused(benchmark: Benchmark, globs: Sequence[str]) -> None:
         raise InvalidInput(
             f"{benchmark.name} has tasks that cannot be run",
             refused,
-            hint="choose others with --task",
+            hint="choose others with --task, or leave them out with --skip-refused",
         )
 
 
@@ -131,8 +206,13 @@ def _refusals(benchmark: Benchmark, globs: Sequence[str] = ()) -> list[Problem]:
     return [
         Problem(task.task_id, task.reason)
         for task in benchmark.refused
-        if not globs or any(fnmatchcase(task.task_id, glob) for glob in globs)
+        if selects(globs, task.task_id)
     ]
+
+
+def selects(globs: Sequence[str], task_id: str) -> bool:
+    """Return whether globs select a task; none selects all."""
+    return not globs or any(fnmatchcase(task_id, glob) for glob in globs)
 
 
 def _chosen_agents(benchmark: Benchmark, names: Sequence[str]) -> list[BenchmarkAgent]:
@@ -153,12 +233,16 @@ def _chosen_agents(benchmark: Benchmark, names: Sequence[str]) -> list[Benchmark
 
 
 def _document(
-    benchmark: Benchmark, agents: list[BenchmarkAgent], image: str, experiment_id: str
+    benchmark: Benchmark, agents: list[BenchmarkAgent], image: str | None, experiment_id: str
 ) -> JsonObject:
     """Return `experiment.yaml` as JSON, its sections in the order in which they are written."""
     defaults = benchmark.defaults
     variants = [_variant(agent) for agent in agents]
-    runtime = {**defaults["runtime"], "image": image}
+    runtime = {"image": image, **defaults["runtime"]}
+    if image is None:
+        del runtime["image"]
+    else:
+        runtime["image"] = image
     own_files = sorted({name for agent in agents for name in agent.files})
     files = [*runtime["agent"].get("files", []), *own_files]
     runtime["agent"] = {**runtime["agent"], **({"files": files} if files else {})}
@@ -171,7 +255,7 @@ def _document(
         },
         "baseline": variants[0],
         "variant_plan": variants[1:],
-        "runtime": {"image": runtime.pop("image"), **runtime},
+        "runtime": runtime,
         "benchmark": {
             "adapter_id": benchmark.name,
             "name": benchmark.name,
@@ -181,6 +265,7 @@ def _document(
         },
         "metrics": defaults.get("metrics"),
         "design": defaults.get("design"),
+        "images": defaults.get("images"),
     }
     return {section: value for section, value in document.items() if value}
 
@@ -191,6 +276,8 @@ def _variant(agent: BenchmarkAgent) -> JsonObject:
         variant["description"] = agent.description
     if agent.bindings:
         variant["bindings"] = agent.bindings
+    if agent.runtime:
+        variant["runtime"] = agent.runtime
     return variant
 
 
@@ -202,7 +289,10 @@ def _experiment_text(benchmark: Benchmark, document: JsonObject) -> str:
     head += [f"Left out: {task.task_id}: {task.reason}" for task in benchmark.refused]
     parts = ["".join(f"# {' '.join(line.split())}\n" for line in head)]
     for section, value in document.items():
-        comment = "".join(f"# {line}\n" for line in _COMMENTS.get(section, "").splitlines())
+        text = _COMMENTS.get(section, "")
+        if section == "runtime" and "image" not in value:
+            text = "Every trial has a container of its task's image."
+        comment = "".join(f"# {line}\n" for line in text.splitlines())
         body = yaml.dump(
             {section: value}, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=100
         )

@@ -12,7 +12,14 @@ import typer
 
 from labledger import __version__
 from labledger.api import Exit, LabLedgerError
-from labledger.cli.commands import compare, experiments, ledger_queries, maintenance, report
+from labledger.cli.commands import (
+    benchmark_checks,
+    compare,
+    experiments,
+    ledger_queries,
+    maintenance,
+    report,
+)
 from labledger.cli.error_messages import system_failure, usage_error
 from labledger.cli.output.console import has_no_reader, prepare_streams, say, say_error, silence
 
@@ -42,6 +49,7 @@ def _global_options(
 
 
 experiments.register(app)
+benchmark_checks.register(app)
 ledger_queries.register(app)
 report.register(app)
 compare.register(app)

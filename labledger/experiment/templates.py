@@ -14,6 +14,7 @@ from pathlib import Path
 
 from labledger import resources
 from labledger.errors import InvalidInput, Problem
+from labledger.storage.file_contents import FileContent, write_content
 from labledger.text.phrases import near_names
 
 PROFILES = {
@@ -47,7 +48,7 @@ def scaffold(profile: str, directory: Path, *, image: str | None = None) -> list
     return write_experiment(directory, contents)
 
 
-def write_experiment(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
+def write_experiment(directory: Path, contents: Mapping[str, FileContent]) -> list[Path]:
     """Write files by relative name into `directory`, and return their paths in the same order.
 
     Creates and raises what `scaffold` does.
@@ -88,7 +89,7 @@ def _read_folder(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _write_all(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
+def _write_all(directory: Path, contents: Mapping[str, FileContent]) -> list[Path]:
     created: list[Path] = []
     try:
         for relative, content in contents.items():
@@ -96,9 +97,8 @@ def _write_all(directory: Path, contents: Mapping[str, bytes]) -> list[Path]:
             for folder in [folder for folder in reversed(target.parents) if not folder.exists()]:
                 folder.mkdir()
                 created.append(folder)
-            with target.open("xb") as file:
-                created.append(target)
-                file.write(content)
+            write_content(target, content)
+            created.append(target)
     except BaseException as error:
         for path in reversed(created):
             path.rmdir() if path.is_dir() else path.unlink()

@@ -37,6 +37,22 @@ class CheckResult:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class TaskSupport:
+    """Whether a task of a benchmark can be run."""
+
+    task_id: str
+    reason: str | None = None
+    """Why it cannot be run, and what would be needed; None if it can."""
+
+    @property
+    def runs(self) -> bool:
+        return self.reason is None
+
+    def as_json(self) -> JsonObject:
+        return {"task_id": self.task_id, "runs": self.runs, "reason": self.reason}
+
+
 def check_disk_space(disk_space: DiskSpace) -> CheckResult:
     """Check that the disks have enough free space for a run."""
     shortage = disk_space.find_shortage()

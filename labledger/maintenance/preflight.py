@@ -32,7 +32,7 @@ from labledger.experiment.plan import NamedPhase, Resources
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.ledger.database import migrations
-from labledger.maintenance.check_results import CheckResult, check_disk_space
+from labledger.maintenance.check_results import CheckResult, TaskSupport, check_disk_space
 from labledger.maintenance.image_probes import ImageProbes
 from labledger.records import JsonObject
 from labledger.run_control.disk_space import DiskSpace
@@ -54,6 +54,8 @@ class Preflight:
     checks: tuple[CheckResult, ...]
     images: Mapping[str, str]
     """Image id by reference, for each image that this machine has."""
+    tasks: tuple[TaskSupport, ...] = ()
+    """Of a benchmark: whether each selected task can be run."""
 
     @property
     def failures(self) -> list[CheckResult]:

@@ -43,6 +43,8 @@ class RunOptions:
         agents: Agents that come with a benchmark (`FORMAT:LOCATION`), one variant each, the first
             the baseline; all, if none is named.
         image: The image for the trials of a benchmark; None for the one that it names.
+        skip_refused: Leave out the tasks of a benchmark that labledger cannot run. Otherwise a run
+            that selects one is refused.
         env: Values of the `$NAME`s that the experiment takes from outside. They override those of
             `env_files` and of this process's environment. Never stored and never shown.
         env_files: Files of `NAME=VALUE` lines; a later file overrides an earlier one.
@@ -72,6 +74,7 @@ class RunOptions:
     variants: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()
     image: str | None = None
+    skip_refused: bool = False
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     env_files: tuple[Path | str, ...] = ()
     frozen: bool = False

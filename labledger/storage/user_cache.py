@@ -15,11 +15,11 @@ from labledger.storage.durable_files import write_file
 
 def read(name: str) -> bytes | None:
     """Return what was stored under a name; None if it is missing, damaged or another user's."""
-    folder = _folder()
-    if folder is None:
+    top = folder()
+    if top is None:
         return None
     try:
-        with (folder / name).open("rb") as file:
+        with (top / name).open("rb") as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
                 return None
             digest, _, content = file.read().partition(b"\n")
@@ -30,17 +30,17 @@ def read(name: str) -> bytes | None:
 
 def store(name: str, content: bytes) -> None:
     """Store content under a name, if possible."""
-    folder = _folder()
-    if folder is None:
+    top = folder()
+    if top is None:
         return
     try:
-        write_file(folder / name, sha256_hex(content).encode() + b"\n" + content)
+        write_file(top / name, sha256_hex(content).encode() + b"\n" + content)
     except OSError:
         return  # The caller computes the content again next time.
 
 
-def _folder() -> Path | None:
-    """Return the folder of the files; None if this user has no home folder."""
+def folder() -> Path | None:
+    """Return labledger's folder in the user's cache; None if this user has no home folder."""
     try:
         top = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:

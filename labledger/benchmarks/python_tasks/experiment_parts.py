@@ -65,7 +65,10 @@ def python_benchmark(
             "grader.py": (_PROGRAMS / "grader_program.py").read_bytes(),
             "tests.jsonl": _json_lines(_tests_row(task) for task in tasks),
         },
-        agents=(_gold(tasks), BenchmarkAgent("empty", "Leaves an empty program: must fail")),
+        agents=(
+            _gold(tasks),
+            BenchmarkAgent("empty", "Leaves an empty program: must fail", expects="fail"),
+        ),
         defaults=_defaults(has_challenges=any(task.challenge_tests for task in tasks)),
         description=f"{description}\n{_HIDING}",
     )
@@ -82,6 +85,7 @@ def _gold(tasks: Sequence[PythonTask]) -> BenchmarkAgent:
         "Writes the reference solution: must pass",
         {"solutions_key": f"key:{key}"},
         {"solutions.jsonl": _json_lines(rows)},
+        expects="pass",
     )
 
 

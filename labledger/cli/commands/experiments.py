@@ -16,11 +16,21 @@ import typer
 
 from labledger.cli.options import arguments
 from labledger.cli.options.run_options import Running, grades_trials, runs_trials, variants_of
-from labledger.cli.output.console import add_lab_dir, out, out_json, out_lines, print_checks, say
+from labledger.cli.output.console import (
+    add_lab_dir,
+    out,
+    out_json,
+    out_lines,
+    print_checks,
+    say,
+    table,
+)
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
-    from labledger.api import RunPlan
+    from collections.abc import Sequence
+
+    from labledger.api import RunPlan, TaskSupport
 
 _MAX_PRINTED_SLOTS = 200
 _REGRADING_ERROR_RATE = 0.5
@@ -66,31 +76,52 @@ def preflight(
     env: arguments.Env = None,
     env_file: arguments.EnvFile = None,
     json: arguments.Json = False,
+    task: arguments.Tasks = None,
     agent: arguments.Agents = None,
     image: arguments.Image = None,
+    skip_refused: arguments.SkipRefused = False,
     pull: Annotated[bool, typer.Option("--pull", help="Pull missing images.")] = False,
 ) -> None:
-    """Check everything that a run needs, without creating a run."""
+    """Check everything that a run needs, without creating a run.
+
+    For a benchmark, lists each task and why it cannot be run, if so.
+    """
     from labledger import api
 
     options = api.RunOptions(
         lab_dir=lab_dir,
+        tasks=tuple(task or ()),
         agents=tuple(agent or ()),
         image=image,
+        skip_refused=skip_refused,
         env=arguments.parse_environment(env),
         env_files=tuple(env_file or ()),
     )
     results = api.preflight(experiment, options, pull=pull)
     if json:
-        out_json([check.as_json() for check in results.checks])
+        checks = [check.as_json() for check in results.checks]
+        tasks = [support.as_json() for support in results.tasks]
+        out_json({"tasks": tasks, "checks": checks} if tasks else checks)
     else:
+        if results.tasks:
+            _print_tasks(results.tasks)
         print_checks(results.checks)
     if results.failures:
         raise typer.Exit(int(results.failures[0].exit_code))
     say()
-    chosen = [word for name in options.agents for word in ("--agent", name)]
+    chosen = [word for glob in options.tasks for word in ("--task", glob)]
+    chosen += [word for name in options.agents for word in ("--agent", name)]
     chosen += [] if image is None else ["--image", image]
+    chosen += ["--skip-refused"] if skip_refused else []
     say(f"next: {add_lab_dir(shlex.join(['labledger', 'run', experiment, *chosen]), lab_dir)}")
+
+
+def _print_tasks(tasks: Sequence[TaskSupport]) -> None:
+    """Print a table of the tasks of a benchmark, and whether each can be run."""
+    rows = [(task.task_id, "yes" if task.runs else "no", task.reason or "") for task in tasks]
+    table(("task", "runs", "why not"), rows)
+    out(f"{sum(task.runs for task in tasks)} of {counted(len(tasks), 'task')} can be run")
+    out()
 
 
 @runs_trials
@@ -103,6 +134,7 @@ def run(
     variant: arguments.Variants = None,
     agent: arguments.Agents = None,
     image: arguments.Image = None,
+    skip_refused: arguments.SkipRefused = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved experiment and the schedule.")
     ] = False,
@@ -121,6 +153,7 @@ def run(
         variants=tuple(variant or ()),
         agents=tuple(agent or ()),
         image=image,
+        skip_refused=skip_refused,
     )
     if dry_run:
         _print_plan(api.plan_run(experiment, options), as_json=running.json)

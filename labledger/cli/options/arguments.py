@@ -64,6 +64,12 @@ Agents = Annotated[
     typer.Option("--agent", help="An agent that comes with the benchmark; repeatable."),
 ]
 Image = Annotated[str | None, typer.Option(help="The image for the trials of a benchmark.")]
+SkipRefused = Annotated[
+    bool,
+    typer.Option(
+        "--skip-refused", help="Leave out the tasks of a benchmark that labledger cannot run."
+    ),
+]
 RunId = Annotated[
     str,
     typer.Argument(

@@ -123,10 +123,13 @@ class Running:
         options: RunOptions,
         execute: Callable[[RunOptions], RunOutcome],
         variants: Callable[[], Sequence[str]],
+        conclude: Callable[[RunOutcome], Exit] | None = None,
     ) -> None:
         """Call `execute`, display its events, print the outcome, and exit with its exit code.
 
         `variants` returns the ids of the run's variants. It is called only to check --fail-under.
+        `conclude` prints what follows from the outcome of a complete run, and returns the exit
+        code in place of the outcome's.
         """
         from labledger.cli.options.pass_rate_gates import (
             missed_gates,
@@ -145,11 +148,14 @@ class Running:
         misses = missed_gates(gates, outcome.pass_counts)
         if not self.json:
             print_outcome(outcome)
+        exit_code = outcome.exit_code
+        if conclude is not None and outcome.complete:
+            exit_code = conclude(outcome)
         if not (self.json or self.quiet):
             print_next(outcome, self.lab_dir)
         for miss in misses:
             say(f"gate missed: {miss}")
-        code = int(outcome.exit_code)
+        code = int(exit_code)
         raise typer.Exit(code or (Exit.GATE_MISSED if misses else Exit.COMPLETE))
 
 

@@ -1,0 +1,262 @@
+"""Find the task folders that a location names.
+
+A location is a task folder, a folder of task folders, a `dataset.toml` (beside its task folders,
+whose digests are checked), or a `registry.json`, whose tasks are in Git repositories at a commit.
+`registry.json#NAME` or `#NAME@VERSION` chooses one of a registry's datasets.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labledger.benchmarks.harbor.git_repositories import Clones
+from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.benchmarks.harbor.toml_tables import TomlTable
+from labledger.benchmarks.protocol import RefusedTask
+from labledger.errors import InvalidInput, Problem
+
+TASK_FILE = "task.toml"
+DATASET_FILE = "dataset.toml"
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_MAX_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFolder:
+    """A task folder and the name by which its source lists it."""
+
+    path: Path
+    name: str | None = None
+    """None: the name is in the task, or that of its folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSource:
+    """The tasks of a location."""
+
+    name: str
+    """Of the benchmark."""
+    version: str | None
+    """The version that a registry or dataset names; None if there is none."""
+    folders: tuple[TaskFolder, ...]
+    refused: tuple[RefusedTask, ...] = ()
+    """Tasks that are listed and cannot be used, such as those whose content has changed."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what is not used."""
+
+
+def find_tasks(location: str) -> TaskSource:
+    """Return the tasks of a location. Raises `InvalidInput`."""
+    text, _, wanted = location.partition("#")
+    path = Path(location)
+    if not path.exists() and wanted:
+        path = Path(text)
+    else:
+        wanted = ""
+    if path.is_file():
+        if path.name == TASK_FILE:
+            return find_tasks(str(path.parent))
+        if path.suffix == ".json":
+            return _read_registry(path, wanted)
+        return _read_dataset(path)
+    if not path.is_dir():
+        raise _problem(path, "there is no such file or folder")
+    if (path / TASK_FILE).is_file():
+        return TaskSource(_folder_name(path), None, (TaskFolder(path),))
+    if (path / DATASET_FILE).is_file():
+        return _read_dataset(path / DATASET_FILE)
+    return _read_folder(path)
+
+
+def _read_folder(path: Path) -> TaskSource:
+    folders = _task_folders(path)
+    if not folders:
+        expected = f"holds no {TASK_FILE}, no {DATASET_FILE} and no folder with a {TASK_FILE}"
+        inner = next((p for p in sorted(path.iterdir()) if p.is_dir() and _task_folders(p)), None)
+        hint = None if inner is None else f"did you mean {inner}?"
+        raise _problem(path, expected, hint)
+    return TaskSource(_folder_name(path), None, tuple(TaskFolder(p) for p in folders))
+
+
+def _task_folders(path: Path) -> list[Path]:
+    try:
+        return [p for p in sorted(path.iterdir()) if (p / TASK_FILE).is_file()]
+    except OSError:
+        return []
+
+
+# -- dataset.toml
+
+
+def _read_dataset(path: Path) -> TaskSource:
+    """Return the tasks of a `dataset.toml` that are in the folder beside it with their digests."""
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _problem(path, f"is not TOML: {error}") from error
+    problems: list[Problem] = []
+    top = TomlTable(path, values, problems)
+    top.text("schema_version")
+    top.value("metadata")
+    about = top.table("dataset")
+    name = about.text("name", required=True) or ""
+    version = about.text("version")
+    about.text("description")
+    about.texts("keywords")
+    for author in about.tables("authors"):
+        author.text("name", required=True)
+        author.text("email")
+        author.end()
+    about.end()
+    listed = [_listed_task(table) for table in top.tables("tasks")]
+    unused = [_listed_file(table) for table in top.tables("files")]
+    top.end()
+    if not listed:
+        top.add_problem("tasks", "lists no task")
+    if problems:
+        raise InvalidInput(f"cannot read {path}", problems)
+    folders, refused = [], []
+    for task_name, digest in dict(listed).items():
+        folder, reason = _checked_folder(path, task_name, digest)
+        if reason is None:
+            folders.append(TaskFolder(folder, task_name))
+        else:
+            refused.append(RefusedTask(task_name.rpartition("/")[2], reason))
+    notes = [f"{file} of the dataset is not used." for file in unused]
+    return TaskSource(
+        _as_name(name.rpartition("/")[2]), version, tuple(folders), tuple(refused), tuple(notes)
+    )
+
+
+def _listed_task(table: TomlTable) -> tuple[str, str]:
+    name = table.text("name", required=True) or ""
+    digest = table.text("digest", required=True) or ""
+    if not _DIGEST.fullmatch(digest):
+        table.add_problem("digest", f"found {digest!r}; expected sha256: and 64 digits")
+    table.end()
+    return name, digest
+
+
+def _listed_file(table: TomlTable) -> str:
+    path = table.text("path", required=True) or ""
+    table.text("digest")
+    table.end()
+    return path
+
+
+def _checked_folder(dataset: Path, name: str, digest: str) -> tuple[Path, str | None]:
+    """Return the folder of a listed task, and why it cannot be used, if so."""
+    folder = dataset.parent / name.rpartition("/")[2]
+    if not (folder / TASK_FILE).is_file():
+        return folder, f"{dataset} lists it, and {folder} is no task folder; download it there"
+    try:
+        actual = f"sha256:{TaskFiles(folder).digest()}"
+    except InvalidInput as error:
+        return folder, "; ".join(map(str, error.problems))
+    if actual != digest:
+        return folder, f"its content has the digest {actual}, and {dataset} says {digest}"
+    return folder, None
+
+
+# -- registry.json
+
+
+def _read_registry(path: Path, wanted: str) -> TaskSource:
+    """Return the tasks of one of a registry's datasets."""
+    content = path.read_bytes()
+    if len(content) > _MAX_BYTES:
+        raise _problem(path, f"is larger than {_MAX_BYTES >> 20} MiB")
+    try:
+        datasets = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _problem(path, f"is not JSON: {error}") from error
+    if not isinstance(datasets, list) or not all(isinstance(row, dict) for row in datasets):
+        raise _problem(path, "expected a list of datasets")
+    chosen = _chosen_dataset(path, datasets, wanted)
+    problems: list[Problem] = []
+    table = TomlTable(path, chosen, problems)
+    name = table.text("name", required=True) or ""
+    version = table.text("version", required=True)
+    table.text("description")
+    metrics = table.value("metrics")
+    tasks = [_RegistryTask.of(item) for item in table.tables("tasks")]
+    table.end()
+    if not tasks:
+        table.add_problem("tasks", "lists no task")
+    if problems:
+        raise InvalidInput(f"cannot read {path}", problems)
+    folders, refused = [], []
+    clones = Clones()
+    for task in tasks:
+        try:
+            folders.append(TaskFolder(task.folder(path, clones), task.name))
+        except InvalidInput as error:
+            refused.append(RefusedTask(task.name, "; ".join(map(str, error.problems))))
+    notes = ("The metrics of the dataset are not used.",) if metrics else ()
+    return TaskSource(_as_name(name), version, tuple(folders), tuple(refused), notes)
+
+
+def _chosen_dataset(path: Path, datasets: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
+    names = [f"{row.get('name')}@{row.get('version')}" for row in datasets]
+    matching = [
+        row
+        for row, name in zip(datasets, names, strict=True)
+        if not wanted or wanted in (name, row.get("name"))
+    ]
+    if len(matching) == 1:
+        return matching[0]
+    found = f"found {len(matching)} datasets {wanted}".rstrip() + "; it has " + ", ".join(names)
+    raise _problem(path, found, f"name one, such as harbor:{path}#{names[0] if names else 'NAME'}")
+
+
+@dataclass(frozen=True, slots=True)
+class _RegistryTask:
+    """A task of a registry: a path, in a Git repository at a commit or beside the registry."""
+
+    name: str
+    git_url: str | None
+    commit: str | None
+    path: str
+
+    @classmethod
+    def of(cls, table: TomlTable) -> _RegistryTask:
+        task = cls(
+            table.text("name", required=True) or "",
+            table.text("git_url"),
+            table.text("git_commit_id"),
+            table.text("path", required=True) or "",
+        )
+        table.end()
+        return task
+
+    def folder(self, registry: Path, clones: Clones) -> Path:
+        """Return the task's folder, cloned if need be. Raises `InvalidInput`."""
+        top = registry.parent
+        if self.git_url is not None:
+            top = clones.checked_out(self.git_url, self.commit or "HEAD")
+        folder = top / self.path
+        outside = self.git_url is not None and not folder.resolve().is_relative_to(top.resolve())
+        if outside or not (folder / TASK_FILE).is_file():
+            where = self.git_url or str(registry)
+            raise _problem(Path(self.path), f"is no task folder of {where}")
+        return folder
+
+
+def _folder_name(path: Path) -> str:
+    return _as_name(path.resolve().name)
+
+
+def _as_name(text: str) -> str:
+    """Return text as the name of a benchmark: letters, digits and `_ . -`."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-_.")[:64]
+    return name or "harbor"
+
+
+def _problem(path: Path, message: str, hint: str | None = None) -> InvalidInput:
+    return InvalidInput("cannot read the tasks", [Problem(str(path), message, hint=hint)])

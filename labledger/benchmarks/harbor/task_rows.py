@@ -1,0 +1,300 @@
+"""Translate one Harbor task into a line of `tasks.jsonl`, its files, and how its images are built.
+
+Only ordinary features of experiments are used. What differs from the experiment's defaults
+(`translation.DEFAULTS`) is in the row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from labledger.benchmarks.harbor import env_templates
+from labledger.benchmarks.harbor.task_config import (
+    Artifact,
+    Collect,
+    Environment,
+    NetworkMode,
+    NetworkPolicy,
+    TaskConfig,
+    VerifierMode,
+)
+from labledger.benchmarks.harbor.task_files import TaskFile, TaskFiles, files_digest
+from labledger.benchmarks.harbor.unsupported import MAX_TIMEOUT_S, healthcheck_limit_s
+from labledger.benchmarks.harbor.verifier_image import VerifierImage
+from labledger.records import JsonObject
+from labledger.storage.file_contents import FileContent
+
+ORACLE = "oracle"
+AGENT_LOGS, ARTIFACTS = "/logs/agent", "/logs/artifacts"
+HEALTH_CHECK = "healthcheck.sh"
+
+_CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
+_NETWORKS = {
+    NetworkMode.PUBLIC: "full",
+    NetworkMode.NO_NETWORK: "none",
+    NetworkMode.ALLOWLIST: "allowlist",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBuild:
+    """How an image is built."""
+
+    context: str
+    """The folder beside the experiment file."""
+    digest: str
+    """Of the files in it, SHA-256 (hex)."""
+    timeout_s: float
+
+
+@dataclass
+class TranslatedTask:
+    """What becomes of one task."""
+
+    row: JsonObject
+    files: dict[str, FileContent] = field(default_factory=dict)
+    """By name beside the experiment file."""
+    images: dict[str, ImageBuild] = field(default_factory=dict)
+    """By the image's name."""
+    oracle_env: dict[str, str] = field(default_factory=dict)
+    """What the variant `oracle` needs from outside."""
+
+
+def translate_task(
+    task_id: str, config: TaskConfig, files: TaskFiles, verifier: VerifierImage
+) -> TranslatedTask:
+    """Return the translation of a task that is supported. Raises `InvalidInput` for its files."""
+    folder = "tasks/" + re.sub(r"[^A-Za-z0-9_.+-]+", "-", task_id)
+    instruction = _without_canary(files.text("instruction.md"))
+    task = TranslatedTask({"id": task_id, "task": {"instruction": instruction}})
+    environment = config.environment
+    agent_image = _image(task, files, folder, "environment", environment.docker_image, environment)
+    runtime = _runtime(config)
+    runtime["grader"] = _grader(config)
+    if config.verifier.mode is VerifierMode.SEPARATE:
+        image = agent_image
+        if verifier.has_tests:
+            own = config.verifier.environment or environment
+            image = _image(task, files, folder, verifier.built_from, verifier.docker_image, own)
+        runtime["grader"] |= _separate(config) | {"image": image}
+    timeout_s = config.agent.timeout_s
+    task.row |= {
+        "image": agent_image,
+        "timeout_s": MAX_TIMEOUT_S if timeout_s is None else timeout_s,
+        "files": _task_files(task, config, files, folder, has_tests=verifier.has_tests),
+        "runtime": _without_empty(runtime),
+    }
+    return task
+
+
+def _without_canary(text: str) -> str:
+    """Return an instruction without the marker lines at its beginning, as agents get it."""
+    lines = text.split("\n")
+    first = 0
+    while first < len(lines) and _CANARY.fullmatch(lines[first].strip()):
+        first += 1
+    while first < len(lines) and not lines[first].strip():
+        first += 1
+    return "\n".join(lines[first:])
+
+
+# -- images and files
+
+
+def _image(
+    task: TranslatedTask,
+    files: TaskFiles,
+    folder: str,
+    built_from: str | None,
+    docker_image: str | None,
+    environment: Environment,
+) -> str:
+    """Return the name of an image, and add how to build it if the task has a Dockerfile."""
+    if built_from is None or not files.has(f"{built_from}/Dockerfile"):
+        assert docker_image is not None  # A task without either is not supported.
+        return docker_image
+    context = files.all_in(built_from)
+    digest = files_digest(context)
+    _add_files(task, f"{folder}/{built_from}", context)
+    build = ImageBuild(f"{folder}/{built_from}", digest, environment.build_timeout_s)
+    ref = docker_image or _image_name(task.row["id"], built_from, digest)
+    task.images[ref] = build
+    return ref
+
+
+def _image_name(task_id: str, built_from: str, digest: str) -> str:
+    """Return a name in which people recognize the task, and which differs for other content."""
+    readable = re.sub(r"[^a-z0-9]+", "-", task_id.lower()).strip("-")
+    role = "" if built_from == "environment" else "-verifier"
+    return f"labledger-harbor/{readable}{role}:{digest[:16]}"
+
+
+def _task_files(
+    task: TranslatedTask, config: TaskConfig, files: TaskFiles, folder: str, *, has_tests: bool
+) -> list[JsonObject]:
+    """Return the entries of the row's `files`, and add the files."""
+    entries: list[JsonObject] = []
+    if not has_tests:
+        files.require_selected("tests/test.sh")
+        _add_files(task, f"{folder}/grader-tests", files.selected_in("tests"))
+        entries.append({"path": "/tests", "directory": f"{folder}/grader-tests", "for": "grader"})
+    for_oracle: dict[str, str] = {}
+    solution = files.selected_in("solution")
+    if solution:
+        _add_files(task, f"{folder}/solution", solution)
+        for_oracle["/solution"] = f"{folder}/solution"
+    if solution and config.solution_env:
+        script = env_templates.solution_script(config.solution_env)
+        task.files[f"{folder}/oracle/env.sh"] = script
+        task.oracle_env |= env_templates.outside_env(config.solution_env)
+        for_oracle["/oracle"] = f"{folder}/oracle"
+    return entries + [
+        {"path": path, "directory": directory, "for": "agent", "variants": [ORACLE]}
+        for path, directory in for_oracle.items()
+    ]
+
+
+def _add_files(task: TranslatedTask, folder: str, files: list[TaskFile]) -> None:
+    task.files |= {f"{folder}/{file.name}": file.path for file in files}
+
+
+# -- settings
+
+
+def _runtime(config: TaskConfig) -> JsonObject:
+    environment = config.environment
+    agent, user = _users(config)
+    return {
+        "workspace": environment.workdir and str(PurePosixPath(environment.workdir)),
+        **_network(config.agent.network or environment.network),
+        "user": user,
+        "agent": {} if agent is None else {"user": agent},
+        "setup": _setup(environment),
+        "resources": _resources(environment),
+        "env": env_templates.authored_env(environment.env),
+    }
+
+
+def _users(config: TaskConfig) -> tuple[str | None, str | None]:
+    """Return the users of the agent and of the container; None for the image's own.
+
+    The container starts as root if both users are known, so that it can switch to them. Otherwise
+    it starts as the image's user, and preflight refuses an image in which that cannot switch.
+    """
+    agent, verifier = config.agent.user, config.verifier.user
+    if agent is not None and _is_root(agent):
+        return None, "root"
+    is_shared = config.verifier.mode is VerifierMode.SHARED
+    return agent, "root" if is_shared and agent and verifier else None
+
+
+def _is_root(user: str) -> bool:
+    return user.partition(":")[0].strip("0") in {"", "root"}
+
+
+def _network(policy: NetworkPolicy) -> JsonObject:
+    if policy.mode is NetworkMode.ALLOWLIST and not policy.allowed_hosts:
+        return {"network": "none"}
+    network: JsonObject = {"network": _NETWORKS[policy.mode]}
+    if policy.allowed_hosts:
+        network["allowed_hosts"] = list(policy.allowed_hosts)
+    return network
+
+
+def _resources(environment: Environment) -> JsonObject:
+    memory = environment.memory_mb
+    return _without_empty(
+        {
+            "cpus": environment.cpus,
+            "memory": None if memory is None else f"{memory}m",
+            "gpus": environment.gpus or None,
+        }
+    )
+
+
+def _setup(environment: Environment) -> JsonObject | None:
+    check = environment.healthcheck
+    if check is None:
+        return None
+    words = [
+        check.command.replace("$", "$$"),
+        _seconds(check.interval_s),
+        _seconds(check.timeout_s),
+        str(round(check.start_period_s * 100)),
+        _seconds(check.start_interval_s),
+        str(check.retries),
+    ]
+    limit_s = healthcheck_limit_s(environment)
+    return {"command": ["sh", HEALTH_CHECK, *words], "timeout_s": limit_s}
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _grader(config: TaskConfig) -> JsonObject:
+    verifier = config.verifier
+    grader: JsonObject = {"timeout_s": verifier.timeout_s}
+    own = verifier.environment
+    env = {} if own is None else own.env
+    network = verifier.network or (own or config.environment).network
+    if _network(network) != _network(config.agent.network or config.environment.network):
+        grader |= _network(network)
+    if verifier.user is not None and not _is_root(verifier.user):
+        grader["user"] = verifier.user
+    grader["env"] = env_templates.authored_env({**env, **verifier.env})
+    return _without_empty(grader)
+
+
+def _separate(config: TaskConfig) -> JsonObject:
+    """Return the settings of a grader in a container of its own."""
+    own = config.verifier.environment or config.environment
+    return _without_empty(
+        {
+            "mode": "separate",
+            "resources": _resources(own),
+            "workspace": str(PurePosixPath(own.workdir)) if own.workdir else "image",
+            "artifacts": _artifacts(config.artifacts),
+            "collect": [_collect(collect) for collect in config.verifier.collect],
+        }
+    )
+
+
+def _artifacts(declared: tuple[Artifact, ...]) -> list[JsonObject]:
+    """Return the artifacts, each at its own path, and the folders that every task may fill.
+
+    As with Harbor, an artifact may be missing: the tests decide what that means.
+    """
+    entries: list[Artifact] = []
+    for artifact in (*declared, Artifact(ARTIFACTS), Artifact(AGENT_LOGS)):
+        path = PurePosixPath(artifact.source)
+        if not any(path.is_relative_to(PurePosixPath(kept.source)) for kept in entries):
+            entries = [a for a in entries if not PurePosixPath(a.source).is_relative_to(path)]
+            entries.append(artifact)
+    return [
+        _without_empty(
+            {
+                "path": str(PurePosixPath(artifact.source)),
+                "exclude": list(artifact.exclude),
+                "optional": True,
+            }
+        )
+        for artifact in entries
+    ]
+
+
+def _collect(collect: Collect) -> JsonObject:
+    run = 'if command -v bash >/dev/null; then exec bash -c "$1"; else exec sh -c "$1"; fi'
+    command = ["sh", "-c", run, "sh", collect.command]
+    return _without_empty(
+        {"command": command, "timeout_s": collect.timeout_s, "user": collect.user}
+    )
+
+
+def _without_empty(values: Mapping[str, Any]) -> JsonObject:
+    """Return what is set: `None`, `{}` and `[]` are not."""
+    return {key: value for key, value in values.items() if value not in (None, {}, [])}

@@ -1,0 +1,368 @@
+"""Harbor task folders, written for these tests: each shows one field or mode.
+
+`write_task` writes any task; the functions below it write the tasks by which Harbor's features are
+tested from end to end. The oracle passes all of them and `nop` passes none, unless their docstring
+says otherwise. They run in the image `labledger/python:3`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+IMAGE = "labledger/python:3"
+
+Table = Mapping[str, Any]
+
+
+def write_task(
+    folder: Path,
+    toml: Table | None = None,
+    *,
+    instruction: str = "Write done to answer.txt.\n",
+    solution: str | None = "#!/bin/sh\necho done >answer.txt\n",
+    tests: str | None = "#!/bin/sh\ngrep -q done answer.txt\necho $((1 - $?)) "
+    ">/logs/verifier/reward.txt\n",
+    files: Mapping[str, str] | None = None,
+) -> Path:
+    """Write a task that the oracle passes, with what is given in place of its parts."""
+    document: dict[str, Any] = {"schema_version": "1.4", "environment": {"docker_image": IMAGE}}
+    for section, values in (toml or {}).items():
+        own = document.get(section)
+        both = isinstance(own, dict) and isinstance(values, dict)
+        document[section] = {**own, **values} if both else values
+    document = {key: value for key, value in document.items() if value is not None}
+    write(folder / "task.toml", to_toml(document))
+    write(folder / "instruction.md", instruction)
+    if solution is not None:
+        write(folder / "solution/solve.sh", solution)
+    if tests is not None:
+        write(folder / "tests/test.sh", tests)
+    for name, text in (files or {}).items():
+        write(folder / name, text)
+    return folder
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    if text.startswith("#!"):
+        path.chmod(0o755)
+
+
+def to_toml(document: Table, prefix: str = "") -> str:
+    """Return a document as TOML: values, then tables and arrays of tables."""
+    lines: list[str] = []
+    tables: list[str] = []
+    for key, value in document.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            tables.append(f"[{name}]\n{to_toml(value, f'{name}.')}")
+        elif isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value):
+            tables += [f"[[{name}]]\n{to_toml(item, f'{name}.')}" for item in value]
+        else:
+            # A JSON value is a TOML value, except for null and objects.
+            lines.append(f"{key} = {json.dumps(value)}")
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def rewarded_if(check: str) -> str:
+    """Return a test script that gives the reward 1 if a shell command succeeds, and 0 if not."""
+    return f"#!/bin/sh\nif {check}; then echo 1; else echo 0; fi >/logs/verifier/reward.txt\n"
+
+
+# -- tasks that run
+
+
+def plain(folder: Path) -> Path:
+    """The smallest task: a file in the image's working folder."""
+    return write_task(folder)
+
+
+def working_folder(folder: Path) -> Path:
+    """The agent and the tests work in the folder that `workdir` names."""
+    return write_task(
+        folder,
+        {"environment": {"workdir": "/srv"}},
+        solution='#!/bin/sh\n[ "$PWD" = /srv ] && echo done >answer.txt\n',
+        tests=rewarded_if('[ "$PWD" = /srv ] && grep -q done /srv/answer.txt'),
+    )
+
+
+def service_left_running(folder: Path) -> Path:
+    """The tests talk to a server that the solution leaves running."""
+    server = (
+        "import http.server as h\n"
+        "h.HTTPServer(('127.0.0.1', 8765), h.SimpleHTTPRequestHandler).serve_forever()"
+    )
+    check = (
+        "import time, urllib.request\n"
+        "for _ in range(50):\n"
+        "    try:\n"
+        "        urllib.request.urlopen('http://127.0.0.1:8765/').read()\n"
+        "        break\n"
+        "    except OSError:\n"
+        "        time.sleep(0.1)\n"
+        "else:\n"
+        "    raise SystemExit(1)\n"
+    )
+    return write_task(
+        folder,
+        instruction="Serve a folder on port 8765.\n",
+        solution="#!/bin/sh\ncd / || exit\nnohup python3 /solution/server.py >/dev/null 2>&1 &\n",
+        tests=rewarded_if("python3 /tests/check.py"),
+        files={"solution/server.py": server + "\n", "tests/check.py": check},
+    )
+
+
+def separate_verifier(folder: Path) -> Path:
+    """A verifier in its own container gets a declared artifact, and nothing else of the agent's.
+
+    The tests fail if they see the agent's other files, and come with the task.
+    """
+    check = (
+        "[ ! -e /srv/other.txt ] && grep -q done /srv/out/answer.txt && [ ! -e /srv/out/big.tmp ]"
+    )
+    return write_task(
+        folder,
+        {
+            "artifacts": [{"source": "/srv/out", "exclude": ["*.tmp"]}],
+            "environment": {"workdir": "/srv"},
+            "verifier": {"environment_mode": "separate"},
+        },
+        solution="#!/bin/sh\nmkdir -p out\necho done >out/answer.txt\necho x >out/big.tmp\n"
+        "echo x >other.txt\n",
+        tests=rewarded_if(check),
+    )
+
+
+def built_verifier(folder: Path) -> Path:
+    """The verifier's image is built of `tests/Dockerfile` and holds the tests itself."""
+    return write_task(
+        folder,
+        {"artifacts": ["/srv/answer.txt"], "verifier": {"environment_mode": "separate"}},
+        solution="#!/bin/sh\nmkdir -p /srv\necho done >/srv/answer.txt\n",
+        tests=rewarded_if("[ -f /built ] && grep -q done /srv/answer.txt"),
+        files={"tests/Dockerfile": f"FROM {IMAGE}\nCOPY . /tests/\nRUN echo yes >/built\n"},
+    )
+
+
+def collected_state(folder: Path) -> Path:
+    """A collect command stores what a process in the agent's container knows, as an artifact."""
+    return write_task(
+        folder,
+        {
+            "verifier": {
+                "environment_mode": "separate",
+                "collect": [{"command": "cp /srv/state /logs/artifacts/state", "timeout_sec": 20}],
+            }
+        },
+        solution="#!/bin/sh\nmkdir -p /srv\necho done >/srv/state\n",
+        tests=rewarded_if("grep -q done /logs/artifacts/state"),
+    )
+
+
+def health_check(folder: Path) -> Path:
+    """The agent starts only when a health check has passed, which needs its third try."""
+    command = "echo x >>/tries; [ $(wc -l </tries) -ge 3 ]"
+    return write_task(
+        folder,
+        {
+            "environment": {
+                "healthcheck": {
+                    "command": command,
+                    "interval_sec": 0.1,
+                    "timeout_sec": 10,
+                    "start_period_sec": 0,
+                    "retries": 5,
+                }
+            }
+        },
+        solution="#!/bin/sh\n[ $(wc -l </tries) -eq 3 ] && echo done >answer.txt\n",
+        tests=rewarded_if("grep -q done answer.txt"),
+    )
+
+
+def failing_health_check(folder: Path) -> Path:
+    """The health check never passes: a setup error for every agent, as no agent ran."""
+    check = {"command": "exit 1", "interval_sec": 0.1, "retries": 2}
+    return write_task(folder, {"environment": {"healthcheck": check}})
+
+
+def users(folder: Path) -> Path:
+    """The agent and the verifier run as different users."""
+    return write_task(
+        folder,
+        {"agent": {"user": "nobody"}, "verifier": {"user": "daemon"}},
+        solution="#!/bin/sh\nid -un >/logs/artifacts/agent\n",
+        tests=rewarded_if(
+            '[ "$(cat /logs/artifacts/agent)" = nobody ] && [ "$(id -un)" = daemon ]'
+        ),
+    )
+
+
+def built_environment(folder: Path) -> Path:
+    """The agent's image is built of `environment/Dockerfile`."""
+    return write_task(
+        folder,
+        {"environment": {"docker_image": ""}},
+        solution="#!/bin/sh\ncp /built answer.txt\n",
+        tests=rewarded_if("grep -q 'made of environment' answer.txt"),
+        files={
+            "environment/Dockerfile": f"FROM {IMAGE}\nCOPY built /built\nWORKDIR /work\n",
+            "environment/built": "made of environment\n",
+        },
+    )
+
+
+def several_rewards(folder: Path) -> Path:
+    """reward.json has several numbers and wins over reward.txt."""
+    tests = (
+        "#!/bin/sh\necho 0 >/logs/verifier/reward.txt\n"
+        "grep -q done answer.txt && reward=1 || reward=0\n"
+        'echo "{\\"reward\\": $reward, \\"speed\\": 2.5, \\"parts\\": 3}" '
+        ">/logs/verifier/reward.json\n"
+    )
+    return write_task(folder, tests=tests)
+
+
+def no_reward(folder: Path) -> Path:
+    """The tests write no reward: a grade error for every agent."""
+    return write_task(folder, tests="#!/bin/sh\necho 'no reward today'\n")
+
+
+def failing_bootstrap(folder: Path) -> Path:
+    """The tests cannot install what they need: a grade error, although they write reward 0."""
+    tests = (
+        "#!/bin/sh\n"
+        "echo 'curl: (6) Could not resolve host: astral.sh'\n"
+        "echo '/tests/test.sh: line 9: uvx: command not found'\n"
+        "echo 0 >/logs/verifier/reward.txt\n"
+    )
+    return write_task(folder, {"environment": {"network_mode": "no-network"}}, tests=tests)
+
+
+def hostile_agent(folder: Path) -> Path:
+    """The solution replaces the tests and writes its own reward; neither has any effect.
+
+    So the oracle must fail here, like `nop`.
+    """
+    attack = (
+        "#!/bin/sh\n"
+        "mkdir -p /tests /logs/verifier\n"
+        "printf '#!/bin/sh\\necho 1 >/logs/verifier/reward.txt\\n' >/tests/test.sh\n"
+        "chmod 755 /tests/test.sh\n"
+        "echo 1 >/logs/verifier/reward.txt\n"
+        "echo '{\"reward\": 1}' >/logs/verifier/reward.json\n"
+    )
+    return write_task(folder, solution=attack, tests=rewarded_if("[ -f never ]"))
+
+
+def no_network(folder: Path) -> Path:
+    """Neither agent nor verifier has a network beside loopback."""
+    only_loopback = '[ "$(ls /sys/class/net)" = lo ]'
+    return write_task(
+        folder,
+        {"environment": {"network_mode": "no-network"}},
+        solution=f"#!/bin/sh\n{only_loopback} && echo done >answer.txt\n",
+        tests=rewarded_if(f"{only_loopback} && grep -q done answer.txt"),
+    )
+
+
+def allowed_hosts(folder: Path) -> Path:
+    """Only named hosts can be reached. The task does not use them."""
+    environment = {"network_mode": "allowlist", "allowed_hosts": ["Example.com.", "10.0.0.0/8"]}
+    return write_task(folder, {"environment": environment})
+
+
+def env_templates(folder: Path) -> Path:
+    """Variables come from outside (TOKEN), have defaults, or are literal, dollars included."""
+    return write_task(
+        folder,
+        {
+            "environment": {
+                "env": {"LEVEL": "${HARBOR_TEST_LEVEL:-low}", "PRICE": "$5 ${x} $HOME"}
+            },
+            "verifier": {"env": {"KEY": "${HARBOR_TEST_TOKEN}"}},
+            "solution": {"env": {"ANSWER": "it's done", "KEY": "${HARBOR_TEST_TOKEN}"}},
+        },
+        solution='#!/bin/sh\necho "$ANSWER $LEVEL $PRICE ${KEY:+with key}" >answer.txt\n',
+        tests=rewarded_if(
+            """[ "$(cat answer.txt)" = "it's done low \\$5 \\${x} \\$HOME with key" ] """
+            '&& [ -n "$KEY" ]'
+        ),
+    )
+
+
+RUNNABLE: dict[str, Callable[[Path], Path]] = {
+    "plain": plain,
+    "working-folder": working_folder,
+    "service-left-running": service_left_running,
+    "separate-verifier": separate_verifier,
+    "built-verifier": built_verifier,
+    "collected-state": collected_state,
+    "health-check": health_check,
+    "failing-health-check": failing_health_check,
+    "users": users,
+    "built-environment": built_environment,
+    "several-rewards": several_rewards,
+    "no-reward": no_reward,
+    "failing-bootstrap": failing_bootstrap,
+    "hostile-agent": hostile_agent,
+    "no-network": no_network,
+    "allowed-hosts": allowed_hosts,
+    "env-templates": env_templates,
+}
+"""Each task that runs, by the name of its folder."""
+
+BEHAVING = tuple(
+    name
+    for name in RUNNABLE
+    if name not in {"failing-health-check", "no-reward", "failing-bootstrap", "hostile-agent"}
+)
+"""The tasks that the oracle passes and `nop` does not."""
+
+
+# -- tasks that are refused
+
+
+def with_steps(folder: Path) -> Path:
+    return write_task(folder, {"steps": [{"name": "one"}, {"name": "two"}]})
+
+
+def with_sidecars(folder: Path) -> Path:
+    return write_task(folder, files={"environment/docker-compose.yaml": "services: {}\n"})
+
+
+def for_windows(folder: Path) -> Path:
+    return write_task(folder, {"environment": {"os": "Windows"}})
+
+
+def with_tpu(folder: Path) -> Path:
+    return write_task(folder, {"environment": {"tpu": {"type": "v6e", "topology": "2x4"}}})
+
+
+def with_mcp_server(folder: Path) -> Path:
+    server = {"name": "files", "url": "http://localhost/sse"}
+    return write_task(folder, {"environment": {"mcp_servers": [server]}})
+
+
+REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "steps": (with_steps, "[[steps]]: has 2 steps"),
+    "sidecars": (with_sidecars, "environment/docker-compose.yaml: needs several containers"),
+    "windows": (for_windows, "[environment].os: is windows"),
+    "tpu": (with_tpu, "[environment].tpu: needs TPUs"),
+    "mcp-server": (with_mcp_server, "[environment].mcp_servers: files"),
+}
+"""Each task that is refused, by the name of its folder, with the beginning of the reason."""
+
+
+def write_all(folder: Path) -> Path:
+    """Write every task into a folder."""
+    for name, builder in RUNNABLE.items():
+        builder(folder / name)
+    for name, (builder, _) in REFUSED.items():
+        builder(folder / name)
+    return folder

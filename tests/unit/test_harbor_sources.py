@@ -1,0 +1,208 @@
+"""Where Harbor tasks come from: folders, dataset.toml, registry.json and Git repositories."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harbor_tasks import write, write_task
+
+from labledger.benchmarks.harbor.sources import TaskSource, find_tasks
+from labledger.benchmarks.harbor.task_files import TaskFiles
+from labledger.errors import InvalidInput
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/labledger/git"
+
+
+def ids(source: TaskSource) -> list[str]:
+    return [folder.name or folder.path.name for folder in source.folders]
+
+
+def problem(location: Path | str) -> str:
+    with pytest.raises(InvalidInput) as raised:
+        find_tasks(str(location))
+    return raised.value.message
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    command = ["git", "-C", str(folder), *identity, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> tuple[str, str]:
+    """A repository with the task `tasks/one`, and its first commit; the second changes the task."""
+    folder = tmp_path / "repository"
+    write_task(folder / "tasks/one", instruction="first")
+    git(tmp_path, "init", "--quiet", str(folder))
+    for message in ("first", "second"):
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", "--allow-empty", "-m", message)
+        write(folder / "tasks/one/instruction.md", "second")
+    return f"file://{folder}", git(folder, "rev-parse", "HEAD~")
+
+
+def write_registry(tmp_path: Path, *datasets: dict[str, Any]) -> Path:
+    path = tmp_path / "registry.json"
+    path.write_text(json.dumps(datasets))
+    return path
+
+
+def dataset(*tasks: dict[str, Any], name: str = "set", version: str = "1.0") -> dict[str, Any]:
+    return {"name": name, "version": version, "description": "", "tasks": list(tasks)}
+
+
+def git_task(url: str, commit: str | None, path: str = "tasks/one") -> dict[str, Any]:
+    return {"name": "org/one", "git_url": url, "git_commit_id": commit, "path": path}
+
+
+# -- folders
+
+
+def test_one_task_and_a_folder_of_tasks(tmp_path: Path) -> None:
+    """A task folder, its task.toml and a folder of task folders are locations."""
+    folder = tmp_path / "My tasks!"
+    for name in ("b", "a"):
+        write_task(folder / name)
+    write(folder / "notes/readme.txt", "no task")
+    assert ids(find_tasks(str(folder))) == ["a", "b"]
+    assert find_tasks(str(folder)).name == "My-tasks"
+    assert ids(find_tasks(str(folder / "a"))) == ["a"]
+    assert ids(find_tasks(str(folder / "a/task.toml"))) == ["a"]
+
+
+def test_what_is_no_location(tmp_path: Path) -> None:
+    """A location without tasks is a problem; a folder that holds them is suggested."""
+    assert "there is no such file or folder" in problem(tmp_path / "absent")
+    write_task(tmp_path / "top/tasks/a")
+    assert f"did you mean {tmp_path}/top/tasks?" in problem(tmp_path / "top")
+
+
+# -- dataset.toml
+
+
+def write_dataset(folder: Path, *tasks: tuple[str, str], extra: str = "") -> Path:
+    text = '[dataset]\nname = "org/some-set"\nversion = "3"\n'
+    for name, digest in tasks:
+        text += f'[[tasks]]\nname = "{name}"\ndigest = "{digest}"\n'
+    write(folder / "dataset.toml", text + extra)
+    return folder / "dataset.toml"
+
+
+def test_a_dataset(tmp_path: Path) -> None:
+    """The tasks that a dataset lists are used if their content has the digest; others are not."""
+    folder = tmp_path / "set"
+    digests = {
+        name: f"sha256:{TaskFiles(write_task(folder / name)).digest()}"
+        for name in ("good", "changed", "unlisted")
+    }
+    write(folder / "changed/tests/test.sh", "#!/bin/sh\necho 1 >/logs/verifier/reward.txt\n")
+    listed = [(f"org/{name}", digests[name]) for name in ("good", "changed")]
+    extra = '[[files]]\npath = "metric.py"\n[metadata]\na = 1\n'
+    path = write_dataset(folder, *listed, ("org/gone", digests["good"]), extra=extra)
+    for location in (folder, path):
+        source = find_tasks(str(location))
+        assert (source.name, source.version, ids(source)) == ("some-set", "3", ["org/good"])
+        changed, gone = source.refused
+        assert changed.task_id == "changed"
+        assert f"and {path} says {digests['changed']}" in changed.reason
+        assert gone.task_id == "gone"
+        assert "is no task folder" in gone.reason
+        assert source.notes == ("metric.py of the dataset is not used.",)
+
+
+def test_broken_datasets(tmp_path: Path) -> None:
+    """Unknown keys and digests that are none are problems of the dataset."""
+    message = problem(write_dataset(tmp_path, ("org/a", "md5:1"), extra="surprise = 1\n"))
+    assert "tasks[0].digest: found 'md5:1'" in message
+    assert "tasks[0].surprise: is not a key of this format" in message
+    assert "tasks: lists no task" in problem(write_dataset(tmp_path))
+
+
+# -- registry.json and Git
+
+
+def test_a_registry_with_git_tasks(
+    tmp_path: Path, repository: tuple[str, str], cache: Path
+) -> None:
+    """Tasks of a repository are those of the commit, cloned once into the user's cache."""
+    path = write_registry(tmp_path, dataset(git_task(*repository)))
+    for _ in range(2):
+        source = find_tasks(str(path))
+        assert (source.name, source.version, ids(source)) == ("set", "1.0", ["org/one"])
+        [folder] = source.folders
+        assert (folder.path / "instruction.md").read_text() == "first"
+        assert [entry.name for entry in cache.iterdir()] == [folder.path.parents[1].name]
+
+
+def test_a_changed_clone(tmp_path: Path, repository: tuple[str, str]) -> None:
+    """A clone in which somebody changed or added a file is refused."""
+    path = write_registry(tmp_path, dataset(git_task(*repository)))
+    [folder] = find_tasks(str(path)).folders
+    write(folder.path / "tests/extra.py", "x")
+    [refused] = find_tasks(str(path)).refused
+    assert "tasks/one/tests/extra.py was changed in" in refused.reason
+    assert "to have it cloned anew" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"git_commit_id": None}, "found commit 'HEAD'; expected all its 40 hexadecimal digits"),
+        ({"git_commit_id": "main"}, "found commit 'main'; expected all its 40"),
+        ({"git_commit_id": "0" * 40}, "git "),
+        ({"git_url": "--upload-pack=touch /tmp/x"}, "is not the address of a Git repository"),
+        ({"git_url": "ext::sh -c true"}, "is not the address of a Git repository"),
+        ({"git_url": "/does/not/exist"}, "git "),
+        ({"path": "tasks/absent"}, "is no task folder of"),
+        ({"path": "../.."}, "is no task folder of"),
+    ],
+)
+def test_git_tasks_that_cannot_be_had(
+    tmp_path: Path, repository: tuple[str, str], cache: Path, change: dict[str, Any], reason: str
+) -> None:
+    """A task that cannot be had at a fixed commit is refused, and leaves no half clone."""
+    path = write_registry(tmp_path, dataset(git_task(*repository) | change))
+    source = find_tasks(str(path))
+    assert source.folders == ()
+    [refused] = source.refused
+    assert refused.task_id == "org/one"
+    assert reason in refused.reason
+    assert not cache.exists() or not list(cache.glob(".*"))
+
+
+def test_several_datasets(tmp_path: Path) -> None:
+    """A registry with several datasets needs a name, and a version if there are several."""
+    write_task(tmp_path / "a")
+    local = {"name": "a", "path": "a"}
+    path = write_registry(
+        tmp_path,
+        dataset(local, name="x"),
+        dataset(local, name="y", version="1"),
+        dataset(local, name="y", version="2"),
+    )
+    assert "found 3 datasets; it has x@1.0, y@1, y@2" in problem(path)
+    assert "found 2 datasets y; it has" in problem(f"{path}#y")
+    assert "found 0 datasets z; it has" in problem(f"{path}#z")
+    assert find_tasks(f"{path}#x").version == "1.0"
+    assert find_tasks(f"{path}#y@2").version == "2"
+
+
+def test_broken_registries(tmp_path: Path) -> None:
+    """What is no registry is a problem, with the key where there is one."""
+    path = tmp_path / "registry.json"
+    for content, message in (("{", "is not JSON"), ("{}", "expected a list of datasets")):
+        path.write_text(content)
+        assert message in problem(path)
+    surprising = dataset({"name": "a", "path": "a", "surprise": 1})
+    assert "tasks[0].surprise: is not a key" in problem(write_registry(tmp_path, surprising))
+    assert "tasks: lists no task" in problem(write_registry(tmp_path, dataset()))

@@ -1,0 +1,261 @@
+"""`task.toml` of Harbor: every field, every refusal with file and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from harbor_tasks import to_toml
+
+from labledger.benchmarks.harbor.task_config import (
+    Agent,
+    Artifact,
+    Collect,
+    Environment,
+    HealthCheck,
+    NetworkMode,
+    NetworkPolicy,
+    TaskConfig,
+    Verifier,
+    VerifierMode,
+)
+from labledger.benchmarks.harbor.task_toml import SCHEMAS, read_task_toml
+from labledger.errors import InvalidInput
+
+WHOLE = """
+schema_version = "1.4"
+source = "somewhere"
+artifacts = ["/app/out", {source = "/app/log", destination = "logs", exclude = ["*.tmp"]}]
+
+[task]
+name = "org/whole"
+version = "2"
+description = "all fields"
+keywords = ["a"]
+[[task.authors]]
+name = "A"
+email = "a@example.org"
+
+[metadata]
+anything = {goes = [1, 2]}
+
+[agent]
+timeout_sec = 900.5
+user = 1000
+network_mode = "no-network"
+
+[verifier]
+timeout_sec = 30
+user = "judge"
+environment_mode = "separate"
+network_mode = "allowlist"
+allowed_hosts = ["PyPI.org.", "*.example.org", "10.1.0.0/16", "192.0.2.7", "2001:DB8::1"]
+[verifier.env]
+KEY = "${KEY}"
+[verifier.environment]
+docker_image = "judge:1"
+cpus = 2
+[[verifier.collect]]
+command = "dump"
+timeout_sec = 5
+user = "root"
+
+[environment]
+build_timeout_sec = 1200
+docker_image = "task:1"
+os = "Linux"
+cpus = 0.5
+memory_mb = 512
+storage_mb = 2048
+gpus = 1
+gpu_types = ["T4"]
+skills_dir = "/skills"
+workdir = "/app"
+[environment.env]
+LEVEL = "${LEVEL:-1}"
+[environment.healthcheck]
+command = "true"
+interval_sec = 1
+timeout_sec = 2
+start_period_sec = 3
+start_interval_sec = 0.5
+retries = 4
+[[environment.mcp_servers]]
+name = "files"
+transport = "http"
+url = "http://localhost"
+
+[solution.env]
+ANSWER = "42"
+"""
+
+
+def read(tmp_path: Path, text: str) -> TaskConfig:
+    path = tmp_path / "task.toml"
+    path.write_text(text, "utf-8")
+    return read_task_toml(path)
+
+
+def problems(tmp_path: Path, text: str) -> list[str]:
+    with pytest.raises(InvalidInput) as raised:
+        read(tmp_path, text)
+    assert all(problem.where == str(tmp_path / "task.toml") for problem in raised.value.problems)
+    return [f"{problem.field}: {problem.message}" for problem in raised.value.problems]
+
+
+def test_every_field(tmp_path: Path) -> None:
+    """A file with every field of schema 1.4 is read whole."""
+    hosts = ("pypi.org", "*.example.org", "10.1.0.0/16", "192.0.2.7", "2001:db8::1")
+    assert read(tmp_path, WHOLE) == TaskConfig(
+        schema_version="1.4",
+        name="org/whole",
+        verifier=Verifier(
+            timeout_s=30,
+            env={"KEY": "${KEY}"},
+            user="judge",
+            mode=VerifierMode.SEPARATE,
+            environment=Environment(docker_image="judge:1", cpus=2),
+            collect=(Collect("dump", "main", 5, "root"),),
+            network=NetworkPolicy(NetworkMode.ALLOWLIST, hosts),
+        ),
+        agent=Agent(900.5, "1000", NetworkPolicy(NetworkMode.NO_NETWORK)),
+        environment=Environment(
+            build_timeout_s=1200,
+            docker_image="task:1",
+            cpus=0.5,
+            memory_mb=512,
+            storage_mb=2048,
+            gpus=1,
+            gpu_types=("T4",),
+            mcp_servers=("files",),
+            env={"LEVEL": "${LEVEL:-1}"},
+            skills_dir="/skills",
+            healthcheck=HealthCheck("true", 1, 2, 3, 0.5, 4),
+            workdir="/app",
+        ),
+        solution_env={"ANSWER": "42"},
+        artifacts=(Artifact("/app/out"), Artifact("/app/log", "logs", ("*.tmp",))),
+    )
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    """Everything has a default: those of Harbor."""
+    config = read(tmp_path, "")
+    assert config == TaskConfig()
+    assert (config.verifier.timeout_s, config.agent.timeout_s) == (600, None)
+    assert config.verifier.mode is VerifierMode.SHARED
+    assert config.environment.network == NetworkPolicy(NetworkMode.PUBLIC)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_every_schema(tmp_path: Path, schema: str) -> None:
+    """The schemas 1.0 to 1.4 are read, also under the old name of the key; no other is."""
+    assert read(tmp_path, f'schema_version = "{schema}"').schema_version == schema
+    assert read(tmp_path, f'version = "{schema}"').schema_version == schema
+    [problem] = problems(tmp_path, 'schema_version = "1.5"')
+    assert problem.startswith("schema_version: found '1.5'; expected 1.0, 1.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("surprise = 1", "surprise"),
+        ("[agent]\nsurprise = 1", "agent.surprise"),
+        ("[verifier]\nsurprise = 1", "verifier.surprise"),
+        ("[verifier.environment]\nsurprise = 1", "verifier.environment.surprise"),
+        ("[[verifier.collect]]\ncommand = 'x'\nsurprise = 1", "verifier.collect[0].surprise"),
+        ("[environment]\nsurprise = 1", "environment.surprise"),
+        (
+            "[environment.healthcheck]\ncommand = 'x'\nsurprise = 1",
+            "environment.healthcheck.surprise",
+        ),
+        ("[solution]\nsurprise = 1", "solution.surprise"),
+        ("[task]\nname = 'a/b'\nsurprise = 1", "task.surprise"),
+        ("artifacts = [{source = '/a', surprise = 1}]", "artifacts[0].surprise"),
+    ],
+)
+def test_unknown_keys(tmp_path: Path, text: str, field: str) -> None:
+    """A key that no schema has is refused in every table, with file and key."""
+    assert problems(tmp_path, text) == [f"{field}: is not a key of this format"]
+
+
+def test_a_key_with_a_mistake(tmp_path: Path) -> None:
+    """The hint names the key that was probably meant."""
+    with pytest.raises(InvalidInput, match=r"did you mean timeout_sec\?"):
+        read(tmp_path, "[agent]\ntimeout_secs = 5")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[agent]\ntimeout_sec = '5'", "agent.timeout_sec: found '5'; expected a number"),
+        ("[agent]\ntimeout_sec = true", "agent.timeout_sec: found True; expected a number"),
+        ("[agent]\ntimeout_sec = nan", "agent.timeout_sec: found nan; expected a finite number"),
+        ("[agent]\nuser = []", "agent.user: found []; expected a user's name or number"),
+        ("[environment]\nmemory_mb = 1.5", "environment.memory_mb: found 1.5; expected a whole"),
+        ("[environment]\ncpus = -1", "environment.cpus: found -1; expected a finite number"),
+        ("[environment]\ndocker_image = 5", "environment.docker_image: found 5; expected text"),
+        ("[environment]\nos = 'plan9'", "environment.os: found 'plan9'"),
+        ("[environment.env]\nA = 5", "environment.env.A: found 5; expected text"),
+        ("[environment.env]\n'A-B' = 'x'", "environment.env.A-B: is not the name of"),
+        ("[environment]\ngpu_types = 'T4'", "environment.gpu_types: found 'T4'; expected a list"),
+        ("[environment.healthcheck]\nretries = 2", "environment.healthcheck.command: is missing"),
+        ("[environment]\nnetwork_mode = 'some'", "environment.network_mode: found 'some'"),
+        ("[environment]\nallowed_hosts = ['a']", "environment.allowed_hosts: is only for"),
+        ("environment = 5", "environment: found 5; expected a table"),
+        ("[verifier]\ncollect = [5]", "verifier.collect: found [5]; expected an array of tables"),
+        ("[task]\nname = 'short'", "task.name: found 'short'; expected org/name"),
+        ("artifacts = ['/a/../b']", "artifacts[0]: found '/a/../b'; expected a path without .."),
+        ("artifacts = [5]", "artifacts[0]: expected a path or a table"),
+        (
+            "artifacts = [{source = '/a', destination = '/abs'}]",
+            "artifacts[0].destination: found '/abs'",
+        ),
+        (
+            "[verifier]\nenvironment_mode = 'shared'\n[verifier.environment]\ncpus = 1",
+            "verifier.environment_mode: found shared, but there is a [verifier.environment]",
+        ),
+    ],
+)
+def test_wrong_values(tmp_path: Path, text: str, message: str) -> None:
+    """A value of another type or range is refused, with what was found and expected."""
+    [problem] = problems(tmp_path, text)
+    assert problem.startswith(message)
+
+
+@pytest.mark.parametrize(
+    "host", ["http://a.org", "a.org:80", "a/b", "*", "a*.org", "*.192.0.2.1", "", "10.0.0.1/8"]
+)
+def test_wrong_hosts(tmp_path: Path, host: str) -> None:
+    """An allowed host is a name, *.name, an address or a range, and nothing else."""
+    text = f'[environment]\nnetwork_mode = "allowlist"\nallowed_hosts = ["{host}"]'
+    [problem] = problems(tmp_path, text)
+    assert problem.startswith(f"environment.allowed_hosts: found {host!r}")
+
+
+def test_deprecated_keys(tmp_path: Path) -> None:
+    """Old keys mean what they mean to Harbor, and contradictions are refused."""
+    environment = read(tmp_path, "[environment]\nmemory = '2G'\nstorage = '512m'").environment
+    assert (environment.memory_mb, environment.storage_mb) == (2048, 512)
+    no_internet = read(tmp_path, "[environment]\nallow_internet = false").environment
+    assert no_internet.network.mode is NetworkMode.NO_NETWORK
+    both = "[environment]\nallow_internet = false\nnetwork_mode = 'public'"
+    assert read(tmp_path, both).environment.network.mode is NetworkMode.PUBLIC
+    [problem] = problems(tmp_path, "[environment]\nmemory = '2G'\nmemory_mb = 1024")
+    assert problem == "environment.memory: found 2G, but memory_mb is 1024"
+
+
+def test_what_is_no_toml(tmp_path: Path) -> None:
+    """A broken file is a problem of that file."""
+    with pytest.raises(InvalidInput, match="is not TOML"):
+        read(tmp_path, "[agent\n")
+    with pytest.raises(InvalidInput, match="No such file"):
+        read_task_toml(tmp_path / "absent.toml")
+
+
+def test_the_writer_of_these_tests(tmp_path: Path) -> None:
+    """`to_toml` writes nested tables and arrays of tables that the reader understands."""
+    collect = [{"command": "a"}, {"command": "b"}]
+    document = {"verifier": {"environment_mode": "separate", "collect": collect}}
+    config = read(tmp_path, to_toml(document))
+    assert [collect.command for collect in config.verifier.collect] == ["a", "b"]

@@ -1,0 +1,515 @@
+"""What Harbor tasks become: each field as a setting of an experiment, each refusal by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import harbor_tasks
+import pytest
+import yaml
+from harbor_tasks import IMAGE, REFUSED, RUNNABLE, write, write_all, write_task
+
+from labledger.benchmarks.harbor.translation import AGENTS, HARBOR
+from labledger.benchmarks.protocol import Benchmark
+from labledger.benchmarks.stored_experiments import store_experiment
+from labledger.benchmarks.translate import TranslatedExperiment, translate
+from labledger.errors import InvalidInput
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    """The folder of a test's only task, not written yet."""
+    return tmp_path / "tasks/one"
+
+
+def row(folder: Path) -> Row:
+    """Return the row of the only task at a location."""
+    benchmark = HARBOR.read(str(folder))
+    assert benchmark.refused == ()
+    [only] = benchmark.tasks
+    return only
+
+
+def reasons(folder: Path) -> str:
+    benchmark = HARBOR.read(str(folder))
+    assert benchmark.tasks == ()
+    [refused] = benchmark.refused
+    return refused.reason
+
+
+def translated(benchmark: Benchmark, **options: Any) -> TranslatedExperiment:
+    return translate(benchmark, default_image="unused", **options)
+
+
+def document(experiment: TranslatedExperiment) -> Row:
+    text = experiment.files["experiment.yaml"]
+    assert isinstance(text, bytes)
+    loaded: Row = yaml.safe_load(text)
+    return loaded
+
+
+def rows(experiment: TranslatedExperiment) -> list[Row]:
+    text = experiment.files["tasks.jsonl"]
+    assert isinstance(text, bytes)
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# -- what becomes of a task
+
+
+def test_a_plain_task(one: Path) -> None:
+    """The row of the smallest task has its image, its texts, and files for grader and oracle."""
+    assert row(write_task(one)) == {
+        "id": "one",
+        "task": {"instruction": "Write done to answer.txt.\n"},
+        "image": IMAGE,
+        "timeout_s": 2_592_000,
+        "files": [
+            {"path": "/tests", "directory": "tasks/one/grader-tests", "for": "grader"},
+            {
+                "path": "/solution",
+                "directory": "tasks/one/solution",
+                "for": "agent",
+                "variants": ["oracle"],
+            },
+        ],
+        "runtime": {"network": "full", "grader": {"timeout_s": 600}},
+    }
+
+
+def test_the_defaults(one: Path) -> None:
+    """All trials work in the image's folder, keep services, and are graded when they are done."""
+    defaults = HARBOR.read(str(write_task(one))).defaults
+    runtime, grader = defaults["runtime"], defaults["benchmark"]["grader"]
+    settings = [runtime[key] for key in ("workspace", "processes", "entrypoint")]
+    assert settings == ["image", "keep", "image"]
+    assert [(output["path"], output["phase"]) for output in runtime["outputs"]] == [
+        ("/logs/agent", "agent"),
+        ("/logs/artifacts", "agent"),
+        ("/logs/verifier", "grader"),
+    ]
+    assert grader["mode"] == "delivered"
+    assert grader["results"]["from"] == "rewards"
+    assert grader["results"]["folder"] == "/logs/verifier"
+    assert "setup" not in runtime
+    assert "images" not in defaults
+
+
+def test_names(tmp_path: Path) -> None:
+    """Ids are the declared names without organization, unless two tasks share one."""
+    named = {"a": "org/first", "b": "org/twice", "c": "other/twice", "e": "org/same"}
+    for folder, name in named.items():
+        write_task(tmp_path / folder, {"task": {"name": name}})
+    write_task(tmp_path / "d")
+    write_task(tmp_path / "f", {"task": {"name": "org/same"}})
+    ids = [task["id"] for task in HARBOR.read(str(tmp_path)).tasks]
+    assert ids == ["first", "org/twice", "other/twice", "d", "org/same@e", "org/same@f"]
+
+
+def test_the_instruction(one: Path) -> None:
+    """Markers at the beginning are not shown to agents; nor is anything else of the task."""
+    text = "<!-- harbor-canary GUID 1 -->\n# CANARY\n\nDo it.\n# not a canary line\n"
+    toml = {"metadata": {"solution_explanation": "secret"}}
+    payload = row(write_task(one, toml, instruction=text))["task"]
+    assert payload == {"instruction": "Do it.\n# not a canary line\n"}
+
+
+def test_resources_and_limits(one: Path) -> None:
+    """CPUs, memory, GPUs and time limits are those of the task; storage is not enforced."""
+    environment = {"cpus": 1.5, "memory_mb": 512, "storage_mb": 1024, "gpus": 2, "gpu_types": []}
+    agent, verifier = {"timeout_sec": 10.5}, {"timeout_sec": 20}
+    task = row(write_task(one, {"environment": environment, "agent": agent, "verifier": verifier}))
+    assert task["timeout_s"] == 10.5
+    assert task["runtime"]["grader"] == {"timeout_s": 20}
+    assert task["runtime"]["resources"] == {"cpus": 1.5, "memory": "512m", "gpus": 2}
+    without = row(write_task(one, {"environment": {"gpus": 0, "gpu_types": ["T4"]}}))
+    assert "resources" not in without["runtime"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "agent", "verifier", "expected"),
+    [
+        ({}, {}, {}, ({"network": "full"}, {})),
+        ({"allow_internet": False}, {}, {}, ({"network": "none"}, {})),
+        ({"network_mode": "no-network"}, {}, {}, ({"network": "none"}, {})),
+        (
+            {"network_mode": "allowlist", "allowed_hosts": ["A.org"]},
+            {},
+            {},
+            ({"network": "allowlist", "allowed_hosts": ["a.org"]}, {}),
+        ),
+        ({"network_mode": "allowlist"}, {}, {}, ({"network": "none"}, {})),
+        (
+            {},
+            {"network_mode": "no-network"},
+            {},
+            ({"network": "none"}, {"network": "full"}),
+        ),
+        (
+            {"network_mode": "no-network"},
+            {},
+            {"network_mode": "allowlist", "allowed_hosts": ["a.org"]},
+            ({"network": "none"}, {"network": "allowlist", "allowed_hosts": ["a.org"]}),
+        ),
+    ],
+)
+def test_networks(
+    one: Path, environment: Row, agent: Row, verifier: Row, expected: tuple[Row, Row]
+) -> None:
+    """The agent has its own network or the environment's; the grader's is named if it differs."""
+    toml = {"environment": environment, "agent": agent, "verifier": verifier}
+    runtime = row(write_task(one, toml))["runtime"]
+    keys = ("network", "allowed_hosts")
+    found = tuple({k: s[k] for k in keys if k in s} for s in (runtime, runtime["grader"]))
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("agent", "verifier", "expected"),
+    [
+        (None, None, (None, None, None)),
+        ("worker", None, (None, "worker", None)),
+        (None, 1000, (None, None, "1000")),
+        ("worker", "judge", ("root", "worker", "judge")),
+        ("worker", "root", ("root", "worker", None)),
+        ("root", None, ("root", None, None)),
+        (0, "judge", ("root", None, "judge")),
+    ],
+)
+def test_users(
+    one: Path, agent: str | int | None, verifier: str | int | None, expected: tuple[str | None, ...]
+) -> None:
+    """The container is root's where that is known to be right, and switches to the users."""
+    toml = {
+        section: {} if user is None else {"user": user}
+        for section, user in (("agent", agent), ("verifier", verifier))
+    }
+    runtime = row(write_task(one, toml))["runtime"]
+    found = (runtime.get("user"), runtime.get("agent", {}).get("user"))
+    assert (*found, runtime["grader"].get("user")) == expected
+
+
+def test_a_working_folder(one: Path) -> None:
+    """`workdir` is the folder of all phases."""
+    assert row(harbor_tasks.working_folder(one))["runtime"]["workspace"] == "/srv"
+
+
+def test_a_health_check(tmp_path: Path) -> None:
+    """It is a setup with all its numbers, and other tasks of the benchmark have none."""
+    check = {
+        "command": "curl $URL",
+        "interval_sec": 1.5,
+        "timeout_sec": 2,
+        "start_period_sec": 3,
+        "start_interval_sec": 0.25,
+        "retries": 4,
+    }
+    write_task(tmp_path / "checked", {"environment": {"healthcheck": check}})
+    write_task(tmp_path / "other")
+    benchmark = HARBOR.read(str(tmp_path))
+    checked, other = benchmark.tasks
+    words = ["curl $$URL", "1.5", "2", "300", "0.25", "4"]
+    assert checked["runtime"]["setup"] == {
+        "command": ["sh", "healthcheck.sh", *words],
+        "timeout_s": 3 + 0.25 + 2 + 4 * (2 + 1.5) + 60,
+    }
+    assert other["runtime"]["setup"] is None
+    assert benchmark.defaults["runtime"]["setup"]["files"] == ["healthcheck.sh"]
+    assert "healthcheck.sh" in benchmark.files
+
+
+def test_variables(one: Path) -> None:
+    """Templates refer to the outside, or have their default; other values are literal."""
+    benchmark = HARBOR.read(str(harbor_tasks.env_templates(one)))
+
+    def variables(*outside: str) -> tuple[Row, Row, Row]:
+        experiment = translated(benchmark, outside_names=outside)
+        [task] = rows(experiment)
+        oracle = document(experiment)["baseline"]["runtime"]["agent"]["env"]
+        return task["runtime"]["env"], task["runtime"]["grader"]["env"], oracle
+
+    literal = {"PRICE": "$$5 $${x} $$HOME"}
+    key = {"KEY": "${HARBOR_TEST_TOKEN}"}
+    oracle = {"HARBOR_SOLUTION_HARBOR_TEST_TOKEN": "${HARBOR_TEST_TOKEN}"}
+    assert variables() == ({"LEVEL": "low", **literal}, key, oracle)
+    given = variables("HARBOR_TEST_LEVEL")
+    assert given == ({"LEVEL": "${HARBOR_TEST_LEVEL}", **literal}, key, oracle)
+
+
+def test_the_variables_of_a_solution(one: Path) -> None:
+    """Its script sets literals, values from outside and defaults, and holds no outside value."""
+    env = {"A": "it's $1", "B": "${TOKEN}", "C": "${LEVEL:-a 'b'}", "D": "${EMPTY:-}"}
+    benchmark = HARBOR.read(str(write_task(one, {"solution": {"env": env}})))
+    script = benchmark.files["tasks/one/oracle/env.sh"]
+    assert isinstance(script, bytes)
+    command = script.decode() + 'echo "$A|$B|$C|$D"'
+    for outside, expected in (
+        ({"HARBOR_SOLUTION_TOKEN": "t"}, "it's $1|t|a 'b'|"),
+        ({"HARBOR_SOLUTION_TOKEN": "t", "HARBOR_SOLUTION_LEVEL": "9"}, "it's $1|t|9|"),
+    ):
+        output = subprocess.check_output(["sh", "-u", "-c", command], env=outside, text=True)
+        assert output == f"{expected}\n"
+
+
+# -- images
+
+
+def test_a_built_image(one: Path) -> None:
+    """An image is built of the environment, and its name changes with a file or its mode."""
+    harbor_tasks.built_environment(one)
+    benchmark = HARBOR.read(str(one))
+    [task] = benchmark.tasks
+    name = task["image"]
+    assert name.startswith("labledger-harbor/one:")
+    build = {"context": "tasks/one/environment", "timeout_s": 600}
+    assert benchmark.defaults["images"] == {name: build}
+    assert benchmark.files["tasks/one/environment/built"] == one / "environment/built"
+    (one / "environment/built").chmod(0o755)
+    executable = row(one)["image"]
+    write(one / "environment/built", "other content\n")
+    assert len({name, executable, row(one)["image"]}) == 3
+
+
+def test_a_published_image_that_can_be_built(tmp_path: Path) -> None:
+    """A named image keeps its name, with how to build it, unless two tasks differ about that."""
+    dockerfile = {"environment/Dockerfile": f"FROM {IMAGE}\n"}
+    toml = {"environment": {"docker_image": "org/task:1", "build_timeout_sec": 30}}
+    write_task(tmp_path / "a", toml, files=dockerfile)
+    first = HARBOR.read(str(tmp_path))
+    build = {"context": "tasks/a/environment", "timeout_s": 30}
+    assert first.defaults["images"] == {"org/task:1": build}
+    write_task(tmp_path / "b", toml, files=dockerfile)
+    assert HARBOR.read(str(tmp_path)).defaults["images"] == {"org/task:1": build}
+    write_task(tmp_path / "c", toml, files={"environment/Dockerfile": "FROM other\n"})
+    assert "images" not in HARBOR.read(str(tmp_path)).defaults
+
+
+# -- separate verifiers
+
+
+def test_a_separate_verifier(one: Path) -> None:
+    """It has the agent's image, the task's tests, and artifacts at their own places."""
+    task = row(harbor_tasks.separate_verifier(one))
+    assert task["files"][0]["path"] == "/tests"
+    assert task["runtime"]["grader"] == {
+        "timeout_s": 600,
+        "mode": "separate",
+        "image": IMAGE,
+        "workspace": "/srv",
+        "artifacts": [
+            {"path": "/srv/out", "exclude": ["*.tmp"], "optional": True},
+            {"path": "/logs/artifacts", "optional": True},
+            {"path": "/logs/agent", "optional": True},
+        ],
+    }
+
+
+def test_the_image_of_a_separate_verifier(one: Path) -> None:
+    """`docker_image` of its environment comes first, then tests/Dockerfile, then the agent's."""
+    toml: Row = {"verifier": {"environment_mode": "separate"}}
+    grader = row(harbor_tasks.built_verifier(one))["runtime"]["grader"]
+    built = grader["image"]
+    assert built.startswith("labledger-harbor/one-verifier:")
+    assert HARBOR.read(str(one)).defaults["images"][built]["context"] == "tasks/one/tests"
+    # Its image holds the tests, so the task's are not delivered.
+    assert [entry["path"] for entry in row(one)["files"]] == ["/solution"]
+
+    own = {"docker_image": "judge:1", "cpus": 2, "memory_mb": 64, "workdir": "/judge/"}
+    toml = {"verifier": {"environment": {**own, "env": {"A": "1"}}, "env": {"B": "2"}}}
+    grader = row(write_task(one, toml, files={"tests/Dockerfile": f"FROM {IMAGE}\n"}))["runtime"][
+        "grader"
+    ]
+    assert (grader["image"], grader["mode"]) == ("judge:1", "separate")
+    assert grader["resources"] == {"cpus": 2, "memory": "64m"}
+    assert (grader["workspace"], grader["env"]) == ("/judge", {"A": "1", "B": "2"})
+
+
+def test_the_network_of_a_separate_verifier(one: Path) -> None:
+    """Its own environment says what it may reach."""
+    verifier = {"environment": {"docker_image": "judge:1", "network_mode": "no-network"}}
+    runtime = row(write_task(one, {"verifier": verifier}))["runtime"]
+    assert (runtime["network"], runtime["grader"]["network"]) == ("full", "none")
+
+
+def test_collect_commands(one: Path) -> None:
+    """They run in a shell of the agent's container."""
+    [collect] = row(harbor_tasks.collected_state(one))["runtime"]["grader"]["collect"]
+    assert collect["command"][-1] == "cp /srv/state /logs/artifacts/state"
+    assert collect["timeout_s"] == 20
+
+
+def test_artifacts_within_others(one: Path) -> None:
+    """What another artifact holds is taken once."""
+    artifacts = ["/app/a", "/app/a/c", "/logs/artifacts/x", "/app/a"]
+    toml = {"artifacts": artifacts, "verifier": {"environment_mode": "separate"}}
+    grader = row(write_task(one, toml))["runtime"]["grader"]
+    assert [a["path"] for a in grader["artifacts"]] == ["/app/a", "/logs/artifacts", "/logs/agent"]
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_tasks(one: Path, name: str) -> None:
+    """What needs more than labledger has is refused by name, with what would be needed."""
+    builder, expected = REFUSED[name]
+    assert reasons(builder(one)).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("toml", "reason"),
+    [
+        ({"environment": {"gpus": 1, "gpu_types": ["T4"]}}, "gpu_types: asks for T4"),
+        ({"environment": {"skills_dir": "/s"}}, "skills_dir: needs agents"),
+        ({"environment": {"workdir": "app"}}, "workdir: found 'app'; needs an absolute path"),
+        ({"environment": {"workdir": "/"}}, "workdir: found '/'; needs an absolute path"),
+        ({"environment": {"workdir": "/proc/x"}}, "workdir: found '/proc/x'"),
+        ({"environment": {"cpus": 0}}, "cpus: is 0"),
+        ({"environment": {"memory_mb": 1}}, "memory_mb: a Docker engine needs at least 6 MB"),
+        ({"environment": {"docker_image": ""}}, "there is no environment/Dockerfile"),
+        ({"environment": {"env": {"A": "${A-B}"}}}, "${A-B} is not the name of"),
+        ({"agent": {"timeout_sec": 0}}, "[agent].timeout_sec: found 0"),
+        ({"verifier": {"timeout_sec": 1e9}}, "[verifier].timeout_sec: found 1e+09"),
+        ({"verifier": {"collect": [{"command": "x"}]}}, "needs a separate verifier"),
+        (
+            {
+                "verifier": {
+                    "environment_mode": "separate",
+                    "collect": [{"command": "x", "service": "db"}],
+                }
+            },
+            "[[verifier.collect]]: service db; needs compose",
+        ),
+        (
+            {"verifier": {"environment": {"healthcheck": {"command": "x"}}}},
+            "[verifier.environment.healthcheck]: needs",
+        ),
+        ({"verifier": {"environment": {"os": "windows"}}}, "[verifier.environment].os: is windows"),
+        ({"artifacts": [{"source": "/a", "service": "db"}]}, "/a of service db; needs compose"),
+        ({"artifacts": ["out"]}, "artifacts: out: needs an absolute path"),
+        (
+            {"artifacts": [{"source": "/a"}, {"source": "/b", "destination": "a"}]},
+            "/a and /b have overlapping places",
+        ),
+        ({"surprise": 1}, "task.toml: surprise: is not a key of this format"),
+        ({"schema_version": "9"}, "task.toml: schema_version: found '9'"),
+    ],
+)
+def test_settings_that_are_refused(one: Path, toml: Row, reason: str) -> None:
+    """Whatever a task asks for is honoured or refused with the key."""
+    assert reason in reasons(write_task(one, toml))
+
+
+def test_missing_and_surplus_files(one: Path) -> None:
+    """A task without tests or instruction, or with a recorded conversation, is refused."""
+    assert reasons(write_task(one, tests=None)) == "tests/test.sh: is missing"
+    write_task(one, files={"trajectory.json": "{}"})
+    assert reasons(one).startswith("trajectory.json: needs agents that continue")
+    (one / "trajectory.json").unlink()
+    (one / "instruction.md").unlink()
+    assert reasons(one) == "instruction.md: is missing"
+
+
+def test_every_reason_is_named(one: Path) -> None:
+    """A task with several obstacles is refused with all of them."""
+    toml = {"environment": {"os": "windows", "skills_dir": "/s"}, "steps": [{"name": "one"}]}
+    assert len(reasons(write_task(one, toml)).split("; ")) >= 3
+
+
+def test_a_folder_with_all_kinds(tmp_path: Path) -> None:
+    """Tasks that cannot be run do not hide the others."""
+    benchmark = HARBOR.read(str(write_all(tmp_path / "all")))
+    assert [task["id"] for task in benchmark.tasks] == sorted(RUNNABLE)
+    assert [task.task_id for task in benchmark.refused] == sorted(REFUSED)
+
+
+# -- the experiment
+
+
+def test_only_the_oracle_has_solutions(one: Path) -> None:
+    """Without the oracle, neither rows nor files of the experiment hold a solution."""
+    benchmark = HARBOR.read(str(harbor_tasks.env_templates(one)))
+    both = translated(benchmark)
+    assert [v["variant_id"] for v in [document(both)["baseline"]]] == [AGENTS[0]]
+    assert {"tasks/one/solution/solve.sh", "tasks/one/oracle/env.sh"} <= both.files.keys()
+    alone = translated(benchmark, agents=["nop"])
+    assert not [name for name in alone.files if "solution" in name or "oracle" in name]
+    [task] = rows(alone)
+    assert [entry["path"] for entry in task["files"]] == ["/tests"]
+
+
+def test_an_image_for_tasks_with_images(one: Path) -> None:
+    """`--image` would have no effect, and is refused."""
+    benchmark = HARBOR.read(str(write_task(one)))
+    with pytest.raises(InvalidInput, match="every task of one names its own image"):
+        translated(benchmark, image="other:1")
+    assert "image" not in document(translated(benchmark))["runtime"]
+
+
+def test_the_same_input_gives_the_same_files(tmp_path: Path) -> None:
+    """The digest is the same for the same tasks elsewhere, and differs with a file or its mode."""
+    for name in ("a", "b"):
+        write_task(tmp_path / name / "set/one")
+    digests = [translated(HARBOR.read(str(tmp_path / n / "set"))).digest for n in ("a", "b")]
+    assert digests[0] == digests[1]
+    (tmp_path / "b/set/one/tests/test.sh").chmod(0o644)
+    assert translated(HARBOR.read(str(tmp_path / "b/set"))).digest != digests[0]
+
+
+def test_files_that_are_copied(tmp_path: Path, one: Path) -> None:
+    """A stored experiment has copies with their executable bits, and notices changes of both."""
+    write_task(one, files={"tests/data.bin": "x" * 3_000_000})
+    experiment = translated(HARBOR.read(str(one)))
+    stored = store_experiment(experiment, tmp_path / "stored").parent / "tasks/one/grader-tests"
+    assert (stored / "test.sh").stat().st_mode & 0o111
+    assert not (stored / "data.bin").stat().st_mode & 0o111
+    assert (stored / "data.bin").read_text() == "x" * 3_000_000
+    store_experiment(experiment, tmp_path / "stored")
+    (stored / "data.bin").chmod(0o755)
+    with pytest.raises(InvalidInput, match=r"data\.bin: differs"):
+        store_experiment(experiment, tmp_path / "stored")
+
+
+# -- the programs
+
+
+@pytest.mark.parametrize("name", ["agent.sh", "grader.sh", "healthcheck.sh"])
+def test_programs_are_posix_shell(one: Path, name: str) -> None:
+    """The programs that are copied into containers parse in a plain shell."""
+    harbor_tasks.health_check(one)
+    content = HARBOR.read(str(one)).files[name]
+    assert isinstance(content, bytes)
+    subprocess.run(["sh", "-n"], input=content, check=True)
+
+
+@pytest.mark.parametrize(
+    ("start_period_s", "passes_at", "expected"), [(0, 3, 0), (0, 4, 1), (30, 5, 0)]
+)
+def test_the_health_check_program(
+    tmp_path: Path, one: Path, start_period_s: int, passes_at: int, expected: int
+) -> None:
+    """It fails after `retries` tries in a row; those of the start period do not count."""
+    tries = tmp_path / "tries"
+    check = {
+        "command": f'echo x >>{tries}; [ "$(wc -l <{tries})" -ge {passes_at} ]',
+        "interval_sec": 0.01,
+        "timeout_sec": 20,
+        "start_period_sec": start_period_s,
+        "start_interval_sec": 0.01,
+        "retries": 3,
+    }
+    write_task(one, {"environment": {"healthcheck": check}})
+    benchmark = HARBOR.read(str(one))
+    [task] = benchmark.tasks
+    program = benchmark.files["healthcheck.sh"]
+    assert isinstance(program, bytes)
+    (tmp_path / "healthcheck.sh").write_bytes(program)
+    words = [word.replace("$$", "$") for word in task["runtime"]["setup"]["command"]]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True)
+    assert ended.returncode == expected
+    assert len(tries.read_text().splitlines()) == min(passes_at, 3 if not start_period_s else 5)
