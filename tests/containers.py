@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 
 from waiting import wait_until
@@ -23,3 +24,11 @@ def pause_container(name: str) -> None:
         return not command.returncode
 
     wait_until(is_paused, f"{name} to be paused")
+
+
+def build_image(tag: str, dockerfile: str) -> str:
+    """Build an image from local ones, unless it is there, and return its id."""
+    digest = hashlib.sha256(dockerfile.encode()).hexdigest()[:16]
+    name = f"{tag}:{digest}"
+    docker("build", "--quiet", "--network", "none", "--tag", name, "-", stdin=dockerfile.encode())
+    return docker("image", "inspect", "--format", "{{.Id}}", name)

@@ -285,19 +285,6 @@ class Engine:
                 raise ContainerFailed(f"container {container} is still being removed")
             time.sleep(_POLL_S)
 
-    def changed_paths(self, container: str) -> Iterator[str]:
-        """Yield each path that differs from the image, in any order. Raises `ContainerFailed`."""
-        from requests.exceptions import ReadTimeout
-
-        with _translating_errors(f"compare container {container} with its image"):
-            try:
-                changes = self._client.diff(container) or ()
-            except ReadTimeout as error:
-                raise ContainerFailed(
-                    f"container {container} was not compared with its image in {_API_TIMEOUT_S} s"
-                ) from error
-            return (str(change["Path"]) for change in changes)
-
     def containers_with_labels(self, labels: dict[str, str]) -> list[ListedContainer]:
         """Return every container, running or not, that has all of `labels`."""
         with _translating_errors("list containers"):

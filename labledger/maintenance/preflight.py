@@ -34,6 +34,7 @@ from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.ledger.database import migrations
 from labledger.maintenance.check_results import CheckResult, TaskSupport, check_disk_space
 from labledger.maintenance.image_probes import ImageProbes
+from labledger.maintenance.workspace_checks import check_workspaces
 from labledger.records import JsonObject
 from labledger.run_control.disk_space import DiskSpace
 from labledger.storage import network_filesystems
@@ -112,6 +113,8 @@ def preflight(
                 phases = _phases(settings, experiment.task_folders)
                 checks.extend(check_commands(probes, ref, image, phases, tools))
                 checks.extend(_check_agent_users(probes, ref, image, settings))
+                merged_settings = (merged for _, merged in settings)
+                checks.extend(check_workspaces(probes, ref, image, merged_settings))
             checks.extend(_check_storage_and_gpus(probes, images, experiment))
     except EngineUnavailable as error:
         checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))

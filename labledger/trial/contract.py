@@ -42,6 +42,8 @@ PREDICTION = "benchmark_prediction.json"
 SCORE = "benchmark_score.json"
 EVENTS = "events.jsonl"
 PHASES_FILE = "phases"
+RESTORE_SCRIPT = "restore.sh"
+"""Deletes, in a regrading in a folder of the image, what the stored trial had deleted."""
 
 PHASE_NAMES = ("setup", "agent", "grader")
 
@@ -113,6 +115,8 @@ class TrialPlan:
     """Whether the agent must not be able to read the grader's files."""
     engine_root: Path | None = None
     """The engine's data folder, if known: containers' own file systems are on its disk."""
+    image_folders: Mapping[str, str] = field(default_factory=dict)
+    """The WORKDIR by image id. `worker` adds that of a trial whose workspace is there."""
 
     @classmethod
     def of(
@@ -245,6 +249,20 @@ class AttemptSpec:
         return self.plan.images[self.image_ref]
 
     @property
+    def has_mounted_workspace(self) -> bool:
+        """Whether the workspace is a folder of the trial, and not one of the image."""
+        return self.settings.runtime.workspace is None
+
+    @property
+    def workspace(self) -> str:
+        """The absolute path of the workspace in the container."""
+        authored = self.settings.runtime.workspace
+        if authored == "image":
+            folder = self.plan.image_folders.get(self.image_id, "/")
+            return f"/{folder.strip('/')}"
+        return WORKSPACE if authored is None else authored.rstrip("/")
+
+    @property
     def sealing(self) -> Sealing:
         """How the grader's files are hidden from the agent."""
         if not self.runs_agent:
@@ -291,7 +309,7 @@ class AttemptSpec:
             "AGENTLAB_TRAJECTORY_PATH": f"{STATE}/{EVENTS}",
             "AGENTLAB_BENCHMARK_PREDICTION_PATH": f"{OUT}/{PREDICTION}",
             "AGENTLAB_BENCHMARK_SCORE_PATH": f"{OUT}/{SCORE}",
-            "WORKSPACE": WORKSPACE,
+            "WORKSPACE": self.workspace,
         }
         if (own_image := self.task.overrides.image) is not None:
             env["AGENTLAB_TASK_IMAGE"] = own_image

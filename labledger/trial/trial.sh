@@ -33,6 +33,7 @@ IN=/agentlab/in
 OUT=/agentlab/out
 STATE=/agentlab/state
 WORKSPACE=/agentlab/workspace
+SHARED_WORKSPACE=$WORKSPACE
 SEALED_IN=/agentlab/sealed/in
 PIPES=/dev/shm/agentlab
 PHASES=''
@@ -100,7 +101,8 @@ outputs='' emptied='' newline='
 '
 for setting in "$@"; do
     case $setting in
-        WORKSPACE=*) WORKSPACE=${setting#*=} ;;
+        # A folder of the image is not shared with the host, and the trial may even delete it.
+        WORKSPACE=*) WORKSPACE=${setting#*=} SHARED_WORKSPACE='' ;;
         OUTPUT=*) outputs="$outputs${setting#*=}$newline" ;;
         EMPTIED=*) emptied="$emptied${setting#*=}$newline" ;;
     esac
@@ -395,7 +397,7 @@ run_phase() {
     await_keepers 2>/dev/null
     keepers=none
     kill_all 2>/dev/null
-    reopen "$OUT" "$STATE" "$WORKSPACE"
+    reopen "$OUT" "$STATE" ${SHARED_WORKSPACE:+"$WORKSPACE"}
     # Checked at once: when the trial ends, there may be free space again.
     [ "$status" = 0 ] || has_space || finish 71
 }
@@ -427,7 +429,7 @@ finish() {
             IFS=$newline
             set -f
             # shellcheck disable=SC2086
-            chmod -R a+rwX,-t "$OUT" "$STATE" "$WORKSPACE" $outputs $emptied
+            chmod -R a+rwX,-t "$OUT" "$STATE" ${SHARED_WORKSPACE:+"$WORKSPACE"} $outputs $emptied
             ;;
     esac 2>/dev/null
     exit "$1"
@@ -484,6 +486,8 @@ else
 fi
 export AGENTLAB_AGENT_EXIT_STATUS
 
+# A regrading in a folder of the image deletes what the stored trial had deleted.
+[ ! -e "$IN/restore.sh" ] || sh "$IN/restore.sh" || finish 70
 empty_outputs
 run_phase grader "$GRADER_CS"
 [ "$timed_out" = 1 ] && finish 41

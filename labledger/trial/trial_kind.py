@@ -9,7 +9,7 @@ module defines `FreshTrial`, and `regrading.regraded_trial` defines `RegradedTri
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +84,13 @@ class TrialKind(ABC):
         """
 
     @abstractmethod
+    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        """Return a tar of what is put into the new container at `/`, None if there is nothing.
+
+        Only workspaces in a folder of the image are filled so.
+        """
+
+    @abstractmethod
     def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
         """Return a container's exit with the times of the earlier phases included."""
 
@@ -132,7 +139,13 @@ class FreshTrial(TrialKind):
         return False
 
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
-        workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder / "workspace")
+        if spec.has_mounted_workspace:
+            workspace_seed(spec.task.workspace, spec.plan.store_root).fill(folder / "workspace")
+
+    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        if spec.has_mounted_workspace or spec.task.workspace is None:
+            return None
+        return workspace_seed(spec.task.workspace, spec.plan.store_root).tar(spec.workspace)
 
     def exit_of_all_phases(self, container_exit: ContainerExit) -> ContainerExit:
         return container_exit

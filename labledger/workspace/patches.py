@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,14 +83,35 @@ def patch(seed: Seed, workspace: Path, before: Listing, after: Listing) -> Patch
     if not names:
         return result
     old_contents = _old_contents(seed, names)
+    return patch_of(
+        sorted(names),
+        before.entries,
+        after.entries,
+        old_contents.get,
+        lambda name: _content(workspace / name),
+    )
+
+
+def patch_of(
+    names: Iterable[str],
+    before: Mapping[str, Entry],
+    after: Mapping[str, Entry],
+    old_content: Callable[[str], bytes | None],
+    new_content: Callable[[str], bytes | None],
+) -> Patch:
+    """Return the patch of some names, in their order, of at most `PATCH_CAP` bytes.
+
+    The contents of files come from the callables, None if a file is not to be compared.
+    """
+    result = Patch()
     budget = _DiffBudget()
     bytes_left = PATCH_CAP
-    for name in sorted(names):
-        old_entry, entry = before.entries.get(name), after.entries.get(name)
+    for name in names:
+        old_entry, entry = before.get(name), after.get(name)
         piece = b""
         if not result.end:
-            new = _content(workspace / name) if entry and entry.kind == "file" else None
-            change = _Change(name, old_entry, entry, old_contents.get(name), new)
+            new = new_content(name) if entry and entry.kind == "file" else None
+            change = _Change(name, old_entry, entry, old_content(name), new)
             piece = "".join(_file_patch(change, budget)).encode()
             bytes_left -= len(piece)
             if bytes_left < 0:

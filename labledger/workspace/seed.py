@@ -11,12 +11,14 @@ import errno
 import os
 import shutil
 import tarfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from labledger.experiment.inputs.task_row import TaskWorkspace
 from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.tar_writer import END, padded
 
 OPEN_FOLDER = OPEN_PROGRAM = 0o777
 """Containers may run as any user; the run folder above is closed to other users of the host."""
@@ -81,6 +83,10 @@ class InlineSeed:
         for name, text in self._files.items():
             yield SeedEntry(name, text.encode())
 
+    def tar(self, workspace: str) -> Iterator[bytes]:
+        """Yield a tar that fills a folder of a container. `workspace` is its absolute path."""
+        return _tar(self.entries(), workspace)
+
 
 class TarSeed:
     """A seed stored as a tar in the artifact store."""
@@ -112,6 +118,44 @@ class TarSeed:
                 elif member.isreg() and (content := archive.extractfile(member)) is not None:
                     executable = bool(member.mode & 0o100)
                     yield SeedEntry(member.name, content.read(), executable=executable)
+
+    def tar(self, workspace: str) -> Iterator[bytes]:
+        """Yield a tar that fills a folder of a container. `workspace` is its absolute path."""
+        return _tar(self.entries(), workspace)
+
+
+def _tar(entries: Iterator[SeedEntry], workspace: str) -> Iterator[bytes]:
+    """Yield a tar of a seed with names below `workspace`, open to any user of the container.
+
+    Raises `UnsafeSeed`.
+    """
+    checker = _NameChecker()
+    top = workspace.strip("/")
+    made: set[str] = set()
+    for entry in entries:
+        checker.check(entry.name, is_link=entry.is_link)
+        steps = entry.name.split("/")[:-1]
+        for folder in ("/".join(steps[: i + 1]) for i in range(len(steps))):
+            if folder not in made:
+                made.add(folder)
+                yield _tar_header(f"{top}/{folder}".lstrip("/"), tarfile.DIRTYPE, OPEN_FOLDER)
+        name = f"{top}/{entry.name}".lstrip("/")
+        if entry.is_link:
+            target = os.fsdecode(entry.content)
+            yield _tar_header(name, tarfile.SYMTYPE, OPEN_FOLDER, target=target)
+            continue
+        mode = OPEN_PROGRAM if entry.executable else OPEN_FILE
+        yield _tar_header(name, tarfile.REGTYPE, mode, size=len(entry.content))
+        yield entry.content
+        yield bytes(padded(len(entry.content)) - len(entry.content))
+    yield END
+
+
+def _tar_header(name: str, kind: bytes, mode: int, size: int = 0, target: str = "") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.size, info.linkname = kind, mode, size, target
+    info.mtime = int(time.time())
+    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
 Seed = InlineSeed | TarSeed

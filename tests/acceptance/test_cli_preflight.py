@@ -290,3 +290,15 @@ def test_an_oci_runtime_that_the_engine_does_not_know(project: Project) -> None:
     project.save()
     checked = project.output("preflight", project.experiment)
     assert "the engine runs containers with io.containerd.runc.v2" in checked
+
+
+def test_a_workspace_that_the_image_does_not_have(project: Project) -> None:
+    """A folder that the engine would make empty is refused by name; one of the image is taken."""
+    project.document["runtime"]["workspace"] = "/srv/nowhere"
+    project.save()
+    said = refused(project, 2)
+    assert f"runtime.workspace: {BUSYBOX} has no usable folder /srv/nowhere" in said
+    assert "name a folder of the image" in said
+    project.document["runtime"]["workspace"] = "/home/agent"
+    project.save()
+    assert "has the folder /home/agent" in project.output("preflight", project.experiment)

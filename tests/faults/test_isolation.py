@@ -25,6 +25,7 @@ from sample_trials import (
 )
 from sealed_trials import AFTER, READS, SECRET, WAYS, isolation, stage
 
+from labledger.docker.container_files import ContainerFiles
 from labledger.docker.engine import Engine
 from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
@@ -198,7 +199,8 @@ def test_harmless_trials(trials: Trials, image: str, way: str, read_only: bool) 
     facts = isolation(result)
     assert (facts["tampering_suspected"], facts["tampering_total"]) == ([], 0)
     assert facts["workspace_hooks"] == []
-    assert suspicious_paths(ENGINE.changed_paths(spec.container_name)) == ((), 0)
+    changes = ContainerFiles(ENGINE, spec.container_name).changes()
+    assert suspicious_paths(path for path, _ in changes) == ((), 0)
 
 
 def test_both_ways_of_looking_agree(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:

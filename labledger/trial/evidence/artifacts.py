@@ -25,6 +25,10 @@ from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import attempt_notes, contract
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence import tampering
+from labledger.trial.evidence.container_changes.collection import (
+    StoppedContainer,
+    collect_changes,
+)
 from labledger.trial.evidence.events import event_file_for, read_events
 from labledger.trial.evidence.grading import (
     GradingOutcome,
@@ -77,6 +81,12 @@ class EvidenceCollector:
     @property
     def _store(self) -> ArtifactStore:
         return ArtifactStore(self.spec.plan.store_root)
+
+    def add_stream(self, chunks: Iterator[bytes]) -> str:
+        """Add large content in pieces to the artifact store, and return the reference to it."""
+        artifact = Artifact(*self._store.put_stream(chunks), None)
+        self.artifacts[artifact.sha256] = artifact
+        return artifact.reference
 
     def add_problem(self, name: str, problem: str) -> None:
         """Record why the evidence called `name` is missing or incomplete."""
@@ -151,11 +161,20 @@ class EvidenceCollector:
     def read_events(self, file: BinaryIO, cap: int) -> tuple[tuple[Event, ...] | EventFile, int]:
         return read_events(file, cap, self.redactor, event_file_for(self.spec))
 
-    def collect_workspace(self) -> list[str]:
-        """Add the listings before and after, the patch, and the files that it cannot represent.
+    def collect_workspace(self, container: StoppedContainer | None) -> list[str]:
+        """Add what the trial changed in its workspace.
 
         Return the first `MAX_PATHS` changed or new files that interpreters or test tools load
-        without being asked to.
+        without being asked to. `container` is needed only for a workspace that is not mounted.
+        """
+        if self.spec.has_mounted_workspace:
+            return self._collect_mounted_workspace()
+        return collect_changes(self, container)
+
+    def _collect_mounted_workspace(self) -> list[str]:
+        """Add the listings before and after, the patch, and the files that it cannot represent.
+
+        Return the first files that are loaded without being asked to.
         """
         seed = workspace_seed(self.spec.task.workspace, self.spec.plan.store_root)
         folder = self.spec.folder / "workspace"

@@ -17,6 +17,7 @@ from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence import isolation_facts, metrics
 from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
+from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.grading import (
     PREDICTION_SCHEMA,
@@ -41,11 +42,15 @@ WAS_PAUSED = (
 
 
 def collect_result(
-    spec: AttemptSpec, container_exit: ContainerExit, isolation: JsonObject
+    spec: AttemptSpec,
+    container_exit: ContainerExit,
+    isolation: JsonObject,
+    container: StoppedContainer | None = None,
 ) -> AttemptResult:
-    """Read a trial's outputs and return its result. The container is not needed any more.
+    """Read a trial's outputs and return its result.
 
-    `isolation` are the trial's isolation facts, recorded in score and evidence.
+    `isolation` are the trial's isolation facts, recorded in score and evidence. `container` is
+    needed only for a workspace that is not mounted; None if it is gone.
     Raises `OSError` for failures of this host.
     """
     redactor = redactor_for(spec)
@@ -58,7 +63,7 @@ def collect_result(
     evidence.collect_rejected(outcome)
     result = evidence.collect_agent_result()
     events, dropped = evidence.collect_events()
-    autoloaded = evidence.collect_workspace()
+    autoloaded = evidence.collect_workspace(container)
     evidence.collect_outputs("agent", "grader")
     if container_exit.disk_was_full:
         evidence.add_problem("disk", DISK_WAS_FULL)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
+from labledger.docker.container_files import ContainerFiles
 from labledger.docker.engine import ContainerFailed, Engine
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
@@ -77,19 +78,24 @@ def inspect_changes(
     if spec.settings.runtime.root_read_only:
         return FilesystemChanges(checked)
     try:
-        suspected, total = _suspicious_changes(engine, container)
+        suspected, total = _suspicious_changes(engine, spec, container)
     except ContainerFailed as error:
         return FilesystemChanges(None, unchecked=error.message)
     return FilesystemChanges(checked, suspected, total)
 
 
-def _suspicious_changes(engine: Engine, container: str) -> tuple[tuple[str, ...], int]:
+def _suspicious_changes(
+    engine: Engine, spec: AttemptSpec, container: str
+) -> tuple[tuple[str, ...], int]:
+    # A workspace that is the root of the image makes no folder ordinary.
+    workspace = None if spec.workspace == "/" else spec.workspace
     state = engine.inspect(container)
     if state is not None and state.upper_dir is not None:
         # Faster: the engine compares the whole image, 0.2 s for 6,000 files.
         with suppress(OSError):
-            return suspicious_paths(_paths_below(Path(state.upper_dir)))
-    return suspicious_paths(engine.changed_paths(container))
+            return suspicious_paths(_paths_below(Path(state.upper_dir)), workspace)
+    changed = (path for path, _ in ContainerFiles(engine, container).changes())
+    return suspicious_paths(changed, workspace)
 
 
 def _paths_below(top: Path) -> Iterator[str]:
@@ -105,16 +111,20 @@ def _paths_below(top: Path) -> Iterator[str]:
                     pending.append(name)
 
 
-def suspicious_paths(changed: Iterable[str]) -> tuple[tuple[str, ...], int]:
+def suspicious_paths(
+    changed: Iterable[str], workspace: str | None = None
+) -> tuple[tuple[str, ...], int]:
     """Return the first `MAX_PATHS` changed paths that look like tampering, and how many do.
 
-    A folder counts only if no changed path is in it: a folder changes with its content.
+    Changes in a `workspace` of the image are ordinary. A folder counts only if no changed path is
+    in it: a folder changes with its content.
     """
     candidates: set[str] = set()
     parents: set[str] = set()
     not_compared = 0
     for path in changed:
-        ordinary_path = _ordinary_reason(path)
+        is_work = workspace is not None and f"{path}/".startswith(f"{workspace}/")
+        ordinary_path = path if is_work else _ordinary_reason(path)
         if ordinary_path is not None:
             parents.update(_parents(ordinary_path))
         elif len(candidates) < _MAX_COMPARED:

@@ -35,7 +35,7 @@ def container_config(spec: AttemptSpec) -> JsonObject:
         "Entrypoint": ["sh", f"{contract.DEPS}/{inputs.trial_script_name()}"],
         "Cmd": _trial_arguments(spec),
         "Env": [f"{k}={v}" for k, v in (spec.container_env() | carried).items()],
-        "WorkingDir": contract.WORKSPACE,
+        "WorkingDir": spec.workspace,
         "Labels": spec.labels(),
         "Healthcheck": {"Test": ["NONE"]},
         "NetworkDisabled": runtime.network == "none",
@@ -70,7 +70,7 @@ def _written_folders(spec: AttemptSpec) -> dict[str, str]:
     return {
         "out": contract.OUT,
         "state": contract.STATE,
-        "workspace": contract.WORKSPACE,
+        **({"workspace": contract.WORKSPACE} if spec.has_mounted_workspace else {}),
         **{output.name: output.path for output in outputs_of_container(spec)},
     }
 
@@ -86,7 +86,13 @@ def _trial_arguments(spec: AttemptSpec) -> list[str]:
     user = spec.settings.runtime.agent_user or ""
     yields = str(_oom_score_adjustment(spec))
     outputs = output_settings(outputs_of_container(spec))
-    return [*limits, grade_failed, log_bytes, share, sealed, user, yields, *outputs]
+    words = [*_trial_words(spec), *outputs]
+    return [*limits, grade_failed, log_bytes, share, sealed, user, yields, *words]
+
+
+def _trial_words(spec: AttemptSpec) -> list[str]:
+    """Return the settings of `trial.sh` that differ from their defaults, as KEY=VALUE."""
+    return [] if spec.has_mounted_workspace else [f"WORKSPACE={spec.workspace}"]
 
 
 def _oom_score_adjustment(spec: AttemptSpec) -> int:

@@ -60,7 +60,8 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
 
 def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
     outputs = [output.name for output in output_mounts(spec)]
-    for name in ("in", "out", "state", "workspace", *outputs):
+    workspace = ["workspace"] if spec.has_mounted_workspace else []
+    for name in ("in", "out", "state", *workspace, *outputs):
         (folder / name).mkdir(parents=True)
         (folder / name).chmod(OPEN_FOLDER)
     inputs_folder = folder / "in"
@@ -168,15 +169,24 @@ def secret_variables(spec: AttemptSpec) -> dict[str, str]:
 
 def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
     """Write the script of a phase into `folder`; with the grader's, also its task's files."""
-    script = phase_script(spec.settings.phase(phase), secret_variables(spec))
+    enter = f"cd {shlex.quote(spec.workspace)} || exit 126"
+    if phase == "grader" and not spec.has_mounted_workspace:
+        # The agent may have deleted the folder: its grader says what that means.
+        enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
+    script = phase_script(spec.settings.phase(phase), secret_variables(spec), enter)
     write_readable_file(folder / f"{phase}.sh", script)
     if phase == "grader":
         task_files.place_grader_files(spec, folder)
 
 
-def phase_script(plan: PhasePlan, variables: dict[str, str]) -> str:
-    """Return the shell script of a phase. It refers to secrets by variable, never by value."""
-    lines = ["cd /agentlab/workspace || exit 126"]
+def phase_script(
+    plan: PhasePlan, variables: dict[str, str], enter: str = f"cd {contract.WORKSPACE} || exit 126"
+) -> str:
+    """Return the shell script of a phase. It refers to secrets by variable, never by value.
+
+    `enter` is its first line, which changes to the workspace.
+    """
+    lines = [enter]
     for name, text in plan.env.items():
         lines.append(f"export {name}={_shell_word(text, variables)}")
     words = " ".join(_shell_word(text, variables) for text in plan.command)

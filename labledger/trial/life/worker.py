@@ -35,7 +35,7 @@ from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.full_disks import DISK_FULL_ERRNOS
-from labledger.trial.life import container_start, inputs
+from labledger.trial.life import container_start, image_workspace, inputs
 from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
 from labledger.trial.life.container_config import permission_container_config
 from labledger.trial.life.container_identity import find_container, name_taken_error
@@ -61,6 +61,7 @@ def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
     began_at = clock.utc_now()
     try:
         context.engine.connect()
+        spec = image_workspace.with_image_folder(spec, context)
         context.limiter.require_starting_allowed()
         ended = adopt(spec, context) or _run_container(spec, context)
         return _collect_result(spec, context, ended)
@@ -105,8 +106,9 @@ def _collect_result(
             _fix_permissions(context.engine, spec)
         ended = spec.kind.exit_of_all_phases(replace(ended, was_paused=_was_paused(context, ended)))
         isolation = spec.kind.isolation_facts(context.engine, spec, ended)
+        container = image_workspace.stopped_container(spec, context)
         with context.limiter.collecting:
-            return collect_result(spec, ended, isolation)
+            return collect_result(spec, ended, isolation, container)
     except (OSError, ContainerFailed) as error:
         # A later check could find space again: the incomplete artifact was deleted.
         context.full_disks.record_write_error(spec.plan.store_root, error)
@@ -223,6 +225,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
     has_ended = False
     try:
         with limiter.running(spec.slot.schedule_idx):
+            image_workspace.fill(spec, context, container)
             attempt_notes.clear_not_started(spec.folder)
             started_at, start = clock.utc_now(), time.monotonic()
             container_start.start_container(context, container, created)

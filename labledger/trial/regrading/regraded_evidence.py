@@ -13,6 +13,7 @@ from labledger.records import JsonObject
 from labledger.records.events import Event, EventFile
 from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.evidence.artifacts import EvidenceCollector
+from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import outputs_of
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
@@ -70,7 +71,8 @@ class RegradedEvidence(EvidenceCollector):
             self._refer_to("agent_outputs")
         super().collect_outputs(*(phase for phase in phases if phase == "grader"))
 
-    def collect_workspace(self) -> list[str]:
-        self._refer_to(*(f"workspace_{name}" for name in ("before", "after", "patch", "files")))
+    def collect_workspace(self, _container: StoppedContainer | None = None) -> list[str]:
+        names = ("before", "after", "patch", "files", "changes", "snapshot")
+        self._refer_to(*(f"workspace_{name}" for name in names))
         autoloaded = self.stored.trial.extension("isolation").get("workspace_hooks")
         return autoloaded if isinstance(autoloaded, list) else []

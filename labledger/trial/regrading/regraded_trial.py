@@ -7,7 +7,7 @@ exactly becomes a `grade_error`. `runner.slot_queue` makes the `RegradedTrial` o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -26,6 +26,7 @@ from labledger.trial.evidence.collect import redactor_for
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.regrading.regraded_evidence import RegradedEvidence
+from labledger.trial.regrading.restored_container import snapshot_chunks
 from labledger.trial.regrading.restored_inputs import restore_trial_folder
 from labledger.trial.trial_kind import EvidenceIncomplete, TrialKind
 
@@ -88,6 +89,9 @@ class RegradedTrial(TrialKind):
 
     def fill(self, spec: AttemptSpec, folder: Path) -> None:
         restore_trial_folder(spec, self.stored, folder)
+
+    def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        return None if spec.has_mounted_workspace else snapshot_chunks(spec, self.stored)
 
     def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
         """Return the result of a trial that cannot be restored. `why` becomes its message."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from labledger.trial import contract, phase_notes
 from labledger.trial.contract import AttemptSpec, StoredTrial
+from labledger.trial.regrading.restored_container import prepare_restore
 from labledger.trial.regrading.restored_outputs import restore_outputs
 from labledger.trial.regrading.restored_workspace import WorkspaceRestore
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
@@ -45,7 +46,10 @@ def restore_trial_folder(spec: AttemptSpec, trial: StoredTrial, folder: Path) ->
             if (content := stored.read(f"{phase}_{stream}")) is not None:
                 _write(folder / "state" / f"{phase}.{stream}", content)
     restore_outputs(spec, stored, folder)
-    _restore_workspace(spec, stored, folder / "workspace")
+    if spec.has_mounted_workspace:
+        _restore_workspace(spec, stored, folder / "workspace")
+    elif (deletions := prepare_restore(stored, spec.workspace)) is not None:
+        _write(folder / "in" / contract.RESTORE_SCRIPT, deletions)
 
 
 def _write(path: Path, content: bytes) -> None:

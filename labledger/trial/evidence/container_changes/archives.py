@@ -1,0 +1,227 @@
+"""Read a container's changes by asking the engine: for users who may not read its folders.
+
+The engine lists the changes and gives files as tars. Each request takes long, because the engine
+mounts the container for it, so that where many files of a folder have changed, the whole folder is
+read and the rest of it discarded. The originals come from a container of the image that never runs.
+"""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from labledger.docker.container_files import ChangeKind, ContainerFiles
+from labledger.trial.evidence.container_changes.changes import (
+    MAX_CHANGES,
+    MAX_NAMES,
+    Change,
+    Exclusions,
+    parents_of,
+    printable,
+)
+from labledger.workspace.untrusted_files import MIB
+
+MAX_REQUESTS = 500
+"""How many tars are requested from a container."""
+MAX_STREAMED = 2048 * MIB
+"""How many bytes of a container's files are read, of which most may not have changed."""
+MAX_SKIPPED = 256 * MIB
+"""A larger file that is not wanted ends the reading of its folder as a whole."""
+_MANY = 12
+"""A folder is read as a whole if it needs more requests than this."""
+
+_KINDS = {
+    **dict.fromkeys((tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.LNKTYPE), "file"),
+    tarfile.DIRTYPE: "folder",
+    tarfile.SYMTYPE: "link",
+    tarfile.FIFOTYPE: "fifo",
+}
+
+HelperContainer = Callable[[], AbstractContextManager[ContainerFiles]]
+"""Makes a container of the image that never runs, and removes it."""
+
+
+class LinkedContent(Exception):
+    """A file is another name of an earlier file of the same tar, whose path is the argument."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    path: str
+    whole: bool
+    """Whether the tar is read to its end. If not, only `path` itself is."""
+
+
+@dataclass(slots=True)
+class ArchiveReader:
+    """Reads the changes of one stopped container."""
+
+    files: ContainerFiles
+    helper: HelperContainer
+    exclusions: Exclusions
+    workspace: str
+    """Relative to the container's root, "" for the root itself."""
+    truncated: bool = False
+    _requests_left: int = MAX_REQUESTS
+    _bytes_left: int = MAX_STREAMED
+
+    def changes(self) -> Iterator[tuple[Change, Iterator[bytes]]]:
+        """Yield each change. Raises `ContainerFailed`, `EngineUnavailable`.
+
+        The content of a file raises `LinkedContent` if it is that of an earlier change.
+        """
+        listed = self._listed()
+        present = {path: change for path, change in listed.items() if change != "deleted"}
+        for path, change in listed.items():
+            if change == "deleted":
+                yield Change(path, change), iter(())
+        unread = set(present)
+        requests = _requests(present, self._order, self._cannot_be_whole)
+        yield from self._changes(present, requests, unread)
+        left = sorted((path for path in unread if "\ufffd" not in path), key=self._order)
+        yield from self._changes(present, [_Request(path, False) for path in left], unread)
+        for path in sorted(unread):
+            limit_reached = self._requests_left <= 0 or self._bytes_left <= 0
+            self.truncated |= limit_reached
+            # The engine puts everything but sockets into a tar.
+            kind = None if limit_reached or "\ufffd" in path else "socket"
+            yield Change(path, present[path], kind), iter(())
+
+    def _changes(
+        self, present: Mapping[str, ChangeKind], requests: Iterable[_Request], unread: set[str]
+    ) -> Iterator[tuple[Change, Iterator[bytes]]]:
+        for change, content in self._read(self.files, present, requests):
+            unread.discard(printable(change.path))
+            if not self.exclusions.was_made_by_engine(change):
+                yield change, content
+
+    def _listed(self) -> dict[str, ChangeKind]:
+        """Return the engine's list without what is excluded."""
+        inside: dict[str, ChangeKind] = {}
+        outside: dict[str, ChangeKind] = {}
+        characters_left = {True: MAX_NAMES, False: MAX_NAMES}
+        for absolute, change in self.files.changes():
+            path = absolute.strip("/")
+            if not path or self.exclusions.excludes(path):
+                continue
+            is_inside = self._is_in_workspace(path)
+            listed = inside if is_inside else outside
+            characters_left[is_inside] -= len(path)
+            if len(listed) >= MAX_CHANGES or characters_left[is_inside] < 0:
+                self.truncated = True
+            else:
+                listed[path] = change
+        return inside | outside
+
+    def _is_in_workspace(self, path: str) -> bool:
+        return not self.workspace or f"{path}/".startswith(f"{self.workspace}/")
+
+    def _order(self, path: str) -> tuple[bool, str]:
+        return (not self._is_in_workspace(path), path)
+
+    def _cannot_be_whole(self, path: str) -> bool:
+        """Return True for a folder with mounts, or with the workspace, which comes first."""
+        return self.exclusions.is_above(path) or f"{self.workspace}/".startswith(f"{path}/")
+
+    def _read(
+        self, files: ContainerFiles, wanted: Mapping[str, ChangeKind], requests: Iterable[_Request]
+    ) -> Iterator[tuple[Change, Iterator[bytes]]]:
+        """Yield the wanted files in some tars, as long as the limits allow."""
+        for request in requests:
+            if self._requests_left <= 0 or self._bytes_left <= 0:
+                return
+            self._requests_left -= 1
+            with files.tar_of(f"/{request.path}") as stream:
+                if stream is not None:
+                    yield from self._members(stream, request, wanted)
+
+    def _members(
+        self, stream: Any, request: _Request, wanted: Mapping[str, ChangeKind]
+    ) -> Iterator[tuple[Change, Iterator[bytes]]]:
+        try:
+            archive = tarfile.open(  # noqa: SIM115  (there is nothing to close)
+                fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape"
+            )
+        except tarfile.ReadError:
+            return  # Empty: the path is a socket.
+        above = request.path.rpartition("/")[0]
+        while (member := archive.next()) is not None:
+            # The library remembers all members, which may be millions.
+            archive.members = []  # type: ignore[attr-defined]
+            self._bytes_left -= tarfile.BLOCKSIZE
+            path = f"{above}/{member.name}".strip("/") if request.whole else request.path
+            kind = wanted.get(printable(path))
+            linked = f"{above}/{member.linkname}".strip("/") if member.islnk() else None
+            is_readable = linked is None or printable(linked) in wanted
+            if kind is not None and is_readable and not self.exclusions.excludes(path):
+                yield _change(path, kind, member), _content(archive, member, linked)
+            self._bytes_left -= member.size
+            if not request.whole or self._bytes_left <= 0 or member.size > MAX_SKIPPED:
+                return
+
+    def originals(self, paths: Iterable[str], max_bytes: int) -> Iterator[tuple[Change, bytes]]:
+        """Yield what the image has at some of the paths. Raises `ContainerFailed`."""
+        wanted: dict[str, ChangeKind] = {path: "changed" for path in paths if "\ufffd" not in path}
+        if not wanted:
+            return
+        self._requests_left, self._bytes_left = MAX_REQUESTS, MAX_STREAMED
+        with self.helper() as files:
+            requests = _requests(wanted, self._order, lambda _: False)
+            for change, content in self._read(files, wanted, requests):
+                is_read = change.kind == "file" and change.size <= max_bytes
+                with suppress(LinkedContent):
+                    yield change, b"".join(content) if is_read else b""
+
+
+def _requests(
+    wanted: Mapping[str, ChangeKind],
+    order: Callable[[str], tuple[bool, str]],
+    cannot_be_whole: Callable[[str], bool],
+) -> list[_Request]:
+    """Return the requests that read all wanted paths, with few of them."""
+    costs: dict[str, int] = defaultdict(int)
+    """How many requests each path needs, with everything below it."""
+    whole: set[str] = set()
+    nodes = wanted.keys() | {parent for path in wanted for parent in parents_of(path)}
+    for path in sorted(nodes, key=lambda path: -path.count("/")):
+        costs[path] += path in wanted
+        is_new = wanted.get(path) == "added"
+        if (is_new or costs[path] > _MANY) and not cannot_be_whole(path):
+            costs[path] = 1
+            whole.add(path)
+        costs[path.rpartition("/")[0]] += costs[path]
+    return [
+        _Request(path, path in whole)
+        for path in sorted(wanted.keys() | whole, key=order)
+        if whole.isdisjoint(parents_of(path))
+    ]
+
+
+def _change(path: str, change: ChangeKind, member: tarfile.TarInfo) -> Change:
+    kind = _KINDS.get(member.type, "other")
+    return Change(
+        path,
+        change,
+        kind,
+        stat.S_IMODE(member.mode),
+        member.uid,
+        member.gid,
+        int(member.mtime),
+        member.size if kind == "file" else 0,
+        member.linkname if kind == "link" else "",
+    )
+
+
+def _content(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, linked: str | None
+) -> Iterator[bytes]:
+    if linked is not None:
+        raise LinkedContent(linked)
+    if member.isreg() and (file := archive.extractfile(member)) is not None:
+        while chunk := file.read(MIB):
+            yield chunk

@@ -1,0 +1,205 @@
+"""The list of changes of a container's file system, as it is stored in the evidence.
+
+Paths are relative to the container's root. The list also says what is left out of the snapshot, so
+that a regrading restores everything or nothing. `collection` makes a list, `restored_container`
+reads a stored one, which is as untrusted as any output.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+from labledger.docker.container_files import ChangeKind
+from labledger.errors import MalformedJson
+from labledger.records import JsonObject, canonical_json
+from labledger.trial import contract
+from labledger.workspace.listing import MalformedListing
+from labledger.workspace.seed import is_safe_name
+from labledger.workspace.untrusted_files import MAX_VALUES, MIB
+
+MAX_CHANGES = 20_000
+"""How many changes are listed in the workspace, and how many outside of it."""
+MAX_NAMES = 4 * MIB
+"""The limit of all listed paths together, in characters."""
+
+_FOLDERS_OF_SYSTEM = ("dev", "proc", "sys", contract.ROOT.lstrip("/"))
+_FILES_OF_ENGINE = (".dockerenv", "etc/hostname", "etc/hosts", "etc/mtab", "etc/resolv.conf")
+_KINDS = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+}
+STORABLE = frozenset({"file", "folder", "link", "fifo"})
+"""Kinds that a snapshot can hold. Sockets need no place in it: their servers have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path that differs from the image. What was deleted has no more than path and change."""
+
+    path: str
+    change: ChangeKind
+    kind: str | None = None
+    """`file`, `folder`, `link`, `fifo`, `socket` or `other`; None if deleted or not read."""
+    mode: int = 0
+    """Permissions, with the set-user-id, set-group-id and sticky bits."""
+    uid: int = 0
+    gid: int = 0
+    mtime: int = 0
+    """In whole seconds since 1970."""
+    size: int = 0
+    """Of a file, in bytes."""
+    target: str = ""
+    """Of a link, as written."""
+    sha256: str | None = None
+    """Of the content of a file that the snapshot holds."""
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether a snapshot can restore it."""
+        if self.change == "deleted" or self.kind == "socket":
+            return True
+        return self.sha256 is not None if self.kind == "file" else self.kind in STORABLE
+
+    def as_json(self) -> JsonObject:
+        what: JsonObject = {"path": self.path, "change": self.change}
+        if self.kind is None:
+            return what
+        what |= {"kind": self.kind, "mode": self.mode, "uid": self.uid, "gid": self.gid}
+        what["mtime"] = self.mtime
+        if self.kind == "file":
+            what["size"] = self.size
+        if self.kind == "link":
+            what["target"] = self.target
+        return what | ({"sha256": self.sha256} if self.sha256 else {})
+
+    @classmethod
+    def from_json(cls, fields: JsonObject) -> Self:
+        """Raises `TypeError` or `ValueError` for fields of other types."""
+        change = cls(**fields)
+        numbers = (change.mode, change.uid, change.gid, change.mtime, change.size)
+        texts = (change.path, change.target, change.kind or "", change.sha256 or "")
+        if not all(type(n) is int for n in numbers) or not all(type(t) is str for t in texts):
+            raise TypeError("a field has another type")
+        if change.change not in {"added", "changed", "deleted"}:
+            raise ValueError(f"unknown change {change.change!r}")
+        return change
+
+
+def kind_of(mode: int) -> str:
+    """Return the kind of a file with the type and permissions `mode`."""
+    return _KINDS.get(stat.S_IFMT(mode), "other")
+
+
+@dataclass(slots=True)
+class ChangeList:
+    """All changes of a container, as stored in `workspace_changes`."""
+
+    workspace: str
+    """The absolute path of the trial's workspace."""
+    changes: dict[str, Change] = field(default_factory=dict)
+    """By path."""
+    volumes: list[str] = field(default_factory=list)
+    """Where the image declares a volume: such a folder's content is no change of the container."""
+    truncated: bool = False
+
+    def as_json(self) -> JsonObject:
+        return {
+            "version": 1,
+            "workspace": self.workspace,
+            "changes": [self.changes[path].as_json() for path in sorted(self.changes)],
+            "volumes": sorted(self.volumes),
+            "truncated": self.truncated,
+        }
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        """Parse a stored list. Raises `MalformedListing`."""
+        try:
+            data = canonical_json.loads(content, max_values=MAX_VALUES)
+            if data["version"] != 1:
+                raise MalformedListing("it was stored by a later version of labledger")
+            changes = {c.path: c for c in map(Change.from_json, data["changes"])}
+            volumes = [str(path) for path in data["volumes"]]
+            return cls(str(data["workspace"]), changes, volumes, bool(data["truncated"]))
+        except (MalformedJson, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise MalformedListing(f"{type(error).__name__}: {error}") from None
+
+
+def is_exact(path: str) -> bool:
+    """Return True for a path that is stored as it is: UTF-8, and below the container's root."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\ufffd" not in path and is_safe_name(path)
+
+
+def printable(path: str) -> str:
+    """Return a path with U+FFFD for bytes that are not UTF-8."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusions:
+    """The paths of a container that are no changes of its trial: mounts, and the engine's files."""
+
+    paths: frozenset[str]
+    """Excluded with everything below them."""
+    mount_parents: frozenset[str]
+    """The folders above mounts, which the engine makes."""
+
+    @classmethod
+    def of(cls, mounts: Iterable[str]) -> Self:
+        """Exclude mounts at absolute paths, besides what every container has."""
+        mounted = {path.strip("/") for path in mounts} - {""}
+        parents = {parent for path in mounted for parent in parents_of(path)}
+        excluded = {*mounted, *_FOLDERS_OF_SYSTEM, *_FILES_OF_ENGINE}
+        return cls(frozenset(excluded), frozenset(parents))
+
+    def excludes(self, path: str) -> bool:
+        return path in self.paths or any(parent in self.paths for parent in parents_of(path))
+
+    def is_above(self, path: str) -> bool:
+        """Return True if something below a folder is mounted."""
+        return path in self.mount_parents
+
+    def was_made_by_engine(self, change: Change) -> bool:
+        """Return True for a folder that is as the engine makes the folders above a mount."""
+        return (
+            change.path in self.mount_parents
+            and (change.change, change.kind) == ("added", "folder")
+            and (change.mode, change.uid, change.gid) == (0o755, 0, 0)
+        )
+
+
+def parents_of(path: str) -> Iterator[str]:
+    """Yield the folders above a relative path, the nearest first."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+class ChangesReader(Protocol):
+    """A reader of a stopped container's changes. Names may hold surrogates for other bytes."""
+
+    truncated: bool
+    """Whether there were more changes than are listed, or some could not be read."""
+
+    def changes(self) -> Iterator[tuple[Change, Iterator[bytes]]]:
+        """Yield each change, those in the workspace first, with the content of a file.
+
+        The content is read before the next change is taken, or not at all.
+        """
+        ...
+
+    def originals(self, paths: Iterable[str], max_bytes: int) -> Iterator[tuple[Change, bytes]]:
+        """Yield what the image has at some of the paths, with a file's content.
+
+        A file of more than `max_bytes`, and everything that is no file, comes without content.
+        """
+        ...

@@ -1,0 +1,212 @@
+"""Collect what a trial changed in its container: the list, the patch and the snapshot.
+
+Everything is redacted, or left out of the snapshot and said in the problems of the evidence. The
+patch compares with the files that the task put into the workspace, else with the image. Called by
+`artifacts`, with the stopped container that `life.image_workspace` finds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from labledger.docker.container_files import ContainerFiles
+from labledger.docker.engine import ContainerFailed
+from labledger.records import JsonObject, canonical_json
+from labledger.records.canonical_json import sha256_hex
+from labledger.trial.evidence import tampering
+from labledger.trial.evidence.container_changes.archives import ArchiveReader, HelperContainer
+from labledger.trial.evidence.container_changes.changes import (
+    Change,
+    ChangeList,
+    ChangesReader,
+    Exclusions,
+)
+from labledger.trial.evidence.container_changes.overlay import OverlayReader, OverlayUnusable
+from labledger.trial.evidence.container_changes.snapshot import SnapshotWriter
+from labledger.workspace import patches
+from labledger.workspace.listing import Entry
+from labledger.workspace.seed import workspace_seed
+from labledger.workspace.untrusted_files import MIB
+
+if TYPE_CHECKING:
+    from labledger.trial.evidence.artifacts import EvidenceCollector
+
+_MAX_ORIGINALS = 64 * MIB
+"""How many bytes of the image's files are held in memory; further files are not compared."""
+_IN_LEDGER = 32 * 1024
+_FILES_OF_GVISOR = ".gvisor.filestore"
+"""Where gVisor keeps a container's changes, unless it is told to show them to the engine."""
+
+CHANGES, SNAPSHOT, PATCH = "workspace_changes", "workspace_snapshot", "workspace_patch"
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedContainer:
+    """A container whose changes are evidence."""
+
+    files: ContainerFiles
+    helper: HelperContainer
+    """Makes a container of the same image that never runs."""
+
+    def readers(self, attributes: JsonObject, workspace: str) -> Iterator[ChangesReader]:
+        """Yield the reader to use, and then the one to use if it raises `OverlayUnusable`."""
+        exclusions = Exclusions.of(_mounts(attributes))
+        overlay = OverlayReader.of(attributes, exclusions, workspace)
+        if overlay is not None:
+            yield overlay
+        yield ArchiveReader(self.files, self.helper, exclusions, workspace)
+
+
+def collect_changes(evidence: EvidenceCollector, container: StoppedContainer | None) -> list[str]:
+    """Add what the trial changed in its container.
+
+    Return the first changed or new files in the workspace that interpreters or test tools load
+    without being asked to. Raises `OSError` for failures of this host, and `EngineUnavailable`.
+    """
+    if container is None:
+        evidence.add_problem(CHANGES, "its container is gone")
+        return []
+    try:
+        attributes = container.files.attributes()
+        for reader in container.readers(attributes, evidence.spec.workspace.strip("/")):
+            with suppress(OverlayUnusable):
+                return _Collection(evidence, reader).collect(_volumes(attributes))
+    except ContainerFailed as error:
+        evidence.add_problem(CHANGES, error.message)
+    return []
+
+
+def _mounts(attributes: JsonObject) -> list[str]:
+    mounts = [str(mount["Destination"]) for mount in attributes.get("Mounts") or ()]
+    return [*mounts, *(attributes["HostConfig"].get("Tmpfs") or {})]
+
+
+def _volumes(attributes: JsonObject) -> list[str]:
+    mounts = attributes.get("Mounts") or ()
+    return [str(mount["Destination"]) for mount in mounts if mount.get("Type") == "volume"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Collection:
+    evidence: EvidenceCollector
+    reader: ChangesReader
+
+    def collect(self, volumes: list[str]) -> list[str]:
+        """Add list, patch and snapshot. Raises what the reader raises, before anything is added."""
+        spec = self.evidence.spec
+        with tempfile.TemporaryFile(dir=spec.folder) as file:
+            snapshot = SnapshotWriter(cast("BinaryIO", file), self.evidence.redactor)
+            for change, content in self.reader.changes():
+                snapshot.add(change, content)
+            changes = ChangeList(spec.workspace, snapshot.changes, volumes, self.reader.truncated)
+            patch = self._patch(snapshot)
+            self._add_list(changes)
+            if patch:
+                reference = self.evidence.add_artifact(self.evidence.redactor.redact_bytes(patch))
+                self.evidence.references[PATCH] = reference
+            self._add_snapshot(snapshot)
+        self._add_problems(snapshot, changes)
+        return self._autoloaded(snapshot)
+
+    def _add_list(self, changes: ChangeList) -> None:
+        content = canonical_json.dump_bytes(changes.as_json())
+        redacted = self.evidence.redactor.redact_bytes(content)
+        self.evidence.references[CHANGES] = self.evidence.add_artifact(redacted)
+
+    def _add_snapshot(self, snapshot: SnapshotWriter) -> None:
+        if snapshot.size == 0:
+            return
+        if snapshot.size <= _IN_LEDGER:
+            reference = self.evidence.add_artifact(b"".join(snapshot.chunks()))
+        else:
+            reference = self.evidence.add_stream(snapshot.chunks())
+        self.evidence.references[SNAPSHOT] = reference
+
+    def _patch(self, snapshot: SnapshotWriter) -> bytes:
+        """Return the patch of texts from the task's files or the image, the workspace first."""
+        texts = {p: c for p, c in snapshot.changes.items() if c.kind == "file" or c.kind is None}
+        before: dict[str, Entry] = {}
+        contents: dict[str, bytes] = {}
+        bytes_left = _MAX_ORIGINALS
+        compared = [p for p, c in texts.items() if c.change != "added"]
+        for change, content in self.reader.originals(compared, patches.MAX_PATCHED):
+            before[change.path] = _entry(change)
+            if change.kind == "file" and change.size <= min(bytes_left, patches.MAX_PATCHED):
+                contents[change.path] = content
+                bytes_left -= len(content)
+        for path, content in self._seeded().items():
+            entry = Entry("file", len(content), sha256_hex(content))
+            if path in texts or path not in snapshot.changes:
+                before[path], contents[path] = entry, content
+        after = {p: _entry(c) for p, c in texts.items() if c.kind == "file"}
+        names = sorted(texts.keys() | before.keys(), key=self._order)
+        patch = patches.patch_of(
+            names,
+            before,
+            after,
+            contents.get,
+            lambda path: snapshot.content(path, patches.MAX_PATCHED),
+        )
+        return patch.content
+
+    def _seeded(self) -> dict[str, bytes]:
+        """Return the texts that the task put into the workspace, by path."""
+        spec = self.evidence.spec
+        if spec.task.workspace is None:
+            return {}
+        seed = workspace_seed(spec.task.workspace, spec.plan.store_root)
+        top = spec.workspace.strip("/")
+        contents: dict[str, bytes] = {}
+        bytes_left = _MAX_ORIGINALS
+        for entry in seed.entries():
+            if not entry.is_link and len(entry.content) <= min(bytes_left, patches.MAX_PATCHED):
+                contents[f"{top}/{entry.name}".lstrip("/")] = entry.content
+                bytes_left -= len(entry.content)
+        return contents
+
+    def _order(self, path: str) -> tuple[bool, str]:
+        return (not self._is_in_workspace(path), path)
+
+    def _is_in_workspace(self, path: str) -> bool:
+        top = self.evidence.spec.workspace.strip("/")
+        return not top or path.startswith(f"{top}/")
+
+    def _add_problems(self, snapshot: SnapshotWriter, changes: ChangeList) -> None:
+        problems = [
+            f"{left.count:,} changes {reason}, the first of them {left.first}"
+            for reason, left in snapshot.left_out.items()
+        ]
+        if changes.truncated:
+            problems.append("there were more changes than are listed, or some could not be read")
+        if changes.volumes:
+            problems.append(
+                f"the image declares volumes, which are no part of it: {', '.join(changes.volumes)}"
+            )
+        if any(path.startswith(_FILES_OF_GVISOR) for path in changes.changes):
+            problems.append("the OCI runtime does not show the engine what a container changes")
+        if problems:
+            self.evidence.add_problem(SNAPSHOT, "left out: " + "; ".join(problems))
+
+    def _autoloaded(self, snapshot: SnapshotWriter) -> list[str]:
+        top = self.evidence.spec.workspace.strip("/")
+        seeded = {path: sha256_hex(content) for path, content in self._seeded().items()}
+        autoloaded = (
+            path.removeprefix(f"{top}/")
+            for path, change in sorted(snapshot.changes.items())
+            if change.change != "deleted"
+            and change.kind != "folder"
+            and self._is_in_workspace(path)
+            and tampering.is_autoloaded_file(path)
+            and (change.sha256 is None or change.sha256 != seeded.get(path))
+        )
+        return list(islice(autoloaded, tampering.MAX_PATHS))
+
+
+def _entry(change: Change) -> Entry:
+    is_program = change.kind == "file" and bool(change.mode & 0o100)
+    return Entry(change.kind or "other", change.size, change.sha256, is_program)

@@ -1,0 +1,73 @@
+"""A workspace that is a folder of the image: fill it before the start, and find it after the end.
+
+A new container gets the files of its task, or those of the stored trial that a regrading restores.
+A stopped one is read for evidence; a container of the image that never runs shows the originals.
+Used by `worker`. A container is filled before it is started, so an interruption is repeated with a
+new one.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from labledger.docker.container_files import ContainerFiles
+from labledger.docker.engine import ContainerFailed
+from labledger.trial.contract import AttemptSpec, Labels
+from labledger.trial.evidence.container_changes.collection import StoppedContainer
+from labledger.trial.life.container_identity import find_container
+from labledger.trial.life.context import TrialContext
+
+
+def with_image_folder(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
+    """Return the attempt with the WORKDIR of its image, if that is its workspace.
+
+    Raises `ContainerFailed` if the image is gone, and `EngineUnavailable`.
+    """
+    if spec.settings.runtime.workspace != "image":
+        return spec
+    folder = context.engine.image_folder(spec.image_id)
+    if folder is None:
+        raise ContainerFailed(f"the image {spec.image_ref} ({spec.image_id}) is gone")
+    return replace(spec, plan=replace(spec.plan, image_folders={spec.image_id: folder}))
+
+
+def fill(spec: AttemptSpec, context: TrialContext, container: str) -> None:
+    """Put the files of the trial into its new container, which has the id `container`.
+
+    Raises `ContainerFailed`, `EngineUnavailable`.
+    """
+    if (tar := spec.kind.container_files(spec)) is not None:
+        ContainerFiles(context.engine, container).put(tar)
+
+
+def stopped_container(spec: AttemptSpec, context: TrialContext) -> StoppedContainer | None:
+    """Return the container whose changes are evidence, None if there is none.
+
+    Raises `EngineUnavailable`.
+    """
+    if spec.has_mounted_workspace or not spec.runs_agent:
+        return None
+    state = find_container(context.engine, spec)
+    if state is None:
+        return None
+
+    @contextmanager
+    def helper() -> Iterator[ContainerFiles]:
+        name = f"{spec.container_name}-image-{secrets.token_hex(4)}"
+        labels = spec.labels() | {Labels.HELPER: "image"}
+        config = {
+            "Image": spec.image_id,
+            "Entrypoint": ["true"],
+            "Labels": labels,
+            "NetworkDisabled": True,
+            "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none"}},
+        }
+        try:
+            yield ContainerFiles(context.engine, context.engine.create(name, config))
+        finally:
+            context.engine.remove(name)
+
+    return StoppedContainer(ContainerFiles(context.engine, state.container_id), helper)
