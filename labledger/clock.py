@@ -26,6 +26,11 @@ def parse(text: str) -> datetime:
     return datetime.fromisoformat(_FINER.sub(r"\1", text))
 
 
+def of_timestamp(seconds: float) -> datetime:
+    """Return the time that is `seconds` after 1970."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def later(moment: str, seconds: float) -> str:
     """Return the time that is `seconds` after another one."""
     return iso(parse(moment) + timedelta(seconds=seconds))

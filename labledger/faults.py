@@ -20,6 +20,8 @@ POINTS = (
     "after_create",
     "agent_running",
     "before_unseal",
+    "agent_part_stored",
+    "inside_unseal",
     "after_unseal",
     "grader_running",
     "after_exit",

@@ -19,7 +19,7 @@ from labledger.experiment.plan import (
     PhasePlan,
     Runtime,
 )
-from labledger.experiment.settings.grading import Sealing
+from labledger.experiment.settings.grading import Grading, Sealing
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
@@ -164,6 +164,7 @@ class Trials:
         attempt: int = 1,
         may_exist: bool = False,
         sealing: Sealing = Sealing.NONE,
+        grading: JsonObject | None = None,
     ) -> AttemptSpec:
         """One attempt at one slot; every call names another run, so that nothing collides."""
         commands = {"agent": agent, "grader": grader} | ({"setup": setup} if setup else {})
@@ -181,7 +182,9 @@ class Trials:
             run_dir=run_dir,
             store_root=self.store.root,
             bindings=bindings or {},
-            settings=VariantSettings(TrialSettings(container, phases)),
+            settings=VariantSettings(
+                TrialSettings(container, phases, Grading.from_json(grading or {}))
+            ),
             benchmark=Benchmark.from_json(BENCHMARK | (benchmark or {})),
             metrics=tuple(map(MetricDefinition.from_json, metrics)),
             images=self.images,

@@ -26,6 +26,10 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 SEALED = {name: way for name, way in WAYS.items() if name != "none"}
 AFTER = SEALED["after_agent"]
+DELIVERED: dict[str, Any] = {"sealing": Sealing.DELIVERED, "grading": {"mode": "delivered"}}
+"""Settings of trials whose running containers get the grader's files when the agent has ended."""
+KEPT: dict[str, Any] = {**DELIVERED, "runtime": {"processes": "keep"}}
+"""As `DELIVERED`, and what setup and agent leave running goes on."""
 
 
 def isolation(result: AttemptResult) -> JsonObject:

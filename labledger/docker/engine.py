@@ -149,6 +149,11 @@ class Engine:
         config = self._image_config(image_id)
         return None if config is None else str(config.get("WorkingDir") or "/")
 
+    def image_entrypoint(self, image_id: str) -> tuple[str, ...]:
+        """Return the words of an image's ENTRYPOINT, none if it sets none."""
+        config = self._image_config(image_id) or {}
+        return tuple(map(str, config.get("Entrypoint") or ()))
+
     def _image_config(self, image_id: str) -> JsonObject | None:
         if image_id not in self._image_configs:
             try:
@@ -233,6 +238,14 @@ class Engine:
         if state is None:
             raise NoSuchContainer(f"container {container} was removed while its trial ran")
         return state
+
+    def process_count(self, container: str) -> int:
+        """Return how many processes a running container has, with its first one.
+
+        Raises `ContainerFailed` if it does not run, or if the engine's machine has no `ps`.
+        """
+        with _translating_errors(f"list the processes of container {container}"):
+            return len(self._client.top(container, "-eo pid")["Processes"])
 
     def was_paused(self, container: str) -> bool:
         """Return True if the engine's event log says that an ended container had been paused.

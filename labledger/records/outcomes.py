@@ -102,6 +102,8 @@ class Reason(StrEnum):
     """A phase failed, and a disk was full while it ran."""
     OUT_OF_MEMORY = "out_of_memory"
     """The memory limit killed the container's first process."""
+    DELIVERY_TIMEOUT = "delivery_timeout"
+    """The container waited in vain for its grader's files, because no coordinator was there."""
     DEADLINE = "deadline"
     """The container exceeded its deadline, the host's own limit."""
     TRIAL_SCRIPT_FAILED = "trial_script_failed"

@@ -44,6 +44,13 @@ EVENTS = "events.jsonl"
 PHASES_FILE = "phases"
 RESTORE_SCRIPT = "restore.sh"
 """Deletes, in a regrading in a folder of the image, what the stored trial had deleted."""
+AGENT_ENDED_FILE = "agent_ended"
+"""In `state`: the report that the agent of a `delivered` trial has ended, with the phases so far.
+In `in`: written by the host when it believes that report."""
+GO_FILE = "go"
+"""In `in`: written by the host when it has delivered the grader's files."""
+ENTRYPOINT = "entrypoint"
+"""Names the output of the image's entrypoint, as a phase names its own."""
 
 PHASE_NAMES = ("setup", "agent", "grader")
 
@@ -64,17 +71,23 @@ class ExitStatus:
     GRADER_FAILED = 40
     GRADER_TIMED_OUT = 41
     AGENT_ENDED = 50
+    DELIVERY_TIMED_OUT = 51
     SCRIPT_FAILED = 70
     DISK_FULL = 71
     SCRIPT_HINDERED = 72
+    AGENT_END_FORGED = 73
 
-    ALL = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 50, 70, 71, 72})
-    AGENT_PART = ALL - {0, 10, 11, 40, 41}
+    ALL = frozenset({0, 10, 11, 20, 21, 30, 31, 40, 41, 50, 51, 70, 71, 72, 73})
+    AGENT_PART = ALL - {0, 10, 11, 40, 41, 51, 73}
     """Those of the first start of a two-part trial."""
-    GRADER_PART = ALL - {20, 21, 30, 31, 50, 72}
+    GRADER_PART = ALL - {20, 21, 30, 31, 50, 51, 72, 73}
     """Those of a start that only grades: the second of a two-part trial, or a regrading."""
-    SINGLE_START = ALL - {50}
-    """Those of a trial whose container is started once."""
+    SINGLE_START = ALL - {50, 51, 73}
+    """Those of a trial whose container is started once, with its grader's files."""
+    BEFORE_DELIVERY = ALL - {0, 10, 11, 40, 41, 50}
+    """Those of a `delivered` trial to which the grader's files were not delivered."""
+    AFTER_DELIVERY = GRADER_PART | {51, 72, 73}
+    """Those of a `delivered` trial to which they were."""
 
     OF_ENGINE = frozenset({125, 126, 127, 137, 255})
     """Those that an engine reports of a container that it could not start, killed, or lost.
@@ -277,7 +290,21 @@ class AttemptSpec:
     @property
     def deadline_s(self) -> float:
         """Seconds after which the host kills the container, if it exceeds its time limits."""
-        return sum(self.settings.timeout_s(phase) for phase in self.kind.phases) + OUTER_MARGIN_S
+        return self.deadline_of(*self.kind.phases)
+
+    def deadline_of(self, *phases: str) -> float:
+        """Return the seconds after which the host kills a container that runs these phases."""
+        return sum(self.settings.timeout_s(phase) for phase in phases) + OUTER_MARGIN_S
+
+    @property
+    def keeps_processes(self) -> bool:
+        """Whether what setup and agent leave running goes on until the grader ends."""
+        return self.settings.runtime.processes == "keep"
+
+    @property
+    def starts_entrypoint(self) -> bool:
+        """Whether the image's entrypoint is started in the background, before setup."""
+        return self.settings.runtime.entrypoint == "image" and self.runs_agent
 
     @property
     def runs_agent(self) -> bool:

@@ -45,6 +45,17 @@ def phase_fields(spec: AttemptSpec) -> dict[str, PhaseFields]:
     return _parse((content or b"").decode("ascii", "replace"))
 
 
+_REPORT_END = "ended\n"
+"""The last line of a report that an agent has ended, so that half of one is not believed."""
+
+
+def parse_report(text: str) -> str | None:
+    """Return the phase lines in a report that an agent has ended; None if it does not say so."""
+    fields = _parse(text)
+    is_whole = text.endswith(f"\n{_REPORT_END}") and "agent" in fields and "grader" not in fields
+    return phase_lines(fields) if is_whole else None
+
+
 def parse_phases(lines: str) -> dict[str, Phase]:
     """Return the phases in a text in the format of `phase_lines`."""
     return _as_phases(_parse(lines))

@@ -2,17 +2,20 @@
 # The first process (PID 1) of a trial's container: runs setup, agent and grader one after the other.
 #
 #   trial.sh SETUP_CS AGENT_CS GRADER_CS GRADE_FAILED LOG_BYTES SHARE SEALED AGENT_USER YIELDS [KEY=VALUE…]
-#   trial.sh check-agent-user AGENT_USER
+#   trial.sh check-agent-user | check-grader-user USER
 #
 # Time limits are in hundredths of a second. GRADE_FAILED is 1 if failed agents are graded too.
 # LOG_BYTES is how much of each output is kept; 8 KiB more are kept for the host, which redacts before
 # it cuts. SHARE is 1 if the host's user is not root and must be able to read and delete all outputs.
-# SEALED is `none`, `unreadable` or `after_agent`. With `after_agent` this script ends when the agent
-# has ended, and is started again with the grader's files in place and in/phases, the phases so far.
-# AGENT_USER is the user that the agent runs as, empty for the user of this script. YIELDS is the
-# oom_score_adj of phases, in thousandths of the memory limit, so that a kernel that is out of memory
-# kills one of their processes and not this one. `check-agent-user` runs nothing: it prints why no
-# command can run as AGENT_USER, if so.
+# SEALED is `none`, `unreadable`, `after_agent` or `delivered`. With `after_agent` this script ends when
+# the agent has ended, and is started again with the grader's files in place and in/phases, the phases
+# so far. With `delivered` it writes state/agent_ended then, and waits for in/go. AGENT_USER is the user
+# that the agent runs as, empty for the user of this script. YIELDS is the oom_score_adj of phases, in
+# thousandths of the memory limit, so that a kernel that is out of memory kills one of their processes
+# and not this one. The check of a user runs nothing: it prints why no command can run as USER, if so.
+#
+# KEY=VALUE is WORKSPACE, the phases' folder; PROCESSES=keep, for what setup and agent leave running to
+# go on until the grader ends; WAIT_CS, how long to wait for in/go; GRADER_USER, as AGENT_USER.
 #
 # Needs a POSIX shell and cat, chmod, mkfifo, rm and a sleep that accepts fractions of a second, and for
 # an AGENT_USER the setpriv of util-linux or the su of busybox. Runs no other programs of its own. Needs
@@ -23,10 +26,12 @@
 #   11  agent timed out, graded            40  grader failed
 #   20  setup failed                       41  grader timed out
 #   21  setup timed out                    50  agent ended, grader not run yet
+#                                          51  grader's files not delivered in time
 #                                          70  this script failed
 #                                          71  a phase failed, and the disk was full
 #                                          72  the agent changed the limits of this script, or
 #                                              kept it from emptying an output folder
+#                                          73  the agent wrote state/agent_ended
 set -u
 
 IN=/agentlab/in
@@ -76,26 +81,37 @@ find_user_switcher() {
     why="this image does not say who user $1 is, or it is root"
     look_up_user "$1" || return 1
     user_switcher=setpriv
-    as_agent true 2>/dev/null && return 0
+    as_user true 2>/dev/null && return 0
     user_switcher=su
-    [ -n "$name" ] && as_agent -c : 2>/dev/null && return 0
+    [ -n "$name" ] && as_user -c : 2>/dev/null && return 0
     why="this image cannot run a command as user $1; it needs the setpriv of util-linux, or a su and the user in its /etc/passwd, and the container's user must be root"
     return 1
 }
 
-# Runs a command as the agent's user. With su, the arguments are those of its shell.
-as_agent() {
+# Sets $user_switcher to the program that can run the grader as user $1: none is needed if this script
+# runs as that user, perhaps root. Fails and sets $why if none can.
+find_grader_switcher() {
+    find_user_switcher "$1" && return 0
+    while read -r key own_uid _; do
+        [ "$key" = Uid: ] && break
+    done </proc/self/status
+    [ "$uid" = "$own_uid" ] && user_switcher=''
+}
+
+# Runs a command as the user that was looked up. With su, the arguments are those of its shell.
+as_user() {
     case $user_switcher in
         setpriv) setpriv --reuid="$uid" --regid="$gid" --clear-groups "$@" ;;
         su) su -p -s /bin/sh "$name" "$@" ;;
     esac
 }
 
-if [ "$1" = check-agent-user ]; then
-    find_user_switcher "$2" || echo "$why"
-    exit
-fi
+case $1 in
+    check-agent-user) find_user_switcher "$2" || echo "$why"; exit ;;
+    check-grader-user) find_grader_switcher "$2" || echo "$why"; exit ;;
+esac
 SETUP_CS=$1 AGENT_CS=$2 GRADER_CS=$3 GRADE_FAILED=$4 LOG_BYTES=$5 SHARE=$6 SEALED=$7 AGENT_USER=$8 YIELDS=$9
+PROCESSES=kill WAIT_CS=0 GRADER_USER=''
 shift 9
 outputs='' emptied='' newline='
 '
@@ -105,6 +121,9 @@ for setting in "$@"; do
         WORKSPACE=*) WORKSPACE=${setting#*=} SHARED_WORKSPACE='' ;;
         OUTPUT=*) outputs="$outputs${setting#*=}$newline" ;;
         EMPTIED=*) emptied="$emptied${setting#*=}$newline" ;;
+        PROCESSES=*) PROCESSES=${setting#*=} ;;
+        WAIT_CS=*) WAIT_CS=${setting#*=} ;;
+        GRADER_USER=*) GRADER_USER=${setting#*=} ;;
     esac
 done
 
@@ -358,32 +377,49 @@ reopen() {
 # Replaces this process, a child of the script, with the command of phase $1.
 launch() {
     { echo "$YIELDS" >/proc/self/oom_score_adj; } 2>/dev/null
-    case $1:$SEALED:$AGENT_USER in
-        agent:*:?*)
-            export HOME="$home"
-            case $user_switcher in
-                setpriv) exec setpriv --reuid="$uid" --regid="$gid" --clear-groups sh "$IN/agent.sh" ;;
-                su) exec su -p -s /bin/sh "$name" "$IN/agent.sh" ;;
-            esac
-            ;;
-        grader:*)
-            case $SEALED in none) grader_in=$IN ;; *) grader_in=$SEALED_IN ;; esac
-            # Copies the task's files for the grader to their paths.
-            [ ! -e "$grader_in/files.sh" ] || sh "$grader_in/files.sh" || exit
-            exec sh "$grader_in/grader.sh"
-            ;;
-        *) exec sh "$IN/$1.sh" ;;
+    script=$IN/$1.sh
+    if [ "$1" = grader ]; then
+        case $SEALED in none) grader_in=$IN ;; *) grader_in=$SEALED_IN ;; esac
+        # Copies the task's files for the grader to their paths.
+        [ ! -e "$grader_in/files.sh" ] || sh "$grader_in/files.sh" || exit
+        script=$grader_in/grader.sh
+    fi
+    [ -z "$user_switcher" ] || export HOME="$home"
+    case $user_switcher in
+        setpriv) exec setpriv --reuid="$uid" --regid="$gid" --clear-groups sh "$script" ;;
+        su) exec su -p -s /bin/sh "$name" "$script" ;;
+        *) exec sh "$script" ;;
     esac
 }
 
-# Runs phase $1 with a time limit of $2 hundredths of a second. Sets $status, 124 after a time-out.
-# When it returns, no other process is left.
-run_phase() {
+# Starts the processes that store the output of phase $1, or of the entrypoint.
+store_outputs() {
     remove "$PIPES.$1.out" "$PIPES.$1.err" "$STATE/$1.stdout" "$STATE/$1.stderr" 2>/dev/null
     # An agent that is another user may reopen its own output, as /dev/stderr.
-    mkfifo -m 622 "$PIPES.$1.out" "$PIPES.$1.err" || finish 70
-    store_output "$PIPES.$1.out" "$STATE/$1.stdout" & keepers=$!
+    mkfifo -m 622 "$PIPES.$1.out" "$PIPES.$1.err" || no_pipes
+    store_output "$PIPES.$1.out" "$STATE/$1.stdout" & keepers="$keepers $!"
     store_output "$PIPES.$1.err" "$STATE/$1.stderr" & keepers="$keepers $!"
+}
+
+# Ends a trial whose pipes cannot be made. Only a process that the agent left can prevent the grader's.
+no_pipes() {
+    case $PROCESSES:$AGENTLAB_AGENT_EXIT_STATUS in
+        keep:?*) finish 72 ;;
+        *) finish 70 ;;
+    esac
+}
+
+# Starts the entrypoint of the image, if it is wanted. If it ends, that is no failure.
+start_entrypoint() {
+    [ -e "$IN/entrypoint.sh" ] || return 0
+    store_outputs entrypoint
+    launch entrypoint >"$PIPES.entrypoint.out" 2>"$PIPES.entrypoint.err" &
+}
+
+# Runs phase $1 with a time limit of $2 hundredths of a second. Sets $status, 124 after a time-out.
+# When it returns, no other process is left, unless processes are kept and the grader is still to run.
+run_phase() {
+    store_outputs "$1"
     start_clock "$2"
     launch "$1" >"$PIPES.$1.out" 2>"$PIPES.$1.err" & command=$!
     await_command
@@ -393,13 +429,22 @@ run_phase() {
     PHASES="$PHASES$1 $status $started $now $timed_out
 "
     check_limits "$1"
+    case $PROCESSES:$1 in
+        keep:setup | keep:agent) kill -KILL "$alarm" "$last_alarm" 2>/dev/null ;;
+        *) end_processes ;;
+    esac
+    reopen "$OUT" "$STATE" ${SHARED_WORKSPACE:+"$WORKSPACE"}
+    # Checked at once: when the trial ends, there may be free space again.
+    [ "$status" = 0 ] || has_space || finish 71
+}
+
+# Ends every other process. What they wrote is stored first.
+end_processes() {
+    PROCESSES=kill
     kill_all_but_keepers 2>/dev/null
     await_keepers 2>/dev/null
     keepers=none
     kill_all 2>/dev/null
-    reopen "$OUT" "$STATE" ${SHARED_WORKSPACE:+"$WORKSPACE"}
-    # Checked at once: when the trial ends, there may be free space again.
-    [ "$status" = 0 ] || has_space || finish 71
 }
 
 # Succeeds if one more megabyte can be written. A phase that failed on a full disk is not at fault. A
@@ -419,6 +464,7 @@ has_space() {
 
 # Writes the phases file, gives the host's user access to all files, and ends with status $1.
 finish() {
+    [ "$PROCESSES" = kill ] || end_processes
     rm -rf -- "$STATE/phases" 2>/dev/null
     # The second start of a two-part trial needs this file.
     printf '%s' "$PHASES" >"$STATE/phases" || [ "$1" != 50 ] || finish 71
@@ -437,12 +483,13 @@ finish() {
 
 # Runs the phases before the grader. Ends the script if the grader does not run, or not yet.
 setup_and_agent() {
+    start_entrypoint
     if [ -e "$IN/setup.sh" ]; then
         run_phase setup "$SETUP_CS"
         [ "$timed_out" = 1 ] && finish 21
         [ "$status" = 0 ] || finish 20
     fi
-    [ -z "$AGENT_USER" ] || find_user_switcher "$AGENT_USER" || refuse_agent
+    [ -z "$AGENT_USER" ] || find_user_switcher "$AGENT_USER" || refuse_user agent 70
     run_phase agent "$AGENT_CS"
     AGENTLAB_AGENT_EXIT_STATUS=$status agent_failed=0
     [ "$status" = 0 ] || agent_failed=1$timed_out
@@ -450,17 +497,39 @@ setup_and_agent() {
     # Nothing that the agent wrote in place of the grader's files remains.
     remove "$AGENTLAB_BENCHMARK_PREDICTION_PATH" "$AGENTLAB_BENCHMARK_SCORE_PATH"
     [ "$agent_failed" = 0 ] || [ "$GRADE_FAILED" = 1 ] || finish "3${agent_failed#1}"
-    [ "$SEALED" = after_agent ] && finish 50
+    case $SEALED in
+        after_agent) finish 50 ;;
+        delivered) await_delivery ;;
+    esac
 }
 
-# Ends a trial whose agent cannot run as its user. The reason goes to the agent's stderr.
-refuse_agent() {
-    remove "$STATE/agent.stderr"
-    echo "$why" >"$STATE/agent.stderr"
+# Ends a trial with status $2 because phase $1 cannot run as its user. Its stderr says why.
+refuse_user() {
+    remove "$STATE/$1.stderr"
+    echo "$why" >"$STATE/$1.stderr"
     read_clock
-    PHASES="${PHASES}agent 126 $now $now 0
+    PHASES="$PHASES$1 126 $now $now 0
 "
-    finish 70
+    finish "$2"
+}
+
+# Reports that the agent has ended, and waits until the host has delivered the grader's files. Only the
+# host can write in/agent_ended, which says that it believes a report, and in/go. If it believed one
+# before, the agent wrote that.
+await_delivery() {
+    ! exists "$IN/agent_ended" || finish 73
+    rm -rf -- "$STATE/agent_ended"
+    printf '%sended\n' "$PHASES" >"$STATE/agent_ended" || { has_space && finish 73 || finish 71; }
+    [ "$SHARE" = 0 ] || chmod a+rwX,-t "$STATE" "$STATE/agent_ended"
+    read_clock
+    gives_up=$((now + WAIT_CS)) pause=2
+    until [ -e "$IN/go" ]; do
+        [ "$now" -lt "$gives_up" ] || finish 51
+        sleep "0.$((pause / 10))$((pause % 10))"
+        # The host usually answers at once; after that, this costs next to nothing for a day.
+        [ "$pause" -ge 50 ] || pause=$((pause + 1 + pause / 8))
+        read_clock
+    done
 }
 
 # Reads the phases of an earlier start of this container, or of the stored trial that is graded again.
@@ -474,6 +543,7 @@ read_earlier_phases() {
     done <"$IN/phases"
 }
 
+AGENTLAB_AGENT_EXIT_STATUS='' user_switcher='' keepers=none
 read_limits
 first_limits=$limits
 if [ -e "$IN/phases" ]; then
@@ -489,6 +559,10 @@ export AGENTLAB_AGENT_EXIT_STATUS
 # A regrading in a folder of the image deletes what the stored trial had deleted.
 [ ! -e "$IN/restore.sh" ] || sh "$IN/restore.sh" || finish 70
 empty_outputs
+user_switcher=''
+if [ -n "$GRADER_USER" ]; then
+    find_grader_switcher "$GRADER_USER" || refuse_user grader 40
+fi
 run_phase grader "$GRADER_CS"
 [ "$timed_out" = 1 ] && finish 41
 [ "$status" = 0 ] || finish 40

@@ -14,6 +14,7 @@ from labledger import clock, faults
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.outcomes import Reason, SlotStatus
+from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence import isolation_facts, metrics
 from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
@@ -141,13 +142,14 @@ def _outcome(
     if container_exit.exit_status in ExitStatus.OF_ENGINE:
         message = f"the container was ended from outside (status {container_exit.exit_status})"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_KILLED, message)
-    return _ended_from_within(spec, container_exit.exit_status)
+    return _ended_from_within(spec, container_exit)
 
 
-def _ended_from_within(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
+def _ended_from_within(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOutcome:
     """Return the outcome for an exit status that neither `trial.sh` nor the engine can have set."""
-    what = f"the container ended with status {exit_status}"
-    if not has_begun(spec):
+    what = f"the container ended with status {container_exit.exit_status}"
+    # Storing the agent part has changed the trial folder.
+    if container_exit.agent_part_phases is None and not has_begun(spec):
         message = f"{what} before trial.sh began; does the engine see the files in {spec.folder}?"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.TRIAL_SCRIPT_FAILED, message)
     message = f"{what}, which only a process in it can have caused"
@@ -175,9 +177,10 @@ def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase
 def _logged_phases(
     spec: AttemptSpec, container_exit: ContainerExit, phases: dict[str, Phase]
 ) -> list[str]:
-    """Return the phases that may have logs: all of them unless it is known which ran."""
+    """Return what may have logs: all phases unless it is known which ran, and the entrypoint."""
     is_known = not spec.runs_agent or _ended_by_trial_script(container_exit)
-    return list(phases if phases and is_known else spec.settings.phases)
+    logged = list(phases if phases and is_known else spec.settings.phases)
+    return [*([contract.ENTRYPOINT] if spec.starts_entrypoint else []), *logged]
 
 
 def _ended_by_trial_script(container_exit: ContainerExit) -> bool:

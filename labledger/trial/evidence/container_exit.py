@@ -1,7 +1,8 @@
 """How the container of a trial ended.
 
-`worker`, `adoption` and `two_part_trials` wait for containers and return a `ContainerExit`.
-`collect` derives the trial's status from it, and `isolation_facts` the container to inspect.
+`worker`, `adoption`, `delivery` and `two_part_trials` wait for containers and return a
+`ContainerExit`. `collect` derives the trial's status from it, and `isolation_facts` inspects the
+container.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class ContainerExit:
     """The `phases` file as the host stored it between two starts; None if there was one start."""
     changes: FilesystemChanges | None = None
     """The changes of its file system before grading, if they were inspected then."""
+    unchecked_processes: str | None = None
+    """Why it is not known whether a process of the agent was left before grading, if so."""
 
     @classmethod
     def of(cls, state: ContainerState, exit_status: int | None, expected: frozenset[int]) -> Self:

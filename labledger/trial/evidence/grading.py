@@ -68,9 +68,11 @@ _NOT_GRADED = frozenset(
         ExitStatus.SETUP_TIMED_OUT,
         ExitStatus.AGENT_FAILED,
         ExitStatus.AGENT_TIMED_OUT,
+        ExitStatus.DELIVERY_TIMED_OUT,
         ExitStatus.SCRIPT_FAILED,
         ExitStatus.DISK_FULL,
         ExitStatus.SCRIPT_HINDERED,
+        ExitStatus.AGENT_END_FORGED,
     }
 )
 
@@ -96,6 +98,15 @@ def _by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
         case ExitStatus.GRADER_TIMED_OUT:
             message = f"the grader ran into its limit of {grader_s:g} s"
             return GradingOutcome(SlotStatus.GRADE_ERROR, Reason.GRADER_TIMEOUT, message)
+        case ExitStatus.DELIVERY_TIMED_OUT:
+            message = (
+                "the agent had ended, and no coordinator delivered the grader's files in time "
+                "(`wait_s` of the grader)"
+            )
+            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DELIVERY_TIMEOUT, message)
+        case ExitStatus.AGENT_END_FORGED:
+            message = "the agent itself reported, while it ran, that it had ended"
+            return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
         case ExitStatus.SCRIPT_FAILED:
             message = (
                 "in the container a process could not be killed, a file not be removed, "

@@ -8,7 +8,7 @@ them in evidence and score (`ext.isolation`). They never change a status or a ve
 from __future__ import annotations
 
 from labledger.docker.engine import Engine
-from labledger.experiment.settings.grading import Sealing
+from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.records import JsonObject
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
@@ -23,7 +23,9 @@ _UNGRADED = frozenset(
         ExitStatus.AGENT_FAILED,
         ExitStatus.AGENT_TIMED_OUT,
         ExitStatus.AGENT_ENDED,
+        ExitStatus.DELIVERY_TIMED_OUT,
         ExitStatus.SCRIPT_HINDERED,
+        ExitStatus.AGENT_END_FORGED,
     }
 )
 
@@ -43,7 +45,10 @@ def isolation_facts(engine: Engine, spec: AttemptSpec, container_exit: Container
             changes = FilesystemChanges(None, unchecked="its container is gone")
         else:
             changes = inspect_changes(engine, spec, container, when)
-    return _facts(spec, _agent_user(spec, engine.image_user(spec.image_id)), changes)
+    facts = _facts(spec, _agent_user(spec, engine.image_user(spec.image_id)), changes)
+    if container_exit.unchecked_processes is not None:
+        facts["unchecked_processes"] = container_exit.unchecked_processes
+    return facts
 
 
 def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject) -> JsonObject:
@@ -53,8 +58,11 @@ def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject)
     the agent's container, {} if they are not known. Raises `EngineUnavailable`.
     """
     user = recorded.get("agent_user", _agent_user(spec, engine.image_user(spec.image_id)))
-    sealed = {"sealed": Sealing.AFTER_AGENT.value}
-    return _facts(spec, user, FilesystemChanges("before_grading")) | sealed
+    facts = _facts(spec, user, FilesystemChanges("before_grading"))
+    facts |= {"sealed": Sealing.AFTER_AGENT.value, "processes": "gone"}
+    # How the stored trial was graded first; trials of earlier versions do not say it.
+    facts.pop("mode")
+    return facts | {key: recorded[key] for key in ("mode",) if key in recorded}
 
 
 def unknown_isolation_facts(spec: AttemptSpec, why: str) -> JsonObject:
@@ -63,9 +71,13 @@ def unknown_isolation_facts(spec: AttemptSpec, why: str) -> JsonObject:
 
 
 def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges) -> JsonObject:
+    mode = spec.grading_mode
+    is_kept = spec.keeps_processes and mode in {GradingMode.SAME, GradingMode.DELIVERED}
     facts: JsonObject = {
         "agent_user": agent_user,
+        "mode": mode.value,
         "sealed": spec.sealing.value,
+        "processes": "kept" if is_kept else "killed",
         "root_read_only": spec.settings.runtime.root_read_only,
         "setup": "setup" in spec.settings.phases,
         "checked": changes.checked,

@@ -17,7 +17,7 @@ from labledger.docker.engine import ContainerFailed, ContainerState, NoSuchConta
 from labledger.trial import attempt_notes
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.life import container_start, two_part_trials
+from labledger.trial.life import container_start, delivery, two_part_trials
 from labledger.trial.life.container_identity import find_container
 from labledger.trial.life.context import TrialContext
 from labledger.trial.life.uncollected import output_unreadable_error
@@ -27,9 +27,6 @@ _FOLDER_DELETED = "its trial folder was deleted, with what its agent had done"
 _CONTAINER_AND_FOLDER_GONE = (
     "its container and its trial folder are gone; its agent may have run before"
 )
-
-_MAX_RECORDING_DELAY_S = 1.0
-"""Seconds from the start of a container to the start time that the engine records, at most."""
 
 _MAX_OVERHEAD_MS = 60_000
 """How many ms longer than its phases a trial may take before the engine's times are rejected."""
@@ -83,7 +80,7 @@ def _wait_for_container(
         return finish_stopped_container(spec, context, container, wait_start)
     try:
         with limiter.reservation():
-            exit_status = limiter.wait(engine, spec, container)
+            exit_status = delivery.wait_for_trial(spec, context, container)
             current = engine.inspect(container)
             if current is not None and current.has_ended:
                 return finish_stopped_container(spec, context, container, wait_start)
@@ -109,7 +106,7 @@ def finish_stopped_container(
     """
     try:
         state = context.engine.inspect_existing(container)
-        part_start = min(wait_start, _monotonic_start(state))
+        part_start = min(wait_start, container_start.monotonic_start(state))
         ended = two_part_trials.run_grader_part_if_due(spec, context, state, part_start)
     except NoSuchContainer:
         return ContainerExit(None, *_interval_since(wait_start), container_removed=True)
@@ -119,16 +116,6 @@ def finish_stopped_container(
     disks_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
     was_full = ended.disk_was_full or disks_full
     return _with_corrected_times(spec, replace(ended, disk_was_full=was_full))
-
-
-def _monotonic_start(state: ContainerState) -> float:
-    """Return when a container was last started, as a monotonic time.
-
-    Rather too early than too late, because the engine records a start only after it has happened.
-    Wrong if the clock was set meanwhile.
-    """
-    age = clock.parse(clock.utc_now()) - clock.parse(state.started_at)
-    return time.monotonic() - age.total_seconds() - _MAX_RECORDING_DELAY_S
 
 
 def _interval_since(start: float) -> tuple[str, str, int]:

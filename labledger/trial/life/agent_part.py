@@ -35,6 +35,8 @@ class AgentPart:
     """The phases so far, in the format of `trial.sh`."""
     seen: FilesystemChanges
     disk_was_full: bool
+    unchecked_processes: str | None = None
+    """`delivered`: why the engine could not say whether a process of the agent was left, if so."""
 
     @classmethod
     def of(
@@ -85,4 +87,5 @@ def combined_exit(agent_part: AgentPart, grader_part: ContainerExit) -> Containe
         disk_was_full=agent_part.disk_was_full,
         agent_part_phases=agent_part.phases,
         changes=agent_part.seen,
+        unchecked_processes=agent_part.unchecked_processes,
     )

@@ -11,6 +11,7 @@ import math
 import os
 
 from labledger.experiment.plan import Resources
+from labledger.experiment.settings.grading import WAIT_S, Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, Labels
@@ -85,14 +86,25 @@ def _trial_arguments(spec: AttemptSpec) -> list[str]:
     sealed = spec.sealing.value
     user = spec.settings.runtime.agent_user or ""
     yields = str(_oom_score_adjustment(spec))
-    outputs = output_settings(outputs_of_container(spec))
-    words = [*_trial_words(spec), *outputs]
-    return [*limits, grade_failed, log_bytes, share, sealed, user, yields, *words]
+    words = [*limits, grade_failed, log_bytes, share, sealed, user, yields]
+    words += (f"{key}={value}" for key, value in _trial_settings(spec).items())
+    return [*words, *output_settings(outputs_of_container(spec))]
 
 
-def _trial_words(spec: AttemptSpec) -> list[str]:
-    """Return the settings of `trial.sh` that differ from their defaults, as KEY=VALUE."""
-    return [] if spec.has_mounted_workspace else [f"WORKSPACE={spec.workspace}"]
+def _trial_settings(spec: AttemptSpec) -> dict[str, str]:
+    """Return the settings of `trial.sh` that are passed only if they are not the default."""
+    settings: dict[str, str] = {}
+    if not spec.has_mounted_workspace:
+        settings["WORKSPACE"] = spec.workspace
+    grading = spec.settings.grading
+    if spec.keeps_processes and spec.runs_agent:
+        settings["PROCESSES"] = "keep"
+    if spec.sealing is Sealing.DELIVERED:
+        wait_s = WAIT_S if grading.wait_s is None else grading.wait_s
+        settings["WAIT_CS"] = str(max(1, round(wait_s * 100)))
+    if grading.user is not None:
+        settings["GRADER_USER"] = grading.user
+    return settings
 
 
 def _oom_score_adjustment(spec: AttemptSpec) -> int:

@@ -13,10 +13,14 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from labledger.docker.engine import ContainerFailed, Engine, EngineServerError
+from labledger import clock
+from labledger.docker.engine import ContainerFailed, ContainerState, Engine, EngineServerError
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.life.container_config import container_config
 from labledger.trial.life.context import TrialContext
+
+_MAX_RECORDING_DELAY_S = 1.0
+"""Seconds from the start of a container to the start time that the engine records, at most."""
 
 BACKOFF_S = (0.2, 0.4, 0.8, 1.6)
 """Seconds to wait before each retry."""
@@ -57,6 +61,16 @@ def start_container(context: TrialContext, container: str, created: float) -> No
 
     retry_engine_errors(start, start_unless_started)
     limiter.last_start_created = max(limiter.last_start_created, created)
+
+
+def monotonic_start(state: ContainerState) -> float:
+    """Return when a container was last started, as a monotonic time.
+
+    Rather too early than too late, because the engine records a start only after it has happened.
+    Wrong if the clock was set meanwhile.
+    """
+    age = clock.parse(clock.utc_now()) - clock.parse(state.started_at)
+    return time.monotonic() - age.total_seconds() - _MAX_RECORDING_DELAY_S
 
 
 def kill_overdue(engine: Engine, container: str) -> None:

@@ -30,6 +30,9 @@ from labledger.trial.life.context import TrialContext
 from labledger.trial.output_folders import output_mounts
 from labledger.workspace.seed import OPEN_FOLDER
 
+_ENTRYPOINT_ARGUMENTS = ("sh", "-c", "sleep infinity")
+"""What an image's entrypoint is to run when it has done its own work."""
+
 INCOMING = "incoming"
 """The folder, in the run folder, in which trial folders are filled before they are renamed."""
 
@@ -49,6 +52,10 @@ def prepare_trial_folder(spec: AttemptSpec, context: TrialContext) -> None:
     try:
         partial.chmod(0o755)
         _fill_trial_folder(partial, spec)
+        if spec.starts_entrypoint:
+            words = context.engine.image_entrypoint(spec.image_id)
+            folder = context.engine.image_folder(spec.image_id) or "/"
+            _write_entrypoint_script(spec, words, folder, partial / "in")
         context.limiter.require_starting_allowed()
         spec.folder.parent.mkdir(exist_ok=True)
         partial.rename(spec.folder)
@@ -177,6 +184,20 @@ def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
     write_readable_file(folder / f"{phase}.sh", script)
     if phase == "grader":
         task_files.place_grader_files(spec, folder)
+
+
+def _write_entrypoint_script(
+    spec: AttemptSpec, entrypoint: Sequence[str], working_folder: str, folder: Path
+) -> None:
+    """Write the script that starts an image's entrypoint, if the image has one."""
+    if not entrypoint:
+        return
+    command = tuple(map(name_references.escape, (*entrypoint, *_ENTRYPOINT_ARGUMENTS)))
+    plan = PhasePlan(command, spec.settings.runtime.env or {}, 0)
+    script = phase_script(
+        plan, secret_variables(spec), f"cd {shlex.quote(working_folder)} || exit 126"
+    )
+    write_readable_file(folder / f"{contract.ENTRYPOINT}.sh", script)
 
 
 def phase_script(

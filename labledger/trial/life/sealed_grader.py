@@ -1,14 +1,18 @@
 """Mount a sealed grader's files so that the agent cannot read them.
 
 Either they are mounted from the start, in a folder that only root can enter (`unreadable`), or they
-are added to the stopped container between its two parts (`after_agent`). Used by
-`container_config` and `two_part_trials`.
+are added when the agent has ended: to the stopped container between its two parts (`after_agent`),
+or to the running container, which waits for them (`delivered`). Used by `container_config`,
+`two_part_trials` and `delivery`.
 """
 
 from __future__ import annotations
 
 import shutil
+import tempfile
+from pathlib import Path
 
+from labledger import faults
 from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract
@@ -46,10 +50,32 @@ def unseal(spec: AttemptSpec, phases: str) -> None:
     `phases` is in the format of `trial.sh`. Can be repeated after an interruption at any point.
     """
     folder = spec.folder / "sealed"
-    for name in ("in", "grader"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+    for path in folder.iterdir():
+        shutil.rmtree(path)
+    _fill(spec, folder)
+    inputs.write_readable_file(spec.folder / "in" / contract.PHASES_FILE, phases)
+
+
+def deliver(spec: AttemptSpec) -> None:
+    """Put the grader's files into a running container that waits for them.
+
+    Can be repeated after an interruption at any point. Each folder appears as a whole, and one that
+    is there is left alone: the grader may use it, if another coordinator has delivered it.
+    """
+    new = Path(tempfile.mkdtemp(dir=spec.folder, prefix="unsealing."))
+    try:
+        _fill(spec, new)
+        for path in sorted(new.iterdir()):
+            if not (target := spec.folder / "sealed" / path.name).exists():
+                path.rename(target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _fill(spec: AttemptSpec, folder: Path) -> None:
+    """Write into `folder` what `/agentlab/sealed` holds while the grader runs."""
     shutil.copytree(spec.plan.sealed_dir, folder / "grader", copy_function=link_or_copy)
+    faults.fault_point("inside_unseal", spec.slot.schedule_idx)
     (folder / "in").mkdir()
     (folder / "in").chmod(_READABLE_BY_ALL)
     inputs.write_phase_script(spec, "grader", folder / "in")
-    inputs.write_readable_file(spec.folder / "in" / contract.PHASES_FILE, phases)

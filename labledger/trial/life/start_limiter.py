@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
@@ -36,6 +36,12 @@ MAX_COLLECTING = 2
 
 _MAX_ENGINE_WAIT_S = 5.0
 """Seconds that one engine call waits for a container, between checks for `abandon`."""
+
+_MAX_FILE_WAIT_S = 1.0
+"""Seconds for which files are polled between two questions to the engine."""
+
+_FILE_POLL_S = 0.03
+"""Seconds between two looks at files that a container is to write."""
 
 
 class StartLimiter:
@@ -92,29 +98,75 @@ class StartLimiter:
             if self._abandoned:
                 raise WaitAbandoned
 
-    def wait(self, engine: Engine, spec: AttemptSpec, container: str) -> int | None:
+    def wait(
+        self, engine: Engine, spec: AttemptSpec, container: str, deadline_s: float | None = None
+    ) -> int | None:
         """Wait for a trial's container. Return its exit status, or None after its deadline.
 
-        `container` is its id. Its state is polled as well, in case the engine fails to report
-        its end. Raises `WaitAbandoned` if the run belongs to another coordinator by then.
+        `container` is its id, `deadline_s` its deadline in seconds, by default that of all phases.
+        Its state is polled as well, in case the engine fails to report its end. Raises
+        `WaitAbandoned` if the run belongs to another coordinator by then.
         """
         status = None
-        deadline = time.monotonic() + spec.deadline_s
+        deadline = time.monotonic() + (spec.deadline_s if deadline_s is None else deadline_s)
         while (left := deadline - time.monotonic()) > 0:
             status = engine.wait(container, min(_MAX_ENGINE_WAIT_S, left))
+            if status is None:
+                status = self._ended_status(engine, spec, container)
             if status is not None:
                 break
-            if self._abandoned:
-                raise WaitAbandoned
-            state = engine.inspect(container)
-            if state is not None and state.has_ended:
-                status = state.exit_status
-                break
-            if state is not None and state.status == "paused":
-                self.paused.put(spec)
-                self._seen_paused.add(container)
         self.require_starting_allowed()
         return status
+
+    def wait_for(
+        self,
+        engine: Engine,
+        spec: AttemptSpec,
+        container: str,
+        *,
+        happened: Callable[[], bool],
+        stops_soon: Callable[[], bool],
+        deadline_s: float,
+    ) -> tuple[bool, int | None]:
+        """Wait until something has happened in a trial's container, or until it has stopped.
+
+        Return whether it has happened and, if not, the exit status, None after the deadline.
+        `happened` is called every `_FILE_POLL_S` seconds, and as often `stops_soon`, which says
+        that the engine's own wait is likely to return soon. Raises as `wait` does.
+        """
+        deadline = time.monotonic() + deadline_s
+        while (left := deadline - time.monotonic()) > 0:
+            status, until = None, time.monotonic() + min(_MAX_FILE_WAIT_S, left)
+            while time.monotonic() < until and not self._abandoned:
+                if happened():
+                    self.require_starting_allowed()
+                    return True, None
+                if stops_soon():
+                    status = engine.wait(container, _MAX_FILE_WAIT_S)
+                    break
+                time.sleep(_FILE_POLL_S)
+            if status is None:
+                status = self._ended_status(engine, spec, container)
+            if status is not None:
+                self.require_starting_allowed()
+                return False, status
+        self.require_starting_allowed()
+        return False, None
+
+    def _ended_status(self, engine: Engine, spec: AttemptSpec, container: str) -> int | None:
+        """Return the exit status of a container that has ended, else None; report it if paused.
+
+        Raises `WaitAbandoned`.
+        """
+        if self._abandoned:
+            raise WaitAbandoned
+        state = engine.inspect(container)
+        if state is not None and state.has_ended:
+            return state.exit_status
+        if state is not None and state.status == "paused":
+            self.paused.put(spec)
+            self._seen_paused.add(container)
+        return None
 
     def was_seen_paused(self, container: str) -> bool:
         """Return True if a container was seen paused while a thread waited for it."""

@@ -17,7 +17,7 @@ from labledger.experiment.settings.grading import Sealing
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.life import between_parts, sealed_grader
+from labledger.trial.life import between_parts, delivery, sealed_grader
 from labledger.trial.life.agent_part import AgentPart, combined_exit
 from labledger.trial.life.container_start import kill_overdue, retry_engine_errors
 from labledger.trial.life.context import TrialContext
@@ -54,6 +54,8 @@ def run_grader_part_if_due(
     stays, and the call can be repeated. Raises `WaitAbandoned` and `EngineUnavailable` while it
     waits for the grader part.
     """
+    if spec.sealing is Sealing.DELIVERED:
+        return delivery.exit_of(spec, state)
     if spec.sealing is not Sealing.AFTER_AGENT:
         return ContainerExit.of(state, state.exit_status, spec.kind.exit_statuses)
     agent_part = AgentPart.read(spec)
@@ -71,6 +73,7 @@ def run_grader_part_if_due(
         ended = replace(ended, disk_was_full=was_full)
         agent_part = AgentPart.of(state, ended, phase_lines(phase_fields(spec)), changes)
         agent_part.write(spec)
+        faults.fault_point("agent_part_stored", spec.slot.schedule_idx)
     if state.started_at == agent_part.engines_start:
         return _run_grader_part(spec, context, state.container_id, agent_part)
     return _combine_parts(
@@ -102,7 +105,7 @@ def _run_grader_part(
         )
         return _combine_parts(agent_part, grader_part)
     faults.fault_point("grader_running", spec.slot.schedule_idx)
-    status = context.limiter.wait(engine, spec, container)
+    status = context.limiter.wait(engine, spec, container, spec.deadline_of("grader"))
     if status is None:
         kill_overdue(engine, container)
     state = engine.inspect_existing(container)

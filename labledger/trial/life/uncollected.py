@@ -1,7 +1,8 @@
-"""The error for a trial that has ended and whose outputs cannot be read on this host.
+"""The errors for a trial with which this host cannot go on, though it has not failed.
 
-The trial has not failed: its container and folder stay, and a resumed run collects its result. Used
-by `worker`, `adoption` and `container_identity`; the coordinator stops the run.
+It has ended and cannot be read, or it waits for its grader's files and cannot get them. Its
+container and folder stay, and a resumed run goes on with it. Used
+by `worker`, `adoption`, `delivery` and `container_identity`; the coordinator stops the run.
 """
 
 from __future__ import annotations
@@ -20,13 +21,33 @@ def output_unreadable_error(
     spec: AttemptSpec, error: OSError | ContainerFailed
 ) -> OutputUnreadable | DiskFull:
     """Return the exception to raise if `error` occurs while an ended trial is collected."""
-    problem = (
-        f"{error.strerror} ({error.filename or spec.folder})"
-        if isinstance(error, OSError)
-        else error.message
-    )
+    problem = _problem(spec, error)
     message = f"slot {spec.slot.schedule_idx} has ended and could not be collected: {problem}"
+    hint = "fix that and resume the run: the container still exists and will not be run again"
+    return _error(error, message, hint)
+
+
+def not_delivered_error(
+    spec: AttemptSpec, error: OSError | ContainerFailed
+) -> OutputUnreadable | DiskFull:
+    """Return the exception to raise if `error` occurs while a grader's files are delivered."""
+    message = (
+        f"slot {spec.slot.schedule_idx} waits for its grader's files, which could not be "
+        f"delivered: {_problem(spec, error)}"
+    )
+    hint = "fix that and resume the run: the container waits, and will not be run again"
+    return _error(error, message, hint)
+
+
+def _problem(spec: AttemptSpec, error: OSError | ContainerFailed) -> str:
+    if isinstance(error, OSError):
+        return f"{error.strerror} ({error.filename or spec.folder})"
+    return error.message
+
+
+def _error(
+    error: OSError | ContainerFailed, message: str, hint: str
+) -> OutputUnreadable | DiskFull:
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         return DiskFull(message)
-    hint = "fix that and resume the run: the container still exists and will not be run again"
     return OutputUnreadable(message, hint=hint)

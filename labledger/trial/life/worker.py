@@ -35,7 +35,7 @@ from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.full_disks import DISK_FULL_ERRNOS
-from labledger.trial.life import container_start, image_workspace, inputs
+from labledger.trial.life import container_start, delivery, image_workspace, inputs
 from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
 from labledger.trial.life.container_config import permission_container_config
 from labledger.trial.life.container_identity import find_container, name_taken_error
@@ -222,7 +222,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
     limiter.require_starting_allowed()
     container, created = container_start.create_container(spec, context)
     faults.fault_point("after_create", spec.slot.schedule_idx)
-    has_ended = False
+    has_ended = is_waiting = False
     try:
         with limiter.running(spec.slot.schedule_idx):
             image_workspace.fill(spec, context, container)
@@ -230,13 +230,14 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
             started_at, start = clock.utc_now(), time.monotonic()
             container_start.start_container(context, container, created)
             faults.fault_point("agent_running", spec.slot.schedule_idx)
+            is_waiting = spec.sealing is Sealing.DELIVERED
             exit_status, was_removed = _wait(spec, context, container)
             has_ended = exit_status is not None
-            if has_ended and spec.sealing is Sealing.AFTER_AGENT:
+            if has_ended and spec.sealing in {Sealing.AFTER_AGENT, Sealing.DELIVERED}:
                 return finish_stopped_container(spec, context, container, start)
             elapsed = timedelta(seconds=time.monotonic() - start)
     except (StartRefused, ContainerFailed, DiskFull):
-        if not has_ended:
+        if not has_ended and not is_waiting:
             _remove_unstarted(spec, context, container)
         raise
     if exit_status is None and not was_removed:
@@ -273,7 +274,7 @@ def _wait(spec: AttemptSpec, context: TrialContext, container: str) -> tuple[int
     Return its exit status, None after its deadline, and whether it was removed meanwhile.
     """
     try:
-        return context.limiter.wait(context.engine, spec, container), False
+        return delivery.wait_for_trial(spec, context, container), False
     except NoSuchContainer:
         return None, True
 
