@@ -111,7 +111,7 @@ def check_benchmark(benchmark: str, options: RunOptions | None = None) -> Benchm
     from labledger.runner.options import RunOptions
 
     options = options or RunOptions()
-    known = given_benchmark(benchmark)
+    known = given_benchmark(benchmark, options.agents)
     if known is None:
         problem = Problem("benchmark", f"found {benchmark!r}; expected FORMAT:LOCATION")
         raise InvalidInput("the benchmark", [problem])

@@ -26,7 +26,7 @@ def read_source(given: str | Path, options: RunOptions) -> Path | TranslatedExpe
     Raises `InvalidInput` for a benchmark that cannot be read, a selected task of it that cannot be
     run unless `options.skip_refused`, and for options of benchmarks beside an experiment file.
     """
-    benchmark = given_benchmark(given)
+    benchmark = given_benchmark(given, options.agents)
     if benchmark is not None:
         return translate_for_run(benchmark, options)
     choices = {
@@ -45,12 +45,15 @@ def read_source(given: str | Path, options: RunOptions) -> Path | TranslatedExpe
     return path / "experiment.yaml" if path.is_dir() else path
 
 
-def given_benchmark(given: str | Path) -> Benchmark | None:
-    """Return the benchmark that is named as `FORMAT:LOCATION`; None if a path is given."""
+def given_benchmark(given: str | Path, agents: Sequence[str]) -> Benchmark | None:
+    """Return the benchmark that is named as `FORMAT:LOCATION`; None if a path is given.
+
+    `agents` are those of a run; the benchmark gets those of them that have arguments.
+    """
     from labledger.benchmarks.formats import parse_reference, read_benchmark
 
     reference = parse_reference(str(given))
-    return None if reference is None else read_benchmark(reference)
+    return None if reference is None else read_benchmark(reference, agents)
 
 
 def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedExperiment:
@@ -80,7 +83,7 @@ def translate_to_edit(
     from labledger.benchmarks.translate import translate
     from labledger.experiment.templates import DEFAULT_IMAGE
 
-    benchmark = given_benchmark(given)
+    benchmark = given_benchmark(given, agents)
     if benchmark is None:
         problem = Problem("--from", f"found {given!r}; expected FORMAT:LOCATION")
         raise InvalidInput("the benchmark", [problem])

@@ -157,7 +157,7 @@ def preflight(
     from labledger.runner.start_and_resume import check_experiment
 
     options = options or RunOptions()
-    benchmark = given_benchmark(experiment)
+    benchmark = given_benchmark(experiment, options.agents)
     if benchmark is None:
         with experiment_to_check(read_source(experiment, options)) as path:
             return check_experiment(path, options, pull=pull)

@@ -8,12 +8,15 @@ as before. Everything that can be wrong with a format of another package is repo
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from labledger.benchmarks.protocol import (
     ENTRY_POINT_GROUP,
+    AgentKinds,
     Benchmark,
     BenchmarkFormat,
 )
@@ -54,15 +57,36 @@ def parse_reference(text: str) -> BenchmarkReference | None:
     return BenchmarkReference(match[1], match[2])
 
 
-def read_benchmark(reference: BenchmarkReference) -> Benchmark:
-    """Return the benchmark that a reference names.
+def read_benchmark(reference: BenchmarkReference, agents: Sequence[str] = ()) -> Benchmark:
+    """Return the benchmark that a reference names, with its agents of `agents` that have arguments.
 
-    Raises `InvalidInput` if there is no such format, if it cannot be loaded, if it fails, and with
-    every problem that it finds in the location.
+    An agent is given by its name, or as `KIND:ARGUMENT` where the format has agents of this kind;
+    it is then added to the benchmark. Raises `InvalidInput` if there is no such format, if it
+    cannot be loaded, if it fails, and with every problem that it finds in the location or in an
+    argument.
     """
     benchmark_format, package = _load_format(reference)
+    benchmark = _checked(
+        reference, package, "read", partial(benchmark_format.read, reference.location)
+    )
+    if not isinstance(benchmark_format, AgentKinds):
+        return benchmark
+    for given in agents:
+        kind, colon, argument = given.partition(":")
+        if colon and kind in benchmark_format.agent_kinds:
+            add_agent = partial(benchmark_format.add_agent, benchmark, kind, argument)
+            benchmark = _checked(reference, package, "add_agent", add_agent)
+            *others, added = benchmark.agents
+            benchmark = replace(benchmark, agents=(*others, replace(added, given_as=given)))
+    return benchmark
+
+
+def _checked(
+    reference: BenchmarkReference, package: str, function: str, call: Callable[[], Benchmark]
+) -> Benchmark:
+    """Return the benchmark that a `function` of a format returns. Raises `InvalidInput`."""
     try:
-        benchmark = benchmark_format.read(reference.location)
+        benchmark = call()
     except LabLedgerError:
         raise
     except OSError as error:
@@ -71,7 +95,7 @@ def read_benchmark(reference: BenchmarkReference) -> Benchmark:
     except Exception as error:
         raise _format_failed(reference, package, error) from error
     if not isinstance(benchmark, Benchmark):
-        returned = TypeError(f"read() returned {type(benchmark).__name__}, not a Benchmark")
+        returned = TypeError(f"{function}() returned {type(benchmark).__name__}, not a Benchmark")
         raise _format_failed(reference, package, returned)
     return benchmark
 

@@ -37,6 +37,8 @@ class BenchmarkAgent:
     expects: Literal["pass", "fail"] | None = None
     """The verdict that it must have on every task of a working benchmark, which `labledger check`
     tests; None if there is none."""
+    given_as: str | None = None
+    """What `--agent` may call it beside its name: its kind and argument. Set by labledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,5 +89,23 @@ class BenchmarkFormat(Protocol):
         """Return the benchmark at `location`, the text after the colon.
 
         Raises `labledger.InvalidInput` with the file and line of each problem.
+        """
+        ...
+
+
+@runtime_checkable
+class AgentKinds(Protocol):
+    """What a format also has whose agents can be given with an argument, as `--agent KIND:ARG`.
+
+    A format without such agents does not have these attributes.
+    """
+
+    agent_kinds: tuple[str, ...]
+    """The words before the colon."""
+
+    def add_agent(self, benchmark: Benchmark, kind: str, argument: str) -> Benchmark:
+        """Return `benchmark` with one more agent, its last: that of a kind with an argument.
+
+        Raises `labledger.InvalidInput`.
         """
         ...

@@ -216,7 +216,7 @@ def selects(globs: Sequence[str], task_id: str) -> bool:
 
 
 def _chosen_agents(benchmark: Benchmark, names: Sequence[str]) -> list[BenchmarkAgent]:
-    known = {agent.name: agent for agent in benchmark.agents}
+    known = {agent.given_as or agent.name: agent for agent in benchmark.agents}
     hint = "`labledger init --from` writes the experiment, for an agent of your own"
     problems = [
         Problem(

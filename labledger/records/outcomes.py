@@ -78,6 +78,10 @@ class Reason(StrEnum):
     """An output is a link, a device or something else that is not a regular file."""
     OUTPUT_TOO_LARGE = "output_too_large"
     """An output exceeds its size limit."""
+    GRADER_BOOTSTRAP_FAILED = "grader_bootstrap_failed"
+    """The grader ran no test, because it could not install or reach what it needs."""
+    LOG_NOT_JUDGED = "log_not_judged"
+    """The host could not judge the grader's log: it shows no tests, or the judge failed."""
     EVIDENCE_INCOMPLETE = "evidence_incomplete"
     """In a regrading, the workspace cannot be restored exactly."""
 

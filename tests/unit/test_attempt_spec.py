@@ -17,6 +17,7 @@ from labledger import resources
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.plan import GraderPlan, PhasePlan, VariantPlan
 from labledger.experiment.settings.grading import Sealing
+from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult, Metric, Phase
 from labledger.records.canonical_json import sha256_hex
@@ -154,6 +155,17 @@ def test_folder_before_the_start(made: Trials) -> None:
     for name in ("out", "state", "workspace"):
         assert (spec.folder / name).stat().st_mode & 0o777 == 0o777
     assert not any(b"secret-value" in path.read_bytes() for path in inside.iterdir())
+
+
+def test_task_file_without_what_is_the_graders(made: Trials) -> None:
+    """A container gets a task's row without its grader's settings and without its files."""
+    grader = {"env": {"EXPECTED": "42"}, "results": {"from": "contract"}}
+    runtime = RuntimeOverrides.of_authored({"grader": grader, "env": {"SEEN": "1"}})
+    spec = made.spec(task={"runtime": runtime.as_json()})
+    prepare_trial_folder(spec)
+    row = json.loads((spec.folder / "in" / "task.json").read_text("utf-8"))
+    assert row == {"id": "t/1", "task": {"n": 1}, "runtime": {"env": {"SEEN": "1"}}}
+    assert spec.task.as_json()["runtime"]["grader"] == {"env": {"EXPECTED": "42"}}
 
 
 def test_one_trial_script_for_a_run(made: Trials, monkeypatch: pytest.MonkeyPatch) -> None:

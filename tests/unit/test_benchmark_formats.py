@@ -99,6 +99,31 @@ def test_the_built_in_formats_are_those_of_the_entry_points() -> None:
         assert loaded.name == name
 
 
+def test_agents_with_an_argument(install: Install) -> None:
+    """`--agent KIND:ARGUMENT` asks a format that has such agents; others have no agent of it."""
+    kinds = TINY.replace("class Format:", "class Format:\n    agent_kinds = ('says',)") + (
+        "\n"
+        "def add_agent(self, benchmark, kind, argument):\n"
+        "    from dataclasses import replace\n"
+        "    if not argument:\n"
+        "        return None\n"
+        "    agents = (*benchmark.agents, BenchmarkAgent(f'{kind}:{argument}'.replace(':', '-')))\n"
+        "    return replace(benchmark, agents=agents)\n"
+        "Format.add_agent = add_agent\n"
+    )
+    install("outside", "tiny", code=kinds)
+    reference = BenchmarkReference("tiny", "here")
+    benchmark = read_benchmark(reference, ["echo", "says:a:b", "hears:a"])
+    assert [agent.name for agent in benchmark.agents] == ["echo", "says-a-b"]
+    experiment = translate(benchmark, default_image="any", agents=["says:a:b", "echo"])
+    document = yaml.safe_load(experiment.files["experiment.yaml"])
+    assert document["baseline"]["variant_id"] == "says-a-b"
+    with pytest.raises(InvalidInput, match="'hears:a' does not come with tiny"):
+        translate(benchmark, default_image="any", agents=["hears:a"])
+    with pytest.raises(InvalidInput, match=r"add_agent\(\) returned NoneType"):
+        read_benchmark(reference, ["says:"])
+
+
 def test_what_is_a_reference_and_what_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

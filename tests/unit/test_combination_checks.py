@@ -55,6 +55,12 @@ CASES: dict[str, tuple[JsonObject, JsonObject, str, str]] = {
     ),
     "no folder": ({}, {"results": {"from": "rewards"}}, "grader.results", "`folder` is missing"),
     "folder": ({}, {"results": REWARDS}, "grader.results", "no output folder of the grader"),
+    "no instance": (
+        {"outputs": [{"path": "/logs", "phase": "grader"}]},
+        {"results": {"from": "swebench", "folder": "/logs"}},
+        "grader.results",
+        "`instance` is missing",
+    ),
     "pass_at": ({}, {"results": {"from": "contract", "pass_at": 1}}, "grader.results", "only for"),
 }
 """By name: runtime, grader, the field that is named, and what the message contains."""

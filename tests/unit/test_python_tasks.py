@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from benchmark_files import HUMANEVAL, MBPP, SANITIZED, Row, write_array, write_lines
 
+from labledger.benchmarks import task_file
 from labledger.benchmarks.formats import BenchmarkReference, read_benchmark
-from labledger.benchmarks.python_tasks import grader_program, task_file
+from labledger.benchmarks.python_tasks import grader_program
 from labledger.benchmarks.python_tasks.experiment_parts import encrypt
 from labledger.benchmarks.translate import TranslatedExperiment, translate
 from labledger.errors import InvalidInput

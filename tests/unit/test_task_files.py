@@ -121,6 +121,9 @@ def test_overlapping_files_are_refused(folder: Folder) -> None:
     ((field, message),) = problems(with_files(folder, TESTS, inner))
     assert (field, "/tests" in message) == ("files[1].path", True)
     with_files(folder, TESTS, GOLD | {"path": "/tests"}).resolve()
+    with_files(folder, GOLD, GOLD | {"variants": ["empty"]}).resolve()
+    ((field, _),) = problems(with_files(folder, GOLD, GOLD | {"variants": ["empty", "reference"]}))
+    assert field == "files[1].path"
 
 
 def test_copies_need_a_place(folder: Folder) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from labledger.benchmarks.protocol import Benchmark
 from labledger.benchmarks.python_tasks.experiment_parts import AGENTS, PythonTask, python_benchmark
-from labledger.benchmarks.python_tasks.task_file import TaskRow, read_tasks
+from labledger.benchmarks.task_file import TaskRow, read_tasks
 
 _KEYS = (
     *("task_id", "text", "prompt", "code", "test_list", "test_setup_code", "test_imports"),

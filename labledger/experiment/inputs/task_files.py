@@ -87,18 +87,18 @@ def file_problems(row: JsonObject, variants: Collection[str]) -> Iterator[FieldP
 
     `variants` are the ids of all variants of the experiment.
     """
-    places: dict[tuple[str, str], int] = {}
+    earlier: list[JsonObject] = []
     for index, entry in enumerate(row.get("files", ())):
         path: FieldPath = ("files", index)
         if ("directory" in entry) == ("tar" in entry):
             yield FieldProblem(path, "expected exactly one of directory and tar")
         if problem := unusable(entry["path"]):
             yield FieldProblem((*path, "path"), problem)
-        for other, at in places.items():
-            if other[0] == entry["for"] and overlap(other[1], entry["path"]):
-                message = f"{entry['path']} overlaps with {other[1]} of entry {at}"
+        for at, other in enumerate(earlier):
+            if _have_one_reader(entry, other) and overlap(other["path"], entry["path"]):
+                message = f"{entry['path']} overlaps with {other['path']} of entry {at}"
                 yield FieldProblem((*path, "path"), message)
-        places[entry["for"], entry["path"]] = index
+        earlier.append(entry)
         if entry["for"] == "grader" and "variants" in entry:
             yield FieldProblem((*path, "variants"), "the grader is the same for every variant")
         if entry["for"] == "agent" and "user" in entry:
@@ -108,3 +108,11 @@ def file_problems(row: JsonObject, variants: Collection[str]) -> Iterator[FieldP
             if name not in variants:
                 hint = f"variants: {', '.join(sorted(variants))}"
                 yield FieldProblem((*path, "variants", at), f"there is no variant {name!r}", hint)
+
+
+def _have_one_reader(one: JsonObject, other: JsonObject) -> bool:
+    """Return whether two entries can be in the same container."""
+    if one["for"] != other["for"]:
+        return False
+    variants, others = one.get("variants"), other.get("variants")
+    return variants is None or others is None or not set(variants).isdisjoint(others)

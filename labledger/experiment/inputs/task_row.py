@@ -95,6 +95,18 @@ class Task(Section):
         except (AttributeError, TypeError) as error:
             raise LedgerError(f"the stored row of a task cannot be read: {error}") from error
 
+    def visible_row(self) -> JsonObject:
+        """Return the row as containers get it: without its grader's settings and files.
+
+        They name what the grader expects, and a task's files for certain variants are no one
+        else's business.
+        """
+        row = self.as_json()
+        row.pop("files", None)
+        runtime = row.pop("runtime", {})
+        own = {key: value for key, value in runtime.items() if key not in {"grader", "grading"}}
+        return row | {"runtime": own} if own else row
+
     @property
     def overrides(self) -> RuntimeOverrides:
         """The task's own settings, with its `image` and `timeout_s` in their places."""

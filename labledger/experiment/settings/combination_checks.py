@@ -24,8 +24,12 @@ from labledger.experiment.settings.trial_settings import TrialSettings, VariantS
 _SEPARATE_KEYS = ("image", "resources", "workspace", "artifacts", "collect")
 """Keys of grading that only a separate grader has."""
 
-_REWARD_KEYS = ("folder", "primary", "pass_at", "log")
-"""Keys of `results` that only rewards have."""
+_RESULT_KEYS = {
+    "contract": frozenset[str](),
+    "rewards": frozenset({"folder", "primary", "pass_at", "log"}),
+    "swebench": frozenset({"folder", "instance"}),
+}
+"""The keys of `results` by its source."""
 
 
 _OTHER_MODES = "choose mode after_agent, delivered or separate"
@@ -186,14 +190,22 @@ def _result_problems(merged: _Merged) -> Iterator[Mismatch]:
     results = merged.settings.grading.results
     if results is None:
         return
-    if results.source != "rewards":
-        for key in _REWARD_KEYS:
-            if getattr(results, key) is not None:
-                yield Mismatch("grader", "results", f"{key} is only for `from: rewards`")
+    own_keys = _RESULT_KEYS[results.source]
+    for key in sorted(frozenset[str]().union(*_RESULT_KEYS.values()) - own_keys):
+        if getattr(results, key) is not None:
+            sources = " or ".join(
+                f"`from: {name}`" for name in _RESULT_KEYS if key in _RESULT_KEYS[name]
+            )
+            yield Mismatch("grader", "results", f"{key} is only for {sources}")
+    if results.source == "contract":
         return
+    if results.source == "swebench" and results.instance is None:
+        yield Mismatch("grader", "results", "`instance` is missing: the row to judge by")
     folders = [o.path for o in merged.settings.runtime.outputs or () if o.phase == "grader"]
     if results.folder is None:
-        yield Mismatch("grader", "results", "`folder` is missing: where the rewards are written")
+        yield Mismatch(
+            "grader", "results", "`folder` is missing: where the grader leaves its results"
+        )
     elif results.folder not in folders:
         message = f"{results.folder} is no output folder of the grader"
         hint = f"add {{path: {results.folder}, phase: grader}} to runtime.outputs"

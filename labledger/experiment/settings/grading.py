@@ -113,16 +113,19 @@ class ResultSource(Section):
     source: str = "contract"
     """`contract` (the grader writes score and prediction), `rewards` or `swebench`."""
     folder: str | None = None
-    """`rewards`: the output folder with reward.json or reward.txt."""
+    """`rewards`: the output folder with reward.json or reward.txt; `swebench`: with its logs."""
     primary: str | None = None
     """`rewards`: the name of the reward that decides; None for `reward`."""
     pass_at: float | None = None
     """`rewards`: the least primary reward that passes; None for 1."""
     log: str | None = None
     """`rewards`: the name of the grader's log in `folder`."""
+    instance: JsonObject | None = None
+    """`swebench`: what the `swebench` package needs of a row to judge a log. No container gets
+    it."""
 
     _KEYS: ClassVar = {"source": "from"}
-    _OPTIONAL = frozenset({"folder", "primary", "pass_at", "log"})
+    _OPTIONAL = frozenset({"folder", "primary", "pass_at", "log", "instance"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
         (folder / name).mkdir(parents=True)
         (folder / name).chmod(OPEN_FOLDER)
     inputs_folder = folder / "in"
-    _write_json(inputs_folder / "task.json", spec.task.as_json())
+    _write_json(inputs_folder / "task.json", spec.task.visible_row())
     _write_json(inputs_folder / "bindings.json", spec.plan.bindings)
     _write_json(inputs_folder / "policy.json", spec.plan.benchmark.policy.as_json())
     for phase in spec.settings.phases:

@@ -14,7 +14,7 @@ import json
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -105,47 +105,70 @@ def read_tasks(
     The digest is of the content after decompression. Raises `InvalidInput` with every problem that
     the rows have, and for a task id that two rows have.
     """
-    path = Path(location)
     what = f"cannot read {format_name}:{location}"
+    path = Path(location)
+    content = read_content(what, path)
+    tasks = tasks_of_rows(what, path, json_rows(path, content), read_task)
+    return tasks, hashlib.sha256(content).hexdigest()
+
+
+def read_content(what: str, path: Path) -> bytes:
+    """Return the content of a file, decompressed. Raises `InvalidInput` that says `what` failed."""
     try:
-        content = _read_content(path)
+        with path.open("rb") as handle:
+            is_gzip = handle.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if is_gzip else path.open("rb") as handle:
+            content = handle.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidInput(what, [Problem(str(path), f"cannot be read: {reason}")]) from error
     if len(content) > MAX_BYTES:
         raise InvalidInput(what, [Problem(str(path), f"is larger than {MAX_BYTES >> 20} MiB")])
-    problems: list[Problem] = []
-    tasks: list[Task] = []
-    lines_by_id: dict[object, int] = {}
+    return content
+
+
+def json_rows(path: Path, content: bytes) -> Iterator[TaskRow | Problem]:
+    """Yield each row of JSON lines or of a JSON array, or why it is none."""
     for line, row_text in _row_texts(content):
         try:
             fields = canonical_json.loads(row_text)
         except MalformedJson as error:
             message = _AT_LINE.sub(" at column ", error.message)
-            problems.append(Problem(str(path), message, line))
+            yield Problem(str(path), message, line)
             continue
-        if not isinstance(fields, dict):
-            problems.append(Problem(str(path), "expected a JSON object", line))
+        if isinstance(fields, dict):
+            yield TaskRow(path, line, fields)
+        else:
+            yield Problem(str(path), "expected a JSON object", line)
+
+
+def tasks_of_rows(
+    what: str,
+    path: Path,
+    rows: Iterable[TaskRow | Problem],
+    read_task: Callable[[TaskRow], Task],
+    *,
+    id_key: str = "task_id",
+) -> list[Task]:
+    """Return what `read_task` returns for each row. Raises `InvalidInput` with every problem."""
+    problems: list[Problem] = []
+    tasks: list[Task] = []
+    lines_by_id: dict[object, int] = {}
+    for row in rows:
+        if isinstance(row, Problem):
+            problems.append(row)
             continue
-        row = TaskRow(path, line, fields)
         tasks.append(read_task(row))
         # A number and the same text are one id, as both become text.
-        first = lines_by_id.setdefault(str(fields.get("task_id")), line)
-        if first != line and not row.problems:
-            row.add_problem("task_id", f"is already used by line {first}")
+        first = lines_by_id.setdefault(str(row.fields.get(id_key)), row.line)
+        if first != row.line and not row.problems:
+            row.add_problem(id_key, f"is already used by line {first}")
         problems += row.problems
     if not tasks and not problems:
         problems.append(Problem(str(path), "contains no task"))
     if problems:
         raise InvalidInput(what, problems)
-    return tasks, hashlib.sha256(content).hexdigest()
-
-
-def _read_content(path: Path) -> bytes:
-    with path.open("rb") as handle:
-        is_gzip = handle.read(2) == b"\x1f\x8b"
-    with gzip.open(path, "rb") if is_gzip else path.open("rb") as handle:
-        return handle.read(MAX_BYTES + 1)
+    return tasks
 
 
 def _row_texts(content: bytes) -> Iterator[tuple[int, bytes]]:
