@@ -14,6 +14,10 @@ from typing import Any
 
 IMAGE = "labledger/python:3"
 
+TESTS = (
+    "#!/bin/sh\n"
+    "if grep -q done answer.txt; then echo 1; else echo 0; fi >/logs/verifier/reward.txt\n"
+)
 Table = Mapping[str, Any]
 
 
@@ -23,8 +27,7 @@ def write_task(
     *,
     instruction: str = "Write done to answer.txt.\n",
     solution: str | None = "#!/bin/sh\necho done >answer.txt\n",
-    tests: str | None = "#!/bin/sh\ngrep -q done answer.txt\necho $((1 - $?)) "
-    ">/logs/verifier/reward.txt\n",
+    tests: str | None = TESTS,
     files: Mapping[str, str] | None = None,
 ) -> Path:
     """Write a task that the oracle passes, with what is given in place of its parts."""
