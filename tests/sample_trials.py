@@ -183,7 +183,7 @@ class Trials:
             store_root=self.store.root,
             bindings=bindings or {},
             settings=VariantSettings(
-                TrialSettings(container, phases, Grading.from_json(grading or {}))
+                TrialSettings(container, phases, Grading.of_authored(grading or {}) or Grading())
             ),
             benchmark=Benchmark.from_json(BENCHMARK | (benchmark or {})),
             metrics=tuple(map(MetricDefinition.from_json, metrics)),

@@ -109,8 +109,10 @@ class ResolvedExperiment:
 
     @cached_property
     def images(self) -> tuple[str, ...]:
-        """Every image that a trial runs in, sorted."""
-        return tuple(sorted({str(settings.runtime.image) for _, settings in self.settings}))
+        """Every image that a trial or its grader runs in, sorted."""
+        sealed = self.plan.is_sealed
+        images = (ref for _, own in self.settings for ref in own.images(is_sealed=sealed))
+        return tuple(sorted(set(images)))
 
     @cached_property
     def settings(self) -> tuple[tuple[str, TrialSettings], ...]:

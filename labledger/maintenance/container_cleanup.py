@@ -59,9 +59,12 @@ def clean(
             if labelled_run not in runs:
                 runs[labelled_run] = _Run.read(reader, labelled_run)
             decisions.append(_decide(container, runs[labelled_run], unfinished=unfinished))
+        cancelled: set[tuple[str, tuple[int, int]]] = set()
         for decision in decisions:
             if decision.remove and not dry_run:
-                if decision.attempt is not None:
+                key = decision.attempt and (decision.run_id, decision.attempt)
+                if decision.attempt is not None and key and key not in cancelled:
+                    cancelled.add(key)
                     folder = trial_folder(lab.run_folder(decision.run_id), *decision.attempt)
                     attempt_notes.record_cancellation(folder, _RESTART_REASON)
                 engine.remove(decision.container_id)

@@ -47,6 +47,9 @@ class Reason(StrEnum):
     """The agent changed the limits of `trial.sh`, the container's first process, as `prlimit
     --pid 1` does, or left files in an output folder of the grader that cannot be removed."""
 
+    ARTIFACTS_REFUSED = "artifacts_refused"
+    """The agent left more than a separate grader may get, or what cannot be read."""
+
     # agent_timeout
     AGENT_TIMEOUT = "agent_timeout"
     """The agent exceeded its time limit."""

@@ -105,6 +105,8 @@ class Labels:
     ATTEMPT = "org.labledger.attempt"
     HELPER = "org.labledger.helper"
     """Additional label of a helper container, which is not the container of the attempt."""
+    PART = "org.labledger.part"
+    """Additional label of the second container of an attempt: `grader`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +229,16 @@ class AttemptSpec:
     """What runs in the container, and what differs because of it."""
     container_may_exist: bool = False
     """True if an earlier coordinator may have created this attempt's container."""
+    part: str = ""
+    """`grader` for the second container of a trial with a separate grader, else empty."""
     settings: TrialSettings = field(init=False, compare=False)
     """Those of the trial: of its variant, with its task's own over them."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", self.plan.settings.merged(self.task.overrides))
+        settings = self.plan.settings.merged(self.task.overrides)
+        if settings.grading.mode is GradingMode.SEPARATE and not self.runs_agent:
+            settings = settings.of_separate_grader()
+        object.__setattr__(self, "settings", settings)
 
     @property
     def ids(self) -> TrialIds:
@@ -243,13 +250,15 @@ class AttemptSpec:
 
     @property
     def container_name(self) -> str:
-        return container_name(
+        name = container_name(
             self.plan.ledger_id, self.run_id, self.slot.schedule_idx, self.attempt
         )
+        return f"{name}-{self.part}" if self.part else name
 
     @property
     def folder(self) -> Path:
-        return trial_folder(self.plan.run_dir, self.slot.schedule_idx, self.attempt)
+        folder = trial_folder(self.plan.run_dir, self.slot.schedule_idx, self.attempt)
+        return folder / self.part if self.part else folder
 
     @property
     def image_ref(self) -> str:
@@ -288,9 +297,36 @@ class AttemptSpec:
         return self.settings.grading_mode(is_sealed=self.plan.is_sealed)
 
     @property
+    def has_grader_container(self) -> bool:
+        """Whether a second container grades the trial when the agent's has ended."""
+        return self.runs_agent and self.grading_mode is GradingMode.SEPARATE
+
+    @property
+    def grader_folder(self) -> Path:
+        """The folder with the inputs and outputs of the container in which the grader runs."""
+        return self.folder / "grader" if self.has_grader_container else self.folder
+
+    @property
+    def grader_image_ref(self) -> str:
+        """The image in which the grader runs, as the experiment names it."""
+        return self.settings.grader_image(self.grading_mode)
+
+    @property
+    def grader_image_id(self) -> str:
+        return self.plan.images[self.grader_image_ref]
+
+    @property
     def deadline_s(self) -> float:
-        """Seconds after which the host kills the container, if it exceeds its time limits."""
-        return self.deadline_of(*self.kind.phases)
+        """Seconds after which the host kills the container, if it exceeds its time limits.
+
+        Without the grader if that has a container of its own.
+        """
+        phases = self.kind.phases
+        if not self.has_grader_container:
+            return self.deadline_of(*phases)
+        collect = self.settings.grading.collect or ()
+        agent_part = self.deadline_of(*(phase for phase in phases if phase != "grader"))
+        return agent_part + sum(command.timeout_s for command in collect)
 
     def deadline_of(self, *phases: str) -> float:
         """Return the seconds after which the host kills a container that runs these phases."""
@@ -312,12 +348,13 @@ class AttemptSpec:
         return "agent" in self.kind.phases
 
     def labels(self) -> dict[str, str]:
-        return {
+        labels = {
             Labels.LEDGER: self.plan.ledger_id,
             Labels.RUN: self.run_id,
             Labels.SLOT: str(self.slot.schedule_idx),
             Labels.ATTEMPT: str(self.attempt),
         }
+        return labels | {Labels.PART: self.part} if self.part else labels
 
     def container_env(self) -> dict[str, str]:
         """Return the contract's environment variables, which every phase sees."""

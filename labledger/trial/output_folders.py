@@ -50,10 +50,35 @@ def outputs_of(spec: AttemptSpec, phase: str) -> list[OutputMount]:
 def outputs_of_container(spec: AttemptSpec) -> list[OutputMount]:
     """Return what the container of the agent has, or of the grader in a regrading.
 
-    With a separate grader the agent's container has no output folder of the grader.
+    With a separate grader the agent's container has no output folder of the grader, and the
+    grader's container has those of the agent read-only; see `agent_outputs_of_grader`.
     """
+    if spec.part:
+        return outputs_of(spec, "grader")
     is_apart = spec.runs_agent and spec.grading_mode is GradingMode.SEPARATE
     return [o for o in output_mounts(spec) if o.phase == "agent" or not is_apart]
+
+
+def agent_outputs_of_grader(spec: AttemptSpec) -> dict[Path, str]:
+    """Return the agent's output folders that a separate grader reads, with their paths.
+
+    `spec` is that of the grader's container. An artifact at or around such a path comes instead.
+    """
+    if not spec.part:
+        return {}
+    artifacts = [
+        (artifact.to or artifact.path).rstrip("/")
+        for artifact in spec.settings.grading.artifacts or ()
+    ]
+    return {
+        spec.folder.parent / output.name: output.path
+        for output in outputs_of(spec, "agent")
+        if not any(_overlap(output.path, path) for path in artifacts)
+    }
+
+
+def _overlap(path: str, other: str) -> bool:
+    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
 
 
 def output_settings(outputs: list[OutputMount]) -> Iterator[str]:
@@ -66,5 +91,5 @@ def folder_of_path(spec: AttemptSpec, path: str) -> Path | None:
     """Return the host's folder of an output folder of the grader, by its path in the container."""
     for output in outputs_of(spec, "grader"):
         if output.path == path.rstrip("/"):
-            return spec.folder / output.name
+            return spec.grader_folder / output.name
     return None

@@ -7,20 +7,35 @@ agent phase. Used by `collect`, `adoption`, `two_part_trials` and `restored_inpu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from labledger.records.attempt_result import Phase
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
 from labledger.workspace import untrusted_files
 
+_COLLECT = "collect_"
+_COLLECT_NAME = re.compile(r"collect_[1-9][0-9]?")
+"""The name that `trial.sh` gives a collect command."""
 
-def read_phases(spec: AttemptSpec) -> dict[str, Phase]:
+
+def read_phases(folder: Path) -> dict[str, Phase]:
     """Return the phases that `trial.sh` recorded, empty if it could not write them.
 
-    Trust them only if `trial.sh` ended the trial: until then the agent can write the file too.
+    `folder` is that of the container: the trial folder, or a separate grader's. Trust them only if
+    `trial.sh` ended the trial: until then the agent can write the file too.
     """
-    return _as_phases(phase_fields(spec))
+    return _as_phases(phase_fields(folder))
+
+
+def read_collect_statuses(folder: Path) -> dict[int, int]:
+    """Return the exit status of each collect command by its number; 124 after a time-out."""
+    return {
+        int(name.removeprefix(_COLLECT)): status
+        for name, (status, *_) in _parse(_phases_text(folder), collect=True).items()
+    }
 
 
 def has_begun(spec: AttemptSpec) -> bool:
@@ -37,12 +52,16 @@ PhaseFields = tuple[int, int, int, int]
 """Exit status, start, end (hundredths of a second since boot), and 1 after a time-out."""
 
 
-def phase_fields(spec: AttemptSpec) -> dict[str, PhaseFields]:
+def phase_fields(folder: Path) -> dict[str, PhaseFields]:
     """Return the content of the `phases` file by phase. `read_phases` says when to trust it."""
+    return _parse(_phases_text(folder))
+
+
+def _phases_text(folder: Path) -> str:
     content, _ = untrusted_files.read_optional(
-        spec.folder / "state", contract.PHASES_FILE, untrusted_files.PHASES_CAP
+        folder / "state", contract.PHASES_FILE, untrusted_files.PHASES_CAP
     )
-    return _parse((content or b"").decode("ascii", "replace"))
+    return (content or b"").decode("ascii", "replace")
 
 
 _REPORT_END = "ended\n"
@@ -68,11 +87,14 @@ def _as_phases(fields: dict[str, PhaseFields]) -> dict[str, Phase]:
     }
 
 
-def _parse(lines: str) -> dict[str, PhaseFields]:
+def _parse(lines: str, *, collect: bool = False) -> dict[str, PhaseFields]:
+    """Return the lines of phases, or those of collect commands, by name."""
     by_phase: dict[str, PhaseFields] = {}
     for line in lines.splitlines():
         fields = line.split()
-        if len(fields) == 5 and fields[0] in contract.PHASE_NAMES:
+        is_collect = bool(fields) and _COLLECT_NAME.fullmatch(fields[0]) is not None
+        is_wanted = is_collect if collect else bool(fields) and fields[0] in contract.PHASE_NAMES
+        if len(fields) == 5 and is_wanted:
             try:
                 status, start, end, timed_out = (int(text) for text in fields[1:])
             except ValueError:

@@ -7,15 +7,18 @@
 # Time limits are in hundredths of a second. GRADE_FAILED is 1 if failed agents are graded too.
 # LOG_BYTES is how much of each output is kept; 8 KiB more are kept for the host, which redacts before
 # it cuts. SHARE is 1 if the host's user is not root and must be able to read and delete all outputs.
-# SEALED is `none`, `unreadable`, `after_agent` or `delivered`. With `after_agent` this script ends when
-# the agent has ended, and is started again with the grader's files in place and in/phases, the phases
-# so far. With `delivered` it writes state/agent_ended then, and waits for in/go. AGENT_USER is the user
-# that the agent runs as, empty for the user of this script. YIELDS is the oom_score_adj of phases, in
-# thousandths of the memory limit, so that a kernel that is out of memory kills one of their processes
-# and not this one. The check of a user runs nothing: it prints why no command can run as USER, if so.
+# SEALED is `none`, `unreadable`, `after_agent`, `delivered` or `separate`. With `after_agent` this
+# script ends when the agent has ended, and is started again with the grader's files in place and
+# in/phases, the phases so far. With `delivered` it writes state/agent_ended then, and waits for in/go.
+# With `separate` it ends after the collect commands, and the grader runs in another container, with
+# in/phases. AGENT_USER is the user that the agent runs as, empty for the user of this script. YIELDS is
+# the oom_score_adj of phases, in thousandths of the memory limit, so that a kernel that is out of memory
+# kills one of their processes and not this one. The check of a user runs nothing: it prints why no
+# command can run as USER, if so.
 #
 # KEY=VALUE is WORKSPACE, the phases' folder; PROCESSES=keep, for what setup and agent leave running to
-# go on until the grader ends; WAIT_CS, how long to wait for in/go; GRADER_USER, as AGENT_USER.
+# go on until the grader ends; WAIT_CS, how long to wait for in/go; GRADER_USER, as AGENT_USER. For each
+# collect command COLLECT is its time limit, a colon and its user; its script is in/collect_N.sh.
 #
 # Needs a POSIX shell and cat, chmod, mkfifo, rm and a sleep that accepts fractions of a second, and for
 # an AGENT_USER the setpriv of util-linux or the su of busybox. Runs no other programs of its own. Needs
@@ -162,8 +165,8 @@ check_limits() {
     [ "$limits" = "$first_limits" ] && return
     case $1 in
         setup) finish 20 ;;
-        agent) finish 72 ;;
         grader) finish 40 ;;
+        *) finish 72 ;;
     esac
 }
 
@@ -468,9 +471,9 @@ finish() {
     rm -rf -- "$STATE/phases" 2>/dev/null
     # The second start of a two-part trial needs this file.
     printf '%s' "$PHASES" >"$STATE/phases" || [ "$1" != 50 ] || finish 71
-    case $SHARE:$1 in
+    case $SHARE:$1:$SEALED in
         # The grader must find the files' permissions as the agent left them.
-        1:50) chmod a+rwX,-t "$STATE" "$STATE/phases" ;;
+        1:50:after_agent) chmod a+rwX,-t "$STATE" "$STATE/phases" ;;
         1:*)
             IFS=$newline
             set -f
@@ -481,7 +484,8 @@ finish() {
     exit "$1"
 }
 
-# Runs the phases before the grader. Ends the script if the grader does not run, or not yet.
+# Runs the phases before the grader, with the settings as arguments. Ends the script if the grader does
+# not run, or not yet.
 setup_and_agent() {
     start_entrypoint
     if [ -e "$IN/setup.sh" ]; then
@@ -500,7 +504,32 @@ setup_and_agent() {
     case $SEALED in
         after_agent) finish 50 ;;
         delivered) await_delivery ;;
+        separate) collect "$@"; finish 50 ;;
     esac
+}
+
+# Runs the collect commands among the settings. How they end changes nothing here: the host records it.
+collect() {
+    export AGENTLAB_AGENT_EXIT_STATUS
+    number=0
+    for setting in "$@"; do
+        case $setting in COLLECT=*) ;; *) continue ;; esac
+        number=$((number + 1)) limit=${setting#*=} user_switcher=''
+        if [ -n "${limit#*:}" ] && ! find_user_switcher "${limit#*:}"; then
+            refuse_collect "collect_$number"
+            continue
+        fi
+        run_phase "collect_$number" "${limit%%:*}"
+    done
+}
+
+# Says in the stderr of a collect command, $1, why it cannot run as its user.
+refuse_collect() {
+    remove "$STATE/$1.stderr"
+    echo "$why" >"$STATE/$1.stderr"
+    read_clock
+    PHASES="$PHASES$1 126 $now $now 0
+"
 }
 
 # Ends a trial with status $2 because phase $1 cannot run as its user. Its stderr says why.
@@ -552,7 +581,7 @@ else
     # The ended container was started again from outside: its agent must not run twice.
     ! exists "$STATE/begun" || finish 70
     echo >"$STATE/begun"
-    setup_and_agent
+    setup_and_agent "$@"
 fi
 export AGENTLAB_AGENT_EXIT_STATUS
 

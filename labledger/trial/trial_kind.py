@@ -83,6 +83,10 @@ class TrialKind(ABC):
         Raises `EvidenceIncomplete`.
         """
 
+    def emptied_folders(self, _spec: AttemptSpec) -> tuple[str, ...]:
+        """Return the folders of the image that begin empty, before `container_files` are put."""
+        return ()
+
     @abstractmethod
     def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
         """Return a tar of what is put into the new container at `/`, None if there is nothing.
@@ -153,6 +157,8 @@ class FreshTrial(TrialKind):
     def isolation_facts(
         self, engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
     ) -> JsonObject:
+        if container_exit.artifacts is not None:
+            return isolation_facts.facts_of_separate_grader(engine, spec, container_exit)
         return isolation_facts.isolation_facts(engine, spec, container_exit)
 
     def evidence(self, spec: AttemptSpec, redactor: Redactor) -> EvidenceCollector:

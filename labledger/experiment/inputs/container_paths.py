@@ -11,6 +11,8 @@ from pathlib import PurePosixPath
 _RESERVED = ("/agentlab", "/proc", "/sys", "/dev")
 """Folders of a container in which no folder of an experiment may be."""
 
+_WRITTEN = ("/agentlab/workspace", "/agentlab/out", "/agentlab/state")
+
 
 def unusable(path: str) -> str | None:
     """Return why a path in a container cannot be used; None if it can."""
@@ -23,6 +25,16 @@ def unusable(path: str) -> str | None:
         return f"found {path!r}; expected a path without empty steps, . and .. such as /app/out"
     reserved = next((top for top in _RESERVED if path == top or is_inside(path, top)), None)
     return None if reserved is None else f"{path} is in {reserved}, which is not the experiment's"
+
+
+def is_written(path: str) -> bool:
+    """Return whether a path is in one of labledger's own folders that agents write to.
+
+    Artifacts may be taken from there, and come there, though nothing else may be there.
+    """
+    steps = PurePosixPath(path)
+    is_plain = str(steps) == path.rstrip("/") and ".." not in steps.parts and "\n" not in path
+    return is_plain and any(path.rstrip("/") == top or is_inside(path, top) for top in _WRITTEN)
 
 
 def is_inside(path: str, folder: str) -> bool:

@@ -14,12 +14,14 @@ from typing import NamedTuple
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import PHASES, is_root
-from labledger.experiment.inputs.container_paths import overlap, unusable
+from labledger.experiment.inputs.container_paths import is_written, overlap, unusable
 from labledger.experiment.inputs.field_problems import FieldPath, lookup
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.experiment.settings.phase_commands import variant_path
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
+
+_MAX_COLLECT = 50
 
 _SEPARATE_KEYS = ("image", "resources", "workspace", "artifacts", "collect")
 """Keys of grading that only a separate grader has."""
@@ -151,7 +153,7 @@ def _process_problems(merged: _Merged) -> Iterator[Mismatch]:
 
 def _user_problems(merged: _Merged) -> Iterator[Mismatch]:
     container, user = merged.settings.runtime.user, merged.settings.grading.user
-    if user is None or is_root(user):
+    if user is None or is_root(user) or merged.mode is GradingMode.SEPARATE:
         return
     if container is not None and not is_root(container):
         message = f"found {user}, but runtime.user is {container}; only root can switch users"
@@ -182,8 +184,10 @@ def _folder_problems(merged: _Merged) -> Iterator[Mismatch]:
                 yield Mismatch("runtime", "outputs", message)
     for artifact in merged.settings.grading.artifacts or ():
         for place in (artifact.path, artifact.to):
-            if place is not None and (why := unusable(place)):
+            if place is not None and not is_written(place) and (why := unusable(place)):
                 yield Mismatch("grader", "artifacts", why)
+    if len(merged.settings.grading.collect or ()) > _MAX_COLLECT:
+        yield Mismatch("grader", "collect", f"more than {_MAX_COLLECT} commands")
 
 
 def _result_problems(merged: _Merged) -> Iterator[Mismatch]:

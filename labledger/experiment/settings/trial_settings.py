@@ -52,6 +52,42 @@ class TrialSettings:
             return GradingMode.AFTER_AGENT
         return GradingMode.SAME
 
+    def grader_image(self, mode: GradingMode) -> str:
+        """Return the image in which the grader runs: its own if it is separate and has one."""
+        own = self.grading.image if mode is GradingMode.SEPARATE else None
+        return str(own or self.runtime.image)
+
+    def of_separate_grader(self) -> TrialSettings:
+        """Return the settings of a separate grader's container, in which only the grader runs."""
+        own, runtime = self.grading, self.runtime
+        network, hosts = runtime.network, runtime.allowed_hosts
+        if own.network is not None:
+            network, hosts = own.network, own.allowed_hosts
+        resources = own.resources.as_json() if own.resources is not None else {}
+        workspace = runtime.workspace if own.workspace is None else own.workspace
+        container = replace(
+            runtime,
+            image=own.image or runtime.image,
+            user=None,
+            agent_user=None,
+            network=network,
+            allowed_hosts=hosts,
+            # Artifacts are put into its file system.
+            root_read_only=False,
+            resources=replace(runtime.resources, **resources),
+            workspace=None if workspace == "mounted" else workspace,
+            processes=None,
+            entrypoint=None,
+        )
+        phases = {name: plan for name, plan in self.phases.items() if name == "grader"}
+        grading = replace(own, network=None, allowed_hosts=None)
+        return TrialSettings(container, phases, grading)
+
+    def images(self, *, is_sealed: bool) -> tuple[str, ...]:
+        """Return the images of all containers of a trial, that of the agent first."""
+        grader = self.grader_image(self.grading_mode(is_sealed=is_sealed))
+        return tuple(dict.fromkeys((str(self.runtime.image), grader)))
+
     def outside_names(self) -> Iterator[str]:
         """Yield the `$NAME`s that `runtime.env` needs."""
         for value in (self.runtime.env or {}).values():

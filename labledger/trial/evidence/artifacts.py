@@ -11,6 +11,7 @@ problem in `ext.problems`. `trial_kind` chooses the collector, `collect` uses it
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -29,6 +30,7 @@ from labledger.trial.evidence.container_changes.collection import (
     StoppedContainer,
     collect_changes,
 )
+from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.events import event_file_for, read_events
 from labledger.trial.evidence.grading import (
     GradingOutcome,
@@ -39,6 +41,7 @@ from labledger.trial.evidence.grading import (
 from labledger.trial.evidence.output_files import OutputFiles
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import outputs_of
+from labledger.trial.phase_notes import read_collect_statuses
 from labledger.workspace import listing as workspace
 from labledger.workspace import patches, tar_files, unlisted_folders, untrusted_files
 from labledger.workspace.listing import Entry
@@ -109,10 +112,33 @@ class EvidenceCollector:
         self.references["trial_input"] = self.add_artifact(canonical_json.dump_bytes(content))
 
     def collect_logs(self, phases: list[str]) -> None:
-        cap = self.spec.settings.runtime.max_log_bytes
         for phase in phases:
-            for stream in ("stdout", "stderr"):
-                self._collect_head(f"{phase}_{stream}", f"{phase}.{stream}", cap)
+            folder = self.spec.grader_folder if phase == "grader" else self.spec.folder
+            if folder.is_dir():
+                self._collect_output(folder, phase)
+
+    def _collect_output(self, folder: Path, phase: str) -> None:
+        cap = self.spec.settings.runtime.max_log_bytes
+        for stream in ("stdout", "stderr"):
+            self._collect_head(folder, f"{phase}_{stream}", f"{phase}.{stream}", cap)
+
+    def collect_artifacts(self, taken: TakenArtifacts) -> None:
+        """Add the artifacts that a separate grader got, and the outputs of its collect commands."""
+        statuses = read_collect_statuses(self.spec.folder)
+        for number, collect in enumerate(self.spec.settings.grading.collect or (), start=1):
+            name = f"collect_{number}"
+            self._collect_output(self.spec.folder, name)
+            if (status := statuses.get(number)) != 0:
+                how = "did not run" if status is None else f"ended with status {status}"
+                self.add_problem(name, f"the collect command {shlex.join(collect.command)} {how}")
+        if taken.sha256 is not None:
+            artifact = Artifact(taken.sha256, taken.size, None)
+            self.artifacts[artifact.sha256] = artifact
+            self.references["artifacts"] = artifact.reference
+        if taken.packed:
+            self.ext["artifacts"] = self.redactor.redact_json(list(taken.packed))
+        if (problem := taken.problem()) is not None:
+            self.add_problem("artifacts", problem)
 
     def collect_rejected(self, outcome: GradingOutcome) -> None:
         """Add the grader's invalid files, so that its author can inspect them."""
@@ -312,10 +338,13 @@ class EvidenceCollector:
         json_schemas.require_valid(record, EVIDENCE_SCHEMA)
         return record
 
-    def _collect_head(self, name: str, file_name: str, cap: int) -> None:
-        """Add an output's first `cap` bytes, redacted, under `name`."""
+    def _collect_head(self, folder: Path, name: str, file_name: str, cap: int) -> None:
+        """Add an output's first `cap` bytes, redacted, under `name`.
+
+        `folder` is that of the container: the trial folder, or a separate grader's.
+        """
         try:
-            with UntrustedFile(self.spec.folder / "state", file_name).opened() as file:
+            with UntrustedFile(folder / "state", file_name).opened() as file:
                 if file is not None:
                     self._add_head(name, file_name, file, cap)
         except UnsafeFile as error:

@@ -9,6 +9,7 @@ says about the container's end. What the container wrote is redacted before it i
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 from labledger import clock, faults
 from labledger.records import JsonObject, canonical_json, json_schemas
@@ -66,6 +67,9 @@ def collect_result(
     events, dropped = evidence.collect_events()
     autoloaded = evidence.collect_workspace(container)
     evidence.collect_outputs("agent", "grader")
+    if container_exit.artifacts is not None:
+        evidence.collect_artifacts(container_exit.artifacts)
+        autoloaded = list(container_exit.artifacts.hooks)
     if container_exit.disk_was_full:
         evidence.add_problem("disk", DISK_WAS_FULL)
     if container_exit.was_paused:
@@ -110,27 +114,21 @@ def _outcome(
     if container_exit.start_refused is not None:
         reason = Reason.GRADER_EXIT_NONZERO
         return GradingOutcome(SlotStatus.GRADE_ERROR, reason, container_exit.start_refused)
+    if container_exit.artifacts is not None and container_exit.artifacts.refused is not None:
+        return GradingOutcome(
+            SlotStatus.AGENT_ERROR, Reason.ARTIFACTS_REFUSED, container_exit.artifacts.refused
+        )
     if container_exit.exit_status_forged:
         message = f"the agent ended the container, with status {container_exit.exit_status}"
         return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.STATUS_FORGED, message)
     if container_exit.exit_status in ExitStatus.ALL:
-        outcome = grade_attempt(spec, container_exit.exit_status, container_exit.ended_at, redactor)
-        if container_exit.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
-            where = " or ".join(map(str, spec.plan.disks))
-            message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
-            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
-        if container_exit.was_paused and outcome.reason is not None:
-            message = f"{WAS_PAUSED}; without that: {outcome.reason}"
-            return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, message)
-        if container_exit.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
-            limit = spec.settings.runtime.resources.memory_bytes
-            outcome.message = f"{outcome.message}; the memory limit of {limit:,} bytes was hit"
-        return outcome
+        return _outcome_by_script(spec, container_exit, container_exit.exit_status, redactor)
     if container_exit.container_removed:
         message = "the container was removed from outside; how it ended is not known"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_REMOVED, message)
     if container_exit.exit_status is None:
-        message = f"the container outlived its outer deadline of {spec.deadline_s:g} s"
+        deadline_s = container_exit.deadline_s or spec.deadline_s
+        message = f"the container outlived its outer deadline of {deadline_s:g} s"
         if container_exit.was_paused:
             return GradingOutcome(
                 SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, f"{message}; {WAS_PAUSED}"
@@ -143,6 +141,27 @@ def _outcome(
         message = f"the container was ended from outside (status {container_exit.exit_status})"
         return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_KILLED, message)
     return _ended_from_within(spec, container_exit)
+
+
+def _outcome_by_script(
+    spec: AttemptSpec, container_exit: ContainerExit, exit_status: int, redactor: Redactor
+) -> GradingOutcome:
+    """Return the outcome of a trial that `trial.sh` ended with one of `ExitStatus.ALL`."""
+    outcome = grade_attempt(spec, exit_status, container_exit.ended_at, redactor)
+    if container_exit.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
+        where = " or ".join(map(str, spec.plan.disks))
+        message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.DISK_FULL, message)
+    if container_exit.was_paused and outcome.reason is not None:
+        message = f"{WAS_PAUSED}; without that: {outcome.reason}"
+        return GradingOutcome(SlotStatus.INFRA_ERROR, Reason.CONTAINER_PAUSED, message)
+    if container_exit.out_of_memory and outcome.status is not SlotStatus.COMPLETED:
+        limit = spec.settings.runtime.resources.memory_bytes
+        limit_text = "" if limit is None else f" of {limit:,} bytes"
+        if spec.has_grader_container:
+            limit_text = " of one of its containers"
+        outcome.message = f"{outcome.message}; the memory limit{limit_text} was hit"
+    return outcome
 
 
 def _ended_from_within(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOutcome:
@@ -165,13 +184,18 @@ def _phases(spec: AttemptSpec, container_exit: ContainerExit) -> dict[str, Phase
     the phases that the host stored between the two starts of a two-part trial.
     """
     phases = (
-        read_phases(spec)
+        read_phases(_last_folder(spec, container_exit))
         if _ended_by_trial_script(container_exit)
         else parse_phases(container_exit.agent_part_phases or "")
     )
     kind = spec.kind
     expected = {name: phase for name, phase in phases.items() if name in kind.phases}
     return {**kind.earlier_phases, **expected}
+
+
+def _last_folder(spec: AttemptSpec, container_exit: ContainerExit) -> Path:
+    """Return the folder of the container that ran last."""
+    return spec.folder if container_exit.agent_part_phases is None else spec.grader_folder
 
 
 def _logged_phases(

@@ -13,6 +13,7 @@ from typing import Self
 from labledger import clock
 from labledger.docker.engine import ContainerState
 from labledger.trial.contract import ExitStatus
+from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.tampering import FilesystemChanges
 
 
@@ -41,6 +42,12 @@ class ContainerExit:
     """True if it is known to have been paused from outside."""
     agent_part_phases: str | None = None
     """The `phases` file as the host stored it between two starts; None if there was one start."""
+    artifacts: TakenArtifacts | None = None
+    """The artifacts that were taken for a separate grader."""
+    deadline_s: float | None = None
+    """The deadline that it had, in seconds, if it is not that of the trial."""
+    other_container_id: str | None = None
+    """The agent's container of a trial whose grader had another one; None if it is gone."""
     changes: FilesystemChanges | None = None
     """The changes of its file system before grading, if they were inspected then."""
     unchecked_processes: str | None = None

@@ -161,7 +161,9 @@ class _RowReader:
         """Return the row in file `name`, or None with the reason in `outcome`."""
         row_file = _ROW_FILES[name]
         try:
-            content = UntrustedFile(self.spec.folder / "out", row_file.name).read(row_file.cap)
+            content = UntrustedFile(self.spec.grader_folder / "out", row_file.name).read(
+                row_file.cap
+            )
         except UnsafeFile as error:
             outcome.as_grade_error(error.reason, error.message)
             return None

@@ -51,6 +51,24 @@ def isolation_facts(engine: Engine, spec: AttemptSpec, container_exit: Container
     return facts
 
 
+def facts_of_separate_grader(
+    engine: Engine, spec: AttemptSpec, container_exit: ContainerExit
+) -> JsonObject:
+    """Return the isolation facts of a trial whose grader had a container of its own.
+
+    What the agent changed in its container is recorded apart from what is suspected: the grader's
+    container got only the artifacts. Raises `EngineUnavailable`.
+    """
+    user = _agent_user(spec, engine.image_user(spec.image_id))
+    agents = container_exit.changes or FilesystemChanges(None, unchecked="it is gone")
+    own = _facts(spec, user, agents)
+    keys = ("checked", "tampering_suspected", "tampering_total", "unchecked")
+    return _facts(spec, user, FilesystemChanges("before_grading")) | {
+        "agent_container": {key: own[key] for key in keys if key in own},
+        "grader_image": {"ref": spec.grader_image_ref, "id": spec.grader_image_id},
+    }
+
+
 def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject) -> JsonObject:
     """Return the isolation facts of a trial whose agent ran in another container.
 
@@ -58,8 +76,14 @@ def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject)
     the agent's container, {} if they are not known. Raises `EngineUnavailable`.
     """
     user = recorded.get("agent_user", _agent_user(spec, engine.image_user(spec.image_id)))
+    is_separate = spec.grading_mode is GradingMode.SEPARATE
+    sealed = Sealing.SEPARATE if is_separate else Sealing.AFTER_AGENT
     facts = _facts(spec, user, FilesystemChanges("before_grading"))
-    facts |= {"sealed": Sealing.AFTER_AGENT.value, "processes": "gone"}
+    facts |= {"sealed": sealed.value, "processes": "gone"}
+    if is_separate:
+        facts["grader_image"] = {"ref": spec.grader_image_ref, "id": spec.grader_image_id}
+        if "agent_container" in recorded:
+            facts["agent_container"] = recorded["agent_container"]
     # How the stored trial was graded first; trials of earlier versions do not say it.
     facts.pop("mode")
     return facts | {key: recorded[key] for key in ("mode",) if key in recorded}

@@ -36,8 +36,9 @@ class OutputFiles:
     def of_phase(cls, spec: AttemptSpec, phase: str, redactor: Redactor) -> OutputFiles:
         """List the output folders of a phase and choose what can be stored."""
         files = cls()
-        for output in outputs_of(spec, phase):
-            files._list(spec.folder / output.name, output.name_in_tar)
+        folder = spec.grader_folder if phase == "grader" else spec.folder
+        for output in outputs_of(spec, phase) if folder.is_dir() else ():
+            files._list(folder / output.name, output.name_in_tar)
         files._leave_out_secrets(redactor)
         files._leave_out_largest()
         return files

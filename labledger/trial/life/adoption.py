@@ -9,6 +9,8 @@ left to run.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -17,7 +19,7 @@ from labledger.docker.engine import ContainerFailed, ContainerState, NoSuchConta
 from labledger.trial import attempt_notes
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.life import container_start, delivery, two_part_trials
+from labledger.trial.life import container_start, delivery, separate_grader, two_part_trials
 from labledger.trial.life.container_identity import find_container
 from labledger.trial.life.context import TrialContext
 from labledger.trial.life.uncollected import output_unreadable_error
@@ -39,6 +41,8 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
     """
     if not spec.container_may_exist:
         return None
+    if separate_grader.is_due(spec):
+        return _finish_separate_grading(spec, context)
     state = find_container(context.engine, spec)
     if state is None:
         return _handle_missing_container(spec, context)
@@ -48,6 +52,13 @@ def adopt(spec: AttemptSpec, context: TrialContext) -> ContainerExit | None:
         context.record_restart(spec, _FOLDER_DELETED)
     container_start.remove_container(spec, context, state.container_id)
     return None
+
+
+def _finish_separate_grading(spec: AttemptSpec, context: TrialContext) -> ContainerExit:
+    """Continue with the grader of a trial whose artifacts are stored, and return how it ended."""
+    with _collecting_errors(spec, context):
+        ended, wait_start = separate_grader.adopt(spec, context)
+    return _with_disks_and_times(spec, context, ended, wait_start)
 
 
 def folder_exists(spec: AttemptSpec) -> bool:
@@ -74,7 +85,7 @@ def _wait_for_container(
     wait_start, container = time.monotonic(), state.container_id
     engine, limiter = context.engine, context.limiter
     if state.has_ended:
-        if two_part_trials.grading_is_due(spec, state):
+        if two_part_trials.grading_is_due(spec, state) or spec.has_grader_container:
             with limiter.running(spec.slot.schedule_idx):
                 return finish_stopped_container(spec, context, container, wait_start)
         return finish_stopped_container(spec, context, container, wait_start)
@@ -105,15 +116,39 @@ def finish_stopped_container(
     start the grader part.
     """
     try:
-        state = context.engine.inspect_existing(container)
-        part_start = min(wait_start, container_start.monotonic_start(state))
-        ended = two_part_trials.run_grader_part_if_due(spec, context, state, part_start)
+        with _collecting_errors(spec, context):
+            state = context.engine.inspect_existing(container)
+            part_start = min(wait_start, container_start.monotonic_start(state))
+            if spec.has_grader_container:
+                ended = separate_grader.grade_if_due(spec, context, state, part_start)
+            else:
+                ended = two_part_trials.run_grader_part_if_due(spec, context, state, part_start)
     except NoSuchContainer:
         return ContainerExit(None, *_interval_since(wait_start), container_removed=True)
+    return _with_disks_and_times(spec, context, ended, part_start)
+
+
+@contextmanager
+def _collecting_errors(spec: AttemptSpec, context: TrialContext) -> Iterator[None]:
+    """Raise `OutputUnreadable` or `DiskFull` for what this host cannot do.
+
+    The trial has not failed by that: its containers and its folder stay. `NoSuchContainer` is
+    raised as it is.
+    """
+    try:
+        yield
+    except NoSuchContainer:
+        raise
     except (OSError, ContainerFailed) as error:
         context.full_disks.record_write_error(spec.plan.run_dir, error)
         raise output_unreadable_error(spec, error) from error
-    disks_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
+
+
+def _with_disks_and_times(
+    spec: AttemptSpec, context: TrialContext, ended: ContainerExit, since: float
+) -> ContainerExit:
+    """Return the exit with whether a disk was full since a monotonic time, and correct times."""
+    disks_full = context.full_disks.were_full_since(spec.plan.disks, since)
     was_full = ended.disk_was_full or disks_full
     return _with_corrected_times(spec, replace(ended, disk_was_full=was_full))
 
@@ -133,7 +168,8 @@ def _with_corrected_times(spec: AttemptSpec, ended: ContainerExit) -> ContainerE
     """
     if ended.exit_status not in ExitStatus.ALL or ended.exit_status_forged:
         return ended
-    phases = read_phases(spec).items()
+    folder = spec.folder if ended.agent_part_phases is None else spec.grader_folder
+    phases = read_phases(folder).items()
     phases_ms = sum(phase.duration_ms for name, phase in phases if name in spec.kind.phases)
     if phases_ms <= ended.duration_ms <= phases_ms + _MAX_OVERHEAD_MS:
         return ended

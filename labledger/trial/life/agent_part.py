@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from labledger.docker.engine import ContainerState
-from labledger.records import canonical_json
+from labledger.records import JsonObject, canonical_json
 from labledger.storage.durable_files import write_file
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.evidence.container_exit import ContainerExit
@@ -37,6 +37,8 @@ class AgentPart:
     disk_was_full: bool
     unchecked_processes: str | None = None
     """`delivered`: why the engine could not say whether a process of the agent was left, if so."""
+    artifacts: JsonObject | None = None
+    """What was taken for a separate grader, in the form of `TakenArtifacts`."""
 
     @classmethod
     def of(

@@ -10,13 +10,18 @@ from __future__ import annotations
 import math
 import os
 
+from labledger.experiment.consistency_checks import is_root
 from labledger.experiment.plan import Resources
 from labledger.experiment.settings.grading import WAIT_S, Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, Labels
 from labledger.trial.life import inputs, sealed_grader, task_files
-from labledger.trial.output_folders import output_settings, outputs_of_container
+from labledger.trial.output_folders import (
+    agent_outputs_of_grader,
+    output_settings,
+    outputs_of_container,
+)
 
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 """What common tasks need as root: to install packages and to end their own processes."""
@@ -88,7 +93,8 @@ def _trial_arguments(spec: AttemptSpec) -> list[str]:
     yields = str(_oom_score_adjustment(spec))
     words = [*limits, grade_failed, log_bytes, share, sealed, user, yields]
     words += (f"{key}={value}" for key, value in _trial_settings(spec).items())
-    return [*words, *output_settings(outputs_of_container(spec))]
+    words += output_settings(outputs_of_container(spec))
+    return [*words, *_collect_settings(spec)]
 
 
 def _trial_settings(spec: AttemptSpec) -> dict[str, str]:
@@ -105,6 +111,17 @@ def _trial_settings(spec: AttemptSpec) -> dict[str, str]:
     if grading.user is not None:
         settings["GRADER_USER"] = grading.user
     return settings
+
+
+def _collect_settings(spec: AttemptSpec) -> list[str]:
+    """Return the settings of `trial.sh` for the collect commands: time limit and user of each."""
+    if not spec.has_grader_container:
+        return []
+    return [
+        f"COLLECT={max(1, round(collect.timeout_s * 100))}:"
+        f"{'' if collect.user is None or is_root(collect.user) else collect.user}"
+        for collect in spec.settings.grading.collect or ()
+    ]
 
 
 def _oom_score_adjustment(spec: AttemptSpec) -> int:
@@ -131,6 +148,8 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
                 contract.mount(folder / name, inside)
                 for name, inside in _written_folders(spec).items()
             ),
+            *_agent_outputs(spec),
+            *_empty_volumes(spec),
         ],
         "NetworkMode": "none" if runtime.network == "none" else "default",
         "CapDrop": ["ALL"],
@@ -148,6 +167,23 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
         **storage_and_gpus(resources),
         **({} if runtime.oci is None else {"Runtime": runtime.oci}),
     }
+
+
+def _agent_outputs(spec: AttemptSpec) -> list[JsonObject]:
+    """Return the mounts of the agent's output folders in a separate grader's container."""
+    outputs = agent_outputs_of_grader(spec)
+    return [contract.mount(folder, path, read_only=True) for folder, path in outputs.items()]
+
+
+def _empty_volumes(spec: AttemptSpec) -> list[JsonObject]:
+    """Return volumes over the folders of the image that begin empty.
+
+    They have no names, so the engine removes them with their container.
+    """
+    return [
+        {"Type": "volume", "Target": folder, "VolumeOptions": {"NoCopy": True}}
+        for folder in spec.kind.emptied_folders(spec)
+    ]
 
 
 def storage_and_gpus(resources: Resources) -> JsonObject:

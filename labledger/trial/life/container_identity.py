@@ -8,6 +8,7 @@ without the labels of the attempt is never touched, even if it has the attempt's
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from labledger.docker.engine import ContainerNameTaken, ContainerState, Engine
 from labledger.trial.contract import AttemptSpec, Labels
@@ -40,9 +41,11 @@ def find_container(engine: Engine, spec: AttemptSpec) -> ContainerState | None:
 
 
 def kill_container(engine: Engine, spec: AttemptSpec) -> None:
-    """Kill an attempt's container, if there is one."""
-    if (state := find_container(engine, spec)) is not None:
-        engine.kill(state.container_id)
+    """Kill an attempt's container, if there is one, and that of its separate grader."""
+    parts = ("", "grader") if spec.has_grader_container else ("",)
+    for part in parts:
+        if (state := find_container(engine, replace(spec, part=part))) is not None:
+            engine.kill(state.container_id)
 
 
 def name_taken_error(spec: AttemptSpec) -> ContainerNameTaken:
@@ -63,4 +66,5 @@ def attempt_of(labels: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def _is_of_attempt(labels: Mapping[str, str], spec: AttemptSpec) -> bool:
-    return spec.labels().items() <= labels.items() and Labels.HELPER not in labels
+    is_other = Labels.HELPER in labels or labels.get(Labels.PART, "") != spec.part
+    return spec.labels().items() <= labels.items() and not is_other

@@ -200,7 +200,7 @@ def exit_of(spec: AttemptSpec, state: ContainerState) -> ContainerExit:
 
 def _confirms(spec: AttemptSpec, state: ContainerState, agent_part: AgentPart) -> bool:
     """Return True unless `trial.sh` recorded other phases at its end than were reported before."""
-    fields = phase_fields(spec)
+    fields = phase_fields(spec.folder)
     fields.pop("grader", None)
     if state.exit_status not in ExitStatus.ALL or not fields:
         return True

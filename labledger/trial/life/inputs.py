@@ -84,6 +84,8 @@ def _fill_trial_folder(folder: Path, spec: AttemptSpec) -> None:
     if spec.sealing is Sealing.UNREADABLE:
         write_phase_script(spec, "grader", folder / "sealed")
     task_files.unpack_agent_files(spec)
+    if spec.has_grader_container:
+        _write_collect_scripts(spec, inputs_folder)
     spec.kind.fill(spec, folder)
 
 
@@ -198,6 +200,17 @@ def _write_entrypoint_script(
         plan, secret_variables(spec), f"cd {shlex.quote(working_folder)} || exit 126"
     )
     write_readable_file(folder / f"{contract.ENTRYPOINT}.sh", script)
+
+
+def _write_collect_scripts(spec: AttemptSpec, folder: Path) -> None:
+    """Write the scripts of the collect commands, which have the environment of all phases."""
+    for number, collect in enumerate(spec.settings.grading.collect or (), start=1):
+        env = spec.settings.runtime.env or {}
+        plan = PhasePlan(collect.command, env, collect.timeout_s)
+        # The agent may have deleted the folder.
+        enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
+        script = phase_script(plan, secret_variables(spec), enter)
+        write_readable_file(folder / f"collect_{number}.sh", script)
 
 
 def phase_script(

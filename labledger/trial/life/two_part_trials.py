@@ -66,12 +66,12 @@ def run_grader_part_if_due(
         )
         if state.exit_status != ExitStatus.AGENT_ENDED:
             return ended
-        if "agent" not in phase_fields(spec):
+        if "agent" not in phase_fields(spec.folder):
             return replace(ended, exit_status_forged=True)
         faults.fault_point("before_unseal", spec.slot.schedule_idx)
         was_full = context.full_disks.were_full_since(spec.plan.disks, part_start)
         ended = replace(ended, disk_was_full=was_full)
-        agent_part = AgentPart.of(state, ended, phase_lines(phase_fields(spec)), changes)
+        agent_part = AgentPart.of(state, ended, phase_lines(phase_fields(spec.folder)), changes)
         agent_part.write(spec)
         faults.fault_point("agent_part_stored", spec.slot.schedule_idx)
     if state.started_at == agent_part.engines_start:

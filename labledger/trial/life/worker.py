@@ -35,7 +35,13 @@ from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.full_disks import DISK_FULL_ERRNOS
-from labledger.trial.life import container_start, delivery, image_workspace, inputs
+from labledger.trial.life import (
+    container_start,
+    delivery,
+    image_workspace,
+    inputs,
+    separate_grader,
+)
 from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
 from labledger.trial.life.container_config import permission_container_config
 from labledger.trial.life.container_identity import find_container, name_taken_error
@@ -43,6 +49,9 @@ from labledger.trial.life.context import TrialContext
 from labledger.trial.life.start_limiter import StartRefused, WaitAbandoned
 from labledger.trial.life.uncollected import output_unreadable_error
 from labledger.trial.trial_kind import EvidenceIncomplete
+
+_IN_PARTS = frozenset({Sealing.AFTER_AGENT, Sealing.DELIVERED, Sealing.SEPARATE})
+"""How the trials are sealed that may not be over when their container has ended."""
 
 
 def run_attempt(spec: AttemptSpec, context: TrialContext) -> AttemptResult:
@@ -104,6 +113,8 @@ def _collect_result(
             # `trial.sh` was killed before it could make its files readable, or did not own all of
             # them.
             _fix_permissions(context.engine, spec)
+            if spec.has_grader_container and spec.grader_folder.is_dir():
+                _fix_permissions(context.engine, separate_grader.grader_spec(spec))
         ended = spec.kind.exit_of_all_phases(replace(ended, was_paused=_was_paused(context, ended)))
         isolation = spec.kind.isolation_facts(context.engine, spec, ended)
         container = image_workspace.stopped_container(spec, context)
@@ -160,6 +171,7 @@ def cancel_attempt(spec: AttemptSpec, context: TrialContext, reason: str) -> Non
 def _remove_container(spec: AttemptSpec, context: TrialContext) -> None:
     if (state := find_container(context.engine, spec)) is not None:
         container_start.remove_container(spec, context, state.container_id)
+    separate_grader.remove_grader_container(context.engine, spec)
 
 
 def remove_folder(spec: AttemptSpec, context: TrialContext) -> None:
@@ -170,6 +182,8 @@ def remove_folder(spec: AttemptSpec, context: TrialContext) -> None:
     _delete(spec, context)
     if spec.folder.exists():
         _fix_permissions(context.engine, spec)
+        if spec.has_grader_container and spec.grader_folder.is_dir():
+            _fix_permissions(context.engine, separate_grader.grader_spec(spec))
         _delete(spec, context)
         if spec.folder.exists():
             raise OSError(errno.ENOTEMPTY, "could not be deleted", str(spec.folder))
@@ -216,6 +230,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
         # may belong to another coordinator by now.
         limiter.require_starting_allowed()
         attempt_notes.mark_not_started(spec.folder)
+        separate_grader.remove_grader_container(engine, spec)
         remove_folder(spec, context)
     inputs.prepare_trial_folder(spec, context)
     faults.fault_point("before_create", spec.slot.schedule_idx)
@@ -233,7 +248,7 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
             is_waiting = spec.sealing is Sealing.DELIVERED
             exit_status, was_removed = _wait(spec, context, container)
             has_ended = exit_status is not None
-            if has_ended and spec.sealing in {Sealing.AFTER_AGENT, Sealing.DELIVERED}:
+            if has_ended and spec.sealing in _IN_PARTS:
                 return finish_stopped_container(spec, context, container, start)
             elapsed = timedelta(seconds=time.monotonic() - start)
     except (StartRefused, ContainerFailed, DiskFull):
@@ -292,10 +307,14 @@ def _was_paused(context: TrialContext, ended: ContainerExit) -> bool:
 
     If no thread saw it paused, the engine's event log is read, for failed trials only.
     """
-    container = ended.container_id
-    if container is None or context.limiter.was_seen_paused(container):
-        return container is not None
-    return ended.exit_status != ExitStatus.GRADED and context.engine.was_paused(container)
+    containers = [
+        each for each in (ended.container_id, ended.other_container_id) if each is not None
+    ]
+    if any(map(context.limiter.was_seen_paused, containers)):
+        return True
+    return ended.exit_status != ExitStatus.GRADED and any(
+        map(context.engine.was_paused, containers)
+    )
 
 
 def _fix_permissions(engine: Engine, spec: AttemptSpec) -> None:

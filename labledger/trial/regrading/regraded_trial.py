@@ -31,7 +31,7 @@ from labledger.trial.regrading.restored_inputs import restore_trial_folder
 from labledger.trial.trial_kind import EvidenceIncomplete, TrialKind
 
 _GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
-_UNGRADABLE = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED})
+_UNGRADABLE = frozenset({Reason.STATUS_FORGED, Reason.SCRIPT_HINDERED, Reason.ARTIFACTS_REFUSED})
 """Reasons of agent failures after which a trial is never graded."""
 _AGENT_FAILED = frozenset({SlotStatus.AGENT_ERROR, SlotStatus.AGENT_TIMEOUT})
 

@@ -1,0 +1,283 @@
+"""A trial whose grader has a container of its own, which gets artifacts of the agent's."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from typing import Any
+
+import pytest
+from sample_trials import (
+    GRADES,
+    PYTHON,
+    Trials,
+    brief,
+    phase,
+    problems,
+    remove_attempt,
+    run_attempt,
+)
+from sealed_trials import isolation, stage
+
+from labledger.experiment.settings.grading import Sealing
+from labledger.records import JsonObject
+from labledger.records.attempt_result import AttemptResult
+
+pytestmark = pytest.mark.docker
+
+
+def separate(*artifacts: str | JsonObject, **grading: Any) -> dict[str, Any]:
+    """Settings of a separate grader that gets these artifacts."""
+    declared = [{"path": each} if isinstance(each, str) else each for each in artifacts]
+    own = {"mode": "separate", "artifacts": declared, **grading}
+    return {"grading": own, "sealing": Sealing.SEPARATE}
+
+
+def names(trials: Trials, result: AttemptResult) -> list[str]:
+    """The names in the stored tar of the artifacts."""
+    with tarfile.open(fileobj=io.BytesIO(trials.content(result, "artifacts"))) as archive:
+        return archive.getnames()
+
+
+def test_grader_gets_the_artifacts_alone(trials: Trials) -> None:
+    """The grader runs in its own image with the artifacts, and sees nothing else of the agent."""
+    agent = "mkdir -p /app/out; echo right >/app/out/answer; echo x >/app/other; echo said; exit 3"
+    grader = (
+        "cat /app/out/answer; ls /app; ls /agentlab/workspace /agentlab/state; python3 -V; "
+        f"echo agent $AGENTLAB_AGENT_EXIT_STATUS; {GRADES}"
+    )
+    spec = trials.spec(agent, grader, **separate("/app/out", image=PYTHON))
+    result = run_attempt(spec)
+    assert brief(result) == ("agent_error", "agent_exit_nonzero", 10), problems(result)
+    assert result.verdict == "pass"
+    said = trials.content(result, "grader_stdout").decode().split("\n")
+    assert said[:2] == ["right", "out"]
+    assert "other" not in said
+    assert any(line.startswith("Python 3") for line in said)
+    assert "agent 3" in said
+    assert trials.content(result, "agent_stdout") == b"said\n"
+    assert [p.exit_status for p in result.phases.values()] == [3, 0]
+    assert names(trials, result) == ["app/out", "app/out/answer"]
+    facts = isolation(result)
+    assert (facts["sealed"], facts["checked"]) == ("separate", "before_grading")
+    assert facts["tampering_suspected"] == []
+    assert facts["agent_container"]["tampering_suspected"] == ["/app/other", "/app/out/answer"]
+    assert facts["grader_image"] == {"ref": PYTHON, "id": trials.images[PYTHON]}
+    assert len(trials.containers()) == 2
+    remove_attempt(spec)
+    assert trials.containers() == []
+    assert not spec.folder.exists()
+
+
+def test_staged_files_of_the_grader_come_to_its_container_alone(trials: Trials) -> None:
+    """The agent finds no file of the grader, and the grader finds its own as in every mode."""
+    agent = (
+        "ls -R /agentlab/sealed /agentlab/deps /agentlab/in 2>&1; cat /agentlab/deps/grader/*; true"
+    )
+    reads = f"cat /agentlab/deps/grader/key/answer.txt && {{ {GRADES} }}"
+    spec = stage(trials, trials.spec(agent, reads, **separate()))
+    result = run_attempt(spec)
+    assert brief(result) == ("completed", None, 0)
+    assert b"answer.txt" not in trials.content(result, "agent_stdout")
+    assert b"the-right-answer" in trials.content(result, "grader_stdout")
+    assert "artifacts" not in result.evidence[0]["evidence"]
+
+
+def test_folder_of_the_image_is_replaced(trials: Trials) -> None:
+    """What the grader's image has at the place of a folder does not remain; a file is replaced."""
+    agent = "rm -rf /etc/profile.d; mkdir -p /srv/new /etc/x; echo mine >/srv/new/a; echo z >/etc/y"
+    grader = f"ls -A /usr/share; cat /etc/hostname.d; test ! -e /usr/share/zoneinfo; {GRADES}"
+    moved = separate(
+        {"path": "/srv/new", "to": "/usr/share"}, {"path": "/etc/y", "to": "/etc/hostname.d"}
+    )
+    result = trials.run(agent, grader, image=PYTHON, **moved)
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "grader_stdout") == b"a\nz\n"
+
+
+def test_workspace_is_an_artifact_like_any_other(trials: Trials) -> None:
+    """With mounted workspaces, the agent's comes to the grader's only where it is declared."""
+    task = {"workspace": {"files": {"seeded.txt": "s\n"}}}
+    agent = "echo new >new.txt; rm seeded.txt"
+    grader = f"ls -A; {GRADES}"
+    without = trials.run(agent, grader, task=task, **separate())
+    assert trials.content(without, "grader_stdout") == b""
+    declared = trials.run(agent, grader, task=task, **separate("/agentlab/workspace"))
+    assert trials.content(declared, "grader_stdout") == b"new.txt\n"
+
+
+def test_collect_commands(trials: Trials) -> None:
+    """They run after the agent, each with its limit and user; a failure is recorded, no more."""
+    collect = [
+        {
+            "command": [
+                "sh",
+                "-c",
+                "echo state >/tmp/dump; id -u; echo agent $$AGENTLAB_AGENT_EXIT_STATUS",
+            ]
+        },
+        {"command": ["sh", "-c", "echo no >&2; exit 7"]},
+        {"command": ["sleep", "30"], "timeout_s": 0.3},
+        {"command": ["id", "-u"], "user": "agent"},
+        {"command": ["id", "-u"], "user": "root"},
+        {"command": ["true"], "user": "nobody-here"},
+    ]
+    grader = f"cat /tmp/dump; {GRADES}"
+    result = trials.run("exit 4", grader, **separate("/tmp/dump", collect=collect))
+    assert brief(result) == ("agent_error", "agent_exit_nonzero", 10)
+    assert trials.content(result, "grader_stdout") == b"state\n"
+    assert trials.content(result, "collect_1_stdout") == b"0\nagent 4\n"
+    assert trials.content(result, "collect_2_stderr") == b"no\n"
+    assert trials.content(result, "collect_4_stdout") == b"1000\n"
+    assert trials.content(result, "collect_5_stdout") == b"0\n"
+    why = problems(result)
+    assert set(why) == {"collect_2", "collect_3", "collect_6"}
+    assert why["collect_2"].endswith("ended with status 7")
+    assert "124" in why["collect_3"]
+    assert b"does not say who user nobody-here is" in trials.content(result, "collect_6_stderr")
+
+
+def test_missing_artifacts(trials: Trials) -> None:
+    """A missing artifact is recorded, unless it may be missing; the grader runs without it."""
+    declared = ["/nowhere/a", {"path": "/nowhere/b", "optional": True}]
+    result = trials.run("true", f"test ! -e /nowhere; {GRADES}", **separate(*declared))
+    assert brief(result) == ("completed", None, 0)
+    assert problems(result) == {"artifacts": "/nowhere/a does not exist"}
+    facts = result.evidence[0]["ext"]["artifacts"]
+    assert [(each["path"], each["kind"]) for each in facts] == [
+        ("/nowhere/a", "missing"),
+        ("/nowhere/b", "missing"),
+    ]
+
+
+def test_excluded_names(trials: Trials) -> None:
+    """Globs leave out names anywhere in a folder, with everything below them."""
+    agent = (
+        "cd /tmp; mkdir -p o/a/cache o/cache; "
+        "for f in x.pyc x a/y.pyc a/cache/z cache/q; do : >o/$f; done"
+    )
+    artifact = {"path": "/tmp/o", "exclude": ["*.pyc", "cache"]}
+    result = trials.run(agent, **separate(artifact))
+    assert names(trials, result) == ["tmp/o", "tmp/o/a", "tmp/o/x"]
+
+
+HOSTILE = (
+    "mkdir -p /out/real/deep; cd /out; echo x >real/f; ln -s /etc/passwd absolute; "
+    "ln -s ../etc/passwd up; ln -s real/../../etc through; ln -s real/f fine; "
+    "ln -s ../f real/deep/fine; mkfifo fifo; ln real/f second; "
+    "echo odd >\"$(printf 'a\\nb\\377')\"; chmod 4755 real/f; "
+)
+
+
+def test_hostile_artifacts(trials: Trials) -> None:
+    """Links that lead out and FIFOs are left out and named; odd names arrive as they are."""
+    grader = (
+        "cd /out; ls -lR; "
+        "for f in absolute up through fifo; do test ! -e $f -a ! -L $f || exit 9; done; "
+        'test "$(cat fine)$(cat real/deep/fine)$(cat second)" = xxx; '
+        "test ! -u real/f && test -x real/f && cat a*b*; " + GRADES
+    )
+    result = trials.run(HOSTILE, f"set -e; {grader}", **separate("/out"))
+    assert brief(result) == ("completed", None, 0), trials.content(result, "grader_stderr")
+    assert b"odd" in trials.content(result, "grader_stdout")
+    (facts,) = result.evidence[0]["ext"]["artifacts"]
+    assert facts["left_out_total"] == 4
+    assert set(facts["left_out"]) == {"absolute", "up", "through", "fifo"}
+    assert "4 left out" in problems(result)["artifacts"]
+
+
+def test_path_that_is_a_link_is_followed_where_it_lies(trials: Trials) -> None:
+    """A declared path that is a symbolic link means what it leads to in the agent's container."""
+    agent = "mkdir /data; echo mine >/data/f; mkdir /app; ln -s ../data /app/out; ln -s out /app/o"
+    result = trials.run(agent, f"cat /app/o/f; {GRADES}", **separate("/app/o"))
+    assert trials.content(result, "grader_stdout") == b"mine\n"
+    loop = trials.run("ln -s loop /tmp/loop", **separate("/tmp/loop"))
+    assert brief(loop) == ("completed", None, 0)
+    assert "does not exist" in problems(loop)["artifacts"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "limit"),
+    [
+        ("mkdir /out; dd if=/dev/zero of=/out/sparse bs=1 count=1 seek=99999999999", "bytes"),
+        ("mkdir /out; for i in 1 2 3 4 5 6; do : >/out/$i; done", "files, folders and links"),
+    ],
+    ids=("sparse file", "many files"),
+)
+def test_artifacts_beyond_the_limits(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch, agent: str, limit: str
+) -> None:
+    """An agent that leaves too much is at fault: nothing is graded, and the disk stays free."""
+    monkeypatch.setattr("labledger.workspace.artifact_tars.MAX_MEMBERS", 5)
+    result = trials.run(agent, **separate("/out"))
+    assert brief(result)[:2] == ("agent_error", "artifacts_refused")
+    assert result.message is not None
+    assert limit in result.message
+    assert result.scores == ()
+    assert len(trials.containers()) == 1
+
+
+def test_secrets_in_artifacts(trials: Trials) -> None:
+    """The grader gets every file; those that hold a secret are not stored, and are named."""
+    agent = "mkdir /out; echo $KEY >/out/key; echo plain >/out/plain"
+    grader = f"cat /out/key /out/plain | wc -l; {GRADES}"
+    spec = trials.spec(
+        phase(agent, env={"KEY": "$KEY"}),
+        grader,
+        environment={"KEY": "hunter2-hunter2"},
+        **separate("/out"),
+    )
+    result = run_attempt(spec)
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "grader_stdout") == b"2\n"
+    assert names(trials, result) == ["out", "out/plain"]
+    assert "1 files hold secrets, the first of them out/key" in problems(result)["artifacts"]
+    assert b"hunter2" not in trials.everything(result)
+
+
+def test_grader_of_another_user(trials: Trials) -> None:
+    """A grader that is not root can read and change every artifact."""
+    agent = "mkdir -m 700 /out; echo x >/out/f; chmod 600 /out/f"
+    grader = f"id -u; cat /out/f; echo y >>/out/f; : >/out/new; {GRADES}"
+    result = trials.run(agent, f"set -e; {grader}", **separate("/out", user="1000"))
+    assert brief(result) == ("completed", None, 0), trials.content(result, "grader_stderr")
+    assert trials.content(result, "grader_stdout") == b"1000\nx\n"
+
+
+def test_modes_are_kept_for_root(trials: Trials) -> None:
+    """For a grader that is root, permissions are those that the agent set."""
+    agent = "mkdir -m 750 /out; echo x >/out/f; chmod 600 /out/f"
+    grader = f"stat -c '%a %u' /out /out/f; {GRADES}"
+    result = trials.run(agent, grader, **separate("/out"))
+    assert trials.content(result, "grader_stdout") == b"750 0\n600 0\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"setup": "exit 3"}, ("setup_error", "setup_exit_nonzero", 20)),
+        (
+            {"agent": "exit 3", "benchmark": {"policy": {"grade_failed_agents": False}}},
+            ("agent_error", "agent_exit_nonzero", 30),
+        ),
+        ({"grader": "exit 3"}, ("grade_error", "grader_exit_nonzero", 40)),
+        ({"grader": "true"}, ("grade_error", "prediction_missing", 0)),
+        ({"grader": "kill -9 $$"}, ("grade_error", "grader_exit_nonzero", 40)),
+        ({"agent": "kill -9 $$"}, ("agent_error", "agent_exit_nonzero", 10)),
+    ],
+)
+def test_failures_of_either_container(
+    trials: Trials, settings: dict[str, Any], expected: tuple[str, str, int]
+) -> None:
+    """Each failure has the status that it has in the other modes."""
+    result = trials.run(**settings, **separate())
+    assert brief(result) == expected
+    graded = expected[2] in (0, 10, 40)
+    assert len(trials.containers()) == (2 if graded else 1)
+    assert ("grader" in result.phases) == graded
+
+
+def test_score_of_the_agent_does_not_count(trials: Trials) -> None:
+    """What the agent writes at the grader's places never reaches the grader's container."""
+    result = trials.run(GRADES, "true", **separate())
+    assert brief(result) == ("grade_error", "prediction_missing", 0)
