@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from labledger import resources
 from labledger.docker.engine import Engine
 from labledger.errors import (
     EngineUnavailable,
@@ -34,6 +33,7 @@ from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.ledger.database import migrations
 from labledger.maintenance.check_results import CheckResult, TaskSupport, check_disk_space
 from labledger.maintenance.image_probes import ImageProbes
+from labledger.maintenance.user_checks import check_users
 from labledger.maintenance.workspace_checks import check_workspaces
 from labledger.records import JsonObject
 from labledger.run_control.disk_space import DiskSpace
@@ -112,7 +112,7 @@ def preflight(
                 tools = experiment.copying_tools(ref)
                 phases = _phases(settings, experiment.task_folders)
                 checks.extend(check_commands(probes, ref, image, phases, tools))
-                checks.extend(_check_agent_users(probes, ref, image, settings))
+                checks.extend(check_users(probes, ref, image, [merged for _, merged in settings]))
                 merged_settings = (merged for _, merged in settings)
                 checks.extend(check_workspaces(probes, ref, image, merged_settings))
             checks.extend(_check_storage_and_gpus(probes, images, experiment))
@@ -287,56 +287,6 @@ def _phases(
             phase = NamedPhase(name, plan, None if name == "grader" else variant_id)
             phases.setdefault((name, plan.command[0], phase.variant_id), phase)
     return list(phases.values())
-
-
-def _check_agent_users(
-    probes: ImageProbes, ref: str, image: str, settings: Iterable[tuple[str, TrialSettings]]
-) -> Iterator[CheckResult]:
-    """Check each user that agents run as in containers of the image."""
-    sets_up: dict[tuple[str, str | None], bool] = {}
-    for _, merged in settings:
-        user = merged.runtime.agent_user
-        if user is not None:
-            key = (user, merged.runtime.user)
-            sets_up[key] = sets_up.get(key, False) or "setup" in merged.phases
-    for (user, container_user), has_setup in sets_up.items():
-        yield _check_agent_user(probes, ref, image, user, container_user, sets_up=has_setup)
-
-
-def _check_agent_user(
-    probes: ImageProbes,
-    ref: str,
-    image: str,
-    user: str,
-    container_user: str | None,
-    *,
-    sets_up: bool,
-) -> CheckResult:
-    """Check that `trial.sh` can run the agent as its user in a container of the image."""
-    trial_script = resources.trial_script().read_text("utf-8")
-    script = f"set -- check-agent-user {shlex.quote(user)}\n{trial_script}"
-    try:
-        status, output = probes.run_probe(image, script, container_user)
-    except EngineUnavailable:
-        raise
-    except LabLedgerError as error:
-        status, output = -1, error.message
-    if status == 0 and not output:
-        return CheckResult("agent user", f"{ref} can run the agent as {user}")
-    hint = (
-        "check that the setup command installs util-linux and adds the user"
-        if sets_up
-        else "install util-linux and add the user in the image"
-    )
-    return CheckResult(
-        "agent user",
-        f"{ref} cannot run the agent as {user}: {output.strip()}",
-        ok=False,
-        hint=f"{hint}; the container must start as root: leave `runtime.user` out",
-        # A setup command may create the user.
-        warning=sets_up,
-        exit_code=Exit.INVALID,
-    )
 
 
 _NEEDS = {

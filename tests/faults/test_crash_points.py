@@ -24,24 +24,29 @@ ELSEWHERE = frozenset({"inside_import"})
 """Points that no run passes; other tests kill there."""
 ONCE = EARLY | {"writing_summary"}
 """Points that are about no slot."""
-IN_TWO_PARTS = ("before_unseal", "after_unseal", "grader_running")
+IN_TWO_PARTS = (
+    *("before_unseal", "agent_part_stored", "inside_unseal", "after_unseal", "grader_running"),
+)
 """Points that only trials pass whose graders come when the agent has ended."""
+MODES = ("same", "after_agent", "delivered")
 CASES = [
     *(
-        (point, AT.get(point, 5), point in IN_TWO_PARTS)
+        (point, AT.get(point, 5), "after_agent" if point in IN_TWO_PARTS else "same")
         for point in POINTS
         if point not in ELSEWHERE
     ),
-    ("agent_running", 5, True),
+    ("agent_running", 5, "after_agent"),
+    *((point, 5, "delivered") for point in ("agent_running", *IN_TWO_PARTS, "after_exit")),
     # The transaction that commits slot 0 journals the dispatch of another one.
-    ("inside_commit", 0, False),
-    ("after_commit", 0, False),
+    ("inside_commit", 0, "same"),
+    ("after_commit", 0, "same"),
 ]
 
 
-def new_project(folder: Path, *, sealed: bool) -> Project:
+def new_project(folder: Path, mode: str) -> Project:
     project = Project(folder, TASKS, max_concurrency=3)
-    project.document["benchmark"]["grader"]["sealed"] = sealed
+    if mode != "same":
+        project.document["benchmark"]["grader"]["mode"] = mode
     project.save()
     return project
 
@@ -49,29 +54,29 @@ def new_project(folder: Path, *, sealed: bool) -> Project:
 @pytest.fixture(scope="module")
 def uninterrupted(
     tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]
-) -> dict[bool, dict[str, list[Any]]]:
-    """The rows of a run that nobody killed, by whether its grader is sealed."""
+) -> dict[str, dict[str, list[Any]]]:
+    """The rows of a run that nobody killed, by the mode of its grading."""
     found = {}
-    for sealed in (False, True):
-        project = new_project(tmp_path_factory.mktemp("whole"), sealed=sealed)
+    for mode in MODES:
+        project = new_project(tmp_path_factory.mktemp("whole"), mode)
         project.start("crashed")
         project.check_whole("crashed")
-        found[sealed] = project.rows("crashed")
+        found[mode] = project.rows("crashed")
     return found
 
 
-@pytest.mark.parametrize(("point", "idx", "sealed"), CASES)
+@pytest.mark.parametrize(("point", "idx", "mode"), CASES)
 def test_killed_there(
     point: str,
     idx: int,
-    sealed: bool,
+    mode: str,
     tmp_path: Path,
-    uninterrupted: dict[bool, dict[str, list[Any]]],
+    uninterrupted: dict[str, dict[str, list[Any]]],
     engine_log: EngineLog,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No row is lost or doubled, no agent is started twice, nothing is left over."""
-    project = new_project(tmp_path, sealed=sealed)
+    project = new_project(tmp_path, mode)
     fault = point if point in ONCE else f"{point}:{idx}"
     with monkeypatch.context() as environment:
         environment.setenv(VARIABLE, fault)
@@ -85,10 +90,10 @@ def test_killed_there(
     again = project.run if point in EARLY else project.resume
     with closing(again("crashed", *PASSING)) as coordinator:
         assert coordinator.finish() == 0, coordinator.stderr
-    assert project.rows("crashed") == uninterrupted[sealed]
+    assert project.rows("crashed") == uninterrupted[mode]
     starts = engine_log.starts(project, "crashed")
-    parts = 2 if sealed else 1
-    assert starts == {(slot, 1): parts for slot in range(len(uninterrupted[sealed]["slots"]))}
+    parts = 2 if mode == "after_agent" else 1
+    assert starts == {(slot, 1): parts for slot in range(len(uninterrupted[mode]["slots"]))}
     project.check_whole("crashed")
 
 

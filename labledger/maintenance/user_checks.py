@@ -1,0 +1,75 @@
+"""Check that `trial.sh` can run agents and graders as the users that the experiment names.
+
+Each user is tried by `trial.sh` itself, in a short container of the image. `preflight` is the
+caller.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from labledger import resources
+from labledger.errors import EngineUnavailable, Exit, LabLedgerError
+from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.maintenance.check_results import CheckResult
+from labledger.maintenance.image_probes import ImageProbes
+
+
+class _PhaseUser(NamedTuple):
+    """A user that a phase runs as in containers of an image."""
+
+    phase: str
+    """`agent` or `grader`."""
+    user: str
+    container_user: str | None
+
+
+def check_users(
+    probes: ImageProbes, ref: str, image: str, settings: Iterable[TrialSettings]
+) -> Iterator[CheckResult]:
+    """Check each user that agents and graders run as in containers of the image."""
+    sets_up: dict[_PhaseUser, bool] = {}
+    for merged in settings:
+        grader_user = merged.grading.user
+        if merged.grading.mode is GradingMode.SEPARATE:
+            # Its container has another image.
+            grader_user = None
+        for phase, user in (("agent", merged.runtime.agent_user), ("grader", grader_user)):
+            if user is not None:
+                key = _PhaseUser(phase, user, merged.runtime.user)
+                sets_up[key] = sets_up.get(key, False) or "setup" in merged.phases
+    for phase_user, has_setup in sets_up.items():
+        yield _check_user(probes, ref, image, phase_user, sets_up=has_setup)
+
+
+def _check_user(
+    probes: ImageProbes, ref: str, image: str, phase_user: _PhaseUser, *, sets_up: bool
+) -> CheckResult:
+    phase, user, container_user = phase_user
+    trial_script = resources.trial_script().read_text("utf-8")
+    script = f"set -- check-{phase}-user {shlex.quote(user)}\n{trial_script}"
+    try:
+        status, output = probes.run_probe(image, script, container_user)
+    except EngineUnavailable:
+        raise
+    except LabLedgerError as error:
+        status, output = -1, error.message
+    if status == 0 and not output:
+        return CheckResult(f"{phase} user", f"{ref} can run the {phase} as {user}")
+    hint = (
+        "check that the setup command installs util-linux and adds the user"
+        if sets_up
+        else "install util-linux and add the user in the image"
+    )
+    return CheckResult(
+        f"{phase} user",
+        f"{ref} cannot run the {phase} as {user}: {output.strip()}",
+        ok=False,
+        hint=f"{hint}; the container must start as root: leave `runtime.user` out",
+        # A setup command may create the user.
+        warning=sets_up,
+        exit_code=Exit.INVALID,
+    )

@@ -1,0 +1,116 @@
+"""Graders that run as a user of their own, and the image's entrypoint in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from containers import docker
+from sample_trials import BUSYBOX, ENGINE, GRADES, RUNTIME, SHELLS, Trials, brief
+from sealed_trials import AFTER, DELIVERED, KEPT, isolation
+
+from labledger.experiment.plan import Runtime
+from labledger.experiment.settings.grading import Grading
+from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.maintenance.image_probes import ImageProbes
+from labledger.maintenance.user_checks import check_users
+
+pytestmark = pytest.mark.docker
+
+WHO = "id -u >&2; id -g >&2; "
+
+
+@pytest.mark.parametrize("image", SHELLS)
+@pytest.mark.parametrize("mode", ["same", "after_agent", "delivered"])
+def test_grader_runs_as_its_user(trials: Trials, image: str, mode: str) -> None:
+    """In each mode the grader has its user's rights, the agent those of the container's user."""
+    way = {"same": {}, "after_agent": AFTER, "delivered": DELIVERED}[mode]
+    grader = f"{WHO} touch /root/x 2>/dev/null && echo root; cat answer; {GRADES}"
+    agent = f"{WHO} echo 42 >answer"
+    way = way | {"grading": {"mode": mode, "user": "agent"}}
+    result = trials.run(agent, grader, image=image, **way)
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "agent_stderr").startswith(b"0\n")
+    assert trials.content(result, "grader_stdout") == b"42\n"
+    assert not trials.content(result, "grader_stderr").startswith(b"0\n")
+    assert isolation(result)["agent_user"] == "root"
+
+
+def test_agent_and_grader_as_different_users(trials: Trials) -> None:
+    """A grader may be root although the agent is not, and the agent another user than a grader."""
+    runtime = {"agent_user": "agent"}
+    for user, uid in (("root", b"0\n"), ("nobody", None), ("4321:99", b"4321\n99\n")):
+        result = trials.run(
+            WHO, f"{WHO}{GRADES}", image=SHELLS[1], runtime=runtime, grading={"user": user}
+        )
+        assert brief(result) == ("completed", None, 0)
+        said = trials.content(result, "grader_stderr")
+        assert said.startswith(uid) if uid else said != trials.content(result, "agent_stderr")
+
+
+def test_grader_whose_user_does_not_exist(trials: Trials) -> None:
+    """That a grader cannot run as its user is a grade_error, and its stderr says why."""
+    result = trials.run("true", grading={"user": "ghost"})
+    assert brief(result) == ("grade_error", "grader_exit_nonzero", 40)
+    assert b"who user ghost is" in trials.content(result, "grader_stderr")
+
+
+def test_preflight_tries_the_graders_user(image_ids: dict[str, str]) -> None:
+    """A user that the image does not define is refused before the run, and root is none to add."""
+    probes = ImageProbes(ENGINE, ENGINE.info(), use_cache=False, oci_runtime=None)
+
+    def check(user: str) -> tuple[bool, str]:
+        settings = TrialSettings(Runtime.from_json(RUNTIME), {}, Grading(user=user))
+        (found,) = check_users(probes, BUSYBOX, image_ids[BUSYBOX], [settings])
+        return found.ok, found.detail
+
+    assert check("agent") == (True, f"{BUSYBOX} can run the grader as agent")
+    assert check("root")[0]
+    assert not check("ghost")[0]
+
+
+@pytest.fixture
+def with_entrypoint(trials: Trials) -> Iterator[str]:
+    """An image with an entrypoint that says how it was started and then runs its arguments."""
+    name = f"labledger-test/entrypoint:{trials.ledger_id[:12]}"
+    script = (
+        f"FROM {BUSYBOX}\nWORKDIR /srv\nENV FROM_IMAGE=yes\n"
+        'ENTRYPOINT ["sh", "-c", "pwd; echo $FROM_IMAGE $OWN $AGENTLAB_ENV_0; echo up >/tmp/up; '
+        'echo \\"$@\\" >&2; exec \\"$@\\"", "name"]\n'
+    )
+    docker("build", "-q", "-t", name, "-", stdin=script.encode())
+    trials.images = {**trials.images, name: str(ENGINE.image_id(name))}
+    try:
+        yield name
+    finally:
+        with suppress(AssertionError):
+            docker("rmi", "-f", name)
+
+
+def test_entrypoint_runs_in_the_background(trials: Trials, with_entrypoint: str) -> None:
+    """The entrypoint runs before setup until the grader has ended; its output is evidence."""
+    runtime = {"entrypoint": "image", "processes": "keep", "env": {"OWN": "$$5"}}
+    waits = "while [ ! -e /tmp/up ]; do sleep 0.02; done; "
+    alive = "ps | grep -c '[s]leep infinity'; "
+    result = trials.run(
+        "true",
+        f"{alive} {GRADES}",
+        waits,
+        image=with_entrypoint,
+        environment={"SECRET_KEY": "do-not-tell"},
+        **KEPT | {"runtime": runtime},
+    )
+    assert brief(result) == ("completed", None, 0)
+    assert trials.content(result, "entrypoint_stdout") == b"/srv\nyes $5\n"
+    assert trials.content(result, "entrypoint_stderr") == b"sh -c sleep infinity\n"
+    assert int(trials.content(result, "grader_stdout")) >= 1
+    assert list(result.phases) == ["setup", "agent", "grader"]
+
+
+def test_entrypoint_that_ends(trials: Trials) -> None:
+    """An image without an entrypoint has nothing to start, and the trial goes on."""
+    runtime = {"entrypoint": "image", "processes": "keep"}
+    result = trials.run("true", runtime=runtime)
+    assert brief(result) == ("completed", None, 0)
+    assert "entrypoint_stdout" not in result.evidence[0]["evidence"]
