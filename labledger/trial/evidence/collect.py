@@ -28,6 +28,7 @@ from labledger.trial.evidence.grading import (
     grade_attempt,
 )
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.rewards import grade_by_rewards, reference_prediction
 from labledger.trial.phase_notes import has_begun, parse_phases, read_phases
 
 DISK_WAS_FULL = (
@@ -70,6 +71,10 @@ def collect_result(
     if container_exit.artifacts is not None:
         evidence.collect_artifacts(container_exit.artifacts)
         autoloaded = list(container_exit.artifacts.hooks)
+    if outcome.needs_prediction:
+        outcome.prediction = reference_prediction(
+            spec, evidence.references, container_exit.ended_at, has_result=result is not None
+        )
     if container_exit.disk_was_full:
         evidence.add_problem("disk", DISK_WAS_FULL)
     if container_exit.was_paused:
@@ -147,7 +152,7 @@ def _outcome_by_script(
     spec: AttemptSpec, container_exit: ContainerExit, exit_status: int, redactor: Redactor
 ) -> GradingOutcome:
     """Return the outcome of a trial that `trial.sh` ended with one of `ExitStatus.ALL`."""
-    outcome = grade_attempt(spec, exit_status, container_exit.ended_at, redactor)
+    outcome = _grade(spec, exit_status, container_exit.ended_at, redactor)
     if container_exit.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
         where = " or ".join(map(str, spec.plan.disks))
         message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
@@ -162,6 +167,14 @@ def _outcome_by_script(
             limit_text = " of one of its containers"
         outcome.message = f"{outcome.message}; the memory limit{limit_text} was hit"
     return outcome
+
+
+def _grade(spec: AttemptSpec, exit_status: int, ts: str, redactor: Redactor) -> GradingOutcome:
+    """Return the outcome of a trial that `trial.sh` ended, by what its grader left."""
+    source = spec.settings.grading.results
+    if source is not None and source.source == "rewards":
+        return grade_by_rewards(spec, source, exit_status, ts, redactor)
+    return grade_attempt(spec, exit_status, ts, redactor)
 
 
 def _ended_from_within(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOutcome:

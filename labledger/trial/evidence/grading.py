@@ -35,6 +35,8 @@ class GradingOutcome:
     score: JsonObject | None = None
     rejected: dict[str, bytes] = field(default_factory=dict)
     """The content of the grader's invalid files, by `prediction` or `score`."""
+    needs_prediction: bool = False
+    """Whether the host makes the prediction, from the trial's evidence."""
 
     def as_grade_error(self, reason: Reason, message: str) -> None:
         """Make this a `grade_error`. Only the first reason is recorded."""
@@ -49,8 +51,8 @@ def grade_attempt(
 
     `ts` is the timestamp of its rows.
     """
-    outcome = _by_exit_status(spec, exit_status)
-    if exit_status in _NOT_GRADED:
+    outcome = outcome_by_exit_status(spec, exit_status)
+    if exit_status in NOT_GRADED:
         return outcome
     reader = _RowReader(spec, ts, redactor)
     outcome.prediction = reader.read("prediction", outcome)
@@ -62,7 +64,7 @@ def grade_attempt(
     return outcome
 
 
-_NOT_GRADED = frozenset(
+NOT_GRADED = frozenset(
     {
         ExitStatus.SETUP_FAILED,
         ExitStatus.SETUP_TIMED_OUT,
@@ -75,9 +77,11 @@ _NOT_GRADED = frozenset(
         ExitStatus.AGENT_END_FORGED,
     }
 )
+"""The exit statuses of trials in which no grader ran to its end."""
 
 
-def _by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
+def outcome_by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcome:
+    """Return the outcome that one of `ExitStatus.ALL` means, without rows."""
     setup_s, agent_s, grader_s = (spec.settings.timeout_s(phase) for phase in contract.PHASE_NAMES)
     match exit_status:
         case ExitStatus.SETUP_FAILED:

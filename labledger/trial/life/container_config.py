@@ -110,6 +110,8 @@ def _trial_settings(spec: AttemptSpec) -> dict[str, str]:
         settings["WAIT_CS"] = str(max(1, round(wait_s * 100)))
     if grading.user is not None:
         settings["GRADER_USER"] = grading.user
+    if grading.results is not None and grading.results.source == "rewards":
+        settings["GRADER_STATUS"] = "ignored"
     return settings
 
 

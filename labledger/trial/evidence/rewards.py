@@ -1,0 +1,190 @@
+"""Derive a trial's score from the rewards that a grader left in its output folder.
+
+For benchmarks whose test scripts know nothing of labledger: `reward.json`, an object of numbers, or
+else `reward.txt`, one number. All are metrics of the score, and the primary one decides. The exit
+status of the grader is recorded and does not matter. The files are as hostile as any output. Used
+by `collect` for `results: {from: rewards}`.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from labledger.errors import MalformedJson, SchemaInvalid
+from labledger.experiment.settings.grading import ResultSource
+from labledger.records import JsonObject, json_schemas
+from labledger.records.outcomes import Reason, Verdict
+from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.evidence import grader_bootstrap
+from labledger.trial.evidence.grading import (
+    NOT_GRADED,
+    PREDICTION_SCHEMA,
+    SCORE_SCHEMA,
+    GradingOutcome,
+    add_identity,
+    outcome_by_exit_status,
+    parse_json,
+)
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.output_folders import folder_of_path
+from labledger.workspace.untrusted_files import SCORE_CAP, UnsafeFile, UntrustedFile
+
+PRIMARY = "reward"
+"""The name of the primary reward, and of the one in reward.txt."""
+PASS_AT = 1.0
+
+_JSON, _TEXT = "reward.json", "reward.txt"
+_FAILED = frozenset({ExitStatus.GRADER_FAILED, ExitStatus.GRADER_TIMED_OUT})
+
+
+class _BadRewards(Exception):
+    """The rewards cannot be used. The argument says why, in a sentence."""
+
+
+def grade_by_rewards(
+    spec: AttemptSpec, source: ResultSource, exit_status: int, ts: str, redactor: Redactor
+) -> GradingOutcome:
+    """Return the outcome of a trial that ended with one of `ExitStatus.ALL`.
+
+    `ts` is the timestamp of its score. If no test ran because the grader could not install or reach
+    what it needs, the trial is a `grade_error`.
+    """
+    outcome = outcome_by_exit_status(spec, exit_status)
+    if exit_status in NOT_GRADED:
+        return outcome
+    outcome.needs_prediction = True
+    folder = folder_of_path(spec, source.folder or "")
+    if exit_status in _FAILED or folder is None:
+        return outcome
+    try:
+        name, rewards = _read(folder, redactor)
+        primary = _primary(rewards, source)
+        if rewards[primary] == 0 and (line := _bootstrap_failure(spec, source, folder, redactor)):
+            outcome.as_grade_error(Reason.GRADER_BOOTSTRAP_FAILED, line)
+            return outcome
+        outcome.score = _score(spec, source, ts, name, rewards, primary)
+    except FileNotFoundError:
+        missing = f"the grader left neither {_JSON} nor {_TEXT} in {source.folder}"
+        if line := _bootstrap_failure(spec, source, folder, redactor):
+            outcome.as_grade_error(Reason.GRADER_BOOTSTRAP_FAILED, line)
+        outcome.as_grade_error(Reason.REWARD_MISSING, missing)
+    except UnsafeFile as error:
+        outcome.as_grade_error(error.reason, error.message)
+    except (_BadRewards, MalformedJson, SchemaInvalid) as error:
+        outcome.as_grade_error(Reason.REWARD_INVALID, str(error))
+    return outcome
+
+
+def reference_prediction(
+    spec: AttemptSpec, references: dict[str, str], ts: str, *, has_result: bool
+) -> JsonObject:
+    """Return a prediction that refers to the agent's result, or else to what it changed.
+
+    `references` are the trial's evidence; `has_result` says whether the agent's result is valid.
+    """
+    names = ["trial_output"] if has_result else []
+    names += ["workspace_patch", "workspace_files", "workspace_snapshot"]
+    names += ["workspace_after", "workspace_changes", "trial_input"]
+    name = next(name for name in names if name in references)
+    row: JsonObject = {
+        "benchmark": spec.plan.benchmark.identity,
+        "prediction": {
+            "kind": "artifact_ref",
+            "artifact_ref": references[name],
+            "metadata": {"evidence": name},
+        },
+    }
+    add_identity(row, spec, PREDICTION_SCHEMA, ts, spec.ids.as_json())
+    json_schemas.require_valid(row, PREDICTION_SCHEMA)
+    return row
+
+
+def _read(folder: Path, redactor: Redactor) -> tuple[str, dict[str, float]]:
+    """Return the name of the file with the rewards, and the rewards by name.
+
+    Raises `FileNotFoundError` if there is none, `UnsafeFile`, `MalformedJson` or `_BadRewards`.
+    """
+    if (content := UntrustedFile(folder, _JSON).read(SCORE_CAP)) is not None:
+        return _JSON, _rewards_of_json(content, redactor)
+    if (content := UntrustedFile(folder, _TEXT).read(SCORE_CAP)) is not None:
+        return _TEXT, {PRIMARY: _reward_of_text(content)}
+    raise FileNotFoundError
+
+
+def _rewards_of_json(content: bytes, redactor: Redactor) -> dict[str, float]:
+    try:
+        rewards = parse_json(content, redactor)
+    except MalformedJson as error:
+        raise _BadRewards(f"{_JSON} {error.message}") from None
+    if not isinstance(rewards, dict) or not rewards:
+        raise _BadRewards(f"{_JSON} is not a JSON object with at least one number")
+    for name, value in rewards.items():
+        if not isinstance(value, int | float):
+            raise _BadRewards(f"{_JSON}: {redactor.redact_text(name)[:100]!r} is not a number")
+    # True and false are 1 and 0, as in the programs that write such files.
+    return {
+        redactor.redact_text(name): int(value) if isinstance(value, bool) else value
+        for name, value in rewards.items()
+    }
+
+
+def _reward_of_text(content: bytes) -> float:
+    try:
+        value = float(content.decode("utf-8"))
+    except ValueError:
+        raise _BadRewards(f"{_TEXT} is not a number") from None
+    if not math.isfinite(value):
+        raise _BadRewards(f"{_TEXT} is {value}; a finite number is expected")
+    return value
+
+
+def _primary(rewards: dict[str, float], source: ResultSource) -> str:
+    """Return the name of the reward that decides: a single one does, whatever its name is."""
+    wanted = source.primary or PRIMARY
+    if wanted in rewards:
+        return wanted
+    if len(rewards) == 1:
+        return next(iter(rewards))
+    listed = ", ".join(sorted(rewards)[:5])
+    raise _BadRewards(f"none of the {len(rewards):,} rewards is called {wanted}: {listed}"[:500])
+
+
+def _score(
+    spec: AttemptSpec,
+    source: ResultSource,
+    ts: str,
+    file: str,
+    rewards: dict[str, float],
+    primary: str,
+) -> JsonObject:
+    pass_at = PASS_AT if source.pass_at is None else source.pass_at
+    benchmark = spec.plan.benchmark
+    row: JsonObject = {
+        "benchmark": benchmark.identity,
+        "verdict": (Verdict.PASS if rewards[primary] >= pass_at else Verdict.FAIL).value,
+        "primary_metric_name": primary,
+        "primary_metric_value": rewards[primary],
+        "metrics": rewards,
+        "evaluator": benchmark.evaluator,
+        "ext": {"rewards": {"file": file, "pass_at": pass_at}},
+    }
+    add_identity(row, spec, SCORE_SCHEMA, ts, spec.ids.as_json())
+    json_schemas.require_valid(row, SCORE_SCHEMA)
+    return row
+
+
+def _bootstrap_failure(
+    spec: AttemptSpec, source: ResultSource, folder: Path, redactor: Redactor
+) -> str | None:
+    """Return why the grader could not work, if its logs show that it ran no test."""
+    logs = [UntrustedFile(spec.folder / "state", f"grader.{s}") for s in ("stdout", "stderr")]
+    if source.log is not None:
+        logs.append(UntrustedFile(folder, source.log))
+    line = grader_bootstrap.failure_in(
+        logs, UntrustedFile(folder, "ctrf.json"), spec.settings.runtime.max_log_bytes
+    )
+    if line is None:
+        return None
+    quoted = redactor.redact_text(line)[: grader_bootstrap.MAX_QUOTED]
+    return f"the grader could not install or reach what it needs, and ran no test: {quoted}"

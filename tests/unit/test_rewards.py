@@ -1,0 +1,194 @@
+"""Rewards that a grader left: which decide, and which cannot be used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sample_trials import BUSYBOX, Trials
+
+from labledger.experiment.settings.grading import Grading, ResultSource
+from labledger.trial.contract import AttemptSpec
+from labledger.trial.evidence.grading import GradingOutcome
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.rewards import grade_by_rewards
+
+OUTPUTS = {"outputs": [{"path": "/logs/verifier", "phase": "grader"}]}
+NO_NETWORK = "curl: (6) Could not resolve host: astral.sh\n"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> AttemptSpec:
+    made = Trials(tmp_path, {BUSYBOX: "sha256:0"}).spec(runtime=OUTPUTS)
+    for name in ("outputs/0", "state"):
+        (made.folder / name).mkdir(parents=True)
+    return made
+
+
+def grade(spec: AttemptSpec, exit_status: int = 0, **source: object) -> GradingOutcome:
+    results = ResultSource(source="rewards", folder="/logs/verifier", log="log.txt", **source)
+    settings = replace(spec.settings, grading=Grading(results=results))
+    object.__setattr__(spec, "settings", settings)
+    redactor = Redactor({"KEY": "my-secret-value"})
+    return grade_by_rewards(spec, results, exit_status, "2026-01-01T00:00:00.000Z", redactor)
+
+
+def left(spec: AttemptSpec, **files: str | bytes) -> AttemptSpec:
+    """Leave files in the output folder; `_` in a name stands for a dot."""
+    for name, content in files.items():
+        raw = content.encode() if isinstance(content, str) else content
+        (spec.folder / "outputs/0" / name.replace("_", ".")).write_bytes(raw)
+    return spec
+
+
+def test_text(spec: AttemptSpec) -> None:
+    """A number in reward.txt is the reward, and 1 passes."""
+    outcome = grade(left(spec, reward_txt=" 1\n"))
+    assert (outcome.status, outcome.reason) == ("completed", None)
+    assert outcome.score is not None
+    assert outcome.score["verdict"] == "pass"
+    assert outcome.score["metrics"] == {"reward": 1.0}
+    assert outcome.score["ext"]["rewards"] == {"file": "reward.txt", "pass_at": 1.0}
+    assert outcome.needs_prediction
+
+
+def test_json_wins(spec: AttemptSpec) -> None:
+    """reward.json decides, also where it is worse; all of its numbers are metrics."""
+    rewards = '{"reward": 0.5, "speed": 3, "style": true}'
+    outcome = grade(left(spec, reward_txt="1", reward_json=rewards))
+    assert outcome.score is not None
+    assert outcome.score["verdict"] == "fail"
+    assert outcome.score["primary_metric_value"] == 0.5
+    assert outcome.score["metrics"] == {"reward": 0.5, "speed": 3, "style": 1}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "source", "primary", "verdict"),
+    [
+        ('{"accuracy": 1}', {}, "accuracy", "pass"),
+        ('{"accuracy": 1, "reward": 0}', {}, "reward", "fail"),
+        ('{"accuracy": 1, "reward": 0}', {"primary": "accuracy"}, "accuracy", "pass"),
+        ('{"reward": 0.5}', {"pass_at": 0.5}, "reward", "pass"),
+        ('{"reward": 0.99999}', {}, "reward", "fail"),
+        ('{"reward": -1}', {"pass_at": -2}, "reward", "pass"),
+    ],
+)
+def test_primary_reward(
+    spec: AttemptSpec, rewards: str, source: dict[str, object], primary: str, verdict: str
+) -> None:
+    """The primary reward decides at its threshold; a single reward is always primary."""
+    outcome = grade(left(spec, reward_json=rewards), **source)
+    assert outcome.score is not None
+    assert outcome.score["primary_metric_name"] == primary
+    assert outcome.score["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"reward_json": ""},
+        {"reward_json": "{}"},
+        {"reward_json": "1"},
+        {"reward_json": '{"reward": "1"}'},
+        {"reward_json": '{"reward": NaN}'},
+        {"reward_json": '{"reward": 1e999}'},
+        {"reward_json": '{"reward": null}'},
+        {"reward_json": '{"reward": 1, "reward": 0}'},
+        {"reward_json": '{"": 1}'},
+        {"reward_json": '{"a": 1, "b": 1}'},
+        {"reward_json": "[" * 100_000},
+        {"reward_json": "{", "reward_txt": "1"},
+        {"reward_txt": ""},
+        {"reward_txt": "yes"},
+        {"reward_txt": "nan"},
+        {"reward_txt": "inf"},
+        {"reward_txt": b"\xff"},
+        {"reward_txt": "9" * 1000},
+    ],
+)
+def test_unusable_rewards(spec: AttemptSpec, files: dict[str, str | bytes]) -> None:
+    """What is no finite number is a grade_error without a score, and no other file replaces it."""
+    outcome = grade(left(spec, **files))
+    assert (outcome.status, outcome.reason) == ("grade_error", "reward_invalid")
+    assert outcome.score is None
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: path.symlink_to("/etc/hostname"), "output_unsafe"),
+        (os.mkfifo, "output_unsafe"),
+        (Path.mkdir, "output_unsafe"),
+        (lambda path: path.write_bytes(b"1" * (2 << 20)), "output_too_large"),
+    ],
+)
+def test_hostile_files(spec: AttemptSpec, make: Callable[[Path], object], reason: str) -> None:
+    """Links, FIFOs, folders and huge files are grade errors, and nothing waits for them."""
+    make(left(spec, reward_txt="1").folder / "outputs/0/reward.json")
+    outcome = grade(spec)
+    assert (outcome.status, outcome.reason, outcome.score) == ("grade_error", reason, None)
+
+
+def test_no_reward(spec: AttemptSpec) -> None:
+    """A grader without a reward is a grade_error, whatever else it wrote."""
+    outcome = grade(left(spec, score_txt="1"))
+    assert (outcome.status, outcome.reason) == ("grade_error", "reward_missing")
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "status", "has_score"),
+    [
+        (0, "completed", True),
+        (10, "agent_error", True),
+        (11, "agent_timeout", True),
+        (20, "setup_error", False),
+        (30, "agent_error", False),
+        (40, "grade_error", False),
+        (41, "grade_error", False),
+    ],
+)
+def test_exit_status(spec: AttemptSpec, exit_status: int, status: str, has_score: bool) -> None:
+    """A failed agent keeps its status beside the score; a grader that timed out has no score."""
+    outcome = grade(left(spec, reward_txt="1"), exit_status)
+    assert (outcome.status, outcome.score is not None) == (status, has_score)
+    assert outcome.needs_prediction is (exit_status not in {20, 30})
+
+
+@pytest.mark.parametrize("files", [{"reward_txt": "0"}, {"reward_json": '{"reward": 0.0}'}, {}])
+@pytest.mark.parametrize("place", ["outputs/0/log.txt", "state/grader.stdout"])
+def test_failed_bootstrap(spec: AttemptSpec, files: dict[str, str], place: str) -> None:
+    """A reward of 0, or none, of a grader that could not begin says nothing of the agent."""
+    (spec.folder / place).write_text(NO_NETWORK)
+    outcome = grade(left(spec, **files))
+    assert (outcome.status, outcome.reason) == ("grade_error", "grader_bootstrap_failed")
+    assert outcome.score is None
+    assert "Could not resolve host: astral.sh" in (outcome.message or "")
+
+
+@pytest.mark.parametrize(
+    ("reward", "log"),
+    [("1", NO_NETWORK), ("0.2", NO_NETWORK), ("0", NO_NETWORK + "1 failed in 2s"), ("0", "FAIL")],
+)
+def test_no_failed_bootstrap(spec: AttemptSpec, reward: str, log: str) -> None:
+    """Other rewards count, and so does 0 where a test ran or nothing shows a failure."""
+    outcome = grade(left(spec, reward_txt=reward, log_txt=log))
+    assert outcome.status == "completed"
+    assert outcome.score is not None
+
+
+def test_secrets(spec: AttemptSpec) -> None:
+    """No secret reaches a score or a message, as a name, in a quoted line or in broken JSON."""
+    secret = "my-secret-value"
+    outcome = grade(left(spec, reward_json=f'{{"reward": 1, "{secret}": 2}}'))
+    assert secret not in str(outcome)
+    line = f"fatal: unable to access 'https://user:{secret}@example.com/x.git/': no\n"
+    outcome = grade(left(spec, reward_json='{"reward": 0}', log_txt=line))
+    assert outcome.reason == "grader_bootstrap_failed"
+    assert secret not in str(outcome)
+    for broken in (f'{{"{secret}": "x"}}', f'{{"a": 1, "{secret}": 1}}', f'"{secret}'):
+        outcome = grade(left(spec, reward_json=broken))
+        assert outcome.reason == "reward_invalid"
+        assert secret not in str(outcome)
