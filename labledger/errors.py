@@ -54,7 +54,9 @@ class Problem:
     def __str__(self) -> str:
         location = self.where if self.line is None else f"{self.where}:{self.line}"
         head = f"{location}: {self.field}: " if self.field else f"{location}: "
-        tail = f" ({self.hint})" if self.hint else ""
+        if not self.hint:
+            return f"{head}{self.message}"
+        tail = f"\n    → {self.hint}" if "\n" in self.message else f" ({self.hint})"
         return f"{head}{self.message}{tail}"
 
 
@@ -95,6 +97,12 @@ class PreflightFailed(LabLedgerError):
         super().__init__(f"the checks before the run failed; nothing has been created\n{lines}")
         self.problems = problems
         self.exit_code = exit_code
+
+
+class ImageBuildsStopped(LabLedgerError):
+    """The builds of images were stopped; no run has been created."""
+
+    exit_code = Exit.INTERRUPTED
 
 
 class EngineUnavailable(LabLedgerError):

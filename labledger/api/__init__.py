@@ -61,7 +61,8 @@ _NAMES_BY_MODULE = {
     "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "
     "InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError LedgerMissing "
     "LedgerOutdated LedgerTooNew MalformedJson NotALedger PreflightFailed Problem QueryFailed "
-    "RunExists RunNotComplete RunNotFound SchemaInvalid SlotNotFound TakeoverStopped",
+    "RunExists RunNotComplete RunNotFound SchemaInvalid SlotNotFound TakeoverStopped "
+    "ImageBuildsStopped",
     "ledger.database.migrations": "LedgerUpgrade",
     "ledger.database.model": "Grading RunInfo Spent Stop VariantCounts",
     "ledger.query": "ViewInfo",

@@ -139,7 +139,8 @@ def preflight(
         experiment: The experiment file, a folder that holds `experiment.yaml`, or a benchmark as
             `FORMAT:LOCATION`, such as `humaneval:./HumanEval.jsonl`.
         options: As for `run`.
-        pull: Pull images that are missing on this machine.
+        pull: Pull images that are missing on this machine, or build those that no registry offers
+            and that the experiment says how to build. `options.build` builds without `pull`.
 
     Returns:
         The result of every check. A failed check is returned, not raised; `failures` lists them.
@@ -147,6 +148,7 @@ def preflight(
 
     Raises:
         InvalidInput: The experiment is not valid.
+        ImageBuildsStopped: `options.stop_request` was raised while images were built.
 
     Example:
         >>> import labledger

@@ -24,7 +24,7 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
 
     Blocks until every slot is committed, or until the run stops: by a stop request, a spent budget,
     or a machine that stays unusable for longer than `options.patience_s`. A run that stopped can be
-    continued with `resume`. Missing images are pulled.
+    continued with `resume`. Missing images are pulled, or built if the experiment says how.
 
     Args:
         experiment: The experiment file, a folder that holds `experiment.yaml`, or a benchmark as
@@ -40,6 +40,8 @@ def run(experiment: str | Path, options: RunOptions | None = None) -> RunOutcome
         InvalidInput: The experiment or an option is not valid. No run has been created.
         PreflightFailed: A check before the run failed, such as a missing image. No run has been
             created.
+        ImageBuildsStopped: `options.stop_request` was raised while images were built. No run has
+            been created.
         RunExists: The ledger already holds a run with `options.run_id`.
         LeaseLost: Another coordinator has taken the run over. Committed slots stay committed.
         LabLedgerError: The base class of these and all others, such as `LedgerDiskFull`.

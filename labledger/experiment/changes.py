@@ -31,6 +31,7 @@ def differences(
     before, after = result_part(old_document), result_part(new.document)
     old_digest, new_digest = before["dataset"].pop("digest"), after["dataset"].pop("digest")
     sentences = list(_file_sentences(before.pop("files"), after.pop("files")))
+    sentences += _image_sentences(before.pop("images", {}), after.pop("images", {}))
     for noun, key, id_key in (("variant", "variants", "variant_id"), ("metric", "metrics", "id")):
         before[key], after[key] = _by_id(before[key], id_key), _by_id(after[key], id_key)
         sentences += _membership_sentences(noun, before[key], after[key])
@@ -102,6 +103,16 @@ def _file_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:
                 yield f"{name} changed (a file of the {phase})"
             elif before[name] != after[name]:
                 yield f"{name} became executable or not executable (a file of the {phase})"
+
+
+def _image_sentences(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    for ref in sorted(old.keys() & new.keys()):
+        if old[ref] != new[ref]:
+            yield f"what the image {ref} is built from changed"
+    for ref in sorted(old.keys() - new.keys()):
+        yield f"the image {ref} is no longer built from files of the experiment"
+    for ref in sorted(new.keys() - old.keys()):
+        yield f"the image {ref} is now built from files of the experiment"
 
 
 def _task_sentences(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:

@@ -15,7 +15,9 @@ from typing import Any
 from labledger.experiment import name_references
 from labledger.experiment.inputs import staged_files
 from labledger.experiment.inputs.field_problems import FieldPath, FieldProblem, UnusablePath, lookup
+from labledger.experiment.inputs.image_builds import build_context
 from labledger.experiment.name_references import CONTRACT_NAMES
+from labledger.images.image_names import is_buildable, with_tag
 from labledger.records import JsonObject
 from labledger.text.byte_sizes import parse_size
 from labledger.text.phrases import near_names
@@ -92,6 +94,7 @@ def find_problems(data: Any, folder: Path, invalid: Sequence[FieldPath]) -> Iter
         yield from _user_problems(valid, path)
         for phase in ("setup", "agent"):
             yield from _file_problems(valid, (*path, phase), folder)
+    yield from _image_problems(valid, folder)
     yield from _metric_problems(valid)
 
 
@@ -234,6 +237,21 @@ def _file_problems(valid: _ValidParts, phase: FieldPath, folder: Path) -> Iterat
             staged_files.find_files(folder, name)
         except UnusablePath as error:
             yield FieldProblem(path, error.message, error.hint)
+
+
+def _image_problems(valid: _ValidParts, folder: Path) -> Iterator[FieldProblem]:
+    """Check the name, the folder and the Dockerfile of each image that can be built."""
+    names: dict[str, str] = {}
+    for path, ref, build in valid.mapping(("images",)):
+        if not is_buildable(ref):
+            message = f"found the image {ref!r}; expected a name in lower case, such as my-app:1"
+            yield FieldProblem(path, message, "a built image has no digest in its name")
+        if (earlier := names.setdefault(with_tag(ref), ref)) != ref:
+            yield FieldProblem(path, f"means the same image as {earlier!r}", "remove one of them")
+        try:
+            build_context(build, folder)
+        except UnusablePath as error:
+            yield FieldProblem((*path, "context"), error.message, error.hint)
 
 
 def _metric_problems(valid: _ValidParts) -> Iterator[FieldProblem]:

@@ -16,6 +16,7 @@ from typing import ClassVar, NamedTuple, Self
 
 from labledger.errors import LedgerError
 from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, relative_name
+from labledger.experiment.inputs.image_builds import ImageBuild
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.name_references import is_contract_name, names
 from labledger.experiment.settings.grading import HIDING_MODES, Grading
@@ -340,8 +341,11 @@ class ExperimentPlan(Section):
     """Staged files by phase name."""
     regrades: Regrades | None = None
     """The run that a regrading regrades; None in other runs."""
+    image_builds: Mapping[str, ImageBuild] | None = None
+    """How images of the selected trials are built, by name; None if no build is authored."""
 
-    _OPTIONAL = frozenset({"regrades"})
+    _KEYS: ClassVar = {"image_builds": "images"}
+    _OPTIONAL = frozenset({"regrades", "image_builds"})
 
     @classmethod
     def of_authored(
@@ -417,7 +421,7 @@ def result_part(document: JsonObject) -> JsonObject:
     tags; where its tasks were read from and how they were selected (the dataset's digest
     identifies them); `cluster`, which only comparisons use; the names of the environment, which
     the phases contain; and which run a regrading regrades, since its grader is included like any
-    other.
+    other. Of the builds of images only their digests are part of it.
     """
     left_out = {"environment", "experiment", "dataset", "design", "regrades"}
     part = {key: value for key, value in document.items() if key not in left_out}
@@ -425,4 +429,6 @@ def result_part(document: JsonObject) -> JsonObject:
     part["dataset"] = {key: document["dataset"][key] for key in ("suite_id", "split_id", "digest")}
     design = document["design"]
     part["design"] = {key: design[key] for key in design if key != "max_concurrency"}
+    if "images" in document:
+        part["images"] = {ref: build["digest"] for ref, build in document["images"].items()}
     return part

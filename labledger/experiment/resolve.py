@@ -26,6 +26,7 @@ from labledger.experiment.inputs.field_problems import (
     UnusablePath,
     lookup,
 )
+from labledger.experiment.inputs.image_builds import ImageBuild
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.inputs.task_files import file_problems
 from labledger.experiment.plan import ExperimentPlan, Filters, result_part
@@ -44,6 +45,7 @@ from labledger.experiment.settings.task_settings import (
     require_valid_tasks,
 )
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
+from labledger.images.image_names import with_tag
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
@@ -246,7 +248,29 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     design = replace(plan.design, max_concurrency=max_concurrency)
     names = tuple(sorted({use.name for use in uses}))
     plan = replace(plan, dataset=selected, design=design, environment=names)
-    return ResolvedExperiment(authored, plan, dataset)
+    experiment = ResolvedExperiment(authored, plan, dataset)
+    return replace(
+        experiment, plan=replace(plan, image_builds=_image_builds(authored, experiment.images))
+    )
+
+
+def _image_builds(
+    authored: AuthoredExperiment, images: Collection[str]
+) -> dict[str, ImageBuild] | None:
+    """Return how those of `images` are built whose build is authored, each digested."""
+    needed = {with_tag(ref) for ref in images}
+    builds: dict[str, ImageBuild] = {}
+    problems: list[Problem] = []
+    for ref, build in sorted(authored.data.get("images", {}).items()):
+        if with_tag(ref) in needed:
+            try:
+                builds[ref] = ImageBuild.of_authored(build, authored.folder)
+            except UnusablePath as error:
+                field = ("images", ref, "context")
+                problems.append(authored.problem(field, error.message, error.hint))
+    if problems:
+        raise InvalidInput(f"the images of {authored.path} cannot be built", problems)
+    return builds or None
 
 
 def _check_overrides(overrides: Overrides) -> None:

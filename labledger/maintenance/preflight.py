@@ -1,9 +1,9 @@
 """The checks before a run: experiment, environment, ledger, Docker, disk space and images.
 
-Nothing is written to the lab, except for a temporary file that shows whether it can be written.
-Probes run in short-lived containers, and the user's cache holds their results. Missing images are
-pulled if that is allowed. A failed check is a result, not an exception; `Preflight.require` raises.
-Used by starting a run; regrading and resuming use single checks.
+Nothing is written to the lab, except for logs of builds and a temporary file that shows whether it
+can be written. Probes run in short-lived containers, and the user's cache holds their results.
+Missing images are pulled or built if that is allowed. A failed check is a result, not an exception;
+`Preflight.require` raises. Used by starting a run; regrading and resuming use single checks.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.ledger.database import migrations
 from labledger.maintenance.check_results import CheckResult, TaskSupport, check_disk_space
 from labledger.maintenance.image_probes import ImageProbes
+from labledger.maintenance.image_supply import Supply, supply_images
 from labledger.maintenance.user_checks import check_users
 from labledger.maintenance.workspace_checks import check_workspaces
 from labledger.records import JsonObject
@@ -75,13 +76,14 @@ def preflight(
     lab: LabFolder,
     environment: Mapping[str, str],
     *,
-    pull: bool,
+    supply: Supply,
     min_free_bytes: int,
     use_cache: bool = False,
 ) -> Preflight:
-    """Check everything that a run of `experiment` needs. With `pull`, missing images are pulled.
+    """Check everything that a run of `experiment` needs. `supply` says what is done about images.
 
-    With `use_cache`, probes that an image has passed before are not repeated.
+    With `use_cache`, probes that an image has passed before are not repeated. Raises
+    `ImageBuildsStopped` if builds of images were stopped.
     """
     checks = [
         *_check_experiment(experiment),
@@ -98,7 +100,12 @@ def preflight(
         info = engine.info()
         checks.append(CheckResult("docker", f"engine {info['ServerVersion']} answers"))
         checks.append(check_disk_space(DiskSpace.of(lab.existing, info, min_free_bytes)))
-        checks += [_check_image(engine, ref, images, pull=pull) for ref in experiment.images]
+        is_ready = all(check.ok or check.warning for check in checks)
+        builds = experiment.plan.image_builds
+        of_images, images = supply_images(
+            engine, lab, experiment.images, builds, supply, is_ready=is_ready
+        )
+        checks += of_images
         oci = experiment.plan.runtime.oci
         oci_runtime = check_oci_runtime(info, oci)
         checks += oci_runtime
@@ -182,26 +189,6 @@ def _check_ledger(lab: LabFolder) -> Iterator[CheckResult]:
             yield CheckResult("ledger", f"{lab.ledger} is current")
         else:
             yield CheckResult("ledger", f"{lab.ledger} cannot be written", False, hint)
-
-
-def _check_image(engine: Engine, ref: str, images: dict[str, str], *, pull: bool) -> CheckResult:
-    image = engine.image_id(ref)
-    detail = f"{ref} is available locally"
-    try:
-        if image is None and pull:
-            engine.pull(ref)
-            image, detail = engine.image_id(ref), f"{ref} was pulled"
-    except LabLedgerError as error:
-        hint = f"build or import it, or check the name {ref!r}"
-        return CheckResult("image", error.message, ok=False, hint=hint)
-    if image is not None:
-        images[ref] = image
-        return CheckResult("image", detail)
-    if engine.image_is_obtainable(ref):
-        return CheckResult("image", f"{ref} is not available locally; `run` will pull it")
-    hint = f"build or import it, or check the name {ref!r}"
-    detail = f"{ref} is not available locally and no registry offers it"
-    return CheckResult("image", detail, ok=False, hint=hint)
 
 
 def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:

@@ -13,6 +13,9 @@ from typing import Any, Literal
 from labledger.records import JsonObject
 
 EventKind = Literal[
+    "image_build_started",
+    "image_build_progress",
+    "image_build_ended",
     "run_started",
     "slot_dispatched",
     "trial_finished",

@@ -45,6 +45,7 @@ class RunOptions:
         image: The image for the trials of a benchmark; None for the one that it names.
         skip_refused: Leave out the tasks of a benchmark that labledger cannot run. Otherwise a run
             that selects one is refused.
+        build: Build images that the experiment says how to build, rather than pull them.
         env: Values of the `$NAME`s that the experiment takes from outside. They override those of
             `env_files` and of this process's environment. Never stored and never shown.
         env_files: Files of `NAME=VALUE` lines; a later file overrides an earlier one.
@@ -75,6 +76,7 @@ class RunOptions:
     agents: tuple[str, ...] = ()
     image: str | None = None
     skip_refused: bool = False
+    build: bool = False
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     env_files: tuple[Path | str, ...] = ()
     frozen: bool = False

@@ -1,8 +1,9 @@
 """Start and resume runs: everything that happens before a session begins.
 
 Everything that can prevent a run is checked before the lab folder is changed: a failed start leaves
-only pulled images and cached probe results. A resumed run uses the experiment as the ledger holds
-it; the authored files are only compared with it. Used by `api` and, in part, by regrading.
+only pulled or built images, logs of builds, and cached probe results. A resumed run uses the
+experiment as the ledger holds it; the authored files are only compared with it. Used by `api` and,
+in part, by regrading.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from labledger.errors import (
 )
 from labledger.experiment.authored import load_experiment
 from labledger.experiment.changes import differences
+from labledger.experiment.inputs.image_builds import find_build
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.resolve import Overrides, ResolvedExperiment, resolve
 from labledger.ledger.database import migrations
 from labledger.ledger.database.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
+from labledger.maintenance.image_supply import Supply
 from labledger.maintenance.preflight import Preflight, check_oci_runtime, preflight
 from labledger.records.identity import RUN_ID
 from labledger.records.outcomes import RunStatus
@@ -54,7 +57,8 @@ def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> 
     experiment = resolve_experiment(path, options)
     values = environment_values.gather(options.env, options.env_files)
     lab = LabFolder.find(options.lab_dir)
-    return preflight(experiment, lab, values, pull=pull, min_free_bytes=options.min_free_bytes)
+    supply = Supply(pull, options.build, options.on_event, options.stop_request)
+    return preflight(experiment, lab, values, supply=supply, min_free_bytes=options.min_free_bytes)
 
 
 def start_run(
@@ -75,7 +79,7 @@ def start_run(
         experiment,
         lab,
         values,
-        pull=True,
+        supply=Supply(True, options.build, options.on_event, options.stop_request),
         min_free_bytes=options.min_free_bytes,
         use_cache=True,
     )
@@ -180,7 +184,7 @@ def require_environment_and_images(
         raise InvalidInput(f"run {run.run_id} cannot continue", problems)
     for ref, image in run.images.items():
         if engine.image_id(image) is None:
-            hint = "the run cannot continue with another image: pull or build this one again"
+            hint = _missing_image_hint(ref, run)
             problems.append(
                 Problem("image", f"{ref} ({image}) is not available any more", hint=hint)
             )
@@ -189,6 +193,18 @@ def require_environment_and_images(
         problems += [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
     if problems:
         raise PreflightFailed(problems)
+
+
+def _missing_image_hint(ref: str, run: RunInfo) -> str:
+    hint = "the run cannot continue with another image: "
+    build = find_build(ExperimentPlan.of_document(run.resolved).image_builds, ref)
+    if build is None:
+        return f"{hint}pull or build this one again"
+    return (
+        f"{hint}load or pull this one again, or start a new run, which builds it from "
+        f"{build.context} (a built image has another id each time, unless the engine still has "
+        "its layers)"
+    )
 
 
 def new_run_id(experiment_id: str) -> str:

@@ -56,6 +56,11 @@ class LabFolder:
         """The folder of the experiments that benchmarks were translated to."""
         return self.root / "benchmarks"
 
+    @property
+    def builds(self) -> Path:
+        """The folder of the logs of images that were built."""
+        return self.root / "builds"
+
     def run_folder(self, run_id: str) -> Path:
         return self.root / "runs" / run_id
 

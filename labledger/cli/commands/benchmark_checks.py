@@ -39,6 +39,7 @@ def check(
     agent: arguments.Agents = None,
     image: arguments.Image = None,
     skip_refused: arguments.SkipRefused = False,
+    build: arguments.Build = False,
 ) -> None:
     """Run the agents of a benchmark whose verdict is known, and name the tasks that misbehave.
 
@@ -54,6 +55,7 @@ def check(
         agents=tuple(agent or ()),
         image=image,
         skip_refused=skip_refused,
+        build=build,
     )
     checks: list[BenchmarkCheck] = []
 

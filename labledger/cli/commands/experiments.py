@@ -80,13 +80,18 @@ def preflight(
     agent: arguments.Agents = None,
     image: arguments.Image = None,
     skip_refused: arguments.SkipRefused = False,
-    pull: Annotated[bool, typer.Option("--pull", help="Pull missing images.")] = False,
+    pull: Annotated[
+        bool,
+        typer.Option("--pull", help="Pull missing images, or build those that no registry offers."),
+    ] = False,
+    build: arguments.Build = False,
 ) -> None:
     """Check everything that a run needs, without creating a run.
 
     For a benchmark, lists each task and why it cannot be run, if so.
     """
     from labledger import api
+    from labledger.cli.output.run_display import watcher
 
     options = api.RunOptions(
         lab_dir=lab_dir,
@@ -94,10 +99,12 @@ def preflight(
         agents=tuple(agent or ()),
         image=image,
         skip_refused=skip_refused,
+        build=build,
         env=arguments.parse_environment(env),
         env_files=tuple(env_file or ()),
     )
-    results = api.preflight(experiment, options, pull=pull)
+    with watcher(as_json=False, quiet=json) as display:
+        results = api.preflight(experiment, options.with_listener(display), pull=pull)
     if json:
         checks = [check.as_json() for check in results.checks]
         tasks = [support.as_json() for support in results.tasks]
@@ -113,6 +120,7 @@ def preflight(
     chosen += [word for name in options.agents for word in ("--agent", name)]
     chosen += [] if image is None else ["--image", image]
     chosen += ["--skip-refused"] if skip_refused else []
+    chosen += ["--build"] if build else []
     say(f"next: {add_lab_dir(shlex.join(['labledger', 'run', experiment, *chosen]), lab_dir)}")
 
 
@@ -135,6 +143,7 @@ def run(
     agent: arguments.Agents = None,
     image: arguments.Image = None,
     skip_refused: arguments.SkipRefused = False,
+    build: arguments.Build = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved experiment and the schedule.")
     ] = False,
@@ -154,6 +163,7 @@ def run(
         agents=tuple(agent or ()),
         image=image,
         skip_refused=skip_refused,
+        build=build,
     )
     if dry_run:
         _print_plan(api.plan_run(experiment, options), as_json=running.json)

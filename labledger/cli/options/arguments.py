@@ -70,6 +70,10 @@ SkipRefused = Annotated[
         "--skip-refused", help="Leave out the tasks of a benchmark that labledger cannot run."
     ),
 ]
+Build = Annotated[
+    bool,
+    typer.Option("--build", help="Build images that `images` describes, rather than pull them."),
+]
 RunId = Annotated[
     str,
     typer.Argument(

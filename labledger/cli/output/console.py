@@ -265,7 +265,10 @@ def print_checks(checks: Iterable[CheckResult]) -> None:
     """Print the result of each check, and the suggested fix if it failed."""
     for check in checks:
         mark = "ok  " if check.ok else "warn" if check.warning else "FAIL"
-        out(f"{mark}  {check.name}: {check.detail}")
+        first, *others = check.detail.split("\n")
+        out(f"{mark}  {check.name}: {first}")
+        for line in others:
+            out(f"    {line}")
         if not check.ok and check.hint:
             out(f"      → {check.hint}")
 

@@ -69,6 +69,7 @@ class PlainWatcher(JsonWatcher):
     def __init__(self) -> None:
         self._progress = RunProgress()
         self._printed_at = 0.0
+        self._images_said_at: dict[str, float] = {}
 
     def __call__(self, event: JsonObject) -> None:
         self._progress.add(event)
@@ -77,6 +78,16 @@ class PlainWatcher(JsonWatcher):
         elif event["event"] in {"slot_committed", "tick"} and self._progress_is_due(event):
             self._printed_at = time.monotonic()
             say(self._progress.line())
+        elif event["event"] == "image_build_progress":
+            self._say_image(event)
+
+    def _say_image(self, event: JsonObject) -> None:
+        """Say now and then how long an image takes already."""
+        image = event["image"]
+        now = time.monotonic()
+        if now - self._images_said_at.setdefault(image, now) >= _LATER_PROGRESS_INTERVAL_S:
+            self._images_said_at[image] = now
+            say(self._progress.builds[image].text(image))
 
     def show(self, state: RunState) -> None:
         """Print a line if the interval since the last one is over."""
@@ -147,7 +158,8 @@ class LiveWatcher:
 
         progress = self._progress
         if not progress.total:
-            return _line(progress.note or "checking …")
+            images = [_line(image.text(name)) for name, image in list(progress.builds.items())]
+            return Group(*images) if images else _line(progress.note or "checking …")
         bar = Table.grid(expand=True)  # A bar by itself does not end its line.
         bar.add_row(ProgressBar(total=progress.total, completed=progress.committed))
         parts: list[RenderableType] = [

@@ -37,6 +37,22 @@ _MIN_FINISHED = 3
 """How many trials must have finished before the remaining time is estimated."""
 
 
+class ImageProgress:
+    """An image that is being pulled or built."""
+
+    def __init__(self, timeout_s: float, log: str) -> None:
+        self.line = ""
+        """The last line of its output."""
+        self._timeout_s = timeout_s
+        self._log = log
+        self._began = time.monotonic()
+
+    def text(self, image: str) -> str:
+        """Return how long it takes already, its last line and its log, as one line."""
+        times = f"{clock_time(time.monotonic() - self._began)} of {clock_time(self._timeout_s)}"
+        return " · ".join(part for part in (f"{image}: {times}", self.line, self._log) if part)
+
+
 class RunProgress:
     """The totals of a run's events so far."""
 
@@ -60,6 +76,8 @@ class RunProgress:
         self.spent = {"cost_usd": Spent(), "tokens": Spent()}
         """What the run spent, under this coordinator and earlier ones."""
         self.budget: Mapping[str, float] = {}
+        self.builds: dict[str, ImageProgress] = {}
+        """The images that are being pulled or built, by name."""
         self._began = time.monotonic()
         self._dispatching_since: float | None = None
         self._first_committed = 0
@@ -67,6 +85,8 @@ class RunProgress:
     def add(self, event: JsonObject) -> None:
         """Add one event to the totals."""
         match event["event"]:
+            case "image_build_started" | "image_build_progress" | "image_build_ended":
+                self._add_image(event)
             case "run_started":
                 self.run_id, self.total, self.note = event["run_id"], event["total"], ""
                 self.committed = event["committed"]
@@ -92,7 +112,7 @@ class RunProgress:
             case "tick":
                 self.in_flight, self.waiting = event["running"], event["waiting"]
                 self.removing = event.get("removing", 0)
-            case "dispatch_paused":
+            case "dispatch_paused" | "budget_spent":
                 self.note = event["message"]
             case "dispatch_resumed":
                 self.note = ""
@@ -100,8 +120,15 @@ class RunProgress:
                 self.note = owner_line(event)
             case "stopping":
                 self.note = stopping_note(event["level"])
-            case "budget_spent":
-                self.note = event["message"]
+
+    def _add_image(self, event: JsonObject) -> None:
+        image = event["image"]
+        if event["event"] == "image_build_started":
+            self.builds[image] = ImageProgress(event["timeout_s"], event["log"])
+        elif event["event"] == "image_build_progress":
+            self.builds[image].line = event["line"]
+        else:
+            del self.builds[image]
 
     def show(self, state: RunState) -> None:
         """Set the totals to those of a run that another process runs."""
@@ -217,6 +244,11 @@ def spent_texts(spent: Mapping[str, Spent], budget: Mapping[str, float]) -> list
 def notable_line(event: JsonObject) -> str | None:
     """Return a line for an event that a person should see, or None."""
     match event["event"]:
+        case "image_build_started":
+            limit = clock_time(event["timeout_s"])
+            return f"obtaining image {event['image']}, within {limit}; its log is {event['log']}"
+        case "image_build_ended":
+            return _image_line(event)
         case "run_started":
             return started_line(event)
         case "warning" | "dispatch_paused":
@@ -234,6 +266,14 @@ def notable_line(event: JsonObject) -> str | None:
             return failed_line(event)
         case _:
             return None
+
+
+def _image_line(event: JsonObject) -> str:
+    """Return how obtaining an image ended."""
+    took = clock_time(event["seconds"])
+    if event["error"] is not None:
+        return f"image {event['image']} failed after {took}: {event['error']}"
+    return f"image {event['image']} was {'pulled' if event['was_pulled'] else 'built'} in {took}"
 
 
 def owner_line(event: JsonObject) -> str:
