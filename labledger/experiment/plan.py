@@ -25,7 +25,7 @@ from labledger.experiment.settings.runtime_values import resource_values, texts,
 from labledger.experiment.stored_facts import benchmark_identity
 from labledger.experiment.stored_sections import Section
 from labledger.records import JsonObject, canonical_json
-from labledger.records.outcomes import SlotStatus
+from labledger.records.outcomes import Reason, SlotStatus
 
 SCHEMA_VERSION = "resolved_experiment_v1"
 
@@ -215,14 +215,21 @@ class Prune(Section):
 
 @dataclass(frozen=True, slots=True)
 class Retry(Section):
-    """After which statuses a slot gets another attempt, and how many it may have."""
+    """After which statuses and reasons a slot gets another attempt, and how many it may have."""
 
     max_attempts: int = 2
-    retry_on: frozenset[SlotStatus] = frozenset({SlotStatus.INFRA_ERROR})
+    retry_on: frozenset[str] = frozenset({SlotStatus.INFRA_ERROR.value})
+    """Statuses, and reasons of errors."""
 
-    def applies_to(self, status: SlotStatus, attempt: int) -> bool:
-        """Return True if a slot whose attempt ended with `status` gets another one."""
-        return status in self.retry_on and attempt < self.max_attempts
+    def __post_init__(self) -> None:
+        unknown = self.retry_on - {*SlotStatus, *Reason}
+        if unknown:
+            raise ValueError(f"{min(unknown)} is neither a status nor a reason")
+
+    def applies_to(self, status: SlotStatus, reason: str | None, attempt: int) -> bool:
+        """Return True if a slot whose attempt ended with `status` and `reason` gets another one."""
+        is_named = status in self.retry_on or reason in self.retry_on
+        return is_named and attempt < self.max_attempts
 
 
 @dataclass(frozen=True, slots=True)

@@ -350,7 +350,7 @@ class Coordinator:
         """Make a result durable. Return False if the ledger's disk is full."""
         for reason in result.notes:
             self._report_restart(spec, reason)
-        will_retry = self.retry.applies_to(result.status, result.attempt)
+        will_retry = self.retry.applies_to(result.status, result.reason, result.attempt)
         will_retry = will_retry and not spec.kind.is_carried_over(spec)
         self.commit_queue.count(result, final=not will_retry)
         # A retry goes before new slots, and may be queued only once this attempt is durable.

@@ -15,8 +15,8 @@ from labledger.errors import LedgerError
 from labledger.experiment.inputs.task_row import Task
 from labledger.experiment.plan import ExperimentPlan, Retry
 from labledger.experiment.replacement_grader import NewGrader
-from labledger.records import JsonObject, canonical_json
-from labledger.records.outcomes import SlotStatus
+from labledger.records import JsonObject, canonical_json, json_schemas
+from labledger.records.outcomes import Reason, SlotStatus
 
 OLDEST: JsonObject = {
     "schema_version": "resolved_experiment_v1",
@@ -148,9 +148,24 @@ def test_what_is_not_understood_is_refused(change: Any) -> None:
 def test_what_is_retried() -> None:
     """A slot gets another attempt after a status that is named, until it has had them all."""
     retry = Retry(max_attempts=2)
-    assert retry.applies_to(SlotStatus.INFRA_ERROR, attempt=1)
-    assert not retry.applies_to(SlotStatus.INFRA_ERROR, attempt=2)
-    assert not retry.applies_to(SlotStatus.AGENT_ERROR, attempt=1)
+    assert retry.applies_to(SlotStatus.INFRA_ERROR, None, attempt=1)
+    assert not retry.applies_to(SlotStatus.INFRA_ERROR, None, attempt=2)
+    assert not retry.applies_to(SlotStatus.AGENT_ERROR, "agent_exit_nonzero", attempt=1)
+
+
+def test_reasons_are_retried() -> None:
+    """A reason among `retry_on` is retried, and other reasons of its status are not."""
+    retry = Retry(retry_on=frozenset({"grader_bootstrap_failed"}))
+    assert retry.applies_to(SlotStatus.GRADE_ERROR, "grader_bootstrap_failed", attempt=1)
+    assert not retry.applies_to(SlotStatus.GRADE_ERROR, "score_missing", attempt=1)
+    assert Retry.from_json(retry.as_json()) == retry
+
+
+def test_every_reason_can_be_authored() -> None:
+    """The schema of an experiment allows each reason among `retry_on`."""
+    schema = json_schemas.load_schema("experiment_v1")
+    retry = schema["properties"]["design"]["properties"]["retry"]["properties"]
+    assert {*map(str, Reason)} <= set(retry["retry_on"]["items"]["enum"])
 
 
 def test_a_regrading_changes_nothing_but_the_grader(folder: Folder) -> None:

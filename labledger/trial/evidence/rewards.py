@@ -178,7 +178,8 @@ def _bootstrap_failure(
     spec: AttemptSpec, source: ResultSource, folder: Path, redactor: Redactor
 ) -> str | None:
     """Return why the grader could not work, if its logs show that it ran no test."""
-    logs = [UntrustedFile(spec.folder / "state", f"grader.{s}") for s in ("stdout", "stderr")]
+    state = spec.grader_folder / "state"
+    logs = [UntrustedFile(state, f"grader.{stream}") for stream in ("stdout", "stderr")]
     if source.log is not None:
         logs.append(UntrustedFile(folder, source.log))
     line = grader_bootstrap.failure_in(
