@@ -143,13 +143,15 @@ class VariantSettings:
         phases = dict(self.defaults.phases)
         if own.without_setup:
             phases.pop("setup", None)
-        for name, changes in (("setup", own.setup), ("agent", own.agent)):
-            plan = overridden_phase(name, phases.get(name), changes, self.bindings, self.staged)
+        # No bindings are substituted in the grader.
+        for name, changes, known in (
+            ("setup", own.setup, self.bindings),
+            ("agent", own.agent, self.bindings),
+            ("grader", own.grader, {}),
+        ):
+            plan = overridden_phase(name, phases.get(name), changes, known, self.staged)
             if plan is not None:
                 phases[name] = plan
-        grader = overridden_phase("grader", phases["grader"], own.grader, {}, self.staged)
-        assert grader is not None
-        phases["grader"] = grader
         return phases
 
 
