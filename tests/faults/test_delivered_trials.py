@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from containers import docker, pause_container
+from regraded_trials import regraded_spec
 from sample_trials import (
     ENGINE,
     GRADES,
@@ -261,6 +262,19 @@ def test_running_part_is_waited_for(
     assert result.verdict == "pass"
     assert trials.content(result, "workspace_patch").count(b"+ran\n") == 2
     assert isolation(result)["checked"] == "before_grading"
+
+
+def test_graded_again_without_its_services(trials: Trials) -> None:
+    """A regrading runs the grader alone, with its files at the start, and says what is gone."""
+    service = "echo 42 >answer; ( while :; do echo alive >/tmp/alive; sleep 0.02; done ) &"
+    first = trials.run(service, f"test -e /tmp/alive; {GRADES}", **KEPT)
+    assert (first.verdict, isolation(first)["processes"]) == ("pass", "kept")
+    grader = f"ls /tmp; cat answer; {GRADES}"
+    again = run_attempt(regraded_spec(trials, first, grader=grader, **KEPT))
+    assert brief(again) == ("completed", None, 0)
+    assert trials.content(again, "grader_stdout") == b"42\n"
+    facts = isolation(again)
+    assert (facts["mode"], facts["processes"]) == ("delivered", "gone")
 
 
 # -- what the agent can forge

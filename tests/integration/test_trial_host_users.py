@@ -115,6 +115,19 @@ def test_folders_that_the_agent_closed(user: HostsUser) -> None:
         user.discard(spec)
 
 
+@pytest.mark.parametrize("inside", [None, "1000"], ids=("root", "uid 1000"))
+def test_delivery_by_another_user(user: HostsUser, inside: str | None) -> None:
+    """The host's user reads the report of the agent's end in a folder that the agent closed."""
+    agent = f"{CLOSED}chmod 700 /agentlab/state"
+    way = {"sealing": Sealing.DELIVERED, "grading": {"mode": "delivered"}}
+    spec = user.spec(agent, f"ls closed; {GRADES}", runtime={"user": inside}, **way)
+    result = user.run(spec)
+    assert result.verdict == "pass"
+    assert (result.outcome, len(result.events)) == ("success", 1)
+    user.discard(spec)
+    assert not spec.folder.exists()
+
+
 def test_what_a_killed_container_wrote_is_the_users(user: HostsUser) -> None:
     """Also when `trial.sh` had no time to open its folders, they can be read and deleted."""
     spec = user.spec(f"{CLOSED}sleep 300")

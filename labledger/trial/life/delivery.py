@@ -173,7 +173,7 @@ def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
 def delivered_at(spec: AttemptSpec) -> str | None:
     """Return when a trial's grader was told to go, or None if it was not."""
     try:
-        return (spec.folder / "in" / contract.GO_FILE).read_text("ascii")
+        return (spec.folder / "in" / contract.GO_FILE).read_text("utf-8")
     except FileNotFoundError:
         return None
 

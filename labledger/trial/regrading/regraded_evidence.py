@@ -11,6 +11,7 @@ from copy import deepcopy
 
 from labledger.records import JsonObject
 from labledger.records.events import Event, EventFile
+from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, StoredTrial
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.container_changes.collection import StoppedContainer
@@ -52,7 +53,7 @@ class RegradedEvidence(EvidenceCollector):
             self.artifacts[artifact.sha256] = artifact
 
     def collect_logs(self, phases: list[str]) -> None:
-        for phase in ("setup", "agent"):
+        for phase in (contract.ENTRYPOINT, "setup", "agent"):
             self._refer_to(f"{phase}_stdout", f"{phase}_stderr")
         super().collect_logs([phase for phase in phases if phase == "grader"])
 

@@ -1,0 +1,66 @@
+"""Runs whose containers wait for their graders' files after their coordinator was killed."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from experiments import PASSING, EngineLog, Project, take_notes
+from waiting import wait_until
+
+from labledger.faults import VARIABLE
+
+pytestmark = pytest.mark.docker
+
+SERVES = "(while :; do echo alive >/tmp/alive; sleep 0.02; done) & answer=right"
+LOOKS = "rm -f /tmp/alive; sleep 0.2; [ -e /tmp/alive ] || exit 9\n"
+RUN = "waits"
+
+
+@pytest.fixture
+def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    """An experiment that grades a service, with one slot."""
+    made = Project(tmp_path, {"a": SERVES})
+    del made.document["variant_plan"]
+    made.document["benchmark"]["grader"] |= {"mode": "delivered", "wait_s": 600}
+    made.document["runtime"] |= {"processes": "keep", "entrypoint": "image"}
+    made.write("grader.sh", LOOKS + (made.folder / "grader.sh").read_text())
+    made.save()
+    return made
+
+
+@pytest.fixture
+def waiting(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """The same, whose coordinator was killed before it could deliver."""
+    with monkeypatch.context() as environment:
+        environment.setenv(VARIABLE, "agent_part_stored:0")
+        with closing(project.run(RUN, *PASSING)) as coordinator:
+            assert coordinator.finish() == -9, coordinator.stderr
+    wait_until(lambda: len(project.running(RUN)) == 1, "the container to wait")
+    return project
+
+
+def test_resume_grades_the_living_service(waiting: Project, engine_log: EngineLog) -> None:
+    """A service outlives its coordinator, and is graded by the next one; nothing ran twice."""
+    with closing(waiting.resume(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    (score,) = waiting.rows(RUN)["scores"]
+    assert score["verdict"] == "pass"
+    isolation = score["ext"]["isolation"]
+    assert (isolation["mode"], isolation["processes"]) == ("delivered", "kept")
+    assert engine_log.starts(waiting, RUN) == {(0, 1): 1}
+    waiting.check_whole(RUN)
+
+
+def test_clean_removes_a_waiting_container(waiting: Project) -> None:
+    """`clean` keeps a waiting container unless told otherwise; then the agent runs anew."""
+    (name,) = waiting.containers(RUN).values()
+    assert f"removed {name}" not in waiting.output("clean")
+    assert f"removed {name}" in waiting.output("clean", "--unfinished")
+    with closing(waiting.resume(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    rows = waiting.rows(RUN)
+    assert list(take_notes(rows)) == [(0, 1)]
+    assert rows["scores"][0]["verdict"] == "pass"
+    waiting.check_whole(RUN)
