@@ -67,7 +67,7 @@ CHANGES: dict[str, str] = {
     "replaced and moved": "rm -r folder; mkdir folder; echo new >folder/new; mv src moved; "
     "mv moved/inner/b moved/b2; rm becomes_folder; mkdir becomes_folder; echo y >becomes_folder/y",
     "folder becomes file": "rm -r folder; echo z >folder; rm -r src; ln -s / src",
-    "links": "ln -s /etc/passwd out; ln -s text.txt in; ln -s nowhere broken; "
+    "links": "ln -s /etc/passwd out; ln -s text.txt in; ln -s nowhere broken; ln -s loop loop; "
     "ln text.txt hard; echo w >w; ln w w2; mkdir l; ln w l/w3",
     "modes and owners": "chmod 4751 run.sh; chown 1234:567 text.txt; mkdir -m 1777 t; "
     "chmod 700 folder; chown -R 77 folder; touch -d '2001-02-03 04:05:06' deleted.txt; "

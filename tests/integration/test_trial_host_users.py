@@ -214,3 +214,24 @@ def test_trial_is_judged_again(user: HostsUser, inside: str | None) -> None:
     assert again.verdict == "pass"
     user.discard(spec)
     assert not spec.folder.exists()
+
+
+def test_workspace_in_the_image(user: HostsUser) -> None:
+    """A user who cannot read the engine's folders gets a container's changes, and restores it."""
+    agent = (
+        f"cd /home/agent; {CLOSED}chmod 755 closed; rm -r tmp; rm /etc/group; echo x >closed/new"
+    )
+    runtime = {"workspace": "/home/agent"}
+    spec = user.spec(agent, GRADES, runtime=runtime)
+    first = user.run(spec)
+    assert brief(first) == ("completed", None, 0)
+    assert "problems" not in first.evidence[0]["ext"]
+    assert b"+++ b/home/agent/closed/deep/file" in user.trials.content(first, "workspace_patch")
+    grader = f"set -e; cat closed/deep/file closed/new; test ! -e /etc/group; {GRADES}"
+    again = judging(user.spec("exit 9", grader, runtime=runtime), earlier_of(first))
+    result = user.run(again)
+    assert brief(result) == ("completed", None, 0), result.message
+    for each in (spec, again):
+        user.discard(each)
+        assert not each.folder.exists()
+    assert user.trials.containers() == []

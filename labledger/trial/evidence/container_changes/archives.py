@@ -12,10 +12,11 @@ import tarfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from labledger.docker.container_files import ChangeKind, ContainerFiles
+from labledger.docker.engine import ContainerFailed, NoSuchContainer
 from labledger.trial.evidence.container_changes.changes import (
     MAX_CHANGES,
     MAX_NAMES,
@@ -32,6 +33,8 @@ MAX_STREAMED = 2048 * MIB
 """How many bytes of a container's files are read, of which most may not have changed."""
 MAX_SKIPPED = 256 * MIB
 """A larger file that is not wanted ends the reading of its folder as a whole."""
+_MAX_PATH = 3_500
+"""What is in a folder with a longer path may not be in the engine's list."""
 _MANY = 12
 """A folder is read as a whole if it needs more requests than this."""
 
@@ -69,6 +72,8 @@ class ArchiveReader:
     truncated: bool = False
     _requests_left: int = MAX_REQUESTS
     _bytes_left: int = MAX_STREAMED
+    _refused: set[str] = field(default_factory=set)
+    """Paths that the engine could not read."""
 
     def changes(self) -> Iterator[tuple[Change, Iterator[bytes]]]:
         """Yield each change. Raises `ContainerFailed`, `EngineUnavailable`.
@@ -85,11 +90,16 @@ class ArchiveReader:
         yield from self._changes(present, requests, unread)
         left = sorted((path for path in unread if "\ufffd" not in path), key=self._order)
         yield from self._changes(present, [_Request(path, False) for path in left], unread)
+        # The engine refuses a link that leads to itself, but not the folder that it is in.
+        refused = {path: present[path] for path in self._refused & unread}
+        folders = sorted({path.rpartition("/")[0] for path in refused} - {""})
+        requests = [_Request(path, True) for path in folders if not self._cannot_be_whole(path)]
+        yield from self._changes(refused, requests, unread)
         for path in sorted(unread):
-            limit_reached = self._requests_left <= 0 or self._bytes_left <= 0
-            self.truncated |= limit_reached
+            is_unread = path in refused or self._requests_left <= 0 or self._bytes_left <= 0
+            self.truncated |= is_unread
             # The engine puts everything but sockets into a tar.
-            kind = None if limit_reached or "\ufffd" in path else "socket"
+            kind = None if is_unread or "\ufffd" in path else "socket"
             yield Change(path, present[path], kind), iter(())
 
     def _changes(
@@ -109,6 +119,8 @@ class ArchiveReader:
             path = absolute.strip("/")
             if not path or self.exclusions.excludes(path):
                 continue
+            # The engine does not see what has a longer path than the kernel allows.
+            self.truncated |= len(path.encode()) > _MAX_PATH
             is_inside = self._is_in_workspace(path)
             listed = inside if is_inside else outside
             characters_left[is_inside] -= len(path)
@@ -125,8 +137,8 @@ class ArchiveReader:
         return (not self._is_in_workspace(path), path)
 
     def _cannot_be_whole(self, path: str) -> bool:
-        """Return True for a folder with mounts, or with the workspace, which comes first."""
-        return self.exclusions.is_above(path) or f"{self.workspace}/".startswith(f"{path}/")
+        """Return True for a folder with mounts, or above the workspace, which comes first."""
+        return self.exclusions.is_above(path) or self.workspace.startswith(f"{path}/")
 
     def _read(
         self, files: ContainerFiles, wanted: Mapping[str, ChangeKind], requests: Iterable[_Request]
@@ -136,9 +148,14 @@ class ArchiveReader:
             if self._requests_left <= 0 or self._bytes_left <= 0:
                 return
             self._requests_left -= 1
-            with files.tar_of(f"/{request.path}") as stream:
-                if stream is not None:
-                    yield from self._members(stream, request, wanted)
+            try:
+                with files.tar_of(f"/{request.path}") as stream:
+                    if stream is not None:
+                        yield from self._members(stream, request, wanted)
+            except NoSuchContainer:
+                raise
+            except ContainerFailed:
+                self._refused.add(request.path)
 
     def _members(
         self, stream: Any, request: _Request, wanted: Mapping[str, ChangeKind]
