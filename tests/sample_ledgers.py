@@ -248,7 +248,8 @@ def make_older(path: Path, revision: str) -> None:
         for name, view in views_and_triggers.VIEWS.items():
             connection.exec_driver_sql(f"CREATE VIEW {name} AS {view.sql}")
         for sql in views_and_triggers.TRIGGERS.values():
-            needed = {name for name in ("slot_outcome", "grading", "counted") if name in sql}
+            later = ("slot_outcome", "grading", "counted", "run_note")
+            needed = {name for name in later if name in sql}
             if needed <= tables:
                 connection.exec_driver_sql(sql)
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from labledger.api.experiments import *
     from labledger.api.ledger import *
     from labledger.api.maintenance import *
+    from labledger.api.notes_and_tags import *
     from labledger.api.run_state import *
     from labledger.api.runs import *
     from labledger.api.trial_logs import LogPiece as LogPiece
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 _NAMES_BY_MODULE = {
     "api.benchmark_checks": "BenchmarkCheck CheckedTrial Finding check_benchmark",
+    "api.notes_and_tags": "add_note change_tags",
     "api.experiments": "RunPlan create_experiment plan_run preflight",
     "api.ledger": "Ledger open_ledger view_names",
     "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
@@ -64,7 +66,7 @@ _NAMES_BY_MODULE = {
     "RunExists RunNotComplete RunNotFound SchemaInvalid SlotNotFound TakeoverStopped "
     "ImageBuildsStopped",
     "ledger.database.migrations": "LedgerUpgrade",
-    "ledger.database.model": "Grading RunInfo Spent Stop VariantCounts",
+    "ledger.database.model": "Grading Note RunInfo Spent Stop VariantCounts",
     "ledger.query": "ViewInfo",
     "maintenance.check_results": "CheckResult TaskSupport",
     "maintenance.container_cleanup": "ContainerDecision",

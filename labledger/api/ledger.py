@@ -16,7 +16,7 @@ from labledger import clock
 from labledger.api.run_state import RunSelection, RunState
 from labledger.errors import InvalidInput, Problem
 from labledger.export import data_frames, query_rows, run_records, summary
-from labledger.ledger.database.model import Grading, RunInfo, Spent, VariantCounts
+from labledger.ledger.database.model import Grading, Note, RunInfo, Spent, VariantCounts
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
 from labledger.ledger.reader import LedgerReader
@@ -117,6 +117,7 @@ class Ledger:
             variants=tuple(self.counts(run_id)),
             begun=self.begun(run_id),
             staged=sum(staged.final for staged in self._reader.staged(run_id).values()),
+            notes=tuple(self.notes(run_id)),
             gradings=tuple(self.gradings(run_id)),
             spent=self.spent(run_id),
             owned=self.is_owned(run),
@@ -166,6 +167,10 @@ class Ledger:
         Its coordinator was killed, or its machine failed.
         """
         return run.status is RunStatus.RUNNING and not self.is_owned(run)
+
+    def notes(self, run_id: str) -> list[Note]:
+        """Return what people wrote about a run, the oldest first."""
+        return self._reader.notes(run_id)
 
     def counts(self, run_id: str) -> list[VariantCounts]:
         """Return the slots of each variant by status and verdict."""

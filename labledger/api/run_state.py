@@ -6,12 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 
 from labledger import clock
-from labledger.ledger.database.model import Grading, RunInfo, Spent, TakeoverRequest, VariantCounts
+from labledger.ledger.database.model import (
+    Grading,
+    Note,
+    RunInfo,
+    Spent,
+    TakeoverRequest,
+    VariantCounts,
+)
 from labledger.ledger.read.spending import exhausted_kinds
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus
@@ -28,6 +35,8 @@ class RunState:
     """How many slots were dispatched or finished and are not committed yet."""
     staged: int
     """How many of them have finished: their results wait for earlier slots."""
+    notes: tuple[Note, ...]
+    """What people wrote about the run, the oldest first."""
     gradings: tuple[Grading, ...]
     """Every grading of the run, or of the run that a regrading grades, the oldest first."""
     spent: Mapping[str, Spent]
@@ -50,6 +59,7 @@ class RunState:
             "begun": self.begun,
             "staged": self.staged,
             "variants": [counts.as_json() for counts in self.variants],
+            "notes": [asdict(note) for note in self.notes],
             "gradings": [grading.as_json() for grading in self.gradings],
             "spent": {kind: spent.as_json() for kind, spent in self.spent.items()},
         }
@@ -63,7 +73,7 @@ class RunSelection:
         experiment: A glob that the experiment's id matches, such as ``humaneval*``.
         status: The run's status.
         since: The earliest time at which the run was created, with a time zone.
-        tag: A tag of the experiment.
+        tag: A tag of the run.
     """
 
     experiment: str | None = None
@@ -79,4 +89,4 @@ class RunSelection:
             return False
         if self.since is not None and clock.parse(run.created_at) < self.since:
             return False
-        return self.tag is None or self.tag in run.resolved["experiment"]["tags"]
+        return self.tag is None or self.tag in run.tags

@@ -18,6 +18,7 @@ from labledger.cli.commands import (
     experiments,
     ledger_queries,
     maintenance,
+    notes_and_tags,
     report,
 )
 from labledger.cli.error_messages import system_failure, usage_error
@@ -53,6 +54,7 @@ benchmark_checks.register(app)
 ledger_queries.register(app)
 report.register(app)
 compare.register(app)
+notes_and_tags.register(app)
 maintenance.register(app)
 
 

@@ -19,6 +19,7 @@ from labledger.ledger.database.model import (
     Dispatch,
     Graded,
     Grading,
+    Note,
     PrimaryMetric,
     RunInfo,
     Spent,
@@ -112,6 +113,11 @@ class LedgerReader:
         """Return one run. Raises `RunNotFound`."""
         with self._of_run(run_id) as (connection, run_no):
             return runs.read_run(connection, run_no)
+
+    def notes(self, run_id: str) -> list[Note]:
+        """Return the notes of a run, the oldest first."""
+        with self._of_run(run_id) as (connection, run_no):
+            return runs.read_notes(connection, run_no)
 
     def gradings(self, run_id: str) -> list[Grading]:
         """Return every grading of a run, or of the root of a regrading, the oldest first."""

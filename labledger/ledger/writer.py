@@ -18,6 +18,7 @@ from labledger import clock, faults
 from labledger.errors import LedgerError
 from labledger.ledger.commit_rows import (
     digest_chain,
+    notes_and_tags,
     run_registration,
     statements,
 )
@@ -29,7 +30,7 @@ from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, 
 from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.ownership.lease_writer import LeaseWriter
 from labledger.ledger.ownership.unit_of_work import UnitOfWork
-from labledger.ledger.read.lookup import ledger_id
+from labledger.ledger.read.lookup import ledger_id, run_number
 from labledger.records import canonical_json
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
@@ -125,6 +126,19 @@ class LedgerWriter:
         """Replace the run's limits of these kinds; `math.inf` removes one. Raises `LeaseLost`."""
         with self._work.owned(lease, f"store the budget of run {lease.run_id}") as connection:
             run_registration.write_budget(connection, lease.run_no, limits)
+
+    def add_note(self, run_id: str, note: str) -> None:
+        """Append a note to a run, whoever owns it. Raises `RunNotFound`."""
+        with self._work.transaction(f"write a note on run {run_id}") as connection:
+            run_no = run_number(connection, run_id)
+            notes_and_tags.add_note(connection, run_no, note, self._work.now())
+
+    def change_tags(self, run_id: str, add: Iterable[str], remove: Iterable[str]) -> None:
+        """Add tags to a run and remove others, whoever owns it. Raises `RunNotFound`."""
+        with self._work.transaction(f"change the tags of run {run_id}") as connection:
+            run_no = run_number(connection, run_id)
+            notes_and_tags.remove_tags(connection, run_no, remove)
+            notes_and_tags.add_tags(connection, run_no, add, self._work.now())
 
     # -- trials that are not committed yet
 

@@ -86,6 +86,7 @@ def _regrading(
         source_path=str(new_grader.source),
         images=root.images,
         variants=root.variants,
+        tags=root.tags,
         labledger_version=__version__,
     )
 

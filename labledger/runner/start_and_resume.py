@@ -252,4 +252,5 @@ def _new_run(
         variants=tuple(Variant(v.variant_id, v.role, v.bindings) for v in experiment.plan.variants),
         labledger_version=__version__,
         budget=budget,
+        tags=identity.tags,
     )

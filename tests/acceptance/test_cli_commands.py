@@ -109,6 +109,23 @@ def test_status(project: Project) -> None:
     assert found["begun"] == 0
 
 
+def test_note_and_tag(project: Project) -> None:
+    """A note and tags are written by commands, shown by status, and selected by."""
+    assert project.output("tag", RUN, "+paper", "-nightly", "+nightly2").split() == [
+        "nightly2",
+        "paper",
+    ]
+    done = project.command("note", RUN, "a\x1b[2Jnote")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    status = project.output("status", RUN)
+    assert "tags: nightly2, paper\n" in status
+    assert "a\\x1b[2Jnote" in status
+    assert project.output("tag", RUN, "+nightly", "-paper", "-nightly2") == "nightly\n"
+    wrong = project.command("tag", RUN, "paper")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "expected +paper to add it or -paper to remove it" in wrong.stderr
+
+
 def test_show(project: Project) -> None:
     """One trial with its phases, its rows and its evidence; failures with their reason."""
     shown = project.output("show", RUN, 0)

@@ -18,7 +18,10 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.records.outcomes import RunStatus, SlotStatus
 
-NEWER = {"alembic_version", "claim", "slot_outcome", "grading", "counted", "budget"}
+NEWER = {
+    *("alembic_version", "claim", "slot_outcome", "grading", "counted", "budget"),
+    *("run_note", "run_tag"),
+}
 """Tables that revision 0001 lacks, and Alembic's own."""
 NEWER_COLUMNS = {"stop_cause", "stop_message", "row_digest"}
 """Columns that tables of revision 0001 have got since."""

@@ -135,7 +135,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += objects.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0006": "6fb78632806d2cb79d012e30eb9bc1df0746a51e407b7f15bf1741b246ccd51a"
+        "0007": "e7204ceff58c2c160537a59583fc902c0aca8f6c0b13f91a4dc9e06c7c2aabd9"
     }
 
 

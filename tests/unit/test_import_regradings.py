@@ -25,7 +25,7 @@ from labledger.storage.lab_folder import LabFolder
 
 REGRADED = "run-1.g2"
 
-EMPTY = {"lease", "claim", "budget", "dispatch", "staged_result"}
+EMPTY = {"lease", "claim", "budget", "dispatch", "staged_result", "run_note", "run_tag"}
 """Tables that hold nothing of these runs."""
 
 

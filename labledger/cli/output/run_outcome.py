@@ -91,6 +91,10 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
     committed = f"{run.next_schedule_idx} of {run.total_slots} slots committed"
     out(f"{committed}; {state.begun} more dispatched or finished")
     out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
+    if run.tags:
+        out(f"tags: {', '.join(run.tags)}")
+    for note in state.notes:
+        out(f"note of {note.noted_at}: {note.note}")
     if why := _why_stopped(state):
         out(why)
     for line in grading_lines(run.run_id, state.gradings):

@@ -43,6 +43,8 @@ class NewRun:
     labledger_version: str
     budget: Mapping[str, float] = field(default_factory=dict)
     """Limits of what it may spend, by kind of `SPENT_METRICS`."""
+    tags: tuple[str, ...] = ()
+    """The tags that it begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,14 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """What somebody wrote about a run."""
+
+    noted_at: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """What the ledger stores about a run as a whole."""
 
@@ -169,6 +179,8 @@ class RunInfo:
     """Who wants the run, or last wanted it: see `TakeoverRequest.expires_at`."""
     budget: Mapping[str, float]
     """Limits by kind, `cost_usd` or `tokens`; a kind that is missing has no limit."""
+    tags: tuple[str, ...]
+    """Those of its experiment, without those removed and with those added since; sorted."""
     run_no: int
 
     def as_json(self) -> JsonObject:
@@ -192,6 +204,7 @@ class RunInfo:
             "owner": owner,
             "wanted_by": wanted_by,
             "budget": dict(self.budget),
+            "tags": list(self.tags),
         }
 
     @property

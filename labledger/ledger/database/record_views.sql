@@ -16,6 +16,8 @@ CREATE VIEW runs AS SELECT
     lease.host AS owner_host, lease.pid AS owner_pid, lease.expires_at AS lease_expires_at,
     (SELECT count(*) FROM grading WHERE grading.root_id = run.run_id) AS generations,
     (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) AS generation,
+    (SELECT json_group_array(tag) FROM
+      (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag)) AS tags,
     run.digest, run.source_path, run.labledger_version, run.images, run.resolved, run.authored
 FROM run
 JOIN counted ON counted.root_no = run.run_no
@@ -200,3 +202,8 @@ JOIN run ON run.run_no = counted.root_no
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx;
+
+-- one row per note that somebody wrote about a run
+CREATE VIEW notes AS SELECT run.run_id, run_note.note_no, run_note.noted_at, run_note.note
+FROM run_note
+JOIN run ON run.run_no = run_note.run_no;

@@ -166,6 +166,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
     "claim": ("run_no", "host", "pid", "process_token", "claimed_at", "expires_at"),
     "budget": ("run_no", "kind", "amount"),
+    "run_note": ("run_no", "note_no", "noted_at", "note"),
+    "run_tag": ("run_no", "tag", "tagged_at"),
     "dispatch": (
         "run_no",
         "schedule_idx",
@@ -215,6 +217,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "lease": ("run_no",),
     "claim": ("run_no",),
     "budget": ("run_no", "kind"),
+    "run_note": ("run_no", "note_no"),
+    "run_tag": ("run_no", "tag"),
     "dispatch": ("run_no", "schedule_idx", "attempt", "epoch"),
     "staged_result": ("run_no", "schedule_idx", "attempt"),
     "slot_commit": ("run_no", "schedule_idx"),
@@ -235,6 +239,8 @@ DIGESTED = (
     "lease",
     "claim",
     "budget",
+    "run_note",
+    "run_tag",
     "dispatch",
     "staged_result",
 )

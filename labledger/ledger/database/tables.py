@@ -292,6 +292,34 @@ A budget is a setting that may change, not a result: the chain does not cover it
 copy it.
 """
 
+run_note = Table(
+    "run_note",
+    metadata,
+    _integer("run_no"),
+    _integer("note_no"),
+    _text("noted_at"),
+    _text("note"),
+    _row_digest(),
+    _key("run_note", "run_no", "note_no"),
+    _references("run_note", "run", "run_no"),
+    _check("run_note", "note_no", "note_no >= 1"),
+    **_CLUSTERED,
+)
+"""What people wrote about a run. Notes say nothing about results: the chain does not cover them."""
+
+run_tag = Table(
+    "run_tag",
+    metadata,
+    _integer("run_no"),
+    _text("tag"),
+    _text("tagged_at"),
+    _row_digest(),
+    _key("run_tag", "run_no", "tag"),
+    _references("run_tag", "run", "run_no"),
+    **_CLUSTERED,
+)
+"""The tags of a run: first those of its experiment, then what people added and removed."""
+
 dispatch = Table(
     "dispatch",
     metadata,

@@ -34,6 +34,7 @@ APPEND_ONLY = (
     "evidence_record",
     "artifact",
     "slot_outcome",
+    "run_note",
 )
 """Tables whose rows are never changed and never removed."""
 

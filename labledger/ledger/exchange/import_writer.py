@@ -14,7 +14,7 @@ from pathlib import Path
 
 from labledger import faults
 from labledger.errors import LedgerError
-from labledger.ledger.commit_rows import statements
+from labledger.ledger.commit_rows import notes_and_tags, statements
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner
@@ -133,6 +133,7 @@ class ImportWriter:
                     history.committed_in_target,
                 )
             _write_progress(source, source_no, connection, run_no, history)
+            notes_and_tags.copy_annotations(source.connection, source_no, connection, run_no)
             faults.fault_point("inside_import")
             return history
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from labledger.errors import LedgerError, MalformedJson
-from labledger.ledger.commit_rows import slot_rows, statements, trial_rows
+from labledger.ledger.commit_rows import notes_and_tags, slot_rows, statements, trial_rows
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.read.chain_records import (
@@ -77,7 +77,14 @@ def _write_chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject
             _WRITERS[kind](connection, batch, counts[kind])
             counts[kind] += len(batch)
     connection.exec_driver_sql(_INSERT_PROGRESS, (_RUN_NO, run["created_at"], schedule[0]))
+    _write_tags(connection, run["resolved"], run["created_at"])
     return str(run["run_id"])
+
+
+def _write_tags(connection: Connection, resolved: JsonObject, created_at: str) -> None:
+    """Give the run the tags of its experiment: later ones are in no mirror."""
+    tags = resolved["experiment"].get("tags", []) if "experiment" in resolved else []
+    notes_and_tags.add_tags(connection, _RUN_NO, map(str, tags), created_at)
 
 
 def _write_variants(connection: Connection, batch: list[JsonObject], first_idx: int) -> None:

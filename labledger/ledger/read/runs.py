@@ -14,6 +14,7 @@ from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import (
     LeaseInfo,
+    Note,
     Owner,
     RunInfo,
     Stop,
@@ -26,14 +27,16 @@ from labledger.records.outcomes import RunStatus
 _TABLES = ("run", "schedule", "schedule_progress", "lease", "claim")
 _RUN_SQL = f"""
 SELECT {", ".join(row_sql.columns(table, qualified=True) for table in _TABLES)},
-  (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no)
+  (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no),
+  (SELECT json_group_array(tag) FROM
+    (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag))
 FROM run
 JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress ON schedule_progress.run_no = run.run_no
 LEFT JOIN lease ON lease.run_no = run.run_no
 LEFT JOIN claim ON claim.run_no = run.run_no
 """  # noqa: S608
-"""The rows of `_TABLES`, side by side, and the budget."""
+"""The rows of `_TABLES`, side by side, the budget and the tags."""
 
 
 def read_runs(connection: Connection) -> list[RunInfo]:
@@ -57,8 +60,16 @@ def read_variants(connection: Connection, run_no: int) -> tuple[Variant, ...]:
     return tuple(Variant(name, role, json.loads(bindings)) for name, role, bindings in rows)
 
 
+def read_notes(connection: Connection, run_no: int) -> list[Note]:
+    """Return the notes of a run, the oldest first."""
+    rows = connection.exec_driver_sql(
+        "SELECT noted_at, note FROM run_note WHERE run_no = ? ORDER BY note_no", (run_no,)
+    ).all()
+    return [Note(noted_at, note) for noted_at, note in rows]
+
+
 def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
-    *values, budget = row
+    *values, budget, tags = row
     remaining = iter(values)
     run, schedule, progress, lease, claim = (
         dict(zip(COLUMNS[table], islice(remaining, len(COLUMNS[table])), strict=True))
@@ -87,6 +98,7 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
         lease=_lease(run["run_id"], lease),
         takeover_request=_takeover_request(claim),
         budget=json.loads(budget),
+        tags=tuple(json.loads(tags)),
         run_no=run["run_no"],
     )
 
