@@ -12,8 +12,9 @@ from labledger.cli.output.console import out, say
 
 def register(app: typer.Typer) -> None:
     app.command()(note)
-    # A word such as -draft is a tag to remove, not an option.
-    app.command(context_settings={"ignore_unknown_options": True})(tag)
+    # A word such as -draft or -high is a tag to remove, and its letters are no options.
+    settings = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
+    app.command(context_settings=settings)(tag)
 
 
 def note(
