@@ -8,6 +8,7 @@ import pytest
 from regraded_trials import earlier_of, judging
 from sample_trials import Trials, brief, phase, run_attempt
 
+from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.contract import AttemptSpec
 
@@ -90,3 +91,24 @@ def test_regrading_by_rewards(trials: Trials) -> None:
     spec = spec_of(trials, "exit 9", "test $(cat answer) = 42 && echo 1 >/logs/verifier/reward.txt")
     again = run_attempt(judging(spec, earlier_of(first)))
     assert (*brief(again), again.verdict) == ("completed", None, 0, "pass")
+
+
+@pytest.mark.parametrize("mode", ["after_agent", "delivered", "separate"])
+@pytest.mark.parametrize("works", [True, False])
+def test_other_modes(trials: Trials, mode: str, works: bool) -> None:
+    """Rewards and failed bootstraps are read wherever the grader runs."""
+    grader = "echo 1 >/logs/verifier/reward.txt" if works else "wget https://example.com/uv.sh"
+    forge = "mkdir -p /logs/verifier; echo 5 >/logs/verifier/reward.txt"
+    spec = trials.spec(
+        forge,
+        grader,
+        runtime=OUTPUTS,
+        grading=REWARDS | {"mode": mode},
+        sealing=Sealing.of(None, GradingMode(mode), is_sealed=True),
+    )
+    result = run_attempt(spec)
+    if works:
+        assert (*brief(result)[:2], result.verdict) == ("completed", None, "pass")
+        assert result.scores[0]["primary_metric_value"] == 1
+    else:
+        assert brief(result)[:2] == ("grade_error", "grader_bootstrap_failed")

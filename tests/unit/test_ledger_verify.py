@@ -477,6 +477,8 @@ def frozen(tmp_path: Path) -> Path:
         rows = list(kit.tasks(3))
         for _, _, row in rows[1:]:
             row |= {"workspace": workspace}
+        files = {"tar": writer._store.put_bytes(b"tests"), "size": 5, "path": "/t", "for": "grader"}
+        rows[2][2]["files"] = [files]
         for run_id in (kit.RUN, "other"):
             writer.create_run(kit.new_run(run_id, resolved=resolved), rows, kit.slots(6))
     return path
@@ -484,10 +486,14 @@ def frozen(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("content", "what"),
-    [(b"exit 0", "agent file agent.sh"), (b"a tar", "workspace of task t1 and 1 more")],
+    [
+        (b"exit 0", "agent file agent.sh"),
+        (b"a tar", "workspace of task t1 and 1 more"),
+        (b"tests", "files of task t2"),
+    ],
 )
 def test_what_a_run_was_started_with_is_looked_at(frozen: Path, content: bytes, what: str) -> None:
-    """A staged file or workspace that is gone or another is named, of every run that needs it."""
+    """A frozen file, workspace or file of a task that is gone or another is named for each run."""
     assert verify(frozen).is_clean
     store = ArtifactStore(frozen.parent / "artifacts")
     sha256 = sha256_hex(content)
