@@ -70,6 +70,7 @@ def translate_for_run(benchmark: Benchmark, options: RunOptions) -> TranslatedEx
         agents=options.agents,
         image=options.image,
         outside_names=gather(options.env, options.env_files),
+        task_globs=options.tasks,
     )
 
 

@@ -34,6 +34,9 @@ class BenchmarkAgent:
     or be in `files` of the tasks with this agent's name in `variants`."""
     runtime: JsonObject = field(default_factory=dict)
     """The variant's own `runtime`."""
+    task_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By task id, environment variables of the variant's agent that are for this task. The variant
+    has those of all selected tasks: equal names must have equal values."""
     expects: Literal["pass", "fail"] | None = None
     """The verdict that it must have on every task of a working benchmark, which `labledger check`
     tests; None if there is none."""

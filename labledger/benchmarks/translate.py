@@ -66,14 +66,16 @@ def translate(
     image: str | None = None,
     experiment_id: str | None = None,
     outside_names: Collection[str] = (),
+    task_globs: Sequence[str] = (),
 ) -> TranslatedExperiment:
     """Return the experiment that runs `agents` on every task of a benchmark that can be run.
 
     `agents` are names of the benchmark's agents, one variant each, the first the baseline; all, if
     none is named. `image` overrides the benchmark's own image, and `default_image` is for one that
     has none. `outside_names` are the variables that the environment sets: `${NAME:-DEFAULT}` refers
-    to NAME if it is among them. Raises `InvalidInput` for an unknown agent, for an `image` beside
-    tasks that all have their own, and if no task can be run.
+    to NAME if it is among them. `task_globs` are the selected tasks, for variables of agents that
+    only certain tasks need; all tasks are in the experiment. Raises `InvalidInput` for an unknown
+    agent, for an `image` beside tasks that all have their own, and if no task can be run.
     """
     _require_usable(benchmark)
     chosen = _chosen_agents(benchmark, agents)
@@ -84,7 +86,8 @@ def translate(
         )
     rows = [_row_for(row, [agent.name for agent in chosen]) for row in benchmark.tasks]
     used_image = _image(benchmark, image, default_image)
-    document = _document(benchmark, chosen, used_image, experiment_id or benchmark.name)
+    variants = [_variant(agent, task_globs) for agent in chosen]
+    document = _document(benchmark, chosen, variants, used_image, experiment_id or benchmark.name)
     document = _without_env_defaults(document, outside_names)
     rows = [_without_env_defaults(row, outside_names) for row in rows]
     tasks = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -179,7 +182,7 @@ def _require_usable(benchmark: Benchmark) -> None:
         if name in {EXPERIMENT_FILE, TASKS_FILE} or {"", ".", ".."} & set(steps) or "\0" in name:
             problems.append(f"its file {name!r} cannot be written beside {EXPERIMENT_FILE}")
     try:
-        own = [[agent.bindings, agent.runtime] for agent in benchmark.agents]
+        own = [[agent.bindings, agent.runtime, dict(agent.task_env)] for agent in benchmark.agents]
         json.dumps([*benchmark.tasks, benchmark.defaults, own])
     except (TypeError, ValueError, RecursionError) as error:
         problems.append(f"its tasks, defaults or bindings are not JSON: {error}")
@@ -233,11 +236,14 @@ def _chosen_agents(benchmark: Benchmark, names: Sequence[str]) -> list[Benchmark
 
 
 def _document(
-    benchmark: Benchmark, agents: list[BenchmarkAgent], image: str | None, experiment_id: str
+    benchmark: Benchmark,
+    agents: list[BenchmarkAgent],
+    variants: list[JsonObject],
+    image: str | None,
+    experiment_id: str,
 ) -> JsonObject:
     """Return `experiment.yaml` as JSON, its sections in the order in which they are written."""
     defaults = benchmark.defaults
-    variants = [_variant(agent) for agent in agents]
     runtime = {"image": image, **defaults["runtime"]}
     if image is None:
         del runtime["image"]
@@ -270,14 +276,24 @@ def _document(
     return {section: value for section, value in document.items() if value}
 
 
-def _variant(agent: BenchmarkAgent) -> JsonObject:
+def _variant(agent: BenchmarkAgent, task_globs: Sequence[str]) -> JsonObject:
     variant: JsonObject = {"variant_id": agent.name}
     if agent.description:
         variant["description"] = agent.description
     if agent.bindings:
         variant["bindings"] = agent.bindings
-    if agent.runtime:
-        variant["runtime"] = agent.runtime
+    runtime = dict(agent.runtime)
+    env = {
+        name: value
+        for task_id, own in agent.task_env.items()
+        if selects(task_globs, task_id)
+        for name, value in own.items()
+    }
+    if env:
+        own_agent = runtime.get("agent", {})
+        runtime["agent"] = {**own_agent, "env": {**own_agent.get("env", {}), **env}}
+    if runtime:
+        variant["runtime"] = runtime
     return variant
 
 

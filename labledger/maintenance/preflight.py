@@ -13,7 +13,7 @@ import shlex
 import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labledger.docker.engine import Engine
 from labledger.errors import (
@@ -122,6 +122,7 @@ def preflight(
                 checks.extend(check_users(probes, ref, image, [merged for _, merged in settings]))
                 merged_settings = (merged for _, merged in settings)
                 checks.extend(check_workspaces(probes, ref, image, merged_settings))
+            checks.extend(_check_cpus(int(info["NCPU"]), experiment))
             checks.extend(_check_storage_and_gpus(probes, images, experiment))
     except EngineUnavailable as error:
         checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
@@ -282,6 +283,27 @@ _NEEDS = {
     "gpus": "the engine needs GPUs, their driver and the NVIDIA Container Toolkit "
     "(`nvidia-ctk runtime configure`)",
 }
+
+
+def _check_cpus(available: int, experiment: ResolvedExperiment) -> Iterator[CheckResult]:
+    """Check that the machine has as many CPUs as a container may use: the engine refuses more."""
+    limits = {resources.cpus for _, merged in experiment.settings for resources in _limits(merged)}
+    for cpus in sorted(cpus for cpus in limits if cpus is not None and cpus > available):
+        yield CheckResult(
+            "cpus",
+            f"runtime.resources.cpus: the engine cannot give {cpus:g}; its machine has {available}",
+            ok=False,
+            hint="lower `cpus`, leave out tasks that ask for more, or use a larger machine",
+            exit_code=Exit.INVALID,
+        )
+
+
+def _limits(merged: TrialSettings) -> Iterator[Resources]:
+    """Yield the limits of the containers of a trial."""
+    yield merged.runtime.resources
+    own = merged.grading.resources
+    if own is not None:
+        yield replace(merged.runtime.resources, **own.as_json())
 
 
 def _check_storage_and_gpus(

@@ -163,6 +163,7 @@ def test_images_and_users_of_variants_and_tasks(project: Project) -> None:
 @pytest.mark.parametrize(
     ("resources", "message", "needs"),
     [
+        ({"cpus": 4096}, "cpus: the engine cannot give 4096; its machine has", "leave out tasks"),
         ({"gpus": "all"}, "gpus: the engine cannot give all", "NVIDIA Container Toolkit"),
         ({"storage": "1g"}, "storage: the engine cannot give 1,073,741,824 bytes", "pquota"),
     ],

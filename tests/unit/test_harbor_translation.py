@@ -241,6 +241,16 @@ def test_variables(one: Path) -> None:
     assert given == ({"LEVEL": "${HARBOR_TEST_LEVEL}", **literal}, key, oracle)
 
 
+def test_variables_of_tasks_that_are_not_selected(tmp_path: Path) -> None:
+    """A run of other tasks needs no variable that only an unselected task's solution has."""
+    harbor_tasks.env_templates(tmp_path / "one")
+    write_task(tmp_path / "two")
+    benchmark = HARBOR.read(str(tmp_path))
+    for globs, needed in (((), True), (("o*",), True), (("two",), False)):
+        baseline = document(translated(benchmark, task_globs=globs))["baseline"]
+        assert ("runtime" in baseline) is needed
+
+
 def test_the_variables_of_a_solution(one: Path) -> None:
     """Its script sets literals, values from outside and defaults, and holds no outside value."""
     env = {"A": "it's $1", "B": "${TOKEN}", "C": "${LEVEL:-a 'b'}", "D": "${EMPTY:-}"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,31 +138,29 @@ def _benchmark(
         name: (_PROGRAMS / name).read_bytes()
         for name in ("agent.sh", "grader.sh", *([HEALTH_CHECK] if has_healthcheck else []))
     }
-    oracle_env: dict[str, str] = {}
     for task in tasks:
         files |= task.files
-        oracle_env |= task.oracle_env
     return Benchmark(
         name=source.name,
         version=source.version or _content_version(files),
         split="test",
         tasks=tuple(task.row for task in tasks),
         files=files,
-        agents=_agents(oracle_env),
+        agents=_agents({task.row["id"]: task.oracle_env for task in tasks if task.oracle_env}),
         defaults=_defaults(_builds(tasks), has_healthcheck=has_healthcheck),
         description="\n".join([_DESCRIPTION, *source.notes]),
         refused=tuple(sorted(refused, key=lambda task: task.task_id)),
     )
 
 
-def _agents(oracle_env: JsonObject) -> tuple[BenchmarkAgent, ...]:
-    oracle_runtime: JsonObject = {"agent": {"env": oracle_env}} if oracle_env else {}
+def _agents(oracle_env: Mapping[str, Mapping[str, str]]) -> tuple[BenchmarkAgent, ...]:
+    """Return the agents. `oracle_env` has what solutions need from outside, by task."""
     return (
         BenchmarkAgent(
             ORACLE,
             "Runs the task's own solution: must pass",
             {"agent": ORACLE},
-            runtime=oracle_runtime,
+            task_env=oracle_env,
             expects="pass",
         ),
         BenchmarkAgent("nop", "Does nothing: must fail", {"agent": "nop"}, expects="fail"),
