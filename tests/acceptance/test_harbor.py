@@ -1,0 +1,124 @@
+"""Harbor task folders from end to end: every field and mode, in containers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import run_forked
+from harbor_tasks import BEHAVING, RUNNABLE, plain, service_left_running, write_all
+
+import labledger
+from labledger import BenchmarkCheck, RunOptions, open_ledger
+
+pytestmark = pytest.mark.docker
+
+TOKEN = "a-token-that-must-not-be-stored"  # A secret of these tests alone.
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("harbor")
+
+
+@pytest.fixture(scope="module")
+def checked(lab: Path, image_ids: dict[str, str]) -> BenchmarkCheck:
+    """Every task that runs, by oracle and nop."""
+    write_all(lab / "tasks")
+    options = RunOptions(
+        lab_dir=lab / ".lab",
+        run_id="all",
+        max_concurrency=2,
+        skip_refused=True,
+        env={"HARBOR_TEST_TOKEN": TOKEN},
+    )
+    return labledger.check_benchmark(f"harbor:{lab / 'tasks'}", options)
+
+
+def found(checked: BenchmarkCheck, task_id: str) -> dict[str, str]:
+    """Return what each agent got on a task: the finding, or the verdict if there is none."""
+    return {
+        trial.agent: trial.finding or str(trial.verdict)
+        for trial in checked.trials
+        if trial.task_id == task_id
+    }
+
+
+@pytest.mark.parametrize("task_id", BEHAVING)
+def test_tasks_that_behave(checked: BenchmarkCheck, task_id: str) -> None:
+    """The oracle passes each field and mode, and an agent that does nothing fails."""
+    assert found(checked, task_id) == {"oracle": "pass", "nop": "fail"}, [
+        trial for trial in checked.trials if trial.task_id == task_id
+    ]
+
+
+@pytest.mark.parametrize(
+    ("task_id", "finding", "status", "reason"),
+    [
+        ("failing-health-check", "not_run", "setup_error", None),
+        ("no-reward", "not_graded", "grade_error", None),
+        ("failing-bootstrap", "not_graded", "grade_error", "grader_bootstrap_failed"),
+    ],
+)
+def test_broken_tasks(
+    checked: BenchmarkCheck, task_id: str, finding: str, status: str, reason: str | None
+) -> None:
+    """A task that cannot be graded or set up is no failure of its agents."""
+    assert found(checked, task_id) == {"oracle": finding, "nop": finding}
+    trials = [trial for trial in checked.trials if trial.task_id == task_id]
+    assert {trial.status for trial in trials} == {status}
+    if reason is not None:
+        assert {trial.reason for trial in trials} == {reason}
+
+
+def test_an_agent_that_rewrites_the_tests(checked: BenchmarkCheck) -> None:
+    """What an agent leaves at the places of tests and rewards has no effect."""
+    assert found(checked, "hostile-agent") == {"oracle": "wrong_verdict", "nop": "fail"}
+
+
+def test_every_task_was_tried(checked: BenchmarkCheck) -> None:
+    """All tasks that can be run have a trial by both agents, and the run is complete."""
+    assert checked.outcome.complete
+    assert {trial.task_id for trial in checked.trials} == set(RUNNABLE)
+    assert len(checked.trials) == 2 * len(RUNNABLE)
+
+
+def test_rewards_are_metrics(checked: BenchmarkCheck, lab: Path) -> None:
+    """All numbers of reward.json are in the score, and reward decides."""
+    with open_ledger(lab_dir=lab / ".lab") as ledger:
+        sql = (
+            "SELECT schedule_idx FROM trials WHERE run_id = 'all' "
+            "AND task_id = 'several-rewards' AND variant_id = 'oracle'"
+        )
+        [(slot,)] = ledger.rows(sql)[1]
+        document = json.dumps(ledger.slot("all", slot))
+    assert '"speed": 2.5' in document
+    assert '"parts": 3' in document
+
+
+def test_secrets_are_not_stored(checked: BenchmarkCheck, lab: Path) -> None:
+    """The value of a variable from outside is in no file of the lab."""
+    for path in (lab / ".lab").rglob("*"):
+        if path.is_file():
+            assert TOKEN.encode() not in path.read_bytes(), path
+
+
+def test_the_commands(lab: Path, image_ids: dict[str, str]) -> None:
+    """One task, a folder and an experiment to edit run by the commands of the documentation."""
+    plain(lab / "some/plain")
+    service_left_running(lab / "some/service")
+    done = run_forked("run", "harbor:./some", "--agent", "oracle", "-n", 2, "-q", folder=lab)
+    assert done.returncode == 0, done.stderr
+    done = run_forked("init", "--from", "harbor:./some", "mine", folder=lab)
+    assert done.returncode == 0, done.stderr
+    done = run_forked("run", "mine", "--task", "plain", "-q", folder=lab)
+    assert done.returncode == 0, done.stderr
+    done = run_forked("check", "harbor:./some/plain", "--json", folder=lab)
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["event"] == "benchmark_checked"
+    assert [trial["finding"] for trial in last["trials"]] == [None, None]
+    done = run_forked("preflight", "harbor:./some", folder=lab)
+    assert done.returncode == 0, done.stdout
+    assert "2 of 2 tasks can be run" in done.stdout
