@@ -217,6 +217,19 @@ def test_waiting_container_is_killed(
     assert result.scores == ()
 
 
+@pytest.mark.parametrize("action", ["kill", "rm -f"])
+def test_container_that_ends_while_its_agent_runs(trials: Trials, action: str) -> None:
+    """A container that is killed or removed in the agent part is noticed at once."""
+    spec = trials.spec("touch here; sleep 300", **DELIVERED)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_attempt, spec)
+        wait_until((spec.folder / "workspace" / "here").exists)
+        docker(*action.split(), spec.container_name)
+        result = running.result(timeout=20)
+    reason = "container_killed" if action == "kill" else "container_removed"
+    assert (result.status, result.reason) == ("infra_error", reason)
+
+
 def test_paused_before_delivery(trials: Trials) -> None:
     """A paused container gets its grader's files when it runs again."""
     spec = trials.spec("touch here; sleep 0.5", **DELIVERED)

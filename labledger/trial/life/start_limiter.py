@@ -132,7 +132,8 @@ class StartLimiter:
 
         Return whether it has happened and, if not, the exit status, None after the deadline.
         `happened` is called every `_FILE_POLL_S` seconds, and as often `stops_soon`, which says
-        that the engine's own wait is likely to return soon. Raises as `wait` does.
+        that the engine's own wait is likely to return soon. Raises as `wait` does, and
+        `NoSuchContainer`.
         """
         deadline = time.monotonic() + deadline_s
         while (left := deadline - time.monotonic()) > 0:
@@ -146,6 +147,8 @@ class StartLimiter:
                     break
                 time.sleep(_FILE_POLL_S)
             if status is None:
+                # Unlike the engine's own wait, polled files do not tell that a container is gone.
+                engine.inspect_existing(container)
                 status = self._ended_status(engine, spec, container)
             if status is not None:
                 self.require_starting_allowed()

@@ -1,0 +1,105 @@
+"""How a delivered trial ended, by what the host and its container left in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sample_trials import Trials
+from sealed_trials import KEPT
+
+from labledger.docker.engine import ContainerState
+from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.evidence.container_exit import ContainerExit
+from labledger.trial.evidence.tampering import FilesystemChanges
+from labledger.trial.life import delivery, sealed_grader
+from labledger.trial.life.agent_part import AgentPart
+from labledger.trial.phase_notes import parse_report
+
+AGENT = "agent 0 100 200 0\n"
+GRADED = f"{AGENT}grader 0 900 950 0\n"
+
+
+def state(status: int) -> ContainerState:
+    """A container that ran for a minute."""
+    started, ended = "2026-01-01T00:00:00.000Z", "2026-01-01T00:01:00.000Z"
+    return ContainerState("id", "exited", status, False, started, ended, {})
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> AttemptSpec:
+    """A trial with its folders, that has no container."""
+    made = Trials(tmp_path, {"labledger/busybox:1": "sha256:1"}).spec(**KEPT)
+    for name in ("in", "state", "sealed"):
+        (made.folder / name).mkdir(parents=True)
+    return made
+
+
+def store_agent_part(spec: AttemptSpec, phases: str = AGENT) -> None:
+    ended = ContainerExit(None, state(0).started_at, "2026-01-01T00:00:02.000Z", 2000, "id")
+    AgentPart.of(state(0), ended, phases, FilesystemChanges("before_grading")).write(spec)
+
+
+def say_go(spec: AttemptSpec) -> None:
+    (spec.folder / "in" / "go").write_text("2026-01-01T00:00:57.000Z")
+
+
+def test_duration_without_the_wait(spec: AttemptSpec) -> None:
+    """Both parts count, and not the time for which the container waited."""
+    store_agent_part(spec)
+    say_go(spec)
+    (spec.folder / "state" / "phases").write_text(GRADED)
+    ended = delivery.exit_of(spec, state(0))
+    assert (ended.exit_status, ended.exit_status_forged) == (0, False)
+    assert ended.duration_ms == 5000
+
+
+@pytest.mark.parametrize("status", sorted(ExitStatus.ALL))
+def test_what_a_container_can_end_with(spec: AttemptSpec, status: int) -> None:
+    """No status says that a grader ran to which no files were delivered, or that none ran after."""
+    graded = {0, 10, 11, 40, 41}
+    assert delivery.exit_of(spec, state(status)).exit_status_forged is (status in {*graded, 50})
+    store_agent_part(spec)
+    assert delivery.exit_of(spec, state(status)).exit_status_forged is (status in {*graded, 50})
+    say_go(spec)
+    ended = delivery.exit_of(spec, state(status))
+    assert ended.exit_status_forged is (status in {20, 21, 30, 31, 50})
+
+
+def test_other_phases_than_reported(spec: AttemptSpec) -> None:
+    """A report that says something else of the agent than `trial.sh` in the end was forged."""
+    store_agent_part(spec, "agent 0 100 201 0\n")
+    say_go(spec)
+    (spec.folder / "state" / "phases").write_text(GRADED)
+    ended = delivery.exit_of(spec, state(0))
+    assert (ended.exit_status_forged, ended.agent_part_phases) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{AGENT}ended\n", AGENT),
+        (f"setup 0 1 2 0\n{AGENT}ended\n", f"setup 0 1 2 0\n{AGENT}"),
+        (AGENT, None),
+        ("ended\n", None),
+        ("setup 0 1 2 0\nended\n", None),
+        (f"{GRADED}ended\n", None),
+        (f"{AGENT}ende", None),
+        ("", None),
+    ],
+)
+def test_report(text: str, expected: str | None) -> None:
+    """A report counts if it is whole and tells of the agent and of no grader."""
+    assert parse_report(text) == expected
+
+
+def test_what_was_delivered_is_left_alone(spec: AttemptSpec) -> None:
+    """Delivering again changes no file that a grader may be using, and leaves nothing behind."""
+    (spec.plan.sealed_dir / "key").write_text("42")
+    sealed_grader.deliver(spec)
+    files = sorted((spec.folder / "sealed").rglob("*"))
+    assert [file.name for file in files] == ["grader", "key", "in", "grader.sh"]
+    before = [file.stat() for file in files]
+    sealed_grader.deliver(spec)
+    assert [file.stat() for file in files] == before
+    assert sorted(path.name for path in spec.folder.iterdir()) == ["in", "sealed", "state"]
