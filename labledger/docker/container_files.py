@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from labledger.docker.engine import ContainerFailed, Engine
+from labledger.errors import EngineUnavailable
 from labledger.records import JsonObject
 
 if TYPE_CHECKING:
@@ -74,10 +75,27 @@ class ContainerFiles:
             yield _Reader(self.engine, response, action)
 
     def put(self, tar: Iterable[bytes]) -> None:
-        """Unpack a tar at `/`. What has the name of a member is replaced; folders are merged."""
-        with self.engine.api(f"put files into container {self.container}") as client:
-            # An iterator is sent as a stream; a list would be taken for form fields.
-            client.put_archive(self.container, "/", iter(tar))
+        """Unpack a tar at `/`. What has the name of a member is replaced; folders are merged.
+
+        Raises an `OSError` of `tar` as it is, and `ContainerFailed` or `EngineUnavailable`.
+        """
+        unreadable: list[OSError] = []
+
+        def chunks() -> Iterator[bytes]:
+            try:
+                yield from tar
+            except OSError as error:
+                unreadable.append(error)
+                raise
+
+        try:
+            with self.engine.api(f"put files into container {self.container}") as client:
+                # An iterator is sent as a stream; a list would be taken for form fields.
+                client.put_archive(self.container, "/", chunks())
+        except EngineUnavailable:
+            if unreadable:
+                raise unreadable[0] from None
+            raise
 
     def _get(self, action: str, what: str, **params: str) -> Response:
         """Return a streamed answer about the container. Raises `ContainerFailed`."""

@@ -77,6 +77,18 @@ def test_files_are_put_into_a_container(files: ContainerFiles) -> None:
     assert (member.isreg(), member.uid, mode, member.size) == (True, 1234, 0o640, 4)
 
 
+def test_unreadable_tar_is_no_fault_of_the_engine(files: ContainerFiles) -> None:
+    """An error of what is to be put keeps its kind: the engine is not waited for because of it."""
+
+    def unreadable() -> Iterator[bytes]:
+        yield tarfile.TarInfo("x").tobuf()
+        raise FileNotFoundError("gone")
+
+    with pytest.raises(FileNotFoundError, match="gone"):
+        files.put(unreadable())
+    assert dict(files.changes())["/usr/bin"] == "deleted"
+
+
 def test_folder_of_an_image() -> None:
     """The WORKDIR of an image without one is the root; of no image, it is unknown."""
     image = ENGINE.image_id(BUSYBOX)

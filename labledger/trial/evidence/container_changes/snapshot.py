@@ -167,5 +167,7 @@ class SnapshotWriter:
     def _leave_out(self, reason: str, change: Change, path: str | None = None) -> None:
         """List a change that the snapshot does not hold."""
         path = path or change.path
-        self.changes[path] = replace(change, path=path, target=printable(change.target))
+        self.changes[path] = replace(
+            change, path=path, target=printable(change.target), sha256=None
+        )
         self.left_out.setdefault(reason, _LeftOut()).add(path)
