@@ -6,7 +6,8 @@ if one has changed since. Preflight, `labledger run --dry-run` and the runner us
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -126,23 +127,25 @@ class ResolvedExperiment:
             for own in self.dataset.settings
         )
 
-    @property
+    @cached_property
     def task_folders(self) -> frozenset[str]:
         """The folders of containers that tasks bring files for."""
         return frozenset(place.path for own in self.dataset.settings for place in own.files)
 
-    def copying_tools(self, ref: str) -> frozenset[str]:
-        """Return the programs that a container of an image needs to copy files of its tasks."""
-        tools: set[str] = set()
+    @cached_property
+    def copying_tools(self) -> Mapping[str, frozenset[str]]:
+        """The programs that a container needs to copy files of its tasks, by image."""
+        tools: dict[str, set[str]] = defaultdict(set)
         for variant in self.plan.variants:
             settings = VariantSettings.of(self.plan, variant)
             for own in self.dataset.settings:
-                merged = settings.merged(own.overrides)
-                image = merged.grading.image or merged.runtime.image
-                for place in own.files:
-                    if place.recipient == "grader" and image == ref:
-                        tools |= {"cp", "mkdir", "rm", *(["chown"] if place.sets_owner else [])}
-        return frozenset(tools)
+                copies = [place for place in own.files if place.recipient == "grader"]
+                if copies:
+                    merged = settings.merged(own.overrides)
+                    needed = tools[str(merged.grading.image or merged.runtime.image)]
+                    needed |= {"cp", "mkdir", "rm"}
+                    needed |= {"chown" for place in copies if place.sets_owner}
+        return {ref: frozenset(needed) for ref, needed in tools.items()}
 
     @property
     def sealings(self) -> list[Sealing]:

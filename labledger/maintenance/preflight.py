@@ -116,7 +116,7 @@ def preflight(
                 by_image[merged.runtime.image].append((variant_id, merged))
             for ref, image in images.items():
                 settings = by_image[ref]
-                tools = experiment.copying_tools(ref)
+                tools = experiment.copying_tools.get(ref, ())
                 phases = _phases(settings, experiment.task_folders)
                 checks.extend(check_commands(probes, ref, image, phases, tools))
                 checks.extend(check_users(probes, ref, image, [merged for _, merged in settings]))

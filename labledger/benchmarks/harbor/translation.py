@@ -27,6 +27,7 @@ from labledger.benchmarks.harbor.verifier_image import verifier_image
 from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent, RefusedTask
 from labledger.errors import InvalidInput
 from labledger.records import JsonObject
+from labledger.records.outcomes import Reason
 from labledger.storage.file_contents import FileContent, content_key
 
 AGENTS = (ORACLE, "nop")
@@ -224,7 +225,10 @@ def _defaults(images: JsonObject, *, has_healthcheck: bool) -> JsonObject:
         "metrics": [{"id": "reward", "from": "score", "pointer": "/metrics/reward"}],
         "design": {
             "schedule": "paired_interleaved",
-            "retry": {"max_attempts": 2, "retry_on": ["infra_error", "grader_bootstrap_failed"]},
+            "retry": {
+                "max_attempts": 2,
+                "retry_on": ["infra_error", Reason.GRADER_BOOTSTRAP_FAILED.value],
+            },
         },
     }
     return {**defaults, "images": images} if images else defaults
