@@ -11,8 +11,9 @@ from torture import torment
 pytestmark = pytest.mark.docker
 
 
-def test_random_kills_cost_nothing(tmp_path: Path, engine_log: EngineLog) -> None:
+@pytest.mark.parametrize("mode", ["same", "delivered"])
+def test_random_kills_cost_nothing(tmp_path: Path, engine_log: EngineLog, mode: str) -> None:
     """However often a coordinator is killed, no row is lost or doubled and no agent repeated."""
-    toll = torment(tmp_path / "project", kills=6, seed=11, log=engine_log)
+    toll = torment(tmp_path / "project", kills=6, seed=11, log=engine_log, mode=mode)
     assert toll.kills >= 6
     assert (toll.repeated, toll.lost, toll.complaints) == (0, 0, [])

@@ -51,26 +51,42 @@ class Toll:
         )
 
 
-def make_project(folder: Path) -> Project:
-    """An experiment of `SLOTS` slots that take from nothing to a second, and some of which fail."""
+def make_project(folder: Path, mode: str) -> Project:
+    """An experiment of `SLOTS` slots that take from nothing to a second, and some of which fail.
+
+    `mode` is that of grading; with `delivered`, agents leave a process that is kept.
+    """
     kinds = [RIGHT, "sleep 1; " + RIGHT, BY_MODE, FAILS, "sleep 0.4; " + UNGRADABLE]
+    if mode == "delivered":
+        kinds = ["sleep 999 & " + kind for kind in kinds]
     tasks = {f"t{n:02}": kinds[n % len(kinds)] for n in range(SLOTS // 2)}
-    return Project(folder, tasks, max_concurrency=4)
+    project = Project(folder, tasks, max_concurrency=4)
+    if mode != "same":
+        project.document["benchmark"]["grader"]["mode"] = mode
+    if mode == "delivered":
+        project.document["runtime"]["processes"] = "keep"
+    project.save()
+    return project
 
 
 def torment(
-    folder: Path, kills: int, seed: int, log: EngineLog, say: Callable[[str], Any] = print
+    folder: Path,
+    kills: int,
+    seed: int,
+    log: EngineLog,
+    mode: str = "same",
+    say: Callable[[str], Any] = print,
 ) -> Toll:
     """Run and kill until at least so many kills were survived; every run is completed."""
     chance = random.Random(seed)
-    project = make_project(folder)
+    project = make_project(folder, mode)
     project.start("whole")
     whole = project.rows("whole")
     toll = Toll()
     while toll.kills < kills:
         run_id = f"run-{toll.runs}"
         _survive(project, run_id, toll, chance)
-        _count(project, run_id, toll, whole, log)
+        _count(project, run_id, toll, whole, log, starts_of_slot=2 if mode == "after_agent" else 1)
         say(str(toll))
     return toll
 
@@ -90,11 +106,17 @@ def _survive(project: Project, run_id: str, toll: Toll, chance: random.Random) -
 
 
 def _count(
-    project: Project, run_id: str, toll: Toll, whole: dict[str, list[Any]], log: EngineLog
+    project: Project,
+    run_id: str,
+    toll: Toll,
+    whole: dict[str, list[Any]],
+    log: EngineLog,
+    *,
+    starts_of_slot: int,
 ) -> None:
     starts = log.starts(project, run_id)
     toll.trials += len(starts)
-    toll.repeated += sum(count - 1 for count in starts.values())
+    toll.repeated += sum(count - starts_of_slot for count in starts.values())
     rows = project.rows(run_id)
     for kind, expected in whole.items():
         ours, theirs = Counter(map(repr, rows[kind])), Counter(map(repr, expected))
@@ -107,11 +129,12 @@ def _count(
 
 def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    mode = sys.argv[2] if len(sys.argv) > 2 else "same"
     folder = CHECKOUT / "build" / "torture"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with engine_log_in(folder) as log:
-        toll = torment(folder / "project", kills, seed=time.time_ns(), log=log)
+        toll = torment(folder / "project", kills, seed=time.time_ns(), log=log, mode=mode)
     for complaint in toll.complaints:
         print(complaint)
     sys.exit(1 if toll.repeated or toll.lost or toll.complaints else 0)
