@@ -21,6 +21,7 @@ from waiting import PATIENCE_S, wait_until
 
 from labledger import faults
 from labledger.api import RunOptions, RunOutcome, open_ledger, resume, run
+from labledger.docker.networks import Networks
 from labledger.errors import LedgerError
 from labledger.export import mirrors, run_folder, summary
 from labledger.ledger.reader import LedgerReader
@@ -188,9 +189,19 @@ class Project:
         (self.trial_folder(run_id, schedule_idx, attempt) / "out" / "gate").touch()
 
     def containers(self, run_id: str) -> dict[tuple[int, int], str]:
-        """The names of all this run's containers, by slot and attempt."""
+        """The names of all containers of this run's attempts, by slot and attempt."""
         found = ENGINE.containers_with_labels(self.labels(run_id))
-        return {(int(c.labels[Labels.SLOT]), int(c.labels[Labels.ATTEMPT])): c.name for c in found}
+        return {
+            (int(c.labels[Labels.SLOT]), int(c.labels[Labels.ATTEMPT])): c.name
+            for c in found
+            if Labels.HELPER not in c.labels
+        }
+
+    def on_engine(self, run_id: str) -> list[str]:
+        """The names of all containers and networks that the engine has of a run."""
+        labels = self.labels(run_id)
+        networks = Networks(ENGINE).with_labels(labels)
+        return sorted(each.name for each in [*ENGINE.containers_with_labels(labels), *networks])
 
     def labels(self, run_id: str) -> dict[str, str]:
         """What all containers of a run carry, and no others."""
@@ -206,6 +217,9 @@ class Project:
             return
         for container in ENGINE.containers_with_labels(labels):
             ENGINE.remove(container.container_id)
+        networks = Networks(ENGINE)
+        for network in networks.with_labels(labels):
+            networks.remove(network.network_id)
 
     # -- what a run left
 
@@ -225,7 +239,7 @@ class Project:
     def check_whole(self, run_id: str) -> None:
         """As `check_run`, and nothing of its trials is left."""
         self.check_run(run_id)
-        assert self.containers(run_id) == {}
+        assert self.on_engine(run_id) == []
         for kept in ("trials", "traces"):
             assert list((self.lab / "runs" / run_id / kept).iterdir()) == []
 
@@ -363,7 +377,7 @@ class EngineLog:
         return Counter(
             (int(about[Labels.SLOT]), int(about[Labels.ATTEMPT]))
             for action, about in self._of(labels)
-            if action == "start"
+            if action == "start" and Labels.HELPER not in about
         )
 
     def _of(self, labels: dict[str, str]) -> Iterator[tuple[str, dict[str, str]]]:

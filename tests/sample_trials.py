@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labledger.docker.engine import Engine
+from labledger.docker.networks import Networks
 from labledger.experiment import name_references
 from labledger.experiment.inputs.task_row import Task
 from labledger.experiment.plan import (
@@ -185,6 +186,7 @@ class Trials:
             settings=VariantSettings(
                 TrialSettings(container, phases, Grading.of_authored(grading or {}) or Grading())
             ),
+            egress_image=self.images.get(PYTHON),
             benchmark=Benchmark.from_json(BENCHMARK | (benchmark or {})),
             metrics=tuple(map(MetricDefinition.from_json, metrics)),
             images=self.images,
@@ -224,9 +226,16 @@ class Trials:
         found = ENGINE.containers_with_labels({Labels.LEDGER: self.ledger_id})
         return sorted(container.name for container in found)
 
+    def networks(self) -> list[str]:
+        """The names of all networks that these trials have on the engine."""
+        labels = {Labels.LEDGER: self.ledger_id}
+        return sorted(network.name for network in Networks(ENGINE).with_labels(labels))
+
     def clear(self) -> None:
         for name in self.containers():
             ENGINE.remove(name)
+        for name in self.networks():
+            Networks(ENGINE).remove(name)
         with trial_context() as context:
             for spec in self._made:
                 worker.remove_folder(spec, context)

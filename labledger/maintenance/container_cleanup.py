@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from labledger import clock
 from labledger.docker.engine import Engine, ListedContainer
+from labledger.docker.networks import Networks
 from labledger.errors import RunNotFound
 from labledger.ledger.database.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
@@ -53,12 +54,14 @@ def clean(
         if run_id is not None:
             labels[Labels.RUN] = reader.run(run_id).run_id
         runs: dict[str, _Run] = {}
-        decisions = []
-        for container in engine.containers_with_labels(labels):
+
+        def decide(container: ListedContainer) -> ContainerDecision:
             labelled_run = container.labels.get(Labels.RUN, "")
             if labelled_run not in runs:
                 runs[labelled_run] = _Run.read(reader, labelled_run)
-            decisions.append(_decide(container, runs[labelled_run], unfinished=unfinished))
+            return _decide(container, runs[labelled_run], unfinished=unfinished)
+
+        decisions = list(map(decide, engine.containers_with_labels(labels)))
         cancelled: set[tuple[str, tuple[int, int]]] = set()
         for decision in decisions:
             if decision.remove and not dry_run:
@@ -68,6 +71,12 @@ def clean(
                     folder = trial_folder(lab.run_folder(decision.run_id), *decision.attempt)
                     attempt_notes.record_cancellation(folder, _RESTART_REASON)
                 engine.remove(decision.container_id)
+        networks = Networks(engine)
+        for network in networks.with_labels(labels):
+            # It belongs to a trial's container, and goes when that goes.
+            its_container = ListedContainer("", network.name, dict(network.labels))
+            if decide(its_container).remove and not dry_run:
+                networks.remove(network.network_id)
     return decisions
 
 

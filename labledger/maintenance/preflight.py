@@ -32,6 +32,7 @@ from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.ledger.database import migrations
 from labledger.maintenance.check_results import CheckResult, TaskSupport, check_disk_space
+from labledger.maintenance.egress_checks import check_egress, needs_egress_proxy
 from labledger.maintenance.image_probes import ImageProbes
 from labledger.maintenance.image_supply import Supply, supply_images
 from labledger.maintenance.user_checks import check_users
@@ -79,11 +80,13 @@ def preflight(
     supply: Supply,
     min_free_bytes: int,
     use_cache: bool = False,
+    egress_image: str | None = None,
 ) -> Preflight:
     """Check everything that a run of `experiment` needs. `supply` says what is done about images.
 
-    With `use_cache`, probes that an image has passed before are not repeated. Raises
-    `ImageBuildsStopped` if builds of images were stopped.
+    With `use_cache`, probes that an image has passed before are not repeated. `egress_image` is the
+    image of egress proxies, None for the default one. Raises `ImageBuildsStopped` if builds of
+    images were stopped.
     """
     checks = [
         *_check_experiment(experiment),
@@ -124,6 +127,8 @@ def preflight(
                 checks.extend(check_workspaces(probes, ref, image, merged_settings))
             checks.extend(_check_cpus(int(info["NCPU"]), experiment))
             checks.extend(_check_storage_and_gpus(probes, images, experiment))
+            if needs_egress_proxy(merged for _, merged in experiment.settings):
+                checks.extend(check_egress(engine, probes, egress_image, pull=supply.pull))
     except EngineUnavailable as error:
         checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
     finally:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labledger.docker.engine import Engine
+from labledger.docker.networks import Networks
 from labledger.errors import LabLedgerError
 from labledger.ledger.database.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
@@ -62,10 +63,10 @@ def clean_up_run(
     keep: FolderRetention,
     emit: Listener,
 ) -> None:
-    """Remove containers, trial folders and attempt notes of this run whose results are durable.
+    """Remove containers, networks, folders and notes of attempts whose results are durable.
 
-    `folder` is the run folder. Only containers with the labels of this ledger and this run are
-    removed. What cannot be removed is reported as a warning and left for the next cleanup.
+    `folder` is the run folder. Only containers and networks with the labels of this ledger and this
+    run are removed. What cannot be removed is reported as a warning and left for the next cleanup.
     """
     staged = reader.staged(run.run_id)
     try:
@@ -74,6 +75,11 @@ def clean_up_run(
             slot_and_attempt = attempt_of(container.labels)
             if slot_and_attempt is not None and is_durable(*slot_and_attempt, run, staged):
                 engine.remove(container.container_id)
+        networks = Networks(engine)
+        for network in networks.with_labels(labels):
+            slot_and_attempt = attempt_of(network.labels)
+            if slot_and_attempt is not None and is_durable(*slot_and_attempt, run, staged):
+                networks.remove(network.network_id)
     except LabLedgerError as error:
         emit(run_event("warning", message=f"could not remove old containers: {error.message}"))
     shutil.rmtree(folder / INCOMING, ignore_errors=True)

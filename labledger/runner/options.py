@@ -46,6 +46,8 @@ class RunOptions:
         skip_refused: Leave out the tasks of a benchmark that labledger cannot run. Otherwise a run
             that selects one is refused.
         build: Build images that the experiment says how to build, rather than pull them.
+        egress_image: The image with Python 3.11 or later in which egress proxies run; None for
+            `labledger/python:3`. Only trials with `network: allowlist` need one.
         env: Values of the `$NAME`s that the experiment takes from outside. They override those of
             `env_files` and of this process's environment. Never stored and never shown.
         env_files: Files of `NAME=VALUE` lines; a later file overrides an earlier one.
@@ -77,6 +79,7 @@ class RunOptions:
     image: str | None = None
     skip_refused: bool = False
     build: bool = False
+    egress_image: str | None = None
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     env_files: tuple[Path | str, ...] = ()
     frozen: bool = False

@@ -20,6 +20,7 @@ from labledger.ledger.database.model import Grading, NewRun, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.check_results import check_disk_space
+from labledger.maintenance.egress_checks import require_egress_image
 from labledger.maintenance.image_probes import ImageProbes
 from labledger.maintenance.preflight import check_commands
 from labledger.records import canonical_json
@@ -121,6 +122,7 @@ def _check_requirements(
     """Raise if something that a regrading needs is missing. May run probe containers."""
     oci = regrading.runtime.oci
     require_environment_and_images(engine, root, oci, regrading.environment, values)
+    require_egress_image(engine, regrading, options.egress_image)
     info = engine.info()
     checks = [check_disk_space(DiskSpace.of(lab.root, info, options.min_free_bytes))]
     probes = ImageProbes(engine, info, oci_runtime=oci)

@@ -24,6 +24,7 @@ from labledger.export.summary import build_summary, write_summary
 from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
+from labledger.maintenance.egress_checks import egress_image_ref
 from labledger.maintenance.unfinished_slots import (
     UnfinishedSlot,
     clean_up_run,
@@ -252,6 +253,16 @@ class Session:
         except EngineUnavailable:
             return {}
 
+    def _egress_image(self) -> str | None:
+        """Return the image id of egress proxies; None if the engine has none, or does not answer.
+
+        A trial that needs one raises `EngineUnavailable`, which pauses dispatch.
+        """
+        try:
+            return self.engine.image_id(egress_image_ref(self.options.egress_image))
+        except EngineUnavailable:
+            return None
+
     def _disk_space(self, engine_info: JsonObject, full_disks: FullDisks) -> DiskSpace:
         """Return the folders in which this run needs disk space."""
         space = DiskSpace.of(self.lab.root, engine_info, self.options.min_free_bytes)
@@ -261,6 +272,7 @@ class Session:
     def _plans(
         self, run: RunInfo, experiment: ExperimentPlan, ledger_id: str, root: Path | None
     ) -> dict[str, TrialPlan]:
+        egress_image = self._egress_image()
         return {
             variant.variant_id: TrialPlan.of(
                 experiment,
@@ -271,6 +283,7 @@ class Session:
                 engine_root=root,
                 images=run.images,
                 environment=self.values,
+                egress_image=egress_image,
             )
             for variant in experiment.variants
         }

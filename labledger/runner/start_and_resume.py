@@ -34,6 +34,7 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
+from labledger.maintenance.egress_checks import require_egress_image
 from labledger.maintenance.image_supply import Supply
 from labledger.maintenance.preflight import Preflight, check_oci_runtime, preflight
 from labledger.records.identity import RUN_ID
@@ -58,7 +59,14 @@ def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> 
     values = environment_values.gather(options.env, options.env_files)
     lab = LabFolder.find(options.lab_dir)
     supply = Supply(pull, options.build, options.on_event, options.stop_request)
-    return preflight(experiment, lab, values, supply=supply, min_free_bytes=options.min_free_bytes)
+    return preflight(
+        experiment,
+        lab,
+        values,
+        supply=supply,
+        min_free_bytes=options.min_free_bytes,
+        egress_image=options.egress_image,
+    )
 
 
 def start_run(
@@ -82,6 +90,7 @@ def start_run(
         supply=Supply(True, options.build, options.on_event, options.stop_request),
         min_free_bytes=options.min_free_bytes,
         use_cache=True,
+        egress_image=options.egress_image,
     )
     for check in results.checks:
         if check.warning:
@@ -119,6 +128,7 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
                     refuse_changed(run, reader.task_digests(run_id), options)
                 oci = plan.runtime.oci
                 require_environment_and_images(engine, run, oci, plan.environment, values)
+                require_egress_image(engine, plan, options.egress_image)
             # A regrading has no budget: it runs no agent.
             limits = options.budget if run.regrades is None else {}
             check_limits(plan.metrics, limits)

@@ -132,6 +132,8 @@ class TrialPlan:
     """The engine's data folder, if known: containers' own file systems are on its disk."""
     image_folders: Mapping[str, str] = field(default_factory=dict)
     """The WORKDIR by image id. `worker` adds that of a trial whose workspace is there."""
+    egress_image: str | None = None
+    """Image id of the egress proxies; None if the engine has no such image."""
 
     @classmethod
     def of(
@@ -145,6 +147,7 @@ class TrialPlan:
         engine_root: Path | None,
         images: Mapping[str, str],
         environment: Mapping[str, str],
+        egress_image: str | None = None,
     ) -> TrialPlan:
         """Return the plan of one variant of an experiment."""
         return cls(
@@ -160,6 +163,7 @@ class TrialPlan:
             grader=experiment.grader_identity,
             is_sealed=experiment.is_sealed,
             engine_root=engine_root,
+            egress_image=egress_image,
         )
 
     @property
@@ -314,6 +318,12 @@ class AttemptSpec:
     @property
     def grader_image_id(self) -> str:
         return self.plan.images[self.grader_image_ref]
+
+    @property
+    def uses_egress_proxy(self) -> bool:
+        """Whether a phase has the network `allowlist`."""
+        settings = self.settings
+        return settings.agent_network.is_allowlist or settings.grader_network.is_allowlist
 
     @property
     def deadline_s(self) -> float:

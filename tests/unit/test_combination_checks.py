@@ -14,6 +14,18 @@ REWARDS = {"from": "rewards", "folder": "/logs/verifier"}
 CASES: dict[str, tuple[JsonObject, JsonObject, str, str]] = {
     "no hosts": ({"network": "allowlist"}, {}, "network", "allows no host"),
     "hosts of none": ({"allowed_hosts": ["a.org"]}, {}, "allowed_hosts", "the network is none"),
+    "a URL": (
+        {"network": "allowlist", "allowed_hosts": ["https://a.org"]},
+        {},
+        "allowed_hosts",
+        "is a URL",
+    ),
+    "grader's port": (
+        {},
+        {"mode": "after_agent", "network": "allowlist", "allowed_hosts": ["a.org", "a.org:80"]},
+        "grader.allowed_hosts",
+        "'a.org:80' has a port",
+    ),
     "grader's hosts": ({}, {"allowed_hosts": ["a.org"]}, "grader.allowed_hosts", "only for"),
     "nobody switches": ({}, {"network": "full"}, "grader.network", "nobody changes it"),
     "image": ({}, {"image": "x"}, "grader.image", "only for mode: separate; the mode is same"),

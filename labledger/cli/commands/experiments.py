@@ -85,6 +85,7 @@ def preflight(
         typer.Option("--pull", help="Pull missing images, or build those that no registry offers."),
     ] = False,
     build: arguments.Build = False,
+    egress_image: arguments.EgressImage = None,
 ) -> None:
     """Check everything that a run needs, without creating a run.
 
@@ -100,6 +101,7 @@ def preflight(
         image=image,
         skip_refused=skip_refused,
         build=build,
+        egress_image=egress_image,
         env=arguments.parse_environment(env),
         env_files=tuple(env_file or ()),
     )

@@ -59,6 +59,14 @@ Experiment = Annotated[
         "FORMAT:LOCATION, such as humaneval:./HumanEval.jsonl.",
     ),
 ]
+EgressImage = Annotated[
+    str | None,
+    typer.Option(
+        envvar="LABLEDGER_EGRESS_IMAGE",
+        help="Image with Python 3.11 or later for the egress proxies of `network: allowlist`; "
+        "by default labledger/python:3.",
+    ),
+]
 Agents = Annotated[
     list[str] | None,
     typer.Option("--agent", help="An agent that comes with the benchmark; repeatable."),

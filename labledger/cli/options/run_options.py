@@ -85,6 +85,7 @@ class Running:
             help="A budget of tokens (metrics tokens_in and tokens_out), as for --budget-usd.",
         ),
     ] = None
+    egress_image: arguments.EgressImage = None
     keep: Annotated[
         Literal["none", "failed", "all"],
         typer.Option(
@@ -113,6 +114,7 @@ class Running:
             max_error_rate=self.max_error_rate,
             budget_usd=arguments.parse_budget("--budget-usd", self.budget_usd),
             budget_tokens=arguments.parse_budget("--budget-tokens", self.budget_tokens),
+            egress_image=self.egress_image,
             keep=FolderRetention(self.keep),
             lease_ttl_s=self.lease_ttl,
             **command_options,

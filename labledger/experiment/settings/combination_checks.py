@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from labledger.egress.allowed_hosts import AllowedHosts, BadEntry
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import PHASES, is_root
@@ -111,11 +112,13 @@ def _network_problems(merged: _Merged) -> Iterator[Mismatch]:
         if network == "allowlist" and not hosts:
             hint = "name the hosts in allowed_hosts, or choose none or full"
             yield Mismatch(section, "network", "allowlist allows no host", hint)
+        for host in hosts or ():
+            if problem := _host_problem(host):
+                yield Mismatch(section, "allowed_hosts", f"{host!r} {problem}")
         if network != "allowlist" and hosts is not None:
             message = f"is only for network: allowlist; the network is {network or 'not set here'}"
             yield Mismatch(section, "allowed_hosts", message)
-    own = (grading.network, grading.allowed_hosts)
-    differs = grading.network is not None and own != (runtime.network, runtime.allowed_hosts)
+    differs = merged.settings.grader_network != merged.settings.agent_network
     if differs and merged.mode is GradingMode.SAME:
         message = (
             "the grader's network differs from the agent's, and in mode same nobody changes it "
@@ -124,6 +127,15 @@ def _network_problems(merged: _Merged) -> Iterator[Mismatch]:
         yield Mismatch(
             "grader", "network", message, "choose mode after_agent, delivered or separate"
         )
+
+
+def _host_problem(host: str) -> str | None:
+    """Return why the egress proxy cannot use an allowed host; None if it can."""
+    try:
+        AllowedHosts.parse([host])
+    except BadEntry as error:
+        return str(error)
+    return None
 
 
 def _mode_problems(merged: _Merged) -> Iterator[Mismatch]:

@@ -23,6 +23,20 @@ from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseNetwork:
+    """The network of a phase."""
+
+    mode: str
+    """`none`, `full` or `allowlist`."""
+    allowed_hosts: tuple[str, ...] = ()
+    """What can be reached with `allowlist`."""
+
+    @property
+    def is_allowlist(self) -> bool:
+        return self.mode == "allowlist"
+
+
+@dataclass(frozen=True, slots=True)
 class TrialSettings:
     """The merged settings of a trial. Bindings are substituted in all texts."""
 
@@ -39,6 +53,18 @@ class TrialSettings:
     def timeout_s(self, phase: str) -> float:
         """Return the time limit of a phase in seconds, 0 if the trial has no such phase."""
         return float(self.phases[phase].timeout_s) if phase in self.phases else 0.0
+
+    @property
+    def agent_network(self) -> PhaseNetwork:
+        """The network of every phase but the grader."""
+        return PhaseNetwork(self.runtime.network, self.runtime.allowed_hosts or ())
+
+    @property
+    def grader_network(self) -> PhaseNetwork:
+        """The network of the grader; that of the other phases unless it has its own."""
+        if self.grading.network is None:
+            return self.agent_network
+        return PhaseNetwork(self.grading.network, self.grading.allowed_hosts or ())
 
     def sealing(self, *, is_sealed: bool) -> Sealing:
         """Return how the grader's files are hidden from the agent, if they are (`is_sealed`)."""

@@ -49,11 +49,13 @@ def collect_result(
     container_exit: ContainerExit,
     isolation: JsonObject,
     container: StoppedContainer | None = None,
+    egress: JsonObject | None = None,
 ) -> AttemptResult:
     """Read a trial's outputs and return its result.
 
     `isolation` are the trial's isolation facts, recorded in score and evidence. `container` is
-    needed only for a workspace that is not mounted; None if it is gone.
+    needed only for a workspace that is not mounted; None if it is gone. `egress` is what the
+    trial's egress proxies did, recorded in evidence if there is something.
     Raises `OSError` for failures of this host.
     """
     redactor = redactor_for(spec)
@@ -80,6 +82,8 @@ def collect_result(
     if container_exit.was_paused:
         evidence.add_problem("container", WAS_PAUSED)
     evidence.add_facts(isolation | {"workspace_hooks": autoloaded}, outcome.score)
+    if egress:
+        evidence.ext["egress"] = redactor.redact_json(egress)
     sources = metrics.Sources(result, outcome.score, events, phases, container_exit.duration_ms)
     message = outcome.message and redactor.redact_message(outcome.message)
     return AttemptResult(

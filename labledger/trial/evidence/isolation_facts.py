@@ -102,6 +102,8 @@ def _facts(spec: AttemptSpec, agent_user: str | None, changes: FilesystemChanges
         "mode": mode.value,
         "sealed": spec.sealing.value,
         "processes": "kept" if is_kept else "killed",
+        "agent_network": spec.settings.agent_network.mode,
+        "grader_network": spec.settings.grader_network.mode,
         "root_read_only": spec.settings.runtime.root_read_only,
         "setup": "setup" in spec.settings.phases,
         "checked": changes.checked,

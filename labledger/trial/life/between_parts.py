@@ -8,11 +8,13 @@ and `delivery`.
 from __future__ import annotations
 
 from labledger.trial.contract import AttemptSpec
+from labledger.trial.life import network_changes
 from labledger.trial.life.context import TrialContext
 
 
 def prepare_for_grader(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     """Change the container with the id `container` to what its grader needs.
 
-    Nothing needs a change yet. Raises `ContainerFailed` or `EngineUnavailable`.
+    That is its network. Raises `ContainerFailed` or `EngineUnavailable`.
     """
+    network_changes.change_network(spec, context, container)

@@ -17,6 +17,7 @@ from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, Labels
 from labledger.trial.life import inputs, sealed_grader, task_files
+from labledger.trial.networks import phase_networks
 from labledger.trial.output_folders import (
     agent_outputs_of_grader,
     output_settings,
@@ -34,18 +35,21 @@ def container_config(spec: AttemptSpec) -> JsonObject:
     """Return the configuration of a trial's container for the engine's API."""
     runtime = spec.settings.runtime
     values = spec.plan.environment
+    part = phase_networks.first_part(spec)
+    network, host_config = phase_networks.network_config(spec, part)
+    env = spec.container_env() | phase_networks.container_variables(spec, part)
     carried = {f"AGENTLAB_ENV_{i}": values[name] for i, name in enumerate(sorted(values))}
     config: JsonObject = {
         "Image": spec.image_id,
         "Hostname": "trial",
         "Entrypoint": ["sh", f"{contract.DEPS}/{inputs.trial_script_name()}"],
         "Cmd": _trial_arguments(spec),
-        "Env": [f"{k}={v}" for k, v in (spec.container_env() | carried).items()],
+        "Env": [f"{k}={v}" for k, v in (env | carried).items()],
         "WorkingDir": spec.workspace,
         "Labels": spec.labels(),
         "Healthcheck": {"Test": ["NONE"]},
-        "NetworkDisabled": runtime.network == "none",
-        "HostConfig": _host_config(spec),
+        "HostConfig": _host_config(spec) | host_config,
+        **network,
     }
     if runtime.user is not None:
         config["User"] = runtime.user
@@ -67,7 +71,9 @@ def permission_container_config(spec: AttemptSpec) -> JsonObject:
         "Env": [],
         "User": "0",
         "Labels": config["Labels"] | {Labels.HELPER: "sweep"},
-        "HostConfig": config["HostConfig"] | {"Mounts": mounts, "Tmpfs": {}},
+        "NetworkDisabled": True,
+        "HostConfig": config["HostConfig"]
+        | {"Mounts": mounts, "Tmpfs": {}, "NetworkMode": "none", "Dns": []},
     }
 
 
@@ -153,7 +159,6 @@ def _host_config(spec: AttemptSpec) -> JsonObject:
             *_agent_outputs(spec),
             *_empty_volumes(spec),
         ],
-        "NetworkMode": "none" if runtime.network == "none" else "default",
         "CapDrop": ["ALL"],
         "CapAdd": list(CAPABILITIES),
         "SecurityOpt": ["no-new-privileges"],

@@ -27,6 +27,7 @@ from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.life import task_files
 from labledger.trial.life.context import TrialContext
+from labledger.trial.networks import phase_networks
 from labledger.trial.output_folders import output_mounts
 from labledger.workspace.seed import OPEN_FOLDER
 
@@ -183,7 +184,8 @@ def write_phase_script(spec: AttemptSpec, phase: str, folder: Path) -> None:
         # The agent may have deleted the folder: its grader says what that means.
         enter = f"cd {shlex.quote(spec.workspace)} || cd / || exit 126"
     script = phase_script(spec.settings.phase(phase), secret_variables(spec), enter)
-    write_readable_file(folder / f"{phase}.sh", script)
+    preamble = phase_networks.phase_preamble(spec, phase)
+    write_readable_file(folder / f"{phase}.sh", preamble + script)
     if phase == "grader":
         task_files.place_grader_files(spec, folder)
 

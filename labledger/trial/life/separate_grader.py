@@ -33,7 +33,7 @@ from labledger.trial.evidence.collect import redactor_for
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts, take_artifacts
 from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.life import container_start, image_workspace, inputs
+from labledger.trial.life import container_start, image_workspace, inputs, network_changes
 from labledger.trial.life.agent_part import AgentPart, combined_exit
 from labledger.trial.life.container_identity import find_container, name_taken_error
 from labledger.trial.life.context import TrialContext
@@ -198,6 +198,7 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
         container_start.remove_container(part, context, state.container_id)
     shutil.rmtree(part.folder, ignore_errors=True)
     inputs.prepare_trial_folder(part, context)
+    network_changes.provide_first_network(part, context)
     faults.fault_point("before_grader_create", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()
     try:

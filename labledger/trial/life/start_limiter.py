@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from labledger.docker.engine import Engine
 from labledger.errors import LabLedgerError
 from labledger.trial.contract import AttemptSpec
+from labledger.trial.networks.egress_proxies import restart_stopped_proxies
 
 
 class StartRefused(LabLedgerError):
@@ -166,6 +167,8 @@ class StartLimiter:
         state = engine.inspect(container)
         if state is not None and state.has_ended:
             return state.exit_status
+        if spec.uses_egress_proxy:
+            restart_stopped_proxies(engine, spec)
         if state is not None and state.status == "paused":
             self.paused.put(spec)
             self._seen_paused.add(container)

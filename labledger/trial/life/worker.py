@@ -40,6 +40,7 @@ from labledger.trial.life import (
     delivery,
     image_workspace,
     inputs,
+    network_changes,
     separate_grader,
 )
 from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
@@ -118,8 +119,9 @@ def _collect_result(
         ended = spec.kind.exit_of_all_phases(replace(ended, was_paused=_was_paused(context, ended)))
         isolation = spec.kind.isolation_facts(context.engine, spec, ended)
         container = image_workspace.stopped_container(spec, context)
+        egress = network_changes.reports(spec, context.engine)
         with context.limiter.collecting:
-            return collect_result(spec, ended, isolation, container)
+            return collect_result(spec, ended, isolation, container, egress)
     except (OSError, ContainerFailed) as error:
         # A later check could find space again: the incomplete artifact was deleted.
         context.full_disks.record_write_error(spec.plan.store_root, error)
@@ -172,6 +174,7 @@ def _remove_container(spec: AttemptSpec, context: TrialContext) -> None:
     if (state := find_container(context.engine, spec)) is not None:
         container_start.remove_container(spec, context, state.container_id)
     separate_grader.remove_grader_container(context.engine, spec)
+    network_changes.remove_networks(spec, context.engine)
 
 
 def remove_folder(spec: AttemptSpec, context: TrialContext) -> None:
@@ -233,6 +236,8 @@ def _run_new_container(spec: AttemptSpec, context: TrialContext) -> ContainerExi
         separate_grader.remove_grader_container(engine, spec)
         remove_folder(spec, context)
     inputs.prepare_trial_folder(spec, context)
+    limiter.require_starting_allowed()
+    network_changes.provide_first_network(spec, context)
     faults.fault_point("before_create", spec.slot.schedule_idx)
     limiter.require_starting_allowed()
     container, created = container_start.create_container(spec, context)
@@ -280,6 +285,7 @@ def _remove_unstarted(spec: AttemptSpec, context: TrialContext, container: str) 
         attempt_notes.mark_not_started(spec.folder)
     container_start.remove_container(spec, context, container)
     if context.limiter.starting_allowed:
+        network_changes.remove_networks(spec, context.engine)
         remove_folder(spec, context)
 
 

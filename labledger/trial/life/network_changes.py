@@ -1,0 +1,73 @@
+"""Provide, change and remove the networks of an attempt.
+
+Each step may be interrupted and repeated, also by another coordinator. `worker` provides the first
+network before the container exists and removes everything after it; `between_parts` changes it.
+"""
+
+from __future__ import annotations
+
+from labledger.docker.engine import Engine
+from labledger.docker.networks import BRIDGE, NONE, Networks
+from labledger.records import JsonObject
+from labledger.trial.contract import AttemptSpec
+from labledger.trial.life.container_start import retry_engine_errors
+from labledger.trial.life.context import TrialContext
+from labledger.trial.networks.egress_proxies import remove_proxies
+from labledger.trial.networks.phase_networks import (
+    PARTS,
+    Part,
+    first_part,
+    has_own_network,
+    is_changed_between,
+    network_of,
+    proxy_of,
+)
+
+
+def provide_first_network(spec: AttemptSpec, context: TrialContext) -> None:
+    """Provide the network that the attempt's container is created with."""
+    provide_network(spec, context, first_part(spec))
+
+
+def provide_network(spec: AttemptSpec, context: TrialContext, part: Part) -> str:
+    """Return the engine's name of a part's network. Its egress proxy, if it has one, listens.
+
+    Can be repeated. Raises `ContainerFailed` and `EngineUnavailable`.
+    """
+    proxy = proxy_of(spec, part)
+    if proxy is None:
+        return NONE if network_of(spec, part).mode == "none" else BRIDGE
+
+    def provide() -> None:
+        with context.limiter.engine_calls:
+            proxy.provide(context.engine, spec.plan.egress_image)
+
+    retry_engine_errors(provide)
+    return proxy.name
+
+
+def change_network(spec: AttemptSpec, context: TrialContext, container: str) -> None:
+    """Give the container, whose agent part has ended, the network of its grader.
+
+    It may run or have stopped. Can be repeated.
+    """
+    if is_changed_between(spec):
+        network = provide_network(spec, context, "grader")
+        retry_engine_errors(lambda: Networks(context.engine).move(container, network))
+
+
+def remove_networks(spec: AttemptSpec, engine: Engine) -> None:
+    """Remove what an attempt had for its networks. Its containers must be gone."""
+    if spec.uses_egress_proxy:
+        remove_proxies(engine, spec.labels())
+
+
+def reports(spec: AttemptSpec, engine: Engine) -> JsonObject:
+    """Return what the proxies of an attempt did, by part; {} if it has none."""
+    found: JsonObject = {}
+    for part in PARTS:
+        proxy = proxy_of(spec, part) if has_own_network(spec, part) else None
+        # That of a grader which did not run was never created.
+        if proxy is not None and (part == first_part(spec) or engine.inspect(proxy.name)):
+            found[part] = proxy.report(engine)
+    return found

@@ -1,0 +1,301 @@
+"""The networks of a trial's phases: allow-lists through a proxy, and what differs for a grader."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from containers import docker
+from sample_trials import (
+    ENGINE,
+    GRADES,
+    PYTHON,
+    Trials,
+    brief,
+    python,
+    remove_attempt,
+    run_attempt,
+)
+from sealed_trials import isolation
+from served_hosts import GREETING, REACHES, bridge_address, machine_url, served_host
+from waiting import wait_until
+
+from labledger.docker.networks import Networks
+from labledger.egress.allowed_hosts import HOST_NAME
+from labledger.records.attempt_result import AttemptResult
+from labledger.trial.contract import AttemptSpec
+from labledger.trial.networks.phase_networks import network_config
+
+DONE = ("completed", None, 0)
+ALLOWED = {"network": "allowlist", "allowed_hosts": [HOST_NAME]}
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The port of a server on this machine."""
+    with served_host() as number:
+        yield number
+
+
+def said(trials: Trials, result: AttemptResult, phase: str) -> dict[str, Any]:
+    """What a phase printed on its last line."""
+    found: dict[str, Any] = json.loads(trials.content(result, f"{phase}_stdout").splitlines()[-1])
+    return found
+
+
+def program(text: str) -> tuple[str, ...]:
+    return python(REACHES + text)
+
+
+def grades_and(text: str) -> tuple[str, ...]:
+    """A grader that runs a Python program and passes everything."""
+    words = program(text)
+    return ("sh", "-c", f'{GRADES}\npython3 -c "$0"', words[2])
+
+
+def spec_of(trials: Trials, agent: str, **settings: Any) -> AttemptSpec:
+    runtime = settings.pop("runtime", ALLOWED)
+    return trials.spec(program(agent), image=PYTHON, runtime=runtime, **settings)
+
+
+def connections(result: AttemptResult, part: str = "agent") -> set[tuple[str, str]]:
+    rows = result.evidence[0]["ext"]["egress"][part]["connections"]
+    return {(row["what"], row["host"]) for row in rows}
+
+
+def test_allowed_hosts_are_reached_and_others_refused(trials: Trials, port: int) -> None:
+    """Through the proxy a trial reaches what is listed, nothing else, and the evidence says so."""
+    asks = f"say(own=fetch({machine_url(port)!r}), other=fetch('http://evil.example/'))"
+    spec = spec_of(trials, asks, grader=grades_and(asks))
+    result = run_attempt(spec)
+    assert brief(result) == DONE
+    for phase in ("agent", "grader"):
+        assert said(trials, result, phase) == {"own": GREETING.decode(), "other": 403}
+    assert connections(result) == {("allowed", HOST_NAME), ("refused", "evil.example")}
+    egress = result.evidence[0]["ext"]["egress"]["agent"]
+    assert (egress["restarts"], egress["left_out"]) == (0, 0)
+    facts = isolation(result)
+    assert (facts["agent_network"], facts["grader_network"]) == ("allowlist", "allowlist")
+    assert len(trials.networks()) == 1
+    remove_attempt(spec)
+    assert (trials.containers(), trials.networks()) == ([], [])
+
+
+def test_there_is_no_way_around_the_proxy(trials: Trials, port: int) -> None:
+    """A trial reaches no address of this machine, no container and no name server directly."""
+    other = spec_of(
+        trials,
+        "server = socket.create_server(('', 7000)); say(ready=True)\n"
+        "import time\nwhile not os.path.exists('/agentlab/out/gate'): time.sleep(0.05)",
+    )
+    thread = threading.Thread(target=run_attempt, args=(other,))
+    thread.start()
+    try:
+        wait_until(lambda: address_of(other.container_name) is not None, "the other trial")
+        neighbour = address_of(other.container_name)
+        assert neighbour is not None
+        proxies = addresses_of(f"{other.container_name}-egress")
+        own = [a for a in local_addresses() if not a.startswith("127.")]
+        targets = [*((a, port) for a in [bridge_address(), *own]), (neighbour, 7000)]
+        targets += [(address, 3128) for address in proxies] + [("169.254.169.254", 80)]
+        result = run_attempt(
+            spec_of(
+                trials,
+                f"targets = {targets!r}\n"
+                "own = socket.gethostbyname('labledger-egress')\n"
+                "gateway = own.rsplit('.', 1)[0] + '.' + str(int(own.rsplit('.', 1)[1]) - 1)\n"
+                f"targets += [(gateway, {port})]\n"
+                "listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+                "listener.bind(('127.0.0.1', 53))\n"
+                "question = b'\\x12\\x34\\1\\0\\0\\1' + bytes(6)\n"
+                "question += b'\\6secret\\7example\\0\\0\\1\\0\\1'\n"
+                "asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); asking.settimeout(5)\n"
+                "asking.sendto(question, ('127.0.0.11', 53))\n"
+                "try: answer = asking.recv(512).hex()\n"
+                "except OSError: answer = None\n"
+                "say(open=opened(targets), answer=answer, proxy=direct(own, 3128),\n"
+                "    v6=open('/proc/net/if_inet6').read())",
+            )
+        )
+    finally:
+        (other.folder / "out" / "gate").touch()
+        thread.join()
+    found = said(trials, result, "agent")
+    assert found == {"open": [], "answer": None, "proxy": True, "v6": ""}
+
+
+def test_names_are_asked_for_in_the_trial_itself(trials: Trials) -> None:
+    """The engine is told to resolve names in the container, so that none leaves this machine."""
+    only = spec_of(trials, "")
+    assert network_config(only, "agent")[1]["Dns"] == ["127.0.0.1"]
+    grading = {"mode": "after_agent", "network": "full"}
+    assert (
+        "127.0.0.1" not in network_config(spec_of(trials, "", grading=grading), "agent")[1]["Dns"]
+    )
+    plain = trials.spec(runtime={"network": "full"})
+    assert network_config(plain, "agent") == (
+        {"NetworkDisabled": False},
+        {"NetworkMode": "default"},
+    )
+
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "none": {"network": "none"},
+    "full": {"network": "full"},
+    "allowlist": ALLOWED,
+}
+REACHED = {"none": (False, False), "full": (True, False), "allowlist": (False, True)}
+"""Whether this machine is reached directly, and through a proxy."""
+
+
+@pytest.mark.parametrize(
+    ("agent", "grader", "mode"),
+    [
+        ("none", "full", "after_agent"),
+        ("full", "none", "after_agent"),
+        ("none", "allowlist", "after_agent"),
+        ("allowlist", "none", "after_agent"),
+        ("allowlist", "full", "after_agent"),
+        ("none", "full", "delivered"),
+        ("full", "allowlist", "delivered"),
+        ("allowlist", "none", "delivered"),
+        ("none", "allowlist", "separate"),
+        ("allowlist", "full", "separate"),
+        ("allowlist", "allowlist", "separate"),
+    ],
+)
+def test_a_grader_with_another_network(
+    trials: Trials, port: int, agent: str, grader: str, mode: str
+) -> None:
+    """Between the two parts the container gets the grader's network and loses the agent's."""
+    asks = (
+        f"say(direct=direct({bridge_address()!r}, {port}), proxied='http_proxy' in os.environ\n"
+        f"    and fetch({machine_url(port)!r}) == {GREETING.decode()!r},\n"
+        "    variables=sorted(name for name in os.environ if name.lower().endswith('_proxy')))"
+    )
+    grading = {"mode": mode, **NETWORKS[grader]}
+    spec = spec_of(trials, asks, grader=grades_and(asks), runtime=NETWORKS[agent], grading=grading)
+    result = run_attempt(spec)
+    assert brief(result) == DONE
+    for phase, network in (("agent", agent), ("grader", grader)):
+        found = said(trials, result, phase)
+        assert (found["direct"], found["proxied"]) == REACHED[network], phase
+        assert len(found["variables"]) == (6 if network == "allowlist" else 0)
+    facts = isolation(result)
+    assert (facts["agent_network"], facts["grader_network"]) == (agent, grader)
+    parts = {name for name, net in (("agent", agent), ("grader", grader)) if net == "allowlist"}
+    assert result.evidence[0]["ext"].get("egress", {}).keys() == parts
+    remove_attempt(spec)
+    assert (trials.containers(), trials.networks()) == ([], [])
+
+
+def test_other_hosts_for_the_grader(trials: Trials, port: int) -> None:
+    """Agent and grader may have different lists, each with its own proxy."""
+    asks = f"say(own=fetch({machine_url(port)!r}))"
+    grading = {"mode": "after_agent", **ALLOWED}
+    runtime = {"network": "allowlist", "allowed_hosts": ["model.example"]}
+    spec = spec_of(trials, asks, grader=grades_and(asks), runtime=runtime, grading=grading)
+    result = run_attempt(spec)
+    assert said(trials, result, "agent") == {"own": 403}
+    assert said(trials, result, "grader") == {"own": GREETING.decode()}
+    assert connections(result) == {("refused", HOST_NAME)}
+    assert connections(result, "grader") == {("allowed", HOST_NAME)}
+
+
+def test_a_change_of_networks_can_be_repeated(trials: Trials) -> None:
+    """A container that is in no network, in both or in the right one ends in the right one."""
+    name = f"{trials.ledger_id}-moved"
+    config = {"Image": PYTHON, "Entrypoint": ["sleep", "60"], "Labels": {"x": trials.ledger_id}}
+    ENGINE.create(name, config | {"HostConfig": {"NetworkMode": "default"}})
+    networks = Networks(ENGINE)
+    try:
+        for has_started in (False, True):
+            if has_started:
+                ENGINE.start(name)
+            for start in ([], ["bridge"], ["none"]):
+                for present in networks.of_container(name):
+                    docker("network", "disconnect", "-f", present, name)
+                for wanted in start:
+                    docker("network", "connect", wanted, name)
+                for _ in range(2):
+                    networks.move(name, "none")
+                    assert networks.of_container(name) == {"none"}
+                networks.move(name, "bridge")
+                assert networks.of_container(name) == {"bridge"}
+    finally:
+        ENGINE.remove(name)
+
+
+def test_a_proxy_that_dies(trials: Trials, port: int) -> None:
+    """The engine restarts a proxy that is killed, and a coordinator one that was stopped."""
+    waits = (
+        "import time\n"
+        "def wait(name):\n"
+        "    say(waiting=name)\n"
+        "    while not os.path.exists('/agentlab/out/' + name): time.sleep(0.05)\n"
+        "def until_reached():\n"
+        f"    while (found := fetch({machine_url(port)!r})) == 'URLError': time.sleep(0.1)\n"
+        "    return found\n"
+        "first = until_reached()\n"
+        "wait('killed'); second = until_reached()\n"
+        "wait('stopped'); third = until_reached()\n"
+        "say(found=[first, second, third])"
+    )
+    spec = spec_of(trials, waits)
+    proxy = f"{spec.container_name}-egress"
+    results: list[AttemptResult] = []
+    thread = threading.Thread(target=lambda: results.append(run_attempt(spec)))
+    thread.start()
+    out = spec.folder / "out"
+    wait_until(lambda: b"killed" in printed(spec), "the first request")
+    os.kill(int(docker("inspect", "-f", "{{.State.Pid}}", proxy)), signal.SIGKILL)
+    wait_until(lambda: docker("inspect", "-f", "{{.RestartCount}}", proxy) == "1", "a restart")
+    (out / "killed").touch()
+    wait_until(lambda: b"stopped" in printed(spec), "the second request")
+    docker("kill", proxy)
+    (out / "stopped").touch()
+    thread.join()
+    assert said(trials, results[0], "agent") == {"found": [GREETING.decode()] * 3}
+    assert results[0].evidence[0]["ext"]["egress"]["agent"]["restarts"] == 2
+
+
+def test_without_its_image_no_trial_starts(trials: Trials) -> None:
+    """Where the proxy's image is gone, the trial is not started with another network."""
+    from dataclasses import replace
+
+    from labledger.errors import EngineUnavailable
+
+    spec = spec_of(trials, "")
+    object.__setattr__(spec, "plan", replace(spec.plan, egress_image=None))
+    with pytest.raises(EngineUnavailable, match="no image for the egress proxy"):
+        run_attempt(spec)
+    assert trials.containers() == []
+
+
+def printed(spec: AttemptSpec) -> bytes:
+    path = spec.folder / "state" / "agent.stdout"
+    return path.read_bytes() if path.exists() else b""
+
+
+def addresses_of(container: str) -> list[str]:
+    """The addresses of a container in its networks."""
+    if ENGINE.inspect(container) is None:
+        return []
+    form = "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}"
+    return docker("inspect", "-f", form, container).split()
+
+
+def address_of(container: str) -> str | None:
+    return next(iter(addresses_of(container)), None)
+
+
+def local_addresses() -> list[str]:
+    return sorted(
+        {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    )
