@@ -38,7 +38,7 @@ def differences(
     sentences += _field_sentences(dict(_leaves(before, "")), dict(_leaves(after, "")))
     tasks = list(_task_sentences(old_task_digests, {t.task_id: t.digest for t in new.tasks}))
     if not tasks and old_digest != new_digest:
-        tasks = ["the order of the tasks changed"]
+        tasks = ["the order of the tasks changed, or a file for the agents of certain variants"]
     return sentences + tasks
 
 

@@ -137,10 +137,19 @@ def test_copies_need_a_place(folder: Folder) -> None:
 
 def test_what_copying_needs(folder: Folder) -> None:
     """Preflight knows which programs copy the files of an image's tasks."""
-    assert with_files(folder, GOLD).resolve().copying_tools("python:3") == frozenset()
+    assert with_files(folder, GOLD).resolve().copying_tools == {}
     resolved = with_files(folder, TESTS | {"user": "nobody"}).resolve()
-    assert resolved.copying_tools("python:3") == {"cp", "mkdir", "rm", "chown"}
-    assert resolved.copying_tools("other") == frozenset()
+    assert resolved.copying_tools == {"python:3": {"cp", "mkdir", "rm", "chown"}}
+
+
+def test_a_task_is_the_same_without_the_files_of_one_variant(folder: Folder) -> None:
+    """Runs with and without a variant that gets the solution have the same tasks, not data."""
+    alone = with_files(folder, TESTS).resolve()
+    with_gold = with_files(folder, TESTS, GOLD).resolve()
+    assert [task.digest for task in alone.tasks] == [task.digest for task in with_gold.tasks]
+    assert alone.plan.dataset.digest != with_gold.plan.dataset.digest
+    other = with_files(folder, GOLD).resolve()
+    assert [task.digest for task in other.tasks] != [task.digest for task in alone.tasks]
 
 
 def test_packed_files_may_be_a_tar(folder: Folder) -> None:

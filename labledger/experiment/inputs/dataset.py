@@ -23,6 +23,7 @@ from labledger.experiment.inputs.task_row import (
     Task,
     cluster_of,
     is_certainly_valid,
+    task_digest,
     workspace_source,
 )
 from labledger.experiment.inputs.workspace_tars import WorkspaceSource, WorkspaceTar, check_inline
@@ -46,7 +47,9 @@ class TaskRef:
 
     task_id: str
     digest: str
-    """SHA-256 (hex) of the frozen row's canonical JSON."""
+    """SHA-256 (hex) of the task; see `task_row.task_digest`."""
+    row_digest: str
+    """SHA-256 (hex) of the whole frozen row's canonical JSON."""
     line: int
 
 
@@ -80,7 +83,7 @@ class Dataset:
     path: Path
     tasks: tuple[TaskRef, ...]
     digest: str
-    """SHA-256 (hex) over the tasks' digests, in order."""
+    """SHA-256 (hex) over the digests of the tasks' rows, in order."""
     workspaces: Mapping[WorkspaceSource, WorkspaceTar]
     settings: tuple[TaskSettings, ...]
     """The different settings that the tasks have: image, `runtime` and places of files."""
@@ -112,7 +115,7 @@ class Dataset:
             row = Task.of_authored(authored, self.path.parent, self.workspaces).as_json()
         except (MalformedJson, LookupError, TypeError, AttributeError, UnusablePath):
             row = {}
-        if canonical_json.digest(row) != task.digest:
+        if canonical_json.digest(row) != task.row_digest:
             raise _changed_error(
                 self.path, f"line {task.line} is no longer task {task.task_id} as read"
             )
@@ -165,7 +168,7 @@ def read_tasks(
         raise InvalidInput(f"the tasks in {path} are not valid", reader.problems)
     hasher = hashlib.sha256()
     for task in reader.tasks:
-        hasher.update(bytes.fromhex(task.digest))
+        hasher.update(bytes.fromhex(task.row_digest))
     settings = tuple(reader.settings.values())
     return Dataset(path, tuple(reader.tasks), hasher.hexdigest(), reader.workspaces, settings)
 
@@ -262,7 +265,10 @@ class _Reader:
             message = f"the task has no text or number at {self.cluster}, the dataset's cluster"
             hint = "name a field that every task has, such as task.repo or /task/repo"
             self._add_problem(number, message, hint=hint)
-        self.tasks.append(TaskRef(task.task_id, canonical_json.digest(frozen), number))
+        row_digest = canonical_json.digest(frozen)
+        self.tasks.append(
+            TaskRef(task.task_id, task_digest(task, frozen, row_digest), row_digest, number)
+        )
         self._add_settings(number, task, frozen)
 
     def _add_settings(self, number: int, task: Task, frozen: JsonObject) -> None:

@@ -71,6 +71,11 @@ class TaskFiles(Section):
     def place(self) -> FilesPlace:
         return FilesPlace(self.recipient, self.path, self.user is not None)
 
+    @property
+    def is_for_certain_agents(self) -> bool:
+        """Whether only the agents of certain variants get the files."""
+        return self.recipient == "agent" and self.variants is not None
+
     def is_for_agent_of(self, variant_id: str) -> bool:
         """Return whether the agent of a variant gets the files."""
         return self.recipient == "agent" and (self.variants is None or variant_id in self.variants)

@@ -119,6 +119,20 @@ class Task(Section):
         return own
 
 
+def task_digest(task: Task, frozen: JsonObject, row_digest: str) -> str:
+    """Return the SHA-256 (hex) of what a task is for every variant.
+
+    That is its frozen row, with the digest `row_digest`, without files for agents of certain
+    variants: trials of two runs are of the same task although only one run has, for example, the
+    variant that gets the reference solution.
+    """
+    if not any(files.is_for_certain_agents for files in task.files or ()):
+        return row_digest
+    common = [files.as_json() for files in task.files or () if not files.is_for_certain_agents]
+    without = {key: value for key, value in frozen.items() if key != "files"}
+    return canonical_json.digest(without | ({"files": common} if common else {}))
+
+
 def is_certainly_valid(row: Any) -> bool:
     """Return whether a row is of the common form that is valid without running the schema.
 
