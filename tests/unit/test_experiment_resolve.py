@@ -241,7 +241,10 @@ CHANGES: list[tuple[Callable[[Folder], object], list[str]]] = [
         ["1 task was removed: t/4", "1 task was added: new", "1 task was changed: t/0"],
     ),
     (lambda f: f.tasks(TASKS[:1]), ["4 tasks were removed: t/1, t/2, t/3 and 1 more"]),
-    (lambda f: f.tasks(TASKS[::-1]), ["the order of the tasks changed"]),
+    (
+        lambda f: f.tasks(TASKS[::-1]),
+        ["the order of the tasks changed, or a file for the agents of certain variants"],
+    ),
     (lambda f: f.data["metrics"].clear(), ["the metric 'tokens' was removed"]),
     (
         lambda f: f.data["metrics"][0].update(aggregate="max"),
