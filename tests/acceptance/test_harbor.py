@@ -97,6 +97,18 @@ def test_rewards_are_metrics(checked: BenchmarkCheck, lab: Path) -> None:
     assert '"parts": 3' in document
 
 
+def test_trials_of_every_mode_are_shown(checked: BenchmarkCheck, lab: Path) -> None:
+    """`labledger show` says how a delivered and a separate grader were kept from the agent."""
+    shown = {}
+    for task_id in ("plain", "separate-verifier"):
+        index = [trial.task_id for trial in checked.trials].index(task_id)
+        done = run_forked("show", "all", index, folder=lab)
+        assert done.returncode == 0, done.stderr
+        shown[task_id] = done.stdout
+    assert "grader files put into its running container" in shown["plain"]
+    assert "grader in a container of its own" in shown["separate-verifier"]
+
+
 def test_secrets_are_not_stored(checked: BenchmarkCheck, lab: Path) -> None:
     """The value of a variable from outside is in no file of the lab."""
     for path in (lab / ".lab").rglob("*"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from experiment_files import Folder
 
+from labledger.cli.output import trial_details
 from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.settings.grading import (
     CollectCommand,
@@ -104,3 +105,8 @@ def test_grading_is_part_of_the_grader(folder: Folder) -> None:
     assert "grading" not in before.grader.as_json()
     folder.data["benchmark"]["grader"]["mode"] = "delivered"
     assert folder.resolve().plan.grader_identity.digest != before.grader_identity.digest
+
+
+def test_a_trial_is_shown_however_its_grader_is_hidden() -> None:
+    """`labledger show` has words for every way in which a grader's files are hidden."""
+    assert set(trial_details._SEALED) == set(Sealing)

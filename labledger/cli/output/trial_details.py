@@ -103,6 +103,8 @@ _SEALED = {
     "none": "grader files readable",
     "unreadable": "grader files unreadable to it",
     "after_agent": "grader files added after it ended",
+    "delivered": "grader files put into its running container after it ended",
+    "separate": "grader in a container of its own",
 }
 
 
