@@ -29,6 +29,7 @@ from sample_trials import (
     trial_context,
     trials_in,
 )
+from sealed_trials import AFTER, DELIVERED, KEPT
 
 import labledger
 from labledger.records import JsonObject
@@ -268,6 +269,9 @@ def test_files_that_are_loaded_by_themselves(app_trials: Trials) -> None:
     facts = result.scores[0]["ext"]["isolation"]
     assert facts["workspace_hooks"] == ["t/conftest.py"]
     assert facts["tampering_suspected"] == ["/conftest.py", "/opt_y"]
+    again = judged_again(app_trials, result).scores[0]["ext"]["isolation"]
+    for key in ("workspace_hooks", "tampering_suspected", "tampering_total"):
+        assert again[key] == facts[key]
 
 
 SECRETS = {"KEY": "tops3cret!"}
@@ -412,6 +416,37 @@ def test_list_is_not_trusted(app_trials: Trials, fields: JsonObject, word: str) 
     earlier = earlier_of(first)
     hostile = damaged(earlier, "workspace_changes", lists(earlier, **fields))
     incomplete(judged_again(app_trials, first, earlier=hostile), word)
+
+
+@pytest.mark.parametrize("way", [AFTER, DELIVERED, KEPT], ids=["after_agent", "delivered", "kept"])
+def test_other_grading_modes(app_trials: Trials, way: dict[str, Any]) -> None:
+    """A grader whose files come later is in the same folder, and all is evidence at the end."""
+    settings = {key: value for key, value in way.items() if key != "runtime"}
+    spec = app_spec(
+        app_trials,
+        "echo a >a; rm deleted.txt; chmod 700 .",
+        f"set -e; cat a; pwd; test ! -e deleted.txt; {GRADES}",
+        runtime=way.get("runtime", {}),
+        **settings,
+    )
+    result = run_attempt(spec)
+    assert brief(result) == ("completed", None, 0), app_trials.content(result, "grader_stderr")
+    assert app_trials.content(result, "grader_stdout") == b"a\n/srv/app\n"
+    assert problems(result) == {}
+    assert listed(app_trials, result)["srv/app/deleted.txt"]["change"] == "deleted"
+    assert result.scores[0]["ext"]["isolation"]["tampering_suspected"] == []
+
+
+@pytest.mark.parametrize("way", [{}, AFTER, DELIVERED], ids=["same", "after_agent", "delivered"])
+def test_agent_replaces_its_folder(app_trials: Trials, way: dict[str, Any]) -> None:
+    """The grader of an agent that left a file in place of its folder starts in the root."""
+    agent = "cd /; rm -r /srv/app; echo x >/srv/app"
+    result = run_attempt(app_spec(app_trials, agent, f"pwd; {GRADES}", **way))
+    assert brief(result) == ("completed", None, 0), result.message
+    assert app_trials.content(result, "grader_stdout") == b"/\n"
+    again = judged_again(app_trials, result, f"pwd; {GRADES}")
+    assert brief(again) == ("completed", None, 0), again.message
+    assert app_trials.content(again, "grader_stdout") == b"/\n"
 
 
 def test_a_run_and_its_regrading(tmp_path: Path, image_ids: dict[str, str]) -> None:

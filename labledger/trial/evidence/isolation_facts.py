@@ -72,13 +72,17 @@ def facts_of_separate_grader(
 def facts_without_agent(engine: Engine, spec: AttemptSpec, recorded: JsonObject) -> JsonObject:
     """Return the isolation facts of a trial whose agent ran in another container.
 
-    Before its grader, the new container holds nothing but the image. `recorded` are the facts of
-    the agent's container, {} if they are not known. Raises `EngineUnavailable`.
+    Before its grader, the new container holds nothing but the image, and with a workspace in the
+    image what the agent changed there. `recorded` are the facts of the agent's container, {} if
+    they are not known. Raises `EngineUnavailable`.
     """
     user = recorded.get("agent_user", _agent_user(spec, engine.image_user(spec.image_id)))
     is_separate = spec.grading_mode is GradingMode.SEPARATE
     sealed = Sealing.SEPARATE if is_separate else Sealing.AFTER_AGENT
     facts = _facts(spec, user, FilesystemChanges("before_grading"))
+    if not (spec.has_mounted_workspace or is_separate):
+        keys = ("checked", "unchecked", "tampering_suspected", "tampering_total")
+        facts |= {key: recorded[key] for key in keys if key in recorded}
     facts |= {"sealed": sealed.value, "processes": "gone"}
     if is_separate:
         facts["grader_image"] = {"ref": spec.grader_image_ref, "id": spec.grader_image_id}

@@ -45,7 +45,7 @@ def container_config(spec: AttemptSpec) -> JsonObject:
         "Entrypoint": ["sh", f"{contract.DEPS}/{inputs.trial_script_name()}"],
         "Cmd": _trial_arguments(spec),
         "Env": [f"{k}={v}" for k, v in (env | carried).items()],
-        "WorkingDir": spec.workspace,
+        "WorkingDir": _first_folder(spec),
         "Labels": spec.labels(),
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": _host_config(spec) | host_config,
@@ -54,6 +54,16 @@ def container_config(spec: AttemptSpec) -> JsonObject:
     if runtime.user is not None:
         config["User"] = runtime.user
     return config
+
+
+def _first_folder(spec: AttemptSpec) -> str:
+    """Return the folder that the engine starts the container in; each phase goes to its own.
+
+    The engine refuses to start a container in what is no folder. An agent may have replaced its
+    workspace when the container is started again, or restored, for a grader.
+    """
+    is_agents = spec.runs_agent and spec.sealing is not Sealing.AFTER_AGENT
+    return spec.workspace if spec.has_mounted_workspace or is_agents else "/"
 
 
 def permission_container_config(spec: AttemptSpec) -> JsonObject:
