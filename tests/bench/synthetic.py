@@ -53,8 +53,18 @@ with open(os.environ["AGENTLAB_BENCHMARK_SCORE_PATH"], "w") as file:
 """
 
 
-def write_experiment(folder: Path, *, tasks: int, variants: int = 1, concurrency: int = 8) -> Path:
-    """An experiment of `tasks` × `variants` slots whose trials do next to nothing."""
+def write_experiment(
+    folder: Path,
+    *,
+    tasks: int,
+    variants: int = 1,
+    concurrency: int = 8,
+    mode: str | None = None,
+) -> Path:
+    """An experiment of `tasks` × `variants` slots whose trials do next to nothing.
+
+    `mode` is that of their grading, None to leave it out.
+    """
     folder.mkdir(parents=True)
     (folder / "agent.py").write_text(AGENT, "utf-8")
     (folder / "grader.py").write_text(GRADER, "utf-8")
@@ -63,6 +73,8 @@ def write_experiment(folder: Path, *, tasks: int, variants: int = 1, concurrency
             file.write(json.dumps(task_row(number)) + "\n")
     agent = {"command": ["python3", "agent.py"], "files": ["agent.py"], "timeout_s": 60}
     grader = {"command": ["python3", "grader.py"], "files": ["grader.py"], "timeout_s": 60}
+    if mode is not None:
+        grader["mode"] = mode
     document = {
         "experiment": {"id": "bench"},
         "dataset": {"path": "tasks.jsonl", "suite_id": "bench", "split_id": "test"},

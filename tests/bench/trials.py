@@ -28,6 +28,8 @@ _CONCURRENCIES = (1, 2, 8)
 _TRIALS, _ROUNDS = 100, 5
 _QUICK_TRIALS, _QUICK_ROUNDS = 24, 3
 _ONE_TRIAL_ROUNDS = 11
+_LATER_GRADERS = ("after_agent", "delivered")
+"""Modes of grading in which the host acts between agent and grader."""
 
 _COMMANDS = "python3 /agentlab/deps/agent.py && python3 /agentlab/deps/grader.py"
 _ENVIRONMENT = {
@@ -52,6 +54,15 @@ def measure(folder: Path, *, quick: bool) -> Iterator[Row]:
             f"≤ {GOAL}",
             ratio <= GOAL,
         )
+    for mode in _LATER_GRADERS:
+        say(f"trials: {rounds} rounds of {trials} in mode {mode} at concurrency 2, both ways")
+        ours, plain = _rounds(folder / f"trials-{mode}", trials, 2, rounds, mode)
+        yield Row(
+            f"command of {trials} trials in mode {mode}, concurrency 2, by trial",
+            spread([seconds / trials for seconds in ours]),
+            f"{spread([seconds / trials for seconds in plain])} docker run --rm",
+            f"{paired_ratio(ours, plain):.2f}",
+        )
 
 
 def _one_trial(folder: Path, rounds: int) -> Row:
@@ -69,10 +80,10 @@ def _one_trial(folder: Path, rounds: int) -> Row:
 
 
 def _rounds(
-    folder: Path, trials: int, concurrency: int, rounds: int
+    folder: Path, trials: int, concurrency: int, rounds: int, mode: str | None = None
 ) -> tuple[list[float], list[float]]:
     """Seconds of each round: of the whole command, and of the plain loop."""
-    experiment = write_experiment(folder, tasks=trials, concurrency=concurrency)
+    experiment = write_experiment(folder, tasks=trials, concurrency=concurrency, mode=mode)
     # What one command leaves for all later ones is there for most that a user types.
     _run(write_experiment(folder / "first", tasks=1, concurrency=1), 1)
     ours, plain = [], []
