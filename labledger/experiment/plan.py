@@ -19,7 +19,7 @@ from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, 
 from labledger.experiment.inputs.image_builds import ImageBuild
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.name_references import is_contract_name, names
-from labledger.experiment.settings.grading import HIDING_MODES, Grading
+from labledger.experiment.settings.grading import HIDING_MODES, Grading, GradingMode
 from labledger.experiment.settings.runtime_overrides import OutputFolder, RuntimeOverrides
 from labledger.experiment.settings.runtime_values import resource_values, texts, user_name
 from labledger.experiment.stored_facts import benchmark_identity
@@ -400,6 +400,12 @@ class ExperimentPlan(Section):
     def is_sealed(self) -> bool:
         """Whether the grader's files are sealed. In a regrading they are not: no agent runs."""
         return self.grader.hides_files and self.regrades is None
+
+    @property
+    def grading_is_separate(self) -> bool:
+        """Whether the experiment's grader has a container of its own; a task's may differ."""
+        grading = self.grader.grading
+        return grading is not None and grading.mode is GradingMode.SEPARATE
 
     @property
     def grader_identity(self) -> GraderIdentity:

@@ -115,8 +115,9 @@ def preflight(
         if all(check.ok for check in oci_runtime):
             probes = ImageProbes(engine, info, use_cache, oci)
             by_image = defaultdict(list)
-            for variant_id, merged in experiment.settings:
-                by_image[merged.runtime.image].append((variant_id, merged))
+            for variant_id, trial in experiment.settings:
+                for merged in trial.of_containers(is_sealed=experiment.plan.is_sealed):
+                    by_image[merged.runtime.image].append((variant_id, merged))
             for ref, image in images.items():
                 settings = by_image[ref]
                 tools = experiment.copying_tools.get(ref, ())
@@ -319,7 +320,13 @@ def _check_storage_and_gpus(
     Each different limit is tried with one of the images that are here.
     """
     tried: set[tuple[str, str]] = set()
-    for _, merged in experiment.settings:
+    is_sealed = experiment.plan.is_sealed
+    containers = (
+        container
+        for _, trial in experiment.settings
+        for container in trial.of_containers(is_sealed=is_sealed)
+    )
+    for merged in containers:
         ref, resources = str(merged.runtime.image), merged.runtime.resources
         for name, only in (
             ("storage", Resources(storage_bytes=resources.storage_bytes)),

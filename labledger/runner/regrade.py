@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from labledger import __version__
@@ -60,6 +61,8 @@ def regrade_run(
         if not again:
             _refuse_repetition(plan, gradings, regrading)
         new_plan = ExperimentPlan.of_document(regrading.resolved)
+        root = replace(root, images=_images(engine, root, new_plan))
+        regrading = replace(regrading, images=root.images)
         _check_requirements(engine, lab, root, new_plan, values, options)
         new_grader.freeze(store)
         with LedgerWriter.open(lab.ledger, store) as writer:
@@ -126,11 +129,35 @@ def _check_requirements(
     info = engine.info()
     checks = [check_disk_space(DiskSpace.of(lab.root, info, options.min_free_bytes))]
     probes = ImageProbes(engine, info, oci_runtime=oci)
-    for ref, image in root.images.items():
+    for ref, image in _grader_images(root, regrading).items():
         checks += check_commands(probes, ref, image, [NamedPhase("grader", regrading.grader)])
     problems = [Problem(c.name, c.detail, hint=c.hint) for c in checks if not c.ok]
     if problems:
         raise PreflightFailed(problems)
+
+
+def _grader_images(root: RunInfo, regrading: ExperimentPlan) -> dict[str, str]:
+    """Return the images in which the grader's command must be; a task may name further ones.
+
+    A separate grader runs in one image, if the experiment names it.
+    """
+    own = regrading.grader.grading.image if regrading.grader.grading else None
+    if regrading.grading_is_separate and own in root.images:
+        return {str(own): root.images[own]}
+    return {} if regrading.grading_is_separate else dict(root.images)
+
+
+def _images(engine: Engine, root: RunInfo, regrading: ExperimentPlan) -> dict[str, str]:
+    """Return the images of the root run, and that of another separate grader."""
+    images = dict(root.images)
+    own = regrading.grader.grading.image if regrading.grader.grading else None
+    if regrading.grading_is_separate and own is not None and own not in images:
+        image = engine.image_id(own)
+        if image is None:
+            hint = "pull or build it first"
+            raise PreflightFailed([Problem("image", f"{own} is not available", hint=hint)])
+        images[own] = image
+    return images
 
 
 def _tasks(reader: LedgerReader, run_id: str) -> Iterator[TaskRow]:

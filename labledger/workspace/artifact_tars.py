@@ -306,6 +306,15 @@ def _parents(name: str) -> Iterator[str]:
         yield name
 
 
+def safe_names(stream: Readable) -> Iterator[str]:
+    """Yield the names in a stored tar. Raises `ArtifactsRefused` for one that is not as packed."""
+    for _, member in _members(stream, "stored"):
+        is_known = member.isreg() or member.isdir() or member.issym() or member.islnk()
+        if not is_safe_name(member.name) or not is_known or member.issparse():
+            raise ArtifactsRefused(f"a member {member.name!r} that no artifact has")
+        yield member.name
+
+
 def chunks(path: Path) -> Iterator[bytes]:
     """Yield a stored tar in pieces."""
     with path.open("rb") as file:

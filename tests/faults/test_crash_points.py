@@ -28,13 +28,20 @@ IN_TWO_PARTS = (
     *("before_unseal", "agent_part_stored", "inside_unseal", "after_unseal", "grader_running"),
 )
 """Points that only trials pass whose graders come when the agent has ended."""
-MODES = ("same", "after_agent", "delivered")
+SEPARATE = (
+    *("before_artifacts", "inside_artifacts", "after_artifacts"),
+    *("before_grader_create", "after_grader_create"),
+)
+"""Points that only trials pass whose graders have a container of their own."""
+MODES = ("same", "after_agent", "delivered", "separate")
 CASES = [
     *(
         (point, AT.get(point, 5), "after_agent" if point in IN_TWO_PARTS else "same")
         for point in POINTS
-        if point not in ELSEWHERE
+        if point not in ELSEWHERE and point not in SEPARATE
     ),
+    *((point, 5, "separate") for point in ("agent_running", *SEPARATE, "grader_running")),
+    *((point, 5, "separate") for point in ("after_exit", "after_commit", "after_remove")),
     ("agent_running", 5, "after_agent"),
     *((point, 5, "delivered") for point in ("agent_running", *IN_TWO_PARTS, "after_exit")),
     # The transaction that commits slot 0 journals the dispatch of another one.
@@ -47,6 +54,9 @@ def new_project(folder: Path, mode: str) -> Project:
     project = Project(folder, TASKS, max_concurrency=3)
     if mode != "same":
         project.document["benchmark"]["grader"]["mode"] = mode
+    if mode == "separate":
+        artifacts = [{"path": "/agentlab/workspace"}]
+        project.document["benchmark"]["grader"]["artifacts"] = artifacts
     project.save()
     return project
 
@@ -92,7 +102,7 @@ def test_killed_there(
         assert coordinator.finish() == 0, coordinator.stderr
     assert project.rows("crashed") == uninterrupted[mode]
     starts = engine_log.starts(project, "crashed")
-    parts = 2 if mode == "after_agent" else 1
+    parts = 2 if mode in {"after_agent", "separate"} else 1
     assert starts == {(slot, 1): parts for slot in range(len(uninterrupted[mode]["slots"]))}
     project.check_whole("crashed")
 

@@ -7,7 +7,9 @@ import tarfile
 from typing import Any
 
 import pytest
+from regraded_trials import regraded_spec
 from sample_trials import (
+    ENGINE,
     GRADES,
     PYTHON,
     Trials,
@@ -281,3 +283,44 @@ def test_score_of_the_agent_does_not_count(trials: Trials) -> None:
     """What the agent writes at the grader's places never reaches the grader's container."""
     result = trials.run(GRADES, "true", **separate())
     assert brief(result) == ("grade_error", "prediction_missing", 0)
+
+
+def test_regrading_restores_the_artifacts(trials: Trials) -> None:
+    """Another grader gets the stored artifacts in the grader's image; one container runs."""
+    agent = "mkdir /out; echo mine >/out/a; ln -s a /out/b; chmod 700 /out/a; echo x >made"
+    settings = separate("/out", image=PYTHON, collect=[{"command": ["echo", "collected"]}])
+    first = trials.run(agent, f"exit 3; {GRADES}", **settings)
+    assert brief(first) == ("grade_error", "grader_exit_nonzero", 40)
+    grader = f"python3 -V && cat /out/b; stat -c %a /out/a; ls -A; {GRADES}"
+    spec = regraded_spec(trials, first, grader=grader, **settings)
+    again = run_attempt(spec)
+    assert brief(again) == ("completed", None, 0), again.message
+    assert trials.content(again, "grader_stdout").split(b"\n", 1)[1] == b"mine\n700\n"
+    for same in ("artifacts", "collect_1_stdout", "agent_stdout"):
+        assert trials.content(again, same) == trials.content(first, same)
+    assert again.evidence[0]["ext"]["artifacts"] == first.evidence[0]["ext"]["artifacts"]
+    assert isolation(again)["sealed"] == "separate"
+    assert isolation(again)["agent_container"] == isolation(first)["agent_container"]
+    assert again.image_ref == PYTHON
+    state = ENGINE.inspect(spec.container_name)
+    assert state is not None
+    assert ENGINE.inspect(f"{spec.container_name}-grader") is None
+
+
+def test_regrading_without_stored_artifacts(trials: Trials) -> None:
+    """Without exactly what was graded nothing is graded: another mode, other paths, or secrets."""
+    same = trials.run("true")
+    secret = trials.run(
+        phase("mkdir /out; echo $KEY >/out/f", env={"KEY": "$KEY"}),
+        environment={"KEY": "hunter2-hunter2"},
+        **separate("/out"),
+    )
+    other = trials.run("mkdir /out /two", **separate("/two"))
+    for first, why in (
+        (same, "no artifacts were taken"),
+        (secret, "were not stored"),
+        (other, "declares no artifact for 'two'"),
+    ):
+        again = run_attempt(regraded_spec(trials, first, **separate("/out")))
+        assert brief(again) == ("grade_error", "evidence_incomplete", None)
+        assert why in str(again.message)

@@ -78,6 +78,20 @@ class TrialSettings:
             return GradingMode.AFTER_AGENT
         return GradingMode.SAME
 
+    def of_containers(self, *, is_sealed: bool) -> tuple[TrialSettings, ...]:
+        """Return the settings of each container of a trial, with the phases that run there.
+
+        The collect commands of a separate grader are phases of the agent's container.
+        """
+        if self.grading_mode(is_sealed=is_sealed) is not GradingMode.SEPARATE:
+            return (self,)
+        phases = {name: plan for name, plan in self.phases.items() if name != "grader"}
+        for number, collect in enumerate(self.grading.collect or (), start=1):
+            plan = PhasePlan(collect.command, {}, collect.timeout_s)
+            phases[f"collect command {number}"] = plan
+        agents = replace(self, phases=phases, grading=replace(self.grading, user=None))
+        return (agents, self.of_separate_grader())
+
     def grader_image(self, mode: GradingMode) -> str:
         """Return the image in which the grader runs: its own if it is separate and has one."""
         own = self.grading.image if mode is GradingMode.SEPARATE else None

@@ -137,6 +137,8 @@ class EvidenceCollector:
             self.references["artifacts"] = artifact.reference
         if taken.packed:
             self.ext["artifacts"] = self.redactor.redact_json(list(taken.packed))
+        if taken.with_secrets:
+            self.ext["artifacts_with_secrets"] = {"count": len(taken.with_secrets)}
         if (problem := taken.problem()) is not None:
             self.add_problem("artifacts", problem)
 

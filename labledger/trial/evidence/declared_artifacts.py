@@ -8,7 +8,7 @@ a regrading cannot restore it. Used by `separate_grader` and, through `Container
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -72,13 +72,8 @@ class TakenArtifacts:
 
         What its image has there does not remain. A mounted workspace begins empty anyway.
         """
-        tops: list[str] = []
-        for facts in sorted(self.packed, key=lambda facts: str(facts["to"])):
-            to = str(facts["to"]).rstrip("/")
-            is_inside = any(to == top or to.startswith(f"{top}/") for top in tops)
-            if facts["kind"] == "folder" and not is_inside:
-                tops.append(to)
-        return tuple(to for to in tops if not to.startswith(f"{contract.ROOT}/"))
+        folders = [str(facts["to"]) for facts in self.packed if facts["kind"] == "folder"]
+        return tuple(to for to in outermost(folders) if not to.startswith(f"{contract.ROOT}/"))
 
     def problem(self) -> str | None:
         """Return what is missing in the stored tar or was not there, or None."""
@@ -95,6 +90,15 @@ class TakenArtifacts:
             count, first = len(self.with_secrets), self.with_secrets[0]
             problems.append(f"{count:,} files hold secrets, the first of them {first}")
         return "; ".join(problems) or None
+
+
+def outermost(folders: Iterable[str]) -> list[str]:
+    """Return the folders that are in none of the others, sorted."""
+    tops: list[str] = []
+    for folder in sorted(each.rstrip("/") for each in folders):
+        if not any(folder == top or folder.startswith(f"{top}/") for top in tops):
+            tops.append(folder)
+    return tops
 
 
 def _complete_tar(spec: AttemptSpec) -> Path:

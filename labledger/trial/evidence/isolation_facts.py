@@ -66,6 +66,7 @@ def facts_of_separate_grader(
     return _facts(spec, user, FilesystemChanges("before_grading")) | {
         "agent_container": {key: own[key] for key in keys if key in own},
         "grader_image": {"ref": spec.grader_image_ref, "id": spec.grader_image_id},
+        "processes": "gone",
     }
 
 

@@ -15,10 +15,13 @@ from dataclasses import replace
 
 from labledger.docker.container_files import ContainerFiles
 from labledger.docker.engine import ContainerFailed
+from labledger.experiment.consistency_checks import is_root
+from labledger.experiment.settings.grading import GradingMode
 from labledger.trial.contract import AttemptSpec, Labels
 from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.life.container_identity import find_container
 from labledger.trial.life.context import TrialContext
+from labledger.workspace import artifact_tars
 
 
 def with_image_folder(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
@@ -37,10 +40,20 @@ def with_image_folder(spec: AttemptSpec, context: TrialContext) -> AttemptSpec:
 def fill(spec: AttemptSpec, context: TrialContext, container: str) -> None:
     """Put the files of the trial into its new container, which has the id `container`.
 
+    A separate grader that is not root can change all artifacts.
+
     Raises `ContainerFailed`, `EngineUnavailable`.
     """
     if (tar := spec.kind.container_files(spec)) is not None:
+        is_separate = spec.grading_mode is GradingMode.SEPARATE and not spec.runs_agent
+        if is_separate and not is_root(_grader_user(spec, context)):
+            tar = artifact_tars.open_modes(tar)
         ContainerFiles(context.engine, container).put(tar)
+
+
+def _grader_user(spec: AttemptSpec, context: TrialContext) -> str:
+    user = spec.settings.grading.user or context.engine.image_user(spec.image_id)
+    return user or "root"
 
 
 def stopped_container(spec: AttemptSpec, context: TrialContext) -> StoppedContainer | None:

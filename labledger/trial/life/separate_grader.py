@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from labledger import faults
-from labledger.docker.container_files import ContainerFiles
 from labledger.docker.engine import (
     ContainerNameTaken,
     ContainerState,
     Engine,
     NoSuchContainer,
 )
-from labledger.experiment.consistency_checks import is_root
 from labledger.records.attempt_result import Phase
 from labledger.trial import attempt_notes, contract
 from labledger.trial.contract import AttemptSpec, ExitStatus
@@ -207,27 +205,13 @@ def _started_container(spec: AttemptSpec, part: AttemptSpec, context: TrialConte
         if find_container(context.engine, part) is None:
             raise name_taken_error(part) from None
         raise
-    put_artifacts(part, context, container)
+    image_workspace.fill(part, context, container)
     faults.fault_point("after_grader_create", spec.slot.schedule_idx)
     context.limiter.require_starting_allowed()
     _started_marker(part).touch()
     container_start.start_container(context, container, created)
     faults.fault_point("grader_running", spec.slot.schedule_idx)
     return container
-
-
-def put_artifacts(part: AttemptSpec, context: TrialContext, container: str) -> None:
-    """Put the artifacts into a grader's new container, so that its user can change all of them.
-
-    Raises `ContainerFailed`, `EngineDiskFull`, `EngineUnavailable`.
-    """
-    tar = part.kind.container_files(part)
-    if tar is None:
-        return
-    user = part.settings.grading.user or context.engine.image_user(part.image_id) or "root"
-    if not is_root(user):
-        tar = artifact_tars.open_modes(tar)
-    ContainerFiles(context.engine, container).put(tar)
 
 
 def _started_marker(part: AttemptSpec) -> Path:

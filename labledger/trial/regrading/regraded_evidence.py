@@ -75,5 +75,11 @@ class RegradedEvidence(EvidenceCollector):
     def collect_workspace(self, _container: StoppedContainer | None = None) -> list[str]:
         names = ("before", "after", "patch", "files", "changes", "snapshot")
         self._refer_to(*(f"workspace_{name}" for name in names))
+        collected = (name for name in self.stored.references if name.startswith("collect_"))
+        self._refer_to("artifacts", *collected)
+        stored_ext = self.stored.trial.evidence.get("ext", {})
+        for key in ("artifacts", "artifacts_with_secrets"):
+            if key in stored_ext:
+                self.ext[key] = deepcopy(stored_ext[key])
         autoloaded = self.stored.trial.extension("isolation").get("workspace_hooks")
         return autoloaded if isinstance(autoloaded, list) else []

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from labledger import clock
 from labledger.docker.engine import Engine
+from labledger.experiment.settings.grading import GradingMode
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.events import Event, EventFile
@@ -26,8 +27,10 @@ from labledger.trial.evidence.collect import redactor_for
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.regrading.regraded_evidence import RegradedEvidence
+from labledger.trial.regrading.restored_artifacts import artifact_chunks, artifact_folders
 from labledger.trial.regrading.restored_container import snapshot_chunks
 from labledger.trial.regrading.restored_inputs import restore_trial_folder
+from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete, TrialKind
 
 _GRADED = frozenset({SlotStatus.COMPLETED, SlotStatus.GRADE_ERROR})
@@ -91,7 +94,14 @@ class RegradedTrial(TrialKind):
         restore_trial_folder(spec, self.stored, folder)
 
     def container_files(self, spec: AttemptSpec) -> Iterator[bytes] | None:
+        if spec.grading_mode is GradingMode.SEPARATE:
+            return artifact_chunks(StoredArtifacts.of(spec, self.stored))
         return None if spec.has_mounted_workspace else snapshot_chunks(spec, self.stored)
+
+    def emptied_folders(self, spec: AttemptSpec) -> tuple[str, ...]:
+        if spec.grading_mode is not GradingMode.SEPARATE:
+            return ()
+        return artifact_folders(StoredArtifacts.of(spec, self.stored))
 
     def incomplete_result(self, spec: AttemptSpec, why: str) -> AttemptResult:
         """Return the result of a trial that cannot be restored. `why` becomes its message."""

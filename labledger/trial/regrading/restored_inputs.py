@@ -10,8 +10,10 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+from labledger.experiment.settings.grading import GradingMode
 from labledger.trial import contract, phase_notes
 from labledger.trial.contract import AttemptSpec, StoredTrial
+from labledger.trial.regrading.restored_artifacts import require_artifacts
 from labledger.trial.regrading.restored_container import prepare_restore
 from labledger.trial.regrading.restored_outputs import restore_outputs
 from labledger.trial.regrading.restored_workspace import WorkspaceRestore
@@ -38,6 +40,10 @@ def restore_trial_folder(spec: AttemptSpec, trial: StoredTrial, folder: Path) ->
     if "agent" not in phases:
         raise EvidenceIncomplete("it is not known how its agent ended")
     _write(folder / "in" / contract.PHASES_FILE, phase_notes.phase_notes_of(phases).encode())
+    if spec.grading_mode is GradingMode.SEPARATE:
+        require_artifacts(spec, stored)
+        restore_outputs(spec, stored, folder)
+        return
     for name, path in _READ_BY_GRADERS.items():
         if (content := _read_exactly(stored, name, path.name)) is not None:
             _write(folder / path, content)

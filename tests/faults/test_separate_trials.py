@@ -1,0 +1,210 @@
+"""A trial with a separate grader, whose two containers, folder or host are interfered with."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from containers import docker, pause_container
+from sample_trials import ENGINE, GRADES, Trials, brief, problems, remove_attempt, run_attempt
+from waiting import wait_until
+
+from labledger.errors import DiskFull
+from labledger.experiment.settings.grading import Sealing
+from labledger.records.attempt_result import AttemptResult
+from labledger.trial.contract import AttemptSpec
+from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
+
+pytestmark = pytest.mark.docker
+
+AGENT = "mkdir /out; echo right >/out/a; echo ran >>runs"
+GRADER = f"cat /out/a; echo once >>$AGENTLAB_RESULT_PATH; {GRADES}"
+HOLDS = f"touch /agentlab/out/holds; until [ -e /agentlab/out/go ]; do sleep 0.02; done; {GRADER}"
+SEPARATE: dict[str, Any] = {
+    "grading": {"mode": "separate", "artifacts": [{"path": "/out"}]},
+    "sealing": Sealing.SEPARATE,
+}
+
+
+def grader_of(spec: AttemptSpec) -> str:
+    return f"{spec.container_name}-grader"
+
+
+def again(spec: AttemptSpec) -> AttemptSpec:
+    return replace(spec, container_may_exist=True)
+
+
+def is_graded(trials: Trials, result: AttemptResult) -> None:
+    """The trial completed as without interference, and its agent ran once."""
+    assert brief(result) == ("completed", None, 0), result.message
+    assert result.verdict == "pass"
+    assert trials.content(result, "grader_stdout") == b"right\n"
+    assert trials.content(result, "workspace_patch").count(b"\n+ran\n") == 1
+
+
+@contextmanager
+def held_grader(trials: Trials) -> Iterator[tuple[AttemptSpec, Future[AttemptResult]]]:
+    """A trial whose grader runs and waits."""
+    spec = trials.spec(AGENT, HOLDS, **SEPARATE)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_attempt, spec)
+        wait_until((spec.grader_folder / "out" / "holds").exists, "the grader to hold")
+        yield spec, running
+
+
+def let_go(spec: AttemptSpec) -> None:
+    (spec.grader_folder / "out" / "go").touch()
+
+
+def abandoned(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> AttemptSpec:
+    """A trial that lost its coordinator while its grader ran and waited."""
+    monkeypatch.setattr("labledger.trial.life.start_limiter._MAX_ENGINE_WAIT_S", 0.2)
+    limiter = StartLimiter(1)
+    spec = trials.spec(AGENT, HOLDS, **SEPARATE)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_attempt, spec, limiter)
+        wait_until((spec.grader_folder / "out" / "holds").exists, "the grader to hold")
+        limiter.abandon()
+        assert isinstance(running.exception(), WaitAbandoned)
+    return spec
+
+
+def test_running_grader_is_waited_for(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later coordinator waits for the grader that runs, and starts no other one."""
+    spec = abandoned(trials, monkeypatch)
+    before = ENGINE.inspect(grader_of(spec))
+    let_go(spec)
+    is_graded(trials, run_attempt(again(spec)))
+    after = ENGINE.inspect(grader_of(spec))
+    assert before is not None
+    assert after is not None
+    assert (before.container_id, before.started_at) == (after.container_id, after.started_at)
+
+
+@pytest.mark.parametrize("what", ["agent", "grader", "both"])
+def test_containers_removed_while_nobody_watched(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The agent is not needed any more, and the grader runs again on the same artifacts."""
+    spec = abandoned(trials, monkeypatch)
+    names = {"agent": [spec.container_name], "grader": [grader_of(spec)]}
+    docker("rm", "--force", *names.get(what, [spec.container_name, grader_of(spec)]))
+    with ThreadPoolExecutor(1) as pool:
+        resumed = pool.submit(run_attempt, again(spec))
+        if what != "agent":
+            wait_until((spec.grader_folder / "out" / "holds").exists, "another grader")
+            wait_until(lambda: ENGINE.inspect(grader_of(spec)) is not None, "its container")
+        let_go(spec)
+        result = resumed.result()
+    is_graded(trials, result)
+    notes = result.evidence[0]["ext"].get("notes", [])
+    assert len(notes) == (0 if what == "agent" else 1)
+    remove_attempt(spec)
+    assert trials.containers() == []
+
+
+def test_grader_removed_under_a_live_coordinator(trials: Trials) -> None:
+    """Another grader gets the same artifacts, unless the engine reports a kill before the end."""
+    with held_grader(trials) as (spec, running):
+        first = ENGINE.inspect(grader_of(spec))
+        assert first is not None
+        docker("rm", "--force", grader_of(spec))
+
+        def is_replaced() -> bool:
+            state = ENGINE.inspect(grader_of(spec))
+            return state is not None and state.container_id != first.container_id
+
+        wait_until(lambda: running.done() or is_replaced(), "a result, or another container")
+        if not running.done():
+            wait_until((spec.grader_folder / "out" / "holds").exists, "another grader")
+            let_go(spec)
+        result = running.result()
+    if result.status == "completed":
+        is_graded(trials, result)
+        assert len(result.evidence[0]["ext"]["notes"]) == 1
+    else:
+        assert brief(result) == ("infra_error", "container_killed", 137)
+
+
+def test_killed_grader(trials: Trials) -> None:
+    """`docker kill` of the grader's container is nobody's verdict."""
+    with held_grader(trials) as (spec, running):
+        docker("kill", grader_of(spec))
+        result = running.result()
+    assert brief(result) == ("infra_error", "container_killed", 137)
+    assert result.scores == ()
+    assert "artifacts" in result.evidence[0]["evidence"]
+
+
+def test_killed_agent(trials: Trials) -> None:
+    """`docker kill` of the agent's container takes no artifacts and starts no grader."""
+    spec = trials.spec("touch /agentlab/out/holds; sleep 60", **SEPARATE)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_attempt, spec)
+        wait_until((spec.folder / "out" / "holds").exists, "the agent to hold")
+        docker("kill", spec.container_name)
+        result = running.result()
+    assert brief(result) == ("infra_error", "container_killed", 137)
+    assert trials.containers() == [spec.container_name]
+
+
+def test_paused_grader(trials: Trials) -> None:
+    """After a pause of its container, a grader that fails says nothing about the agent."""
+    failing = HOLDS.replace(GRADES, "exit 3")
+    spec = trials.spec(AGENT, failing, **SEPARATE)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_attempt, spec)
+        wait_until((spec.grader_folder / "out" / "holds").exists, "the grader to hold")
+        pause_container(grader_of(spec))
+        docker("unpause", grader_of(spec))
+        let_go(spec)
+        result = running.result()
+    assert brief(result)[:2] == ("infra_error", "container_paused")
+
+
+def test_disk_is_full_while_artifacts_are_taken(trials: Trials) -> None:
+    """The agent's container stays, and a later coordinator takes the artifacts from it."""
+    spec = trials.spec(AGENT, GRADER, **SEPARATE)
+
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr("labledger.storage.artifact_store.publish", full_disk)
+        with pytest.raises(DiskFull, match="could not be collected"):
+            run_attempt(spec)
+    assert not (spec.folder / "first_part.json").exists()
+    is_graded(trials, run_attempt(again(spec)))
+
+
+def test_engine_refuses_the_graders_container(trials: Trials) -> None:
+    """Where the grader's container cannot be made, nothing of the agent's work is lost."""
+    spec = trials.spec(AGENT, GRADER, **SEPARATE)
+    docker("create", "--name", grader_of(spec), "labledger/busybox:1", "true")
+    try:
+        with pytest.raises(Exception, match="a container of something else is called"):
+            run_attempt(spec)
+    finally:
+        docker("rm", grader_of(spec))
+    is_graded(trials, run_attempt(again(spec)))
+
+
+def test_folder_deleted_while_the_grader_waits(
+    trials: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its folder nothing is known of the trial: both containers go, and it runs again."""
+    spec = abandoned(trials, monkeypatch)
+    shutil.rmtree(spec.folder)
+    with ThreadPoolExecutor(1) as pool:
+        resumed = pool.submit(run_attempt, again(spec))
+        wait_until((spec.grader_folder / "out" / "holds").exists, "another grader")
+        let_go(spec)
+        result = resumed.result()
+    is_graded(trials, result)
+    assert len(result.evidence[0]["ext"]["notes"]) == 1
+    assert problems(result) == {}
