@@ -75,6 +75,8 @@ def write_experiment(
     grader = {"command": ["python3", "grader.py"], "files": ["grader.py"], "timeout_s": 60}
     if mode is not None:
         grader["mode"] = mode
+    if mode == "separate":
+        grader["artifacts"] = [{"path": "/agentlab/workspace"}]
     document = {
         "experiment": {"id": "bench"},
         "dataset": {"path": "tasks.jsonl", "suite_id": "bench", "split_id": "test"},

@@ -6,6 +6,7 @@ time with a lab of its own. Both ways take turns, so that each round has the sam
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -28,7 +29,7 @@ _CONCURRENCIES = (1, 2, 8)
 _TRIALS, _ROUNDS = 100, 5
 _QUICK_TRIALS, _QUICK_ROUNDS = 24, 3
 _ONE_TRIAL_ROUNDS = 11
-_LATER_GRADERS = ("after_agent", "delivered")
+_LATER_GRADERS = ("after_agent", "delivered", "separate")
 """Modes of grading in which the host acts between agent and grader."""
 
 _COMMANDS = "python3 /agentlab/deps/agent.py && python3 /agentlab/deps/grader.py"
@@ -89,7 +90,7 @@ def _rounds(
     ours, plain = [], []
     for _ in range(rounds):
         ours.append(_run(experiment, trials))
-        plain.append(_plain_loop(folder, trials, concurrency))
+        plain.append(_plain_loop(folder, trials, concurrency, mode))
     return ours, plain
 
 
@@ -108,13 +109,17 @@ def _run(experiment: Path, trials: int) -> float:
     return ended - begun
 
 
-def _plain_loop(experiment: Path, trials: int, concurrency: int) -> float:
+def _plain_loop(experiment: Path, trials: int, concurrency: int, mode: str | None = None) -> float:
     """Seconds that a loop of `docker run --rm` takes for the same commands."""
     with tempfile.TemporaryDirectory(dir=experiment) as folder:
         begun = time.perf_counter()
         with ThreadPoolExecutor(concurrency) as pool:
             for done in [
-                pool.submit(_plain_trial, experiment, Path(folder) / str(number))
+                pool.submit(
+                    _plain_separate_trial if mode == "separate" else _plain_trial,
+                    experiment,
+                    Path(folder) / str(number),
+                )
                 for number in range(trials)
             ]:
                 done.result()
@@ -136,5 +141,34 @@ def _plain_trial(experiment: Path, folder: Path) -> None:
     for name, value in _ENVIRONMENT.items():
         command += ["-e", f"{name}={value}"]
     subprocess.run([*command, IMAGE, "sh", "-c", _COMMANDS], check=True)
+    if not (folder / "out" / "benchmark_score.json").is_file():
+        raise RuntimeError("a plain container wrote no score")
+
+
+def _plain_separate_trial(experiment: Path, folder: Path) -> None:
+    """Run the agent, copy its workspace out, run the grader on the copy, remove both."""
+    agent_folder, name = folder / "agent", f"bench-{secrets.token_hex(8)}"
+    for name_of_folder in ("agent/workspace", "agent/out", "out"):
+        (folder / name_of_folder).mkdir(parents=True)
+    words = ["docker", "run", "--network", "none", "-w", "/agentlab/workspace"]
+    for variable, value in _ENVIRONMENT.items():
+        words += ["-e", f"{variable}={value}"]
+
+    def run(program: str, data: Path, *options: str) -> None:
+        mounts = {
+            experiment / f"{program}.py": f"/agentlab/deps/{program}.py:ro",
+            data / "workspace": "/agentlab/workspace",
+            data / "out": "/agentlab/out",
+        }
+        volumes = [word for item in mounts.items() for word in ("-v", f"{item[0]}:{item[1]}")]
+        command = [*words, *options, *volumes, IMAGE, "python3", f"/agentlab/deps/{program}.py"]
+        subprocess.run(command, check=True)
+
+    run("agent", agent_folder, "--name", name)
+    source = f"{name}:/agentlab/workspace"
+    copy = ["docker", "cp", "--quiet", source, str(folder / "workspace")]
+    subprocess.run(copy, check=True, stdout=subprocess.DEVNULL)
+    run("grader", folder, "--rm")
+    subprocess.run(["docker", "rm", name], check=True, stdout=subprocess.DEVNULL)
     if not (folder / "out" / "benchmark_score.json").is_file():
         raise RuntimeError("a plain container wrote no score")
