@@ -27,6 +27,7 @@ BUILT_IN = {
     "harbor": "labledger.benchmarks.harbor.translation:HARBOR",
     "humaneval": "labledger.benchmarks.python_tasks.humaneval:HUMANEVAL",
     "mbpp": "labledger.benchmarks.python_tasks.mbpp:MBPP",
+    "swebench": "labledger.benchmarks.swebench.swebench_format:SWEBENCH",
 }
 """The formats of this package, as pyproject.toml registers them. A checkout that is not installed,
 or was installed before, has no such metadata."""

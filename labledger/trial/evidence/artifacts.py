@@ -147,6 +147,11 @@ class EvidenceCollector:
         for name, content in outcome.rejected.items():
             self.ext.setdefault("rejected", {})[name] = self.add_artifact(content)
 
+    def collect_reports(self, outcome: GradingOutcome) -> None:
+        """Add what the host's judge reported."""
+        for name, content in outcome.reports.items():
+            self.references[name] = self.add_artifact(content)
+
     def collect_agent_result(self) -> JsonObject | None:
         """Add the agent's result; return it if it is valid, else None."""
         folder = self.spec.folder / "out"

@@ -8,6 +8,7 @@ says about the container's end. What the container wrote is redacted before it i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -29,7 +30,9 @@ from labledger.trial.evidence.grading import (
 )
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.rewards import grade_by_rewards, reference_prediction
+from labledger.trial.evidence.swebench_results import grade_by_swebench
 from labledger.trial.phase_notes import has_begun, parse_phases, read_phases
+from labledger.workspace import artifact_tars
 
 DISK_WAS_FULL = (
     "the disk was full at some time between this trial's start and its end; what its processes "
@@ -66,6 +69,7 @@ def collect_result(
     faults.fault_point("reading_outputs", spec.slot.schedule_idx)
     evidence.collect_logs(_logged_phases(spec, container_exit, phases))
     evidence.collect_rejected(outcome)
+    evidence.collect_reports(outcome)
     result = evidence.collect_agent_result()
     events, dropped = evidence.collect_events()
     autoloaded = evidence.collect_workspace(container)
@@ -156,7 +160,7 @@ def _outcome_by_script(
     spec: AttemptSpec, container_exit: ContainerExit, exit_status: int, redactor: Redactor
 ) -> GradingOutcome:
     """Return the outcome of a trial that `trial.sh` ended with one of `ExitStatus.ALL`."""
-    outcome = _grade(spec, exit_status, container_exit.ended_at, redactor)
+    outcome = _grade(spec, container_exit, exit_status, redactor)
     if container_exit.disk_was_full and outcome.reason not in {None, Reason.DISK_FULL}:
         where = " or ".join(map(str, spec.plan.disks))
         message = f"the disk was full while it ran ({where}); without that: {outcome.reason}"
@@ -173,12 +177,26 @@ def _outcome_by_script(
     return outcome
 
 
-def _grade(spec: AttemptSpec, exit_status: int, ts: str, redactor: Redactor) -> GradingOutcome:
+def _grade(
+    spec: AttemptSpec, container_exit: ContainerExit, exit_status: int, redactor: Redactor
+) -> GradingOutcome:
     """Return the outcome of a trial that `trial.sh` ended, by what its grader left."""
-    source = spec.settings.grading.results
+    source, ts = spec.settings.grading.results, container_exit.ended_at
     if source is not None and source.source == "rewards":
         return grade_by_rewards(spec, source, exit_status, ts, redactor)
+    if source is not None and source.source == "swebench":
+        artifacts = _artifact_chunks(spec, container_exit)
+        return grade_by_swebench(spec, source, exit_status, ts, redactor, artifacts)
     return grade_attempt(spec, exit_status, ts, redactor)
+
+
+def _artifact_chunks(spec: AttemptSpec, container_exit: ContainerExit) -> Iterable[bytes] | None:
+    """Return the tar that the grader's container got, in pieces; None if it got nothing."""
+    if not spec.runs_agent:
+        return spec.kind.container_files(spec)
+    taken = container_exit.artifacts
+    path = None if taken is None else taken.tar(spec)
+    return None if path is None else artifact_tars.chunks(path)
 
 
 def _ended_from_within(spec: AttemptSpec, container_exit: ContainerExit) -> GradingOutcome:

@@ -35,6 +35,8 @@ class GradingOutcome:
     score: JsonObject | None = None
     rejected: dict[str, bytes] = field(default_factory=dict)
     """The content of the grader's invalid files, by `prediction` or `score`."""
+    reports: dict[str, bytes] = field(default_factory=dict)
+    """What the host's judge reported beside the score, by its name in the evidence."""
     needs_prediction: bool = False
     """Whether the host makes the prediction, from the trial's evidence."""
 

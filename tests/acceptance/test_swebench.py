@@ -1,0 +1,187 @@
+"""SWE-bench rows in containers: gold, empty, predictions, and everything that reads such runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from commands import run_forked
+from containers import docker
+from swebench_files import BREAKS_OTHER, FIXED, Repository, predictions, write_rows
+from swebench_images import make_image
+
+import labledger
+from labledger import RunOptions, open_ledger
+
+pytestmark = pytest.mark.docker
+
+IMAGE = "labledger-test/swebench-calc:1"
+ONE, TWO = "tiny__calc-1", "tiny__calc-2"
+
+OWN_AGENT = """\
+set -eu
+sed -i 's/a - b/a + b/' calc.py
+git -c user.name=a -c user.email=a@a commit --quiet --all -m Fix
+printf '\\000\\377' >new.bin
+found=$(grep -rl -e 'return a + b' -e test_add -e EOF_TESTS -e parse_log /agentlab /swebench \\
+  2>/dev/null | grep -v /own.sh || true)
+outcome=success
+[ -z "$found" ] || outcome=failure
+printf '{"outcome":"%s"}' "$outcome" >"$AGENTLAB_RESULT_PATH"
+"""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    made = Repository.make(tmp_path_factory.mktemp("repository") / "testbed")
+    make_image(IMAGE, made)
+    yield made
+    docker("rmi", "--force", IMAGE)
+
+
+@pytest.fixture(scope="module")
+def dataset_file(repository: Repository, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = [repository.row(ONE, IMAGE), repository.row(TWO, IMAGE)]
+    return write_rows(tmp_path_factory.mktemp("rows") / "verified.jsonl", rows)
+
+
+@pytest.fixture(scope="module")
+def graded(
+    repository: Repository, dataset_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """The lab and the id of a run of gold, empty and two models' predictions."""
+    folder = tmp_path_factory.mktemp("graded")
+    wrong = repository.patch({"calc.py": BREAKS_OTHER})
+    right = repository.patch({"calc.py": FIXED})
+    agents = ["gold", "empty"]
+    for name, items in (
+        ("first", predictions("org/first", {ONE: right, TWO: wrong})),
+        ("second", predictions("second", {ONE: "this is no patch\n"})),
+    ):
+        agents.append(f"predictions:{write_rows(folder / f'{name}.jsonl', items)}")
+    lab = folder / ".lab"
+    options = RunOptions(agents=tuple(agents), lab_dir=lab, max_concurrency=2)
+    return lab, labledger.run(f"swebench:{dataset_file}", options).run_id
+
+
+def query(lab: Path, sql: str) -> list[dict[str, Any]]:
+    with open_ledger(lab_dir=lab) as ledger:
+        return [dict(row) for row in ledger.query(sql)]
+
+
+def listed(lab: Path, run_id: str) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return verdict and list of the package's run report by variant and task."""
+    rows = query(
+        lab,
+        "SELECT variant_id, task_id, verdict, record ->> '$.ext.swebench.listed' AS listed"
+        f" FROM scores WHERE run_id = '{run_id}'",
+    )
+    return {(r["variant_id"], r["task_id"]): (r["verdict"], r["listed"]) for r in rows}
+
+
+VERDICTS = {
+    ("gold", ONE): ("pass", "resolved_ids"),
+    ("gold", TWO): ("pass", "resolved_ids"),
+    ("empty", ONE): ("fail", "empty_patch_ids"),
+    ("empty", TWO): ("fail", "empty_patch_ids"),
+    ("org__first", ONE): ("pass", "resolved_ids"),
+    ("org__first", TWO): ("fail", "unresolved_ids"),
+    ("second", ONE): ("fail", "error_ids"),
+    ("second", TWO): ("missing", "incomplete_ids"),
+}
+
+
+def test_verdicts_metrics_and_regrading(graded: tuple[Path, str]) -> None:
+    """Gold passes, empty fails, predictions are judged as the package lists them, also again."""
+    lab, run_id = graded
+    assert listed(lab, run_id) == VERDICTS
+    metrics = query(
+        lab,
+        "SELECT metrics FROM scores WHERE variant_id = 'org__first' AND task_id = '" + TWO + "'",
+    )
+    assert json.loads(metrics[0]["metrics"]) == {
+        "resolved": 0,
+        "patch_applied": 1,
+        "fail_to_pass": 1,
+        "fail_to_pass_total": 1,
+        "pass_to_pass": 0,
+        "pass_to_pass_total": 1,
+    }
+    (experiment,) = (lab / "benchmarks").iterdir()
+    command = ("regrade", run_id, "--again", "--grader", str(experiment))
+    done = run_forked(*command, folder=lab.parent)
+    assert done.returncode == 0, done.stderr
+    assert "0 of 8 slots changed" in done.stdout
+    assert listed(lab, run_id) == VERDICTS
+
+
+def test_predictions_for_others(
+    graded: tuple[Path, str], repository: Repository, tmp_path: Path
+) -> None:
+    """The documented query writes predictions that are the given ones, and can be graded again."""
+    lab, run_id = graded
+    sql = (
+        "SELECT task_id AS instance_id, record ->> '$.prediction.value' AS model_patch, "
+        "record ->> '$.prediction.metadata.model_name_or_path' AS model_name_or_path "
+        f"FROM predictions WHERE run_id = '{run_id}' AND variant_id = 'org__first' "
+        "AND record ->> '$.prediction.kind' = 'patch'"
+    )
+    path = tmp_path / "predictions.jsonl"
+    done = run_forked("query", sql, "--format", "jsonl", "--out", str(path), folder=lab.parent)
+    assert done.returncode == 0, done.stderr
+    rows = {row["instance_id"]: row for row in map(json.loads, path.read_text().splitlines())}
+    assert rows[ONE]["model_patch"] == repository.patch({"calc.py": FIXED})
+    assert {row["model_name_or_path"] for row in rows.values()} == {"org/first"}
+
+
+def test_commands_on_such_a_run(graded: tuple[Path, str], tmp_path: Path) -> None:
+    """Compare, report, export, verify and query work as on any run."""
+    lab, run_id = graded
+    report = str(tmp_path / "report.html")
+    for words in (
+        ("compare", f"{run_id}:gold", f"{run_id}:empty"),
+        ("report", run_id, "-o", report),
+        ("export", run_id, "--what", "scores", "--out", str(tmp_path / "scores.csv")),
+        ("verify", run_id),
+    ):
+        done = run_forked(*words, folder=lab.parent)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").stat().st_size > 1000
+
+
+def test_an_agent_of_ones_own(dataset_file: Path, tmp_path: Path) -> None:
+    """Its commits and binary files are the patch, and it finds nothing of the grader."""
+    experiment = tmp_path / "own"
+    command = ("init", str(experiment), "--from", f"swebench:{dataset_file}", "--agent", "empty")
+    done = run_forked(*command, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (experiment / "own.sh").write_text(OWN_AGENT)
+    document = yaml.safe_load((experiment / "experiment.yaml").read_text())
+    document["runtime"]["agent"] |= {"command": ["sh", "own.sh"], "files": ["own.sh"]}
+    (experiment / "experiment.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    lab = tmp_path / ".lab"
+    run_id = labledger.run(experiment, RunOptions(lab_dir=lab, tasks=(ONE,))).run_id
+    assert listed(lab, run_id) == {("empty", ONE): ("pass", "resolved_ids")}
+    sql = "SELECT record ->> '$.prediction.value' AS patch FROM predictions"
+    (row,) = query(lab, sql)
+    assert "+    return a + b" in row["patch"]
+    assert "GIT binary patch" in row["patch"]
+    (trial,) = query(lab, "SELECT status, outcome FROM trials")
+    assert (trial["status"], trial["outcome"]) == ("completed", "success")
+
+
+def test_a_script_that_never_reaches_its_tests(repository: Repository, tmp_path: Path) -> None:
+    """A log without test output is a grade_error with its reason, and no verdict."""
+    broken = "#!/bin/bash\nset -uxo pipefail\nno-such-command\n"
+    row = repository.row(ONE, IMAGE, eval_script=broken)
+    dataset = write_rows(tmp_path / "v.jsonl", [row])
+    lab = tmp_path / ".lab"
+    options = RunOptions(agents=("gold",), lab_dir=lab)
+    run_id = labledger.run(f"swebench:{dataset}", options).run_id
+    (trial,) = query(lab, f"SELECT status, reason FROM trials WHERE run_id = '{run_id}'")
+    assert (trial["status"], trial["reason"]) == ("grade_error", "log_not_judged")
+    assert listed(lab, run_id) == {}
