@@ -107,6 +107,10 @@ def test_trials_of_every_mode_are_shown(checked: BenchmarkCheck, lab: Path) -> N
         shown[task_id] = done.stdout
     assert "grader files put into its running container" in shown["plain"]
     assert "grader in a container of its own" in shown["separate-verifier"]
+    # Folders that the trial itself was given are no tampering; its work in `/` is named.
+    assert "tampering suspected, by the agent: /answer.txt\n" in shown["plain"]
+    assert "no tampering seen" in shown["separate-verifier"]
+    assert '"tampering_total": 0' in shown["separate-verifier"].partition('"agent_container"')[2]
 
 
 def test_secrets_are_not_stored(checked: BenchmarkCheck, lab: Path) -> None:

@@ -40,7 +40,7 @@ def test_what_is_suspicious(changed: list[str], suspected: list[str]) -> None:
 def test_work_in_a_folder_of_the_image_is_ordinary() -> None:
     """Changes in the workspace are the trial's work, wherever it is; those beside it are not."""
     changed = ["/srv", "/srv/app", "/srv/app/x", "/srv/app/lib/site-packages/y", "/srv/apple"]
-    assert suspicious_paths(changed, "/srv/app") == (("/srv/apple",), 1)
+    assert suspicious_paths(changed, ["/srv/app"]) == (("/srv/apple",), 1)
 
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

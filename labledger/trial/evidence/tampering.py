@@ -9,7 +9,7 @@ files are added; `artifacts` looks for new files that interpreters load by thems
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -87,15 +87,22 @@ def inspect_changes(
 def _suspicious_changes(
     engine: Engine, spec: AttemptSpec, container: str
 ) -> tuple[tuple[str, ...], int]:
-    # A workspace that is the root of the image makes no folder ordinary.
-    workspace = None if spec.workspace == "/" else spec.workspace
+    folders = _own_folders(spec)
     state = engine.inspect(container)
     if state is not None and state.upper_dir is not None:
         # Faster: the engine compares the whole image, 0.2 s for 6,000 files.
         with suppress(OSError):
-            return suspicious_paths(_paths_below(Path(state.upper_dir)), workspace)
+            return suspicious_paths(_paths_below(Path(state.upper_dir)), folders)
     changed = (path for path, _ in ContainerFiles(engine, container).changes())
-    return suspicious_paths(changed, workspace)
+    return suspicious_paths(changed, folders)
+
+
+def _own_folders(spec: AttemptSpec) -> list[str]:
+    """Return the folders of a container in which its trial changes files, or has them mounted."""
+    folders = [output.path for output in spec.settings.runtime.outputs or ()]
+    folders += [files.path for files in spec.task.files or ()]
+    # A workspace that is the root of the image makes no folder ordinary.
+    return folders if spec.workspace == "/" else [*folders, spec.workspace]
 
 
 def _paths_below(top: Path) -> Iterator[str]:
@@ -112,19 +119,19 @@ def _paths_below(top: Path) -> Iterator[str]:
 
 
 def suspicious_paths(
-    changed: Iterable[str], workspace: str | None = None
+    changed: Iterable[str], own_folders: Collection[str] = ()
 ) -> tuple[tuple[str, ...], int]:
     """Return the first `MAX_PATHS` changed paths that look like tampering, and how many do.
 
-    Changes in a `workspace` of the image are ordinary. A folder counts only if no changed path is
+    Changes in the trial's `own_folders` are ordinary. A folder counts only if no changed path is
     in it: a folder changes with its content.
     """
     candidates: set[str] = set()
     parents: set[str] = set()
     not_compared = 0
     for path in changed:
-        is_work = workspace is not None and f"{path}/".startswith(f"{workspace}/")
-        ordinary_path = path if is_work else _ordinary_reason(path)
+        is_own = any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in own_folders)
+        ordinary_path = path if is_own else _ordinary_reason(path)
         if ordinary_path is not None:
             parents.update(_parents(ordinary_path))
         elif len(candidates) < _MAX_COMPARED:
