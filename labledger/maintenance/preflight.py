@@ -32,11 +32,11 @@ from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.ledger.database import migrations
 from labledger.maintenance.check_results import CheckResult, TaskSupport, check_disk_space
-from labledger.maintenance.egress_checks import check_egress, needs_egress_proxy
-from labledger.maintenance.image_probes import ImageProbes
-from labledger.maintenance.image_supply import Supply, supply_images
-from labledger.maintenance.user_checks import check_users
-from labledger.maintenance.workspace_checks import check_workspaces
+from labledger.maintenance.image_checks.egress_checks import check_egress, needs_egress_proxy
+from labledger.maintenance.image_checks.image_probes import ImageProbes
+from labledger.maintenance.image_checks.image_supply import Supply, supply_images
+from labledger.maintenance.image_checks.user_checks import check_users
+from labledger.maintenance.image_checks.workspace_checks import check_workspaces
 from labledger.records import JsonObject
 from labledger.run_control.disk_space import DiskSpace
 from labledger.storage import network_filesystems

@@ -24,7 +24,7 @@ from labledger.export.summary import build_summary, write_summary
 from labledger.ledger.database.model import Lease, RunInfo, Stop, VariantCounts
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.maintenance.egress_checks import egress_image_ref
+from labledger.maintenance.image_checks.egress_checks import egress_image_ref
 from labledger.maintenance.unfinished_slots import (
     UnfinishedSlot,
     clean_up_run,

@@ -34,8 +34,8 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.model import NewRun, RunInfo, Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
-from labledger.maintenance.egress_checks import require_egress_image
-from labledger.maintenance.image_supply import Supply
+from labledger.maintenance.image_checks.egress_checks import require_egress_image
+from labledger.maintenance.image_checks.image_supply import Supply
 from labledger.maintenance.preflight import Preflight, check_oci_runtime, preflight
 from labledger.records.identity import RUN_ID
 from labledger.records.outcomes import RunStatus

@@ -13,8 +13,8 @@ from sealed_trials import AFTER, DELIVERED, KEPT, isolation
 from labledger.experiment.plan import Runtime
 from labledger.experiment.settings.grading import Grading
 from labledger.experiment.settings.trial_settings import TrialSettings
-from labledger.maintenance.image_probes import ImageProbes
-from labledger.maintenance.user_checks import check_users
+from labledger.maintenance.image_checks.image_probes import ImageProbes
+from labledger.maintenance.image_checks.user_checks import check_users
 
 pytestmark = pytest.mark.docker
 

@@ -22,7 +22,7 @@ from sample_trials import (
 )
 
 from labledger import resources
-from labledger.maintenance.image_probes import PROBE_LABEL
+from labledger.maintenance.image_checks.image_probes import PROBE_LABEL
 
 pytestmark = [pytest.mark.docker]
 

@@ -15,7 +15,7 @@ from labledger.errors import EngineUnavailable, Exit, LabLedgerError
 from labledger.experiment.settings.grading import GradingMode
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.maintenance.check_results import CheckResult
-from labledger.maintenance.image_probes import ImageProbes
+from labledger.maintenance.image_checks.image_probes import ImageProbes
 
 
 class _PhaseUser(NamedTuple):

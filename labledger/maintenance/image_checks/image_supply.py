@@ -18,7 +18,7 @@ from labledger.errors import LabLedgerError
 from labledger.experiment.inputs.image_builds import ImageBuild, find_build
 from labledger.images.image_names import LABEL, is_local
 from labledger.maintenance.check_results import CheckResult
-from labledger.maintenance.image_builds import ImageBuilds, ObtainedImage, WantedImage
+from labledger.maintenance.image_checks.image_builds import ImageBuilds, ObtainedImage, WantedImage
 from labledger.run_control.events import Listener, ignore_events
 from labledger.run_control.stop_requests import StopRequest
 from labledger.storage.lab_folder import LabFolder

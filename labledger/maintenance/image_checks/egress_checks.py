@@ -23,7 +23,7 @@ from labledger.experiment.plan import ExperimentPlan
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.experiment.templates import DEFAULT_IMAGE
 from labledger.maintenance.check_results import CheckResult
-from labledger.maintenance.image_probes import PROBE_LABEL, ImageProbes
+from labledger.maintenance.image_checks.image_probes import PROBE_LABEL, ImageProbes
 
 _PYTHON = "python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'"
 

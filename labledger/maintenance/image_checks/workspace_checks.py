@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from labledger.errors import EngineUnavailable, Exit, LabLedgerError
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.maintenance.check_results import CheckResult
-from labledger.maintenance.image_probes import ImageProbes
+from labledger.maintenance.image_checks.image_probes import ImageProbes
 
 
 def check_workspaces(
