@@ -239,13 +239,16 @@ class Engine:
             raise NoSuchContainer(f"container {container} was removed while its trial ran")
         return state
 
-    def process_count(self, container: str) -> int:
-        """Return how many processes a running container has, with its first one.
+    def processes(self, container: str) -> frozenset[str]:
+        """Return the numbers of a running container's processes, with its first one.
+
+        They are those of the engine's machine.
 
         Raises `ContainerFailed` if it does not run, or if the engine's machine has no `ps`.
         """
         with _translating_errors(f"list the processes of container {container}"):
-            return len(self._client.top(container, "-eo pid")["Processes"])
+            listed = self._client.top(container, "-eo pid")["Processes"]
+            return frozenset(str(pid) for pid, *_ in listed)
 
     def was_paused(self, container: str) -> bool:
         """Return True if the engine's event log says that an ended container had been paused.

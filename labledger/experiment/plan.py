@@ -75,7 +75,7 @@ class DatasetPlan(Section):
     """SHA-256 (hex) over the digests of the selected tasks."""
     filters: Filters = Filters()
     env_names: tuple[str, ...] | None = None
-    """The `$NAME`s in `env` of the tasks' own settings, which a regrading needs as well."""
+    """The `$NAME`s in `env` and `grader` of the tasks' own settings, which a regrading needs."""
 
     _OPTIONAL = frozenset({"cluster", "env_names"})
 

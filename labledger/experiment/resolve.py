@@ -239,7 +239,9 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     require_valid_tasks(plan, dataset)
     filters = Filters(overrides.tasks, overrides.variants, overrides.limit)
     uses = list(outside_uses(authored, plan, dataset))
-    env_names = {use.name for use in uses if use.line is not None and use.path[1] == "env"}
+    # A regrading runs the grader alone: it needs what all phases of a task need, and its grader.
+    of_tasks = [use for use in uses if use.line is not None]
+    env_names = {use.name for use in of_tasks if use.path[1] in {"env", "grader"}}
     selected = replace(
         plan.dataset,
         tasks=len(dataset.tasks),

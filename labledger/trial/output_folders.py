@@ -55,26 +55,38 @@ def outputs_of_container(spec: AttemptSpec) -> list[OutputMount]:
     """
     if spec.part:
         return outputs_of(spec, "grader")
-    is_apart = spec.runs_agent and spec.grading_mode is GradingMode.SEPARATE
-    return [o for o in output_mounts(spec) if o.phase == "agent" or not is_apart]
+    if spec.grading_mode is not GradingMode.SEPARATE:
+        return list(output_mounts(spec))
+    if spec.runs_agent:
+        return outputs_of(spec, "agent")
+    return [*_outputs_without_artifacts(spec), *outputs_of(spec, "grader")]
 
 
 def agent_outputs_of_grader(spec: AttemptSpec) -> dict[Path, str]:
     """Return the agent's output folders that a separate grader reads, with their paths.
 
-    `spec` is that of the grader's container. An artifact at or around such a path comes instead.
+    `spec` is that of the grader's container.
     """
     if not spec.part:
         return {}
+    outputs = _outputs_without_artifacts(spec)
+    return {spec.folder.parent / output.name: output.path for output in outputs}
+
+
+def _outputs_without_artifacts(spec: AttemptSpec) -> list[OutputMount]:
+    """Return the agent's output folders without those at or around an artifact's path.
+
+    In a separate grader's container the artifact comes instead.
+    """
     artifacts = [
         (artifact.to or artifact.path).rstrip("/")
         for artifact in spec.settings.grading.artifacts or ()
     ]
-    return {
-        spec.folder.parent / output.name: output.path
+    return [
+        output
         for output in outputs_of(spec, "agent")
         if not any(_overlap(output.path, path) for path in artifacts)
-    }
+    ]
 
 
 def _overlap(path: str, other: str) -> bool:

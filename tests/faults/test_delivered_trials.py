@@ -75,7 +75,7 @@ def test_service_is_graded(trials: Trials) -> None:
     assert seen.startswith(b"started\n1\n2\n")
     assert trials.content(result, "agent_stdout").startswith(seen)
     assert trials.content(result, "setup_stdout") == b"set up\n"
-    assert isolation(result)["processes"] == "kept"
+    assert (isolation(result)["processes"], isolation(result)["processes_left"]) == ("kept", True)
 
 
 def test_service_that_writes_without_end(trials: Trials) -> None:
@@ -277,17 +277,25 @@ def test_running_part_is_waited_for(
     assert isolation(result)["checked"] == "before_grading"
 
 
-def test_graded_again_without_its_services(trials: Trials) -> None:
+def test_graded_again(trials: Trials) -> None:
     """A regrading runs the grader alone, with its files at the start, and says what is gone."""
-    service = "echo 42 >answer; ( while :; do echo alive >/tmp/alive; sleep 0.02; done ) &"
-    first = trials.run(service, f"test -e /tmp/alive; {GRADES}", **KEPT)
-    assert (first.verdict, isolation(first)["processes"]) == ("pass", "kept")
-    grader = f"ls /tmp; cat answer; {GRADES}"
-    again = run_attempt(regraded_spec(trials, first, grader=grader, **KEPT))
+    first = trials.run("echo 42 >answer", GRADES, **KEPT)
+    assert (first.verdict, isolation(first)["processes_left"]) == ("pass", False)
+    again = run_attempt(regraded_spec(trials, first, grader=f"cat answer; {GRADES}", **KEPT))
     assert brief(again) == ("completed", None, 0)
     assert trials.content(again, "grader_stdout") == b"42\n"
     facts = isolation(again)
     assert (facts["mode"], facts["processes"]) == ("delivered", "gone")
+
+
+def test_not_graded_again_without_its_services(trials: Trials) -> None:
+    """A trial whose service ran on is not graded again: without it the grader may say anything."""
+    service = "( while :; do echo alive >/tmp/alive; sleep 0.02; done ) &"
+    first = trials.run(service, f"test -e /tmp/alive; {GRADES}", **KEPT)
+    assert (first.verdict, isolation(first)["processes_left"]) == ("pass", True)
+    again = run_attempt(regraded_spec(trials, first, grader=GRADES, **KEPT))
+    assert brief(again) == ("grade_error", "evidence_incomplete", None)
+    assert "left processes running" in str(again.message)
 
 
 # -- what the agent can forge

@@ -48,6 +48,8 @@ def isolation_facts(engine: Engine, spec: AttemptSpec, container_exit: Container
     facts = _facts(spec, _agent_user(spec, engine.image_user(spec.image_id)), changes)
     if container_exit.unchecked_processes is not None:
         facts["unchecked_processes"] = container_exit.unchecked_processes
+    if container_exit.processes_left is not None:
+        facts["processes_left"] = container_exit.processes_left
     return facts
 
 

@@ -37,6 +37,8 @@ class AgentPart:
     disk_was_full: bool
     unchecked_processes: str | None = None
     """`delivered`: why the engine could not say whether a process of the agent was left, if so."""
+    processes_left: bool | None = None
+    """`delivered`, with processes kept: whether any runs on; None if it is not known."""
     artifacts: JsonObject | None = None
     """What was taken for a separate grader, in the form of `TakenArtifacts`."""
 
@@ -90,4 +92,5 @@ def combined_exit(agent_part: AgentPart, grader_part: ContainerExit) -> Containe
         agent_part_phases=agent_part.phases,
         changes=agent_part.seen,
         unchecked_processes=agent_part.unchecked_processes,
+        processes_left=agent_part.processes_left,
     )

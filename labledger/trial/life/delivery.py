@@ -33,6 +33,9 @@ from labledger.workspace import untrusted_files
 _CHECK_AGAIN_S = 1.0
 """Seconds until a report is checked again that was not believed and has not changed."""
 
+_LOOKS_FOR_PROCESSES = 12
+_BETWEEN_LOOKS_S = 0.05
+
 _WAITING_PROCESSES = 2
 """How many processes a waiting container has at most: `trial.sh` and its `sleep`."""
 
@@ -116,7 +119,7 @@ class _Report:
             return True
         engine = self._context.engine
         try:
-            return engine.process_count(self._container) <= _WAITING_PROCESSES
+            return len(engine.processes(self._container)) <= _WAITING_PROCESSES
         except NoSuchContainer:
             raise
         except ContainerFailed as error:
@@ -152,8 +155,34 @@ def _store_agent_part(
         changes,
     )
     context.limiter.require_starting_allowed()
-    replace(agent_part, unchecked_processes=report.unchecked).write(spec)
+    replace(
+        agent_part,
+        unchecked_processes=report.unchecked,
+        processes_left=_has_processes_left(spec, context, container),
+    ).write(spec)
     faults.fault_point("agent_part_stored", spec.slot.schedule_idx)
+
+
+def _has_processes_left(spec: AttemptSpec, context: TrialContext, container: str) -> bool | None:
+    """Return whether processes of an ended agent run on; None if it is not known.
+
+    Those that stored its output end shortly after it, and a waiting `trial.sh` starts a new `sleep`
+    at least twice a second: only other processes are there at every look.
+    """
+    if not spec.keeps_processes:
+        return None
+    try:
+        lasting = context.engine.processes(container)
+        for _ in range(_LOOKS_FOR_PROCESSES):
+            if len(lasting) <= 1:
+                return False
+            time.sleep(_BETWEEN_LOOKS_S)
+            lasting &= context.engine.processes(container)
+    except NoSuchContainer:
+        raise
+    except ContainerFailed:
+        return None
+    return len(lasting) > 1
 
 
 def _deliver(spec: AttemptSpec, context: TrialContext, container: str) -> None:
