@@ -9,13 +9,13 @@ Missing images are pulled or built if that is allowed. A failed check is a resul
 from __future__ import annotations
 
 import os
-import shlex
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from labledger.docker.engine import Engine
+from labledger.docker.engine import Engine, EnginePool
 from labledger.errors import (
     EngineUnavailable,
     Exit,
@@ -25,13 +25,12 @@ from labledger.errors import (
     PreflightFailed,
     Problem,
 )
-from labledger.experiment import name_references
-from labledger.experiment.inputs.container_paths import is_inside
-from labledger.experiment.plan import NamedPhase, Resources
+from labledger.experiment.plan import Resources
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.ledger.database import migrations
 from labledger.maintenance.check_results import CheckResult, TaskSupport, check_disk_space
+from labledger.maintenance.image_checks.command_checks import check_commands, phases_of
 from labledger.maintenance.image_checks.egress_checks import check_egress, needs_egress_proxy
 from labledger.maintenance.image_checks.image_probes import ImageProbes
 from labledger.maintenance.image_checks.image_supply import Supply, supply_images
@@ -42,12 +41,11 @@ from labledger.run_control.disk_space import DiskSpace
 from labledger.storage import network_filesystems
 from labledger.storage.lab_folder import LabFolder
 from labledger.text.phrases import counted
-from labledger.trial import contract
 from labledger.trial.evidence.redaction import MIN_LENGTH
-from labledger.trial.life import container_config, container_start
+from labledger.trial.life import container_config
 
-_NEEDED_TOOLS = ("cat", "chmod", "mkfifo", "rm", "sleep")
-"""What `trial.sh` itself runs besides the shell."""
+_IMAGES_AT_ONCE = 4
+"""How many images are checked at once: a benchmark may have an image for every task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +112,7 @@ def preflight(
         checks += oci_runtime
         if all(check.ok for check in oci_runtime):
             probes = ImageProbes(engine, info, use_cache, oci)
-            by_image = defaultdict(list)
-            for variant_id, trial in experiment.settings:
-                for merged in trial.of_containers(is_sealed=experiment.plan.is_sealed):
-                    by_image[merged.runtime.image].append((variant_id, merged))
-            for ref, image in images.items():
-                settings = by_image[ref]
-                tools = experiment.copying_tools.get(ref, ())
-                phases = _phases(settings, experiment.task_folders)
-                checks.extend(check_commands(probes, ref, image, phases, tools))
-                checks.extend(check_users(probes, ref, image, [merged for _, merged in settings]))
-                merged_settings = (merged for _, merged in settings)
-                checks.extend(check_workspaces(probes, ref, image, merged_settings))
+            checks.extend(_check_containers(probes, images, experiment))
             checks.extend(_check_cpus(int(info["NCPU"]), experiment))
             checks.extend(_check_storage_and_gpus(probes, images, experiment))
             if needs_egress_proxy(merged for _, merged in experiment.settings):
@@ -135,6 +122,36 @@ def preflight(
     finally:
         engine.close()
     return Preflight(tuple(checks), images)
+
+
+def _check_containers(
+    probes: ImageProbes, images: Mapping[str, str], experiment: ResolvedExperiment
+) -> list[CheckResult]:
+    """Check what containers of each image must have, of several images at once."""
+    by_image: dict[str | None, list[tuple[str, TrialSettings]]] = defaultdict(list)
+    for variant_id, trial in experiment.settings:
+        for merged in trial.of_containers(is_sealed=experiment.plan.is_sealed):
+            by_image[merged.runtime.image].append((variant_id, merged))
+    engines = EnginePool()
+
+    def check(ref: str) -> list[CheckResult]:
+        settings, image = by_image[ref], images[ref]
+        merged = [merged for _, merged in settings]
+        phases = phases_of(settings, experiment.task_folders)
+        tools = experiment.copying_tools.get(ref, ())
+        with engines.engine() as engine:
+            own = replace(probes, engine=engine)
+            return [
+                *check_commands(own, ref, image, phases, tools),
+                *check_users(own, ref, image, merged),
+                *check_workspaces(own, ref, image, merged),
+            ]
+
+    try:
+        with ThreadPoolExecutor(_IMAGES_AT_ONCE, "image checks") as threads:
+            return [result for results in threads.map(check, images) for result in results]
+    finally:
+        engines.close()
 
 
 def _check_experiment(experiment: ResolvedExperiment) -> Iterator[CheckResult]:
@@ -217,72 +234,6 @@ def check_oci_runtime(info: JsonObject, name: str | None) -> list[CheckResult]:
     ]
 
 
-def check_commands(
-    probes: ImageProbes,
-    ref: str,
-    image: str,
-    phases: Iterable[NamedPhase],
-    tools: Collection[str] = (),
-) -> Iterator[CheckResult]:
-    """Check that a container of the image has the shell and every phase's command.
-
-    `tools` are the programs that copy files of its tasks.
-    """
-    commands = dict.fromkeys(tools, "a task with files for its grader") | _commands(phases)
-    required = sorted({*_NEEDED_TOOLS, *commands})
-    script = "; ".join(
-        f"command -v {shlex.quote(c)} >/dev/null || echo {shlex.quote(c)}" for c in required
-    )
-    try:
-        status, output = container_start.retry_engine_errors(
-            lambda: probes.run_probe(image, f"{script}; true")
-        )
-    except EngineUnavailable:
-        raise
-    except LabLedgerError as error:
-        hint = "use an image with a POSIX shell, such as busybox or any Debian"
-        if probes.oci_runtime is not None:
-            hint += f"; or {probes.oci_runtime} cannot run its containers: leave `runtime.oci` out"
-        yield CheckResult(
-            "image", f"{ref} has no usable `sh`: {error.message}", ok=False, hint=hint
-        )
-        return
-    absent = output.split("\n")[:-1]
-    if status != 0:
-        yield CheckResult(
-            "image", f"{ref}: `sh` failed with status {status}: {output[:200]}", ok=False
-        )
-    for command in absent:
-        yield CheckResult(
-            "image",
-            f"{ref} has no command {command!r}, which {commands.get(command, 'every trial')} needs",
-            ok=False,
-            hint="install it in the image, or correct the command",
-            exit_code=Exit.INVALID,
-        )
-    if status == 0 and not absent:
-        yield CheckResult(
-            "image", f"{ref} has sh and {', '.join(sorted(commands)) or 'all commands'}"
-        )
-
-
-def _phases(
-    settings: Iterable[tuple[str, TrialSettings]], task_folders: Collection[str]
-) -> list[NamedPhase]:
-    """Return the phases of trials, each command of a variant once.
-
-    Those that start a program in one of the `task_folders` are left out.
-    """
-    phases: dict[tuple[str, str, str | None], NamedPhase] = {}
-    for variant_id, merged in settings:
-        for name, plan in merged.phases.items():
-            if any(is_inside(plan.command[0], folder) for folder in task_folders):
-                continue
-            phase = NamedPhase(name, plan, None if name == "grader" else variant_id)
-            phases.setdefault((name, plan.command[0], phase.variant_id), phase)
-    return list(phases.values())
-
-
 _NEEDS = {
     "storage": "the engine needs a storage driver with quotas: btrfs, zfs, or overlay2 on XFS that "
     "is mounted with pquota",
@@ -356,18 +307,3 @@ def _check_limit(
             exit_code=Exit.INVALID,
         )
     return CheckResult(name, f"the engine gives containers {shown}")
-
-
-def _commands(phases: Iterable[NamedPhase]) -> dict[str, str]:
-    """Return the first word of each phase's command with the phase that needs it.
-
-    Staged files are left out: they do not come from the image. If several phases need a command,
-    the phase is the grader if it is one of them, else that of the first variant.
-    """
-    commands: dict[str, str] = {}
-    for phase in sorted(phases, key=lambda phase: phase.variant_id is not None):
-        of_variant = "" if phase.variant_id is None else f" of variant {phase.variant_id}"
-        word = phase.plan.command[0]
-        if not any(name_references.names(word)) and not word.startswith(f"{contract.DEPS}/"):
-            commands.setdefault(name_references.expand(word, {}), f"the {phase.name}{of_variant}")
-    return commands

@@ -21,9 +21,9 @@ from labledger.ledger.database.model import Grading, NewRun, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.check_results import check_disk_space
+from labledger.maintenance.image_checks.command_checks import check_commands
 from labledger.maintenance.image_checks.egress_checks import require_egress_image
 from labledger.maintenance.image_checks.image_probes import ImageProbes
-from labledger.maintenance.preflight import check_commands
 from labledger.records import canonical_json
 from labledger.records.identity import RUN_ID
 from labledger.run_control.disk_space import DiskSpace
