@@ -28,8 +28,9 @@ from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.contract import AttemptSpec, Labels, TrialPlan
 from labledger.trial.full_disks import FullDisks
-from labledger.trial.life import inputs, worker
+from labledger.trial.life import worker
 from labledger.trial.life.context import TrialContext
+from labledger.trial.life.input_files import inputs
 from labledger.trial.life.start_limiter import StartLimiter
 from labledger.trial.trial_kind import FreshTrial
 

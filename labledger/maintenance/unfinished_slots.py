@@ -23,7 +23,7 @@ from labledger.run_control.trial_folder_retention import FolderRetention, move_t
 from labledger.trial import attempt_notes
 from labledger.trial.contract import Labels
 from labledger.trial.life.container_identity import attempt_of
-from labledger.trial.life.inputs import INCOMING
+from labledger.trial.life.input_files.inputs import INCOMING
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 from labledger.trial.contract import TrialPlan
 from labledger.trial.full_disks import FullDisks
-from labledger.trial.life.inputs import stage_dependencies
+from labledger.trial.life.input_files.inputs import stage_dependencies
 
 
 @dataclass(slots=True)

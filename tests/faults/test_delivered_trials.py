@@ -154,7 +154,7 @@ def undelivered(trials: Trials) -> Undelivered:
 
     def run(spec: AttemptSpec) -> None:
         with pytest.MonkeyPatch.context() as broken:
-            broken.setattr("labledger.trial.life.sealed_grader.shutil.copytree", full_disk)
+            broken.setattr("shutil.copytree", full_disk)
             with pytest.raises(DiskFull, match="could not be delivered"):
                 run_attempt(spec)
         state = ENGINE.inspect(spec.container_name)

@@ -103,7 +103,7 @@ def test_hosts_trouble_between_the_parts(trials: Trials, monkeypatch: pytest.Mon
     """A host that cannot put the files in place keeps the trial; later it is graded, not rerun."""
     spec = stage(trials, trials.spec("echo started >>starts", f"{READS}\n", **AFTER))
     with monkeypatch.context() as broken:
-        broken.setattr("labledger.trial.life.sealed_grader.shutil.copytree", full_disk)
+        broken.setattr("shutil.copytree", full_disk)
         with pytest.raises(DiskFull, match="could not be collected"):
             run_attempt(spec)
     state = ENGINE.inspect(spec.container_name)
@@ -154,7 +154,7 @@ def test_grading_waits_for_a_run_that_goes_on(trials: Trials) -> None:
     """Where the run is stopping, an outstanding grading is not begun, and nothing is lost."""
     spec = trials.spec("echo ran >>runs", **AFTER)
     with pytest.MonkeyPatch.context() as broken:
-        broken.setattr("labledger.trial.life.sealed_grader.shutil.copytree", full_disk)
+        broken.setattr("shutil.copytree", full_disk)
         with pytest.raises(DiskFull):
             run_attempt(spec)
     closed = StartLimiter(1)

@@ -27,8 +27,8 @@ from labledger.records.outcomes import SlotStatus
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import contract
 from labledger.trial.contract import ExitStatus, TrialPlan
-from labledger.trial.life import inputs
 from labledger.trial.life.container_config import container_config
+from labledger.trial.life.input_files import inputs
 
 
 @pytest.fixture

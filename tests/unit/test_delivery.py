@@ -12,8 +12,9 @@ from labledger.docker.engine import ContainerState
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges
-from labledger.trial.life import delivery, sealed_grader
-from labledger.trial.life.agent_part import AgentPart
+from labledger.trial.life.grader_parts import delivery
+from labledger.trial.life.grader_parts.agent_part import AgentPart
+from labledger.trial.life.input_files import sealed_grader
 from labledger.trial.phase_notes import parse_report
 
 AGENT = "agent 0 100 200 0\n"

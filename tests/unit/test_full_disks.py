@@ -17,7 +17,8 @@ from labledger.trial.evidence import isolation_facts
 from labledger.trial.evidence.artifacts import INLINE_LIMIT
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.full_disks import FullDisks
-from labledger.trial.life import inputs, worker
+from labledger.trial.life import worker
+from labledger.trial.life.input_files import inputs
 
 FULL = Path("/proc")
 """A file system on which nothing is ever free."""

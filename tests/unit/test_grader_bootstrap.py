@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from labledger.trial.evidence import grader_bootstrap
-from labledger.trial.evidence.grader_bootstrap import MAX_LOG_BYTES, failure_in
+from labledger.trial.evidence.results import grader_bootstrap
+from labledger.trial.evidence.results.grader_bootstrap import MAX_LOG_BYTES, failure_in
 from labledger.workspace.untrusted_files import UntrustedFile
 
 LOGS = Path(__file__).parent / "grader_logs"

@@ -21,7 +21,7 @@ from labledger.swebench_package.harness import (
     harness_version,
     prepare_rows,
 )
-from labledger.trial.evidence.swebench_judge import Judgement, ReportList, judge
+from labledger.trial.evidence.results.swebench_judge import Judgement, ReportList, judge
 
 OFFICIAL = """
 import json, sys

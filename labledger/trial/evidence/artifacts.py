@@ -32,14 +32,14 @@ from labledger.trial.evidence.container_changes.collection import (
 )
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts
 from labledger.trial.evidence.events import event_file_for, read_events
-from labledger.trial.evidence.grading import (
+from labledger.trial.evidence.output_files import OutputFiles
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.results.grading import (
     GradingOutcome,
     IdentityMismatch,
     merged_ids,
     parse_json,
 )
-from labledger.trial.evidence.output_files import OutputFiles
-from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import outputs_of
 from labledger.trial.phase_notes import read_collect_statuses
 from labledger.workspace import listing as workspace

@@ -18,19 +18,20 @@ from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, ExitStatus
-from labledger.trial.evidence import isolation_facts, metrics
+from labledger.trial.evidence import isolation_facts
 from labledger.trial.evidence.artifacts import EVIDENCE_SCHEMA, RESULT_SCHEMA, EvidenceCollector
 from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.evidence.grading import (
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.results import metrics
+from labledger.trial.evidence.results.grading import (
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
     GradingOutcome,
     grade_attempt,
 )
-from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.rewards import grade_by_rewards, reference_prediction
-from labledger.trial.evidence.swebench_results import grade_by_swebench
+from labledger.trial.evidence.results.rewards import grade_by_rewards, reference_prediction
+from labledger.trial.evidence.results.swebench_results import grade_by_swebench
 from labledger.trial.phase_notes import has_begun, parse_phases, read_phases
 from labledger.workspace import artifact_tars
 

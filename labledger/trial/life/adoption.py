@@ -19,9 +19,10 @@ from labledger.docker.engine import ContainerFailed, ContainerState, NoSuchConta
 from labledger.trial import attempt_notes
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
-from labledger.trial.life import container_start, delivery, separate_grader, two_part_trials
+from labledger.trial.life import container_start
 from labledger.trial.life.container_identity import find_container
 from labledger.trial.life.context import TrialContext
+from labledger.trial.life.grader_parts import delivery, separate_grader, two_part_trials
 from labledger.trial.life.uncollected import output_unreadable_error
 from labledger.trial.phase_notes import read_phases
 

@@ -16,7 +16,7 @@ from labledger.experiment.settings.grading import WAIT_S, Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, Labels
-from labledger.trial.life import inputs, sealed_grader, task_files
+from labledger.trial.life.input_files import inputs, sealed_grader, task_files
 from labledger.trial.networks import phase_networks
 from labledger.trial.output_folders import (
     agent_outputs_of_grader,

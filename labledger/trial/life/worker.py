@@ -35,18 +35,13 @@ from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.full_disks import DISK_FULL_ERRNOS
-from labledger.trial.life import (
-    container_start,
-    delivery,
-    image_workspace,
-    inputs,
-    network_changes,
-    separate_grader,
-)
+from labledger.trial.life import container_start, image_workspace, network_changes
 from labledger.trial.life.adoption import adopt, finish_stopped_container, folder_exists
 from labledger.trial.life.container_config import permission_container_config
 from labledger.trial.life.container_identity import find_container, name_taken_error
 from labledger.trial.life.context import TrialContext
+from labledger.trial.life.grader_parts import delivery, separate_grader
+from labledger.trial.life.input_files import inputs
 from labledger.trial.life.start_limiter import StartRefused, WaitAbandoned
 from labledger.trial.life.uncollected import output_unreadable_error
 from labledger.trial.trial_kind import EvidenceIncomplete

@@ -22,10 +22,11 @@ from labledger.records.events import Event, EventFile
 from labledger.records.identity import TrialIds
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial.contract import AttemptSpec, ExitStatus, StoredTrial
-from labledger.trial.evidence import isolation_facts, metrics
+from labledger.trial.evidence import isolation_facts
 from labledger.trial.evidence.collect import redactor_for
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.results import metrics
 from labledger.trial.regrading.regraded_evidence import RegradedEvidence
 from labledger.trial.regrading.restored_artifacts import artifact_chunks, artifact_folders
 from labledger.trial.regrading.restored_container import snapshot_chunks

@@ -31,10 +31,11 @@ from labledger.trial.evidence.collect import redactor_for
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts, take_artifacts
 from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.life import container_start, image_workspace, inputs, network_changes
-from labledger.trial.life.agent_part import AgentPart, combined_exit
+from labledger.trial.life import container_start, image_workspace, network_changes
 from labledger.trial.life.container_identity import find_container, name_taken_error
 from labledger.trial.life.context import TrialContext
+from labledger.trial.life.grader_parts.agent_part import AgentPart, combined_exit
+from labledger.trial.life.input_files import inputs
 from labledger.trial.phase_notes import phase_fields, phase_lines
 from labledger.trial.trial_kind import FreshTrial
 from labledger.workspace import artifact_tars

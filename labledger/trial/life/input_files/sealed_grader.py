@@ -17,8 +17,8 @@ from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
-from labledger.trial.life import inputs
-from labledger.trial.life.task_files import link_or_copy
+from labledger.trial.life.input_files import inputs
+from labledger.trial.life.input_files.task_files import link_or_copy
 
 _READABLE_BY_ALL = 0o755
 

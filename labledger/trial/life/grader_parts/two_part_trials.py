@@ -17,10 +17,11 @@ from labledger.experiment.settings.grading import Sealing
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.life import between_parts, delivery, sealed_grader
-from labledger.trial.life.agent_part import AgentPart, combined_exit
 from labledger.trial.life.container_start import kill_overdue, retry_engine_errors
 from labledger.trial.life.context import TrialContext
+from labledger.trial.life.grader_parts import between_parts, delivery
+from labledger.trial.life.grader_parts.agent_part import AgentPart, combined_exit
+from labledger.trial.life.input_files import sealed_grader
 from labledger.trial.phase_notes import phase_fields, phase_lines
 
 _START_FAILED_STATUSES = frozenset({126, 127})

@@ -18,7 +18,8 @@ from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, Verdict
 from labledger.swebench_package.harness import harness_version
 from labledger.trial.contract import AttemptSpec, ExitStatus
-from labledger.trial.evidence.grading import (
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.results.grading import (
     NOT_GRADED,
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
@@ -26,8 +27,7 @@ from labledger.trial.evidence.grading import (
     add_identity,
     outcome_by_exit_status,
 )
-from labledger.trial.evidence.redaction import Redactor
-from labledger.trial.evidence.swebench_judge import Judgement, judge
+from labledger.trial.evidence.results.swebench_judge import Judgement, judge
 from labledger.trial.output_folders import folder_of_path
 from labledger.workspace.untrusted_files import MIB, PREDICTION_CAP, UnsafeFile, UntrustedFile
 

@@ -22,10 +22,11 @@ from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import inspect_changes
-from labledger.trial.life import between_parts, sealed_grader
-from labledger.trial.life.agent_part import AgentPart, combined_exit
 from labledger.trial.life.container_start import monotonic_start
 from labledger.trial.life.context import TrialContext
+from labledger.trial.life.grader_parts import between_parts
+from labledger.trial.life.grader_parts.agent_part import AgentPart, combined_exit
+from labledger.trial.life.input_files import sealed_grader
 from labledger.trial.life.uncollected import not_delivered_error
 from labledger.trial.phase_notes import parse_report, phase_fields, phase_lines
 from labledger.workspace import untrusted_files

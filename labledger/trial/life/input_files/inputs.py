@@ -25,8 +25,8 @@ from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.durable_files import new_file, publish, sync_folder, sync_tree
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
-from labledger.trial.life import task_files
 from labledger.trial.life.context import TrialContext
+from labledger.trial.life.input_files import task_files
 from labledger.trial.networks import phase_networks
 from labledger.trial.output_folders import output_mounts
 from labledger.workspace.seed import OPEN_FOLDER

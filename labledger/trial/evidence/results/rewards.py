@@ -16,8 +16,9 @@ from labledger.experiment.settings.grading import ResultSource
 from labledger.records import JsonObject, json_schemas
 from labledger.records.outcomes import Reason, Verdict
 from labledger.trial.contract import AttemptSpec, ExitStatus
-from labledger.trial.evidence import grader_bootstrap
-from labledger.trial.evidence.grading import (
+from labledger.trial.evidence.redaction import Redactor
+from labledger.trial.evidence.results import grader_bootstrap
+from labledger.trial.evidence.results.grading import (
     NOT_GRADED,
     PREDICTION_SCHEMA,
     SCORE_SCHEMA,
@@ -26,7 +27,6 @@ from labledger.trial.evidence.grading import (
     outcome_by_exit_status,
     parse_json,
 )
-from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import folder_of_path
 from labledger.workspace.untrusted_files import SCORE_CAP, UnsafeFile, UntrustedFile
 
