@@ -17,7 +17,7 @@
 # command can run as USER, if so.
 #
 # KEY=VALUE is WORKSPACE, the phases' folder; PROCESSES=keep, for what setup and agent leave running to
-# go on until the grader ends; WAIT_CS, how long to wait for in/go; GRADER_USER, as AGENT_USER. For each
+# go on until the grader or the last collect command ends; WAIT_CS, how long to wait for in/go; GRADER_USER, as AGENT_USER. For each
 # collect command COLLECT is its time limit, a colon and its user; its script is in/collect_N.sh.
 #
 # OUTPUT=PATH is a folder for outputs, and EMPTIED=PATH one that is emptied before the grader. With
@@ -35,8 +35,9 @@
 #                                          51  grader's files not delivered in time
 #                                          70  this script failed
 #                                          71  a phase failed, and the disk was full
-#                                          72  the agent changed the limits of this script, or
-#                                              kept it from emptying an output folder
+#                                          72  the agent changed the limits of this script, moved
+#                                              a folder that the host reads, or kept this script
+#                                              from emptying an output folder
 #                                          73  the agent wrote state/agent_ended
 set -u
 
@@ -172,6 +173,63 @@ check_limits() {
         grader) finish 40 ;;
         *) finish 72 ;;
     esac
+}
+
+# Sets $mounts to all mount points, each on a line, as the kernel writes them.
+read_mounts() {
+    mounts=$newline
+    {
+        while read -r _ _ _ _ at _; do
+            mounts=$mounts$at$newline
+        done </proc/self/mountinfo
+    } 2>/dev/null
+}
+
+# Succeeds if path $1 is one of $mounts, in which blanks and backslashes are octal numbers.
+is_mounted() {
+    rest=$1 written=''
+    while [ -n "$rest" ]; do
+        after=${rest#?}
+        character=${rest%"$after"}
+        case $character in
+            ' ') character='\040' ;;
+            '	') character='\011' ;;
+            \\) character='\134' ;;
+        esac
+        written=$written$character rest=$after
+    done
+    case $mounts in *"$newline$written$newline"*) return 0 ;; esac
+    return 1
+}
+
+# Sets $shared to the folders shared with the host, on lines. One that the image has a link to is left
+# out: its mount point has another path.
+find_shared_folders() {
+    shared=''
+    read_mounts
+    IFS=$newline
+    set -f
+    for folder in "$IN" "$OUT" "$STATE" $emptied; do
+        ! is_mounted "$folder" || shared="$shared$folder$newline"
+    done
+    unset IFS
+    set +f
+}
+
+# Ends the trial if the agent has moved one of the shared folders, which one that is root can, with the
+# folder around it: the host would take what the agent left there for what the grader wrote.
+check_shared_folders() {
+    read_mounts
+    IFS=$newline
+    set -f
+    # The words are split before the loop begins.
+    for folder in $shared; do
+        unset IFS
+        set +f
+        is_mounted "$folder" || finish 72
+    done
+    unset IFS
+    set +f
 }
 
 # Sets $state and $parent of process $1, using built-ins only. $state is `gone` if it does not exist.
@@ -424,7 +482,8 @@ start_entrypoint() {
 }
 
 # Runs phase $1 with a time limit of $2 hundredths of a second. Sets $status, 124 after a time-out.
-# When it returns, no other process is left, unless processes are kept and the grader is still to run.
+# When it returns, no other process is left, unless processes are kept and the grader, or another
+# collect command, may still run.
 run_phase() {
     store_outputs "$1"
     start_clock "$2"
@@ -437,7 +496,7 @@ run_phase() {
 "
     check_limits "$1"
     case $PROCESSES:$1 in
-        keep:setup | keep:agent) kill -KILL "$alarm" "$last_alarm" 2>/dev/null ;;
+        keep:setup | keep:agent | keep:collect_*) kill -KILL "$alarm" "$last_alarm" 2>/dev/null ;;
         *) end_processes ;;
     esac
     reopen "$OUT" "$STATE" ${SHARED_WORKSPACE:+"$WORKSPACE"}
@@ -498,7 +557,9 @@ setup_and_agent() {
         [ "$status" = 0 ] || finish 20
     fi
     [ -z "$AGENT_USER" ] || find_user_switcher "$AGENT_USER" || refuse_user agent 70
+    find_shared_folders
     run_phase agent "$AGENT_CS"
+    check_shared_folders
     AGENTLAB_AGENT_EXIT_STATUS=$status agent_failed=0
     [ "$status" = 0 ] || agent_failed=1$timed_out
 
@@ -520,15 +581,15 @@ collect() {
         case $setting in COLLECT=*) ;; *) continue ;; esac
         number=$((number + 1)) limit=${setting#*=} user_switcher=''
         if [ -n "${limit#*:}" ] && ! find_user_switcher "${limit#*:}"; then
-            refuse_collect "collect_$number"
+            refuse_phase "collect_$number"
             continue
         fi
         run_phase "collect_$number" "${limit%%:*}"
     done
 }
 
-# Says in the stderr of a collect command, $1, why it cannot run as its user.
-refuse_collect() {
+# Records that phase $1 cannot run as its user. Its stderr says why.
+refuse_phase() {
     remove "$STATE/$1.stderr"
     echo "$why" >"$STATE/$1.stderr"
     read_clock
@@ -536,13 +597,9 @@ refuse_collect() {
 "
 }
 
-# Ends a trial with status $2 because phase $1 cannot run as its user. Its stderr says why.
+# Ends a trial with status $2 because phase $1 cannot run as its user.
 refuse_user() {
-    remove "$STATE/$1.stderr"
-    echo "$why" >"$STATE/$1.stderr"
-    read_clock
-    PHASES="$PHASES$1 126 $now $now 0
-"
+    refuse_phase "$1"
     finish "$2"
 }
 
@@ -576,7 +633,7 @@ read_earlier_phases() {
     done <"$IN/phases"
 }
 
-AGENTLAB_AGENT_EXIT_STATUS='' user_switcher='' keepers=none
+AGENTLAB_AGENT_EXIT_STATUS='' user_switcher='' keepers=none shared=''
 read_limits
 first_limits=$limits
 if [ -e "$IN/phases" ]; then
@@ -591,6 +648,7 @@ export AGENTLAB_AGENT_EXIT_STATUS
 
 # A regrading in a folder of the image deletes what the stored trial had deleted.
 [ ! -e "$IN/restore.sh" ] || sh "$IN/restore.sh" || finish 70
+check_shared_folders
 empty_outputs
 user_switcher=''
 if [ -n "$GRADER_USER" ]; then

@@ -170,3 +170,22 @@ def test_hostile_stored_tar(trials: Trials, member: tuple[str, bytes]) -> None:
         trials, result, earlier=replace(earlier, evidence=evidence), runtime=OUTPUTS, image=BUSYBOX
     )
     assert brief(run_attempt(spec))[:2] == ("grade_error", "evidence_incomplete")
+
+
+MOVES = {
+    "outputs": f"echo 1 >{VERIFIER}/reward.txt; mv /logs /moved; mkdir -p {VERIFIER}",
+    "link": f"echo 1 >{VERIFIER}/reward.txt; mv /logs /moved; ln -s /moved /logs",
+    "contract": "cp -a /agentlab /copy; echo {} >/agentlab/out/benchmark_score.json; "
+    "mv /agentlab /moved; mv /copy /agentlab; true",
+}
+
+
+@pytest.mark.parametrize("image", SHELLS)
+@pytest.mark.parametrize("way", MOVES)
+def test_moved_folders(trials: Trials, image: str, way: str) -> None:
+    """An agent that moves a folder which the host reads, and makes another, gets no score."""
+    rewards = {"results": {"from": "rewards", "folder": "/logs/the verifier"}}
+    grader = f"mkdir -p {VERIFIER}; echo 0 >{VERIFIER}/reward.txt"
+    result = trials.run(MOVES[way], grader, image=image, runtime=OUTPUTS, grading=rewards)
+    assert brief(result) == ("agent_error", "script_hindered", 72), brief(result)
+    assert result.scores == ()

@@ -324,3 +324,16 @@ def test_regrading_without_stored_artifacts(trials: Trials) -> None:
         again = run_attempt(regraded_spec(trials, first, **separate("/out")))
         assert brief(again) == ("grade_error", "evidence_incomplete", None)
         assert why in str(again.message)
+
+
+def test_services_go_on_until_the_last_collect_command(trials: Trials) -> None:
+    """With `processes: keep`, every collect command reaches what the agent left running."""
+    agent = "(while :; do touch /tmp/alive; sleep 0.05; done) &"
+    asks = (
+        "rm -f /tmp/alive; for _ in 1 2 3 4 5 6 7 8 9; do sleep 0.2; "
+        "[ ! -e /tmp/alive ] || exit 0; done; exit 1"
+    )
+    collect = [{"command": ["sh", "-c", asks]}] * 2
+    result = trials.run(agent, GRADES, runtime={"processes": "keep"}, **separate(collect=collect))
+    assert brief(result) == ("completed", None, 0)
+    assert problems(result) == {}

@@ -126,8 +126,9 @@ def outcome_by_exit_status(spec: AttemptSpec, exit_status: int) -> GradingOutcom
         case ExitStatus.SCRIPT_HINDERED:
             message = (
                 "the agent changed the limits of trial.sh, the container's first process (as "
-                "`prlimit --pid 1` does), so that it could not do its part, or left files in an "
-                "output folder of the grader that cannot be removed"
+                "`prlimit --pid 1` does), so that it could not do its part, moved a folder that "
+                "the host reads, or left files in an output folder of the grader that cannot be "
+                "removed"
             )
             return GradingOutcome(SlotStatus.AGENT_ERROR, Reason.SCRIPT_HINDERED, message)
         case _:
