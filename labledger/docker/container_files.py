@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from labledger.docker.engine import ContainerFailed, Engine
+from labledger.docker.engine import Engine
+from labledger.docker.engine_errors import ContainerFailed
 from labledger.errors import EngineUnavailable
 from labledger.records import JsonObject
 

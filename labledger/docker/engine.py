@@ -1,9 +1,8 @@
 """Client of the Docker engine: the calls that trials need, with errors that say what to do.
 
-`Engine` wraps one connection of the Docker library; only this module imports that library. A thread
-does not share its engine with another: code that starts threads owns an `EnginePool`. Every error
-becomes a `LabLedgerError` that says what was attempted: `ContainerFailed` and its subclasses for an
-error that the engine reports, `EngineUnavailable` if it does not answer, and `EngineDiskFull`.
+`Engine` wraps one connection of the Docker library, which nothing outside of this package uses. A
+thread does not share its engine with another: code that starts threads owns an `EnginePool`. Every
+error of the library becomes one of `engine_errors`.
 """
 
 from __future__ import annotations
@@ -15,42 +14,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from queue import Empty, LifoQueue
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from labledger import clock
-from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
+from labledger.docker.engine_errors import (
+    ContainerFailed,
+    NoSuchContainer,
+    first_line,
+    translating_errors,
+)
+from labledger.errors import EngineUnavailable
 from labledger.records import JsonObject
 
 if TYPE_CHECKING:
     from docker import APIClient
-    from docker.errors import APIError
 
 _API_TIMEOUT_S = 60
 _POLL_S = 0.05
 _NOT_FOUND = 404
-_SERVER_ERROR = 500
-_DISK_FULL_MESSAGE = "no space left on device"
-
-
-class ContainerFailed(LabLedgerError):
-    """The Docker engine refused an operation on a container."""
-
-
-class EngineServerError(ContainerFailed):
-    """The Docker engine had an internal error (HTTP 5xx). The operation may be retried."""
-
-
-class EngineDiskFull(DiskFull):
-    """The disk of the Docker engine is full."""
-
-
-class NoSuchContainer(ContainerFailed):
-    """The container does not exist."""
-
-
-class ContainerNameTaken(ContainerFailed):
-    """Another container has the requested name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +96,7 @@ class Engine:
 
         Every `OSError` of the body is taken for one of the connection.
         """
-        with _translating_errors(action):
+        with translating_errors(action):
             yield self._client
 
     def close(self) -> None:
@@ -125,7 +106,7 @@ class Engine:
             self._connection = None
 
     def info(self) -> JsonObject:
-        with _translating_errors("read the Docker engine's settings"):
+        with translating_errors("read the Docker engine's settings"):
             info: JsonObject = self._client.info()
             return info
 
@@ -133,7 +114,7 @@ class Engine:
         """Return the id of a local image, or None if the engine does not have it."""
         from docker.errors import ImageNotFound
 
-        with _translating_errors(f"inspect image {ref}"):
+        with translating_errors(f"inspect image {ref}"):
             try:
                 return str(self._client.inspect_image(ref)["Id"])  # type: ignore[no-untyped-call]
             except ImageNotFound:
@@ -157,7 +138,7 @@ class Engine:
     def _image_config(self, image_id: str) -> JsonObject | None:
         if image_id not in self._image_configs:
             try:
-                with _translating_errors(f"inspect image {image_id}"):
+                with translating_errors(f"inspect image {image_id}"):
                     image = self._client.inspect_image(image_id)  # type: ignore[no-untyped-call]
             except ContainerFailed:
                 return None
@@ -175,19 +156,19 @@ class Engine:
         return True
 
     def pull(self, ref: str) -> None:
-        with _translating_errors(f"pull image {ref}"):
+        with translating_errors(f"pull image {ref}"):
             for line in self._client.pull(ref, stream=True, decode=True):
                 if "error" in line:
                     raise ContainerFailed(f"could not pull image {ref}: {line['error']}")
 
     def create(self, name: str, config: JsonObject) -> str:
         """Create a container and return its id. Raises `ContainerFailed`."""
-        with _translating_errors(f"create container {name}"):
+        with translating_errors(f"create container {name}"):
             created = self._client.create_container_from_config(config, name)  # type: ignore[no-untyped-call]
             return str(created["Id"])
 
     def start(self, container: str) -> None:
-        with _translating_errors(f"start container {container}"):
+        with translating_errors(f"start container {container}"):
             self._client.start(container)
 
     def wait(self, container: str, timeout_s: float) -> int | None:
@@ -200,7 +181,7 @@ class Engine:
         from requests.exceptions import ConnectionError as Disconnected
         from requests.exceptions import ReadTimeout
 
-        with _translating_errors(f"wait for container {container}"):
+        with translating_errors(f"wait for container {container}"):
             try:
                 return int(self._client.wait(container, timeout=math.ceil(timeout_s))["StatusCode"])
             except ReadTimeout:
@@ -211,12 +192,12 @@ class Engine:
                 raise
             except APIError as error:
                 if error.status_code != _NOT_FOUND:
-                    raise DockerException(_first_line(error)) from error
+                    raise DockerException(first_line(error)) from error
                 raise
 
     def inspect(self, container: str) -> ContainerState | None:
         try:
-            with _translating_errors(f"inspect container {container}"):
+            with translating_errors(f"inspect container {container}"):
                 attributes = self._client.inspect_container(container)
         except NoSuchContainer:
             return None
@@ -246,7 +227,7 @@ class Engine:
 
         Raises `ContainerFailed` if it does not run, or if the engine's machine has no `ps`.
         """
-        with _translating_errors(f"list the processes of container {container}"):
+        with translating_errors(f"list the processes of container {container}"):
             listed = self._client.top(container, "-eo pid")["Processes"]
             return frozenset(str(pid) for pid, *_ in listed)
 
@@ -259,7 +240,7 @@ class Engine:
         if state is None or not state.has_ended:
             return False
         since, until = (clock.parse(t).timestamp() for t in (state.started_at, state.finished_at))
-        with _translating_errors(f"read the events of container {container}"):
+        with translating_errors(f"read the events of container {container}"):
             pause_events = self._client.events(  # type: ignore[call-overload]
                 since=f"{since - 1:.3f}",
                 until=f"{until + 0.001:.3f}",
@@ -271,7 +252,7 @@ class Engine:
     def kill(self, container: str) -> None:
         """Kill a container. Do nothing if it has ended already."""
         try:
-            with _translating_errors(f"kill container {container}"):
+            with translating_errors(f"kill container {container}"):
                 self._client.kill(container)
         except ContainerFailed:
             state = self.inspect(container)
@@ -285,7 +266,7 @@ class Engine:
         """
         from docker.errors import APIError
 
-        with suppress(NoSuchContainer), _translating_errors(f"remove container {container}"):
+        with suppress(NoSuchContainer), translating_errors(f"remove container {container}"):
             try:
                 self._client.remove_container(container, force=True, v=True)
             except APIError as error:
@@ -303,7 +284,7 @@ class Engine:
 
     def containers_with_labels(self, labels: dict[str, str]) -> list[ListedContainer]:
         """Return every container, running or not, that has all of `labels`."""
-        with _translating_errors("list containers"):
+        with translating_errors("list containers"):
             entries = self._client.containers(
                 all=True, filters={"label": [f"{key}={value}" for key, value in labels.items()]}
             )
@@ -344,39 +325,11 @@ class Engine:
             self.create(name, config)
             self.start(name)
             status = self.wait(name, _API_TIMEOUT_S)
-            with _translating_errors(f"read the output of a probe of image {image}"):
+            with translating_errors(f"read the output of a probe of image {image}"):
                 output = self._client.logs(name).decode("utf-8", "replace")
             return (-1 if status is None else status), output
         finally:
             self.remove(name)
-
-
-class EnginePool:
-    """Engines for the threads of one owner: each is used by one thread at a time, then reused.
-
-    Creates no more engines than threads use at the same time. Thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._idle: LifoQueue[Engine] = LifoQueue()
-
-    @contextmanager
-    def engine(self) -> Iterator[Engine]:
-        """Provide an engine that no other thread uses meanwhile."""
-        try:
-            engine = self._idle.get_nowait()
-        except Empty:
-            engine = Engine()
-        try:
-            yield engine
-        finally:
-            self._idle.put(engine)
-
-    def close(self) -> None:
-        """Close every engine. No thread may be using one."""
-        with suppress(Empty):
-            while True:
-                self._idle.get_nowait().close()
 
 
 def _connect() -> APIClient:
@@ -392,7 +345,7 @@ def _connect() -> APIClient:
     except DockerException as error:
         raise EngineUnavailable(
             f"no Docker engine answers at {settings.get('base_url', 'the default socket')}: "
-            f"{_first_line(error)}",
+            f"{first_line(error)}",
             hint="start Docker (`scripts/engine` does in a checkout), or set DOCKER_HOST",
         ) from error
 
@@ -416,38 +369,3 @@ def _context_host() -> str | None:
         return None
     host: str | None = context.Host if context is not None else None
     return host
-
-
-@contextmanager
-def _translating_errors(action: str) -> Iterator[None]:
-    """Raise `LabLedgerError`s for errors of the Docker library.
-
-    `action` says what was attempted: their messages begin with "could not" and `action`.
-    """
-    from docker.errors import APIError, DockerException, NotFound
-    from requests.exceptions import RequestException
-
-    try:
-        yield
-    except NotFound as error:
-        missing = "No such container" in str(error)
-        error_class = NoSuchContainer if missing else ContainerFailed
-        raise error_class(f"could not {action}: {_first_line(error)}") from error
-    except APIError as error:
-        raise _error_class(error)(f"could not {action}: {_first_line(error)}") from error
-    except (DockerException, RequestException, OSError) as error:
-        raise EngineUnavailable(f"could not {action}: {_first_line(error)}") from error
-
-
-def _error_class(error: APIError) -> type[LabLedgerError]:
-    if "is already in use by container" in str(error):
-        return ContainerNameTaken
-    if _DISK_FULL_MESSAGE in str(error).lower():
-        return EngineDiskFull
-    status = error.status_code
-    return EngineServerError if status is not None and status >= _SERVER_ERROR else ContainerFailed
-
-
-def _first_line(error: Any) -> str:
-    text = getattr(error, "explanation", None) or str(error) or type(error).__name__
-    return str(text).strip().splitlines()[0][:300]

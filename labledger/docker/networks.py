@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
-from labledger.docker.engine import ContainerFailed, Engine
+from labledger.docker.engine import Engine
+from labledger.docker.engine_errors import ContainerFailed
 
 _POOL = IPv4Network("198.18.0.0/15")
 """Reserved for benchmarks of networks (RFC 2544): no machine that a trial may need is in it."""

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from labledger.docker.engine import Engine, EnginePool
+from labledger.docker.engine import Engine
+from labledger.docker.engine_pool import EnginePool
 from labledger.errors import (
     EngineUnavailable,
     Exit,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from labledger.docker.engine import EnginePool
+from labledger.docker.engine_pool import EnginePool
 from labledger.records.attempt_result import AttemptResult
 from labledger.run_control.trial_folder_retention import move_to_kept
 from labledger.trial.contract import AttemptSpec

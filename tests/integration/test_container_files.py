@@ -11,7 +11,7 @@ import pytest
 from sample_trials import BUSYBOX, ENGINE
 
 from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine import NoSuchContainer
+from labledger.docker.engine_errors import NoSuchContainer
 
 pytestmark = [pytest.mark.docker]
 

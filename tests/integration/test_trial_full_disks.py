@@ -12,7 +12,8 @@ from sample_trials import ENGINE, GRADES, Trials, brief, problems, run_attempt
 from sealed_trials import AFTER
 from waiting import wait_until
 
-from labledger.docker.engine import Engine, EngineDiskFull
+from labledger.docker.engine import Engine
+from labledger.docker.engine_errors import EngineDiskFull
 from labledger.errors import DiskFull
 from labledger.records import JsonObject
 from labledger.trial.contract import AttemptSpec

@@ -17,7 +17,8 @@ from typing import Self
 
 from labledger import faults
 from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine import ContainerFailed, Engine
+from labledger.docker.engine import Engine
+from labledger.docker.engine_errors import ContainerFailed
 from labledger.experiment.settings.grading import DeclaredArtifact
 from labledger.records import JsonObject
 from labledger.storage.artifact_store import ArtifactStore

@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine import ContainerFailed, Engine
+from labledger.docker.engine import Engine
+from labledger.docker.engine_errors import ContainerFailed
 from labledger.trial import contract
 from labledger.trial.contract import AttemptSpec
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from labledger import clock
-from labledger.docker.engine import ContainerFailed, ContainerState, NoSuchContainer
+from labledger.docker.engine import ContainerState
+from labledger.docker.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.trial import attempt_notes
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit

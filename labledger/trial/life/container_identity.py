@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from labledger.docker.engine import ContainerNameTaken, ContainerState, Engine
+from labledger.docker.engine import ContainerState, Engine
+from labledger.docker.engine_errors import ContainerNameTaken
 from labledger.trial.contract import AttemptSpec, Labels
 from labledger.trial.life.uncollected import OutputUnreadable
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine import ContainerFailed
+from labledger.docker.engine_errors import ContainerFailed
 from labledger.experiment.consistency_checks import is_root
 from labledger.experiment.settings.grading import GradingMode
 from labledger.trial.contract import AttemptSpec, Labels

@@ -7,7 +7,7 @@ by `worker`, `adoption`, `delivery` and `container_identity`; the coordinator st
 
 from __future__ import annotations
 
-from labledger.docker.engine import ContainerFailed
+from labledger.docker.engine_errors import ContainerFailed
 from labledger.errors import DiskFull, LabLedgerError
 from labledger.trial.contract import AttemptSpec
 from labledger.trial.full_disks import DISK_FULL_ERRNOS

@@ -19,10 +19,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from labledger import clock, faults
-from labledger.docker.engine import (
+from labledger.docker.engine import Engine
+from labledger.docker.engine_errors import (
     ContainerFailed,
     ContainerNameTaken,
-    Engine,
     EngineDiskFull,
     NoSuchContainer,
 )

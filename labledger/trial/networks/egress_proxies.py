@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from labledger.docker.engine import ContainerFailed, ContainerNameTaken, Engine
+from labledger.docker.engine import Engine
+from labledger.docker.engine_errors import ContainerFailed, ContainerNameTaken
 from labledger.docker.networks import BRIDGE, InternalNetwork, Networks
 from labledger.egress import allowed_hosts
 from labledger.errors import EngineUnavailable

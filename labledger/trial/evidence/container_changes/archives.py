@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labledger.docker.container_files import ChangeKind, ContainerFiles
-from labledger.docker.engine import ContainerFailed, NoSuchContainer
+from labledger.docker.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.trial.evidence.container_changes.changes import (
     MAX_CHANGES,
     MAX_NAMES,

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from labledger.docker.container_files import ContainerFiles
-from labledger.docker.engine import ContainerFailed
+from labledger.docker.engine_errors import ContainerFailed
 from labledger.records import JsonObject, canonical_json
 from labledger.records.canonical_json import sha256_hex
 from labledger.trial.evidence import tampering

@@ -15,7 +15,8 @@ import time
 from dataclasses import replace
 
 from labledger import clock, faults
-from labledger.docker.engine import ContainerFailed, ContainerState, NoSuchContainer
+from labledger.docker.engine import ContainerState
+from labledger.docker.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.experiment.settings.grading import Sealing
 from labledger.storage.durable_files import write_file
 from labledger.trial import contract

@@ -18,12 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from labledger import faults
-from labledger.docker.engine import (
-    ContainerNameTaken,
-    ContainerState,
-    Engine,
-    NoSuchContainer,
-)
+from labledger.docker.engine import ContainerState, Engine
+from labledger.docker.engine_errors import ContainerNameTaken, NoSuchContainer
 from labledger.records.attempt_result import Phase
 from labledger.trial import attempt_notes, contract
 from labledger.trial.contract import AttemptSpec, ExitStatus

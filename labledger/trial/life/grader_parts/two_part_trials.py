@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from labledger import faults
-from labledger.docker.engine import ContainerFailed, ContainerState
+from labledger.docker.engine import ContainerState
+from labledger.docker.engine_errors import ContainerFailed
 from labledger.experiment.settings.grading import Sealing
 from labledger.trial.contract import AttemptSpec, ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
