@@ -12,7 +12,7 @@ from labledger.experiment.plan import GraderIdentity
 from labledger.ledger.commit_rows.slot_rows import slot_records, slot_rows
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Stamp
-from labledger.trial.contract import AttemptSpec, StoredTrial
+from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.regrading.regraded_trial import RegradedTrial
 
 NEW_GRADER = GraderIdentity("2" * 64, 2)

@@ -26,7 +26,8 @@ from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.trial.contract import AttemptSpec, Labels, TrialPlan
+from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
+from labledger.trial.contract import Labels
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life import worker
 from labledger.trial.life.context import TrialContext

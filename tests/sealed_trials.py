@@ -10,7 +10,7 @@ from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.input_files.inputs import stage_dependencies
 
 SECRET = "the-right-answer-is-42"

@@ -2,7 +2,7 @@
 
 An internal network has no way out, and its bridge has no address, so that a container in it reaches
 the network's other containers alone: neither the machine nor anything behind it. Errors are those
-of `engine`. Knows nothing of trials.
+of `engine_errors`. Knows nothing of trials.
 """
 
 from __future__ import annotations

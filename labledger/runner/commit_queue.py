@@ -28,7 +28,7 @@ from labledger.run_control.events import Listener, run_event
 from labledger.run_control.pruning import Pruning
 from labledger.runner.heartbeat import Heartbeat
 from labledger.trial import attempt_notes
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
 
 

@@ -31,7 +31,7 @@ from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.pending_attempts import PendingAttempts
 from labledger.runner.slot_queue import SlotQueue
 from labledger.runner.trial_executor import LocalExecutor, drain
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.container_identity import find_container, kill_container
 from labledger.trial.life.start_limiter import StartRefused
 from labledger.trial.life.uncollected import OutputUnreadable

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 
 from labledger.records.attempt_result import AttemptResult
 from labledger.runner.trial_executor import drain
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 
 
 class PendingAttempts:

@@ -48,7 +48,7 @@ from labledger.runner.slot_queue import SlotQueue, StoredTrials
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
-from labledger.trial.contract import TrialPlan
+from labledger.trial.attempt_spec import TrialPlan
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life.input_files.inputs import stage_dependencies
 

@@ -19,7 +19,7 @@ from labledger.maintenance.unfinished_slots import UnfinishedSlot
 from labledger.records.artifacts import digest_of
 from labledger.records.identity import Slot, TrialIds
 from labledger.records.slot_records import SlotRecords
-from labledger.trial.contract import AttemptSpec, StoredTrial, TrialPlan
+from labledger.trial.attempt_spec import AttemptSpec, StoredTrial, TrialPlan
 from labledger.trial.regrading.regraded_trial import RegradedTrial
 from labledger.trial.trial_kind import FreshTrial
 

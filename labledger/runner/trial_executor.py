@@ -16,7 +16,7 @@ from typing import TypeVar
 from labledger.docker.engine_pool import EnginePool
 from labledger.records.attempt_result import AttemptResult
 from labledger.run_control.trial_folder_retention import move_to_kept
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life.context import TrialContext
 from labledger.trial.life.start_limiter import StartLimiter

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labledger.experiment.settings.grading import GradingMode
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 
 FOLDER = "outputs"
 """The folder, in the trial folder, that holds the output folders."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labledger.records.attempt_result import Phase
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.workspace import untrusted_files
 
 _COLLECT = "collect_"

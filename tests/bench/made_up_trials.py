@@ -30,7 +30,7 @@ from labledger.records.attempt_result import AttemptResult
 from labledger.runner import session
 from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial import attempt_notes
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
 
 _LOOK_EVERY = 500

@@ -14,7 +14,7 @@ from hostile_files import HOST_SECRET, PREDICTED, SCORED, Output, left
 from sample_trials import GRADES, Trials, phase, predicts, remove_attempt, run_attempt, scores
 
 from labledger.records.attempt_result import AttemptResult
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.redaction import MAX_MESSAGE
 
 

@@ -28,7 +28,7 @@ from waiting import wait_until
 from labledger import resources
 from labledger.errors import DiskFull
 from labledger.records import JsonObject
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
 
 pytestmark = pytest.mark.docker

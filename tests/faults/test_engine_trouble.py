@@ -17,6 +17,7 @@ from waiting import wait_until
 
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial import contract
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import MAX_STARTING
 
 pytestmark = pytest.mark.docker
@@ -46,7 +47,7 @@ def run_by(proxy: EngineProxy, project: Project, run_id: str, *words: object) ->
         return project.run(run_id, *PASSING, *words)
 
 
-def trial_by(proxy: EngineProxy, spec: contract.AttemptSpec) -> AttemptResult:
+def trial_by(proxy: EngineProxy, spec: AttemptSpec) -> AttemptResult:
     """Run one trial on the engine behind the proxy, in a thread with a connection of its own."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DOCKER_HOST", proxy.address)

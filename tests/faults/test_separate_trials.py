@@ -17,7 +17,7 @@ from waiting import wait_until
 from labledger.errors import DiskFull
 from labledger.experiment.settings.grading import Sealing
 from labledger.records.attempt_result import AttemptResult
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
 
 pytestmark = pytest.mark.docker

@@ -36,7 +36,7 @@ from labledger.records import JsonObject
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.trial.contract import AttemptSpec, StoredTrial
+from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.container_changes import archives, changes, overlay, snapshot
 from labledger.trial.evidence.container_changes.collection import collect_changes

@@ -35,7 +35,8 @@ from labledger import clock
 from labledger.docker.engine import Engine
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.identity import Slot
-from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.life import adoption
 from labledger.trial.life.container_config import container_config

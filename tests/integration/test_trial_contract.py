@@ -21,7 +21,7 @@ from sample_trials import (
 )
 
 from labledger.records.identity import Slot
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 
 pytestmark = [pytest.mark.docker]
 

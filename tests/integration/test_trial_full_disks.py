@@ -16,7 +16,7 @@ from labledger.docker.engine import Engine
 from labledger.docker.engine_errors import EngineDiskFull
 from labledger.errors import DiskFull
 from labledger.records import JsonObject
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life.start_limiter import StartLimiter, WaitAbandoned
 

@@ -21,7 +21,7 @@ from waiting import wait_until
 
 from labledger.experiment.settings.grading import Sealing
 from labledger.records.attempt_result import AttemptResult
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 
 UID = 12345
 """Who runs the trials where the tests run as root; else they do it themselves."""

@@ -31,7 +31,8 @@ from labledger.docker.networks import Networks
 from labledger.egress.allowed_hosts import HOST_NAME
 from labledger.errors import EngineUnavailable
 from labledger.records.attempt_result import AttemptResult
-from labledger.trial.contract import AttemptSpec, Labels
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import Labels
 from labledger.trial.networks.phase_networks import network_config, proxy_of
 
 DONE = ("completed", None, 0)

@@ -37,7 +37,8 @@ from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import SlotStatus
-from labledger.trial.contract import OUTER_MARGIN_S, AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import OUTER_MARGIN_S
 from labledger.workspace import tar_files
 
 pytestmark = [pytest.mark.docker]

@@ -10,7 +10,7 @@ from sample_trials import Trials, brief, phase, run_attempt
 
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.records.attempt_result import AttemptResult
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 
 pytestmark = [pytest.mark.docker]
 

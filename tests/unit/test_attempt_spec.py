@@ -26,7 +26,8 @@ from labledger.records.identity import Slot, TrialIds, slot_commit_id
 from labledger.records.outcomes import SlotStatus
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import contract
-from labledger.trial.contract import ExitStatus, TrialPlan
+from labledger.trial.attempt_spec import TrialPlan
+from labledger.trial.contract import ExitStatus
 from labledger.trial.life.container_config import container_config
 from labledger.trial.life.input_files import inputs
 

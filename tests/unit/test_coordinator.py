@@ -41,7 +41,7 @@ from labledger.runner.coordinator import Coordinator
 from labledger.runner.heartbeat import Heartbeat
 from labledger.runner.slot_queue import SlotQueue
 from labledger.runner.trial_executor import LocalExecutor
-from labledger.trial.contract import AttemptSpec, TrialPlan
+from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
 from labledger.trial.full_disks import FullDisks
 
 SLOTS = 24

@@ -9,7 +9,8 @@ from sample_trials import Trials
 from sealed_trials import KEPT
 
 from labledger.docker.engine import ContainerState
-from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges
 from labledger.trial.life.grader_parts import delivery

@@ -11,7 +11,7 @@ import pytest
 from sample_trials import BUSYBOX, Trials
 
 from labledger.experiment.settings.grading import Grading, ResultSource
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.results.grading import GradingOutcome
 from labledger.trial.evidence.results.rewards import grade_by_rewards

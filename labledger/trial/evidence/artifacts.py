@@ -24,7 +24,7 @@ from labledger.records.artifacts import Artifact
 from labledger.records.events import Event, EventFile
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial import attempt_notes, contract
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence import tampering
 from labledger.trial.evidence.container_changes.collection import (
     StoppedContainer,

@@ -25,7 +25,7 @@ from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.durable_files import replace_file
 from labledger.storage.tar_writer import END
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence import tampering
 from labledger.trial.evidence.redaction import Redactor
 from labledger.workspace import artifact_tars

@@ -16,7 +16,7 @@ from labledger.errors import MalformedJson
 from labledger.records import JsonObject, canonical_json
 from labledger.records.events import Event, EventFile
 from labledger.storage.durable_files import replace_file
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.redaction import Redactor
 from labledger.workspace.untrusted_files import head_chunks
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from labledger.docker.engine import Engine
 from labledger.experiment.settings.grading import GradingMode, Sealing
 from labledger.records import JsonObject
-from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import Checked, FilesystemChanges, inspect_changes
 

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from labledger.storage.tar_writer import END
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.output_folders import outputs_of
 from labledger.workspace import listing, tar_files

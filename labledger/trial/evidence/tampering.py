@@ -19,7 +19,7 @@ from labledger.docker.container_files import ContainerFiles
 from labledger.docker.engine import Engine
 from labledger.docker.engine_errors import ContainerFailed
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 
 MAX_PATHS = 100
 """How many suspicious paths a record lists."""

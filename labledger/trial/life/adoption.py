@@ -18,7 +18,8 @@ from labledger import clock
 from labledger.docker.engine import ContainerState
 from labledger.docker.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.trial import attempt_notes
-from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.life import container_start
 from labledger.trial.life.container_identity import find_container

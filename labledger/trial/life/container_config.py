@@ -15,7 +15,8 @@ from labledger.experiment.plan import Resources
 from labledger.experiment.settings.grading import WAIT_S, Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec, Labels
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import Labels
 from labledger.trial.life.input_files import inputs, sealed_grader, task_files
 from labledger.trial.networks import phase_networks
 from labledger.trial.output_folders import (

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from labledger.docker.engine import ContainerState, Engine
 from labledger.docker.engine_errors import ContainerNameTaken
-from labledger.trial.contract import AttemptSpec, Labels
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import Labels
 from labledger.trial.life.uncollected import OutputUnreadable
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 from labledger import clock
 from labledger.docker.engine import ContainerState, Engine
 from labledger.docker.engine_errors import ContainerFailed, EngineServerError
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.container_config import container_config
 from labledger.trial.life.context import TrialContext
 

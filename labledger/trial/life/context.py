@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from labledger.docker.engine import Engine
 from labledger.trial import attempt_notes
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
 from labledger.trial.life.start_limiter import StartLimiter
 

@@ -17,7 +17,8 @@ from labledger.docker.container_files import ContainerFiles
 from labledger.docker.engine_errors import ContainerFailed
 from labledger.experiment.consistency_checks import is_root
 from labledger.experiment.settings.grading import GradingMode
-from labledger.trial.contract import AttemptSpec, Labels
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import Labels
 from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.life.container_identity import find_container
 from labledger.trial.life.context import TrialContext

@@ -9,7 +9,7 @@ from __future__ import annotations
 from labledger.docker.engine import Engine
 from labledger.docker.networks import BRIDGE, NONE, Networks
 from labledger.records import JsonObject
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.container_start import retry_engine_errors
 from labledger.trial.life.context import TrialContext
 from labledger.trial.networks.egress_proxies import remove_proxies

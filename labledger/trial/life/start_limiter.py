@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from labledger.docker.engine import Engine
 from labledger.errors import LabLedgerError
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.networks.egress_proxies import restart_stopped_proxies
 
 

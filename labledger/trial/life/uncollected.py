@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from labledger.docker.engine_errors import ContainerFailed
 from labledger.errors import DiskFull, LabLedgerError
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import DISK_FULL_ERRNOS
 
 

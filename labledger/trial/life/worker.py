@@ -31,7 +31,8 @@ from labledger.experiment.settings.grading import Sealing
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import Reason
 from labledger.trial import attempt_notes, contract
-from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.collect import collect_result, infra_error_result
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.full_disks import DISK_FULL_ERRNOS

@@ -22,7 +22,8 @@ from labledger.docker.networks import BRIDGE, InternalNetwork, Networks
 from labledger.egress import allowed_hosts
 from labledger.errors import EngineUnavailable
 from labledger.records import JsonObject
-from labledger.trial.contract import AttemptSpec, Labels
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import Labels
 
 HOST = "labledger-egress"
 """The name of the proxy in the network of its trial."""

@@ -16,7 +16,7 @@ from typing import Literal
 from labledger.experiment.settings.grading import GradingMode
 from labledger.experiment.settings.trial_settings import PhaseNetwork
 from labledger.records import JsonObject
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.networks.egress_proxies import URL, EgressProxy
 
 Part = Literal["agent", "grader"]

@@ -12,7 +12,7 @@ from copy import deepcopy
 from labledger.records import JsonObject
 from labledger.records.events import Event, EventFile
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec, StoredTrial
+from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.evidence.artifacts import EvidenceCollector
 from labledger.trial.evidence.container_changes.collection import StoppedContainer
 from labledger.trial.evidence.redaction import Redactor

@@ -21,7 +21,8 @@ from labledger.records.attempt_result import AttemptResult, Phase
 from labledger.records.events import Event, EventFile
 from labledger.records.identity import TrialIds
 from labledger.records.outcomes import Reason, SlotStatus
-from labledger.trial.contract import AttemptSpec, ExitStatus, StoredTrial
+from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence import isolation_facts
 from labledger.trial.evidence.collect import redactor_for
 from labledger.trial.evidence.container_exit import ContainerExit

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from labledger.records.artifacts import digest_of
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.declared_artifacts import outermost
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete

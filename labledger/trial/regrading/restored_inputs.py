@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labledger.experiment.settings.grading import GradingMode
 from labledger.trial import contract, phase_notes
-from labledger.trial.contract import AttemptSpec, StoredTrial
+from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.regrading.restored_artifacts import require_artifacts
 from labledger.trial.regrading.restored_container import prepare_restore
 from labledger.trial.regrading.restored_outputs import restore_outputs

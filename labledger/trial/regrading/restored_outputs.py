@@ -12,7 +12,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.output_folders import OutputMount, outputs_of
 from labledger.trial.regrading.stored_artifacts import StoredArtifacts
 from labledger.trial.trial_kind import EvidenceIncomplete

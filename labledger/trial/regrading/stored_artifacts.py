@@ -17,7 +17,7 @@ from typing import BinaryIO
 from labledger.records.artifacts import REFERENCE, Artifact
 from labledger.records.canonical_json import sha256_hex
 from labledger.storage.artifact_store import ArtifactStore
-from labledger.trial.contract import AttemptSpec, StoredTrial
+from labledger.trial.attempt_spec import AttemptSpec, StoredTrial
 from labledger.trial.trial_kind import EvidenceIncomplete
 from labledger.workspace.untrusted_files import MIB
 

@@ -15,7 +15,8 @@ from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, SlotStatus
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.redaction import Redactor
 from labledger.workspace import untrusted_files
 from labledger.workspace.untrusted_files import UnsafeFile, UntrustedFile

@@ -15,7 +15,8 @@ from labledger.errors import MalformedJson, SchemaInvalid
 from labledger.experiment.settings.grading import ResultSource
 from labledger.records import JsonObject, json_schemas
 from labledger.records.outcomes import Reason, Verdict
-from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.results import grader_bootstrap
 from labledger.trial.evidence.results.grading import (

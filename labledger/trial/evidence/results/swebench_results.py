@@ -17,7 +17,8 @@ from labledger.experiment.settings.grading import ResultSource
 from labledger.records import JsonObject, canonical_json, json_schemas
 from labledger.records.outcomes import Reason, Verdict
 from labledger.swebench_package.harness import harness_version
-from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.redaction import Redactor
 from labledger.trial.evidence.results.grading import (
     NOT_GRADED,

@@ -16,7 +16,7 @@ from typing import Self
 from labledger.docker.engine import ContainerState
 from labledger.records import JsonObject, canonical_json
 from labledger.storage.durable_files import write_file
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import FilesystemChanges
 

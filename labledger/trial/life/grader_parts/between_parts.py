@@ -7,7 +7,7 @@ and `delivery`.
 
 from __future__ import annotations
 
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life import network_changes
 from labledger.trial.life.context import TrialContext
 

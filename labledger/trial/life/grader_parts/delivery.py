@@ -20,7 +20,8 @@ from labledger.docker.engine_errors import ContainerFailed, NoSuchContainer
 from labledger.experiment.settings.grading import Sealing
 from labledger.storage.durable_files import write_file
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import inspect_changes
 from labledger.trial.life.container_start import monotonic_start

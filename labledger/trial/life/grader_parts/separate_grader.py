@@ -22,7 +22,8 @@ from labledger.docker.engine import ContainerState, Engine
 from labledger.docker.engine_errors import ContainerNameTaken, NoSuchContainer
 from labledger.records.attempt_result import Phase
 from labledger.trial import attempt_notes, contract
-from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.collect import redactor_for
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.declared_artifacts import TakenArtifacts, take_artifacts

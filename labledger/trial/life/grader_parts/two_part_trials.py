@@ -15,7 +15,8 @@ from labledger import faults
 from labledger.docker.engine import ContainerState
 from labledger.docker.engine_errors import ContainerFailed
 from labledger.experiment.settings.grading import Sealing
-from labledger.trial.contract import AttemptSpec, ExitStatus
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import ExitStatus
 from labledger.trial.evidence.container_exit import ContainerExit
 from labledger.trial.evidence.tampering import inspect_changes
 from labledger.trial.life.container_start import kill_overdue, retry_engine_errors

@@ -24,7 +24,7 @@ from labledger.records import JsonObject, canonical_json
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.durable_files import new_file, publish, sync_folder, sync_tree
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.context import TrialContext
 from labledger.trial.life.input_files import task_files
 from labledger.trial.networks import phase_networks

@@ -16,7 +16,7 @@ from labledger import faults
 from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.life.input_files import inputs
 from labledger.trial.life.input_files.task_files import link_or_copy
 

@@ -21,7 +21,7 @@ from labledger.records import JsonObject
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.durable_files import sync_folder, sync_tree
 from labledger.trial import contract
-from labledger.trial.contract import AttemptSpec
+from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.trial_kind import EvidenceIncomplete
 from labledger.workspace.seed import TarSeed
 
