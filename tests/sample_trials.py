@@ -13,7 +13,7 @@ from labledger.docker.engine import Engine
 from labledger.docker.networks import Networks
 from labledger.experiment import name_references
 from labledger.experiment.inputs.task_row import Task
-from labledger.experiment.plan import (
+from labledger.experiment.plan_sections import (
     Benchmark,
     GraderIdentity,
     MetricDefinition,

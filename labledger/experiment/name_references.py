@@ -1,7 +1,7 @@
 """The syntax of `$NAME` references in authored text.
 
 `$NAME` and `${NAME}` refer to a binding, to a name of the container contract or to the environment;
-`$$` is a dollar sign. `phase_commands` substitutes bindings, and `trial.life.inputs` expands the
+`$$` is a dollar sign. `phase_commands` substitutes bindings, and `input_files.inputs` expands the
 other names when it writes a trial's phase scripts. Checks use the names alone.
 """
 

@@ -1,327 +1,41 @@
-"""The resolved experiment as typed, frozen values, and its stored form.
+"""The resolved experiment as a typed, frozen value, and its stored form.
 
-Each class is a section of the document `resolved_experiment_v1`, which is stored with a run and
-decides what runs. `from_json` reads a section and `as_json` writes it; `of_authored` makes one from
-what a person wrote, where that differs. No other module knows the keys. Stored documents must stay
-readable and a run's digest is taken over `result_part`, so neither keys nor defaults may change: a
-new key needs a default that means what held before, and is listed in `_OPTIONAL` if documents
-without it must keep their digest.
+`ExperimentPlan` is the document `resolved_experiment_v1`, which is stored with a run and decides
+what runs; its sections are in `plan_sections`. Stored documents must stay readable and a run's
+digest is taken over `result_part`, so neither keys nor defaults may change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from labledger.errors import LedgerError
-from labledger.experiment.inputs.field_problems import FieldPath, UnusablePath, relative_name
+from labledger.experiment.inputs.field_problems import UnusablePath, relative_name
 from labledger.experiment.inputs.image_builds import ImageBuild
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.name_references import is_contract_name, names
-from labledger.experiment.settings.grading import HIDING_MODES, Grading, GradingMode
-from labledger.experiment.settings.runtime_overrides import OutputFolder, RuntimeOverrides
-from labledger.experiment.settings.runtime_values import resource_values, texts, user_name
-from labledger.experiment.stored_facts import benchmark_identity
+from labledger.experiment.plan_sections import (
+    Benchmark,
+    DatasetPlan,
+    Design,
+    GraderIdentity,
+    GraderPlan,
+    Identity,
+    MetricDefinition,
+    NamedPhase,
+    Regrades,
+    Runtime,
+    VariantPlan,
+)
+from labledger.experiment.settings.grading import GradingMode
 from labledger.experiment.stored_sections import Section
 from labledger.records import JsonObject, canonical_json
-from labledger.records.outcomes import Reason, SlotStatus
 
 SCHEMA_VERSION = "resolved_experiment_v1"
 
 _GRADER_KEYS = ("command", "env", "timeout_s", "grading")
 """The keys of a grader that can change its verdicts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity(Section):
-    """The experiment's names, which have no influence on results."""
-
-    experiment_id: str
-    name: str
-    description: str = ""
-    tags: tuple[str, ...] = ()
-
-    _KEYS: ClassVar = {"experiment_id": "id"}
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        return cls.from_json({"name": authored["id"]} | authored)
-
-
-@dataclass(frozen=True, slots=True)
-class Filters(Section):
-    """What the command line selected: globs, and the largest number of tasks."""
-
-    tasks: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ()
-    limit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetPlan(Section):
-    """Where the tasks come from, and which of them are selected."""
-
-    path: str
-    suite_id: str
-    split_id: str
-    limit: int | None = None
-    """How many tasks of the file, from the first, are considered; None for all."""
-    cluster: str | None = None
-    """The field of a task's row that groups related tasks; see `task_row.cluster_of`."""
-    tasks: int = 0
-    """How many tasks are selected; 0 until they have been read."""
-    digest: str = ""
-    """SHA-256 (hex) over the digests of the selected tasks."""
-    filters: Filters = Filters()
-    env_names: tuple[str, ...] | None = None
-    """The `$NAME`s in `env` and `grader` of the tasks' own settings, which a regrading needs."""
-
-    _OPTIONAL = frozenset({"cluster", "env_names"})
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject, suite_id: str, split_id: str) -> Self:
-        return cls.from_json({"suite_id": suite_id, "split_id": split_id} | authored)
-
-
-@dataclass(frozen=True, slots=True)
-class Resources(Section):
-    """The limits of a trial's container; None for no limit."""
-
-    cpus: float | None = 1
-    memory_bytes: int | None = 1 << 30
-    pids: int | None = 512
-    storage_bytes: int | None = None
-    """How much the container may write to its own file system."""
-    gpus: str | int | None = None
-    """How many GPUs it gets, or `all`."""
-
-    _OPTIONAL = frozenset({"storage_bytes", "gpus"})
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        return cls.from_json(resource_values(authored))
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime(Section):
-    """The container that a trial runs in."""
-
-    image: str | None = None
-    """The image of the tasks that name none."""
-    user: str | None = None
-    """The container's user; None for the image's."""
-    network: str = "none"
-    """`none`, `full` or `allowlist`."""
-    root_read_only: bool = False
-    max_log_bytes: int = 1 << 20
-    """How much of each output of a phase is stored."""
-    oci: str | None = None
-    """The OCI runtime; None for the engine's default."""
-    agent_user: str | None = None
-    """The user that the agent runs as; None for the container's."""
-    resources: Resources = Resources()
-    env: Mapping[str, str] | None = None
-    """Environment variables of all phases. A variant's bindings are not substituted yet."""
-    workspace: str | None = None
-    """`image`, or the folder of the image that is the workspace; None for a mounted one."""
-    allowed_hosts: tuple[str, ...] | None = None
-    """Which hosts can be reached with the network `allowlist`."""
-    processes: str | None = None
-    """`keep` if processes go on when their phase has ended; None to kill them."""
-    entrypoint: str | None = None
-    """`image` if the image's entrypoint is started in the background; None if not."""
-    outputs: tuple[OutputFolder, ...] | None = None
-
-    _OPTIONAL = frozenset(
-        {"oci", "env", "workspace", "allowed_hosts", "processes", "entrypoint", "outputs"}
-    )
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        apart = {"setup", "agent", "user", "resources", "env"}
-        defaults = {"workspace": "mounted", "processes": "kill", "entrypoint": "ignore"}
-        apart |= {key for key, default in defaults.items() if authored.get(key) == default}
-        return replace(
-            cls.from_json({key: value for key, value in authored.items() if key not in apart}),
-            user=user_name(authored.get("user")),
-            agent_user=user_name(authored["agent"].get("user")),
-            resources=Resources.of_authored(authored.get("resources", {})),
-            env=texts(authored["env"]) if "env" in authored else None,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Policy(Section):
-    """Settings of the benchmark that the grader can read."""
-
-    grade_failed_agents: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Benchmark(Section):
-    """The benchmark's names, which predictions and scores repeat, and its policy."""
-
-    adapter_id: str
-    name: str
-    split: str
-    policy: Policy
-    evaluator: JsonObject
-    """The grader's name and version as authored, recorded in each score."""
-    version: str | None = None
-
-    _OPTIONAL = frozenset({"version"})
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject, split_id: str) -> Self:
-        name = authored["name"]
-        evaluator = {"name": f"{name}-grader", "mode": "custom"}
-        default = {"adapter_id": name, "split": split_id, "policy": {}, "evaluator": evaluator}
-        given = {key: value for key, value in authored.items() if key != "grader"}
-        return cls.from_json(default | given)
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """The fields of the benchmark that predictions and scores repeat."""
-        return benchmark_identity(self.as_json())
-
-
-@dataclass(frozen=True, slots=True)
-class MetricDefinition(Section):
-    """Where a metric's value comes from: `pointer` or `field`, of events of type `event`."""
-
-    metric_id: str
-    source: str
-    """`result`, `events`, `score` or `runner`."""
-    pointer: str | None = None
-    event: str | None = None
-    field: str | None = None
-    aggregate: str | None = None
-
-    _KEYS: ClassVar = {"metric_id": "id", "source": "from"}
-
-    @classmethod
-    def of_authored(cls, authored: JsonObject) -> Self:
-        aggregate = {"aggregate": "count"} if authored["from"] == "events" else {}
-        return cls.from_json(aggregate | authored)
-
-
-@dataclass(frozen=True, slots=True)
-class Prune(Section):
-    """When to give up on a variant."""
-
-    max_consecutive_failures: int
-
-
-@dataclass(frozen=True, slots=True)
-class Retry(Section):
-    """After which statuses and reasons a slot gets another attempt, and how many it may have."""
-
-    max_attempts: int = 2
-    retry_on: frozenset[str] = frozenset({SlotStatus.INFRA_ERROR.value})
-    """Statuses, and reasons of errors."""
-
-    def __post_init__(self) -> None:
-        unknown = self.retry_on - {*SlotStatus, *Reason}
-        if unknown:
-            raise ValueError(f"{min(unknown)} is neither a status nor a reason")
-
-    def applies_to(self, status: SlotStatus, reason: str | None, attempt: int) -> bool:
-        """Return True if a slot whose attempt ended with `status` and `reason` gets another one."""
-        is_named = status in self.retry_on or reason in self.retry_on
-        return is_named and attempt < self.max_attempts
-
-
-@dataclass(frozen=True, slots=True)
-class Design(Section):
-    """How often and in which order the slots run; see `schedule` for the orders."""
-
-    replications: int = 1
-    max_concurrency: int = 1
-    schedule: str = "paired_interleaved"
-    random_seed: int = 0
-    shuffle_tasks: bool = False
-    prune: Prune | None = None
-    retry: Retry = Retry()
-
-
-@dataclass(frozen=True, slots=True)
-class PhasePlan(Section):
-    """A command of a trial. Words and values may still refer to the environment by `$NAME`."""
-
-    command: tuple[str, ...]
-    env: Mapping[str, str]
-    timeout_s: float
-
-    def outside_names(self) -> Iterator[tuple[FieldPath, str]]:
-        """Yield each `$NAME` that the environment must set, with its path in the phase."""
-        texts: list[tuple[FieldPath, str]] = [
-            *((("command", index), word) for index, word in enumerate(self.command)),
-            *((("env", key), value) for key, value in self.env.items()),
-        ]
-        for path, text in texts:
-            yield from ((path, name) for name in names(text) if not is_contract_name(name))
-
-
-@dataclass(frozen=True, slots=True)
-class GraderPlan(PhasePlan):
-    """The grader, which is the same for all variants."""
-
-    sealed: bool = False
-    """Whether the agent must not be able to read the grader's files."""
-    grading: Grading | None = None
-    """The other settings of grading; None if there are none."""
-
-    _OPTIONAL = frozenset({"grading"})
-
-    @property
-    def hides_files(self) -> bool:
-        """Whether the grader's files are not simply mounted with the agent's."""
-        return self.sealed or (self.grading is not None and self.grading.mode in HIDING_MODES)
-
-
-class NamedPhase(NamedTuple):
-    """A phase of an experiment, for checks of all phases."""
-
-    name: str
-    plan: PhasePlan
-    variant_id: str | None = None
-    """None for the grader."""
-
-
-@dataclass(frozen=True, slots=True)
-class VariantPlan(Section):
-    """A variant with its phases, in which its bindings are substituted."""
-
-    variant_id: str
-    role: str
-    """`baseline` or `treatment`."""
-    bindings: JsonObject
-    setup: PhasePlan | None
-    agent: PhasePlan
-    runtime: RuntimeOverrides | None = None
-    """Its own settings of the container, beside the phases above; None if it has none."""
-
-    _OPTIONAL = frozenset({"runtime"})
-
-
-@dataclass(frozen=True, slots=True)
-class Regrades(Section):
-    """The run that a regrading grades again."""
-
-    run_id: str
-    generation: int
-    grader_digest: str
-    head: str
-    """The digest of that run's last commit."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraderIdentity(Section):
-    """The facts about its grader that each score records."""
-
-    digest: str
-    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

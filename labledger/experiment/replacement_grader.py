@@ -18,13 +18,8 @@ from labledger.experiment.consistency_checks import PHASES
 from labledger.experiment.inputs import staged_files
 from labledger.experiment.inputs.field_problems import UnusablePath
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.plan import (
-    Benchmark,
-    ExperimentPlan,
-    GraderPlan,
-    NamedPhase,
-    Regrades,
-)
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.plan_sections import Benchmark, GraderPlan, NamedPhase, Regrades
 from labledger.experiment.settings.phase_commands import DEPS, grader_plan, require_executable
 from labledger.experiment.settings.trial_settings import names_of_all_phases
 from labledger.records import JsonObject

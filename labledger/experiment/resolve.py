@@ -30,7 +30,8 @@ from labledger.experiment.inputs.field_problems import (
 from labledger.experiment.inputs.image_builds import ImageBuild
 from labledger.experiment.inputs.staged_files import StagedFile
 from labledger.experiment.inputs.task_files import file_problems
-from labledger.experiment.plan import ExperimentPlan, Filters, result_part
+from labledger.experiment.plan import ExperimentPlan, result_part
+from labledger.experiment.plan_sections import Filters
 from labledger.experiment.settings.combination_checks import require_valid_combinations
 from labledger.experiment.settings.grading import Sealing
 from labledger.experiment.settings.phase_commands import (

@@ -12,7 +12,7 @@ import random
 from array import array
 from collections.abc import Iterator, Sequence
 
-from labledger.experiment.plan import Design
+from labledger.experiment.plan_sections import Design
 from labledger.records.identity import Slot
 
 SlotIndices = tuple[int, int, int]

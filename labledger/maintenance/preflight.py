@@ -26,7 +26,7 @@ from labledger.errors import (
     PreflightFailed,
     Problem,
 )
-from labledger.experiment.plan import Resources
+from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.ledger.database import migrations

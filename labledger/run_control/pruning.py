@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from labledger.experiment.plan import Prune
+from labledger.experiment.plan_sections import Prune
 from labledger.records.outcomes import SlotStatus
 
 

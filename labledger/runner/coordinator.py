@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 
 from labledger.docker.engine import Engine
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
-from labledger.experiment.plan import Retry
+from labledger.experiment.plan_sections import Retry
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause

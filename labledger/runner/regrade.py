@@ -14,7 +14,8 @@ from pathlib import Path
 from labledger import __version__
 from labledger.docker.engine import Engine
 from labledger.errors import AlreadyGraded, LedgerError, PreflightFailed, Problem, RunNotComplete
-from labledger.experiment.plan import ExperimentPlan, NamedPhase, result_part
+from labledger.experiment.plan import ExperimentPlan, result_part
+from labledger.experiment.plan_sections import NamedPhase
 from labledger.experiment.replacement_grader import NewGrader
 from labledger.ledger.commit_rows.run_registration import TaskRow
 from labledger.ledger.database.model import Grading, NewRun, RunInfo

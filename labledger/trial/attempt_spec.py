@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labledger.experiment.inputs.task_row import Task
-from labledger.experiment.plan import (
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.plan_sections import (
     Benchmark,
-    ExperimentPlan,
     GraderIdentity,
     MetricDefinition,
     VariantPlan,

@@ -10,7 +10,7 @@ from containers import docker
 from sample_trials import BUSYBOX, ENGINE, GRADES, RUNTIME, SHELLS, Trials, brief
 from sealed_trials import AFTER, DELIVERED, KEPT, isolation
 
-from labledger.experiment.plan import Runtime
+from labledger.experiment.plan_sections import Runtime
 from labledger.experiment.settings.grading import Grading
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.maintenance.image_checks.image_probes import ImageProbes

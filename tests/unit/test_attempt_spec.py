@@ -15,7 +15,7 @@ from sample_trials import Trials, prepare_trial_folder
 
 from labledger import resources
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.plan import GraderPlan, PhasePlan, VariantPlan
+from labledger.experiment.plan_sections import GraderPlan, PhasePlan, VariantPlan
 from labledger.experiment.settings.grading import Sealing
 from labledger.experiment.settings.runtime_overrides import RuntimeOverrides
 from labledger.records.artifacts import Artifact

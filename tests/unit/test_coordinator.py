@@ -12,7 +12,7 @@ import sample_ledgers as kit
 
 from labledger.docker.engine import Engine
 from labledger.errors import LeaseLost
-from labledger.experiment.plan import (
+from labledger.experiment.plan_sections import (
     Benchmark,
     GraderIdentity,
     Policy,

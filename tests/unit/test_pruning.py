@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labledger.experiment.plan import Prune
+from labledger.experiment.plan_sections import Prune
 from labledger.records.outcomes import SlotStatus
 from labledger.run_control.pruning import Pruning
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from labledger.experiment.plan import MetricDefinition
+from labledger.experiment.plan_sections import MetricDefinition
 from labledger.records.attempt_result import Metric, Phase
 from labledger.records.events import Event
 from labledger.trial.evidence.results.metrics import (

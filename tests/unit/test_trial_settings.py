@@ -13,7 +13,8 @@ from sample_trials import Trials
 
 from labledger.experiment.changes import differences
 from labledger.experiment.inputs.task_row import Task, is_certainly_valid
-from labledger.experiment.plan import ExperimentPlan, Resources, Runtime
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.plan_sections import Resources, Runtime
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.grading import Sealing
 from labledger.experiment.settings.trial_settings import TrialSettings

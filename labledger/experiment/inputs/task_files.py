@@ -2,7 +2,7 @@
 
 They are packed like workspaces, and a task's row names the tar. The grader's arrive with its other
 files and are copied to their `path` just before its command; the agent's are mounted there. Used by
-`dataset`, which reads tasks, and by `trial.life.task_files`, which puts the files in place.
+`dataset`, which reads tasks, and by `life.input_files.task_files`, which puts the files in place.
 """
 
 from __future__ import annotations

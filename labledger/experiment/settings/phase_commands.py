@@ -21,7 +21,7 @@ from labledger.experiment.inputs.field_problems import (
     relative_name,
 )
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.plan import GraderPlan, NamedPhase, PhasePlan, VariantPlan
+from labledger.experiment.plan_sections import GraderPlan, NamedPhase, PhasePlan, VariantPlan
 from labledger.experiment.settings.grading import Grading
 from labledger.experiment.settings.runtime_overrides import PhaseOverrides, RuntimeOverrides
 from labledger.experiment.settings.runtime_values import text

@@ -95,7 +95,7 @@ class RuntimeOverrides(Section):
         "entrypoint",
         "outputs",
     )
-    """The fields that replace those of the same name in `plan.Runtime`."""
+    """The fields that replace those of the same name in `plan_sections.Runtime`."""
 
     @classmethod
     def of_authored(cls, authored: JsonObject) -> Self:

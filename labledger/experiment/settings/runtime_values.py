@@ -16,7 +16,7 @@ from labledger.text.byte_sizes import parse_size
 
 @dataclass(frozen=True, slots=True)
 class ResourceOverrides(Section):
-    """The limits that differ; the fields are those of `plan.Resources`."""
+    """The limits that differ; the fields are those of `plan_sections.Resources`."""
 
     cpus: float | None = None
     memory_bytes: int | None = None

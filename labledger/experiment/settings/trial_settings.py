@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from labledger.experiment import name_references
-from labledger.experiment.plan import ExperimentPlan, PhasePlan, Runtime, VariantPlan
+from labledger.experiment.plan import ExperimentPlan
+from labledger.experiment.plan_sections import PhasePlan, Runtime, VariantPlan
 from labledger.experiment.settings.grading import Grading, GradingMode, Sealing
 from labledger.experiment.settings.phase_commands import (
     StagedPaths,

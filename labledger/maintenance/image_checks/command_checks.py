@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from labledger.errors import EngineUnavailable, Exit, LabLedgerError
 from labledger.experiment import name_references
 from labledger.experiment.inputs.container_paths import is_inside
-from labledger.experiment.plan import NamedPhase
+from labledger.experiment.plan_sections import NamedPhase
 from labledger.experiment.settings.trial_settings import TrialSettings
 from labledger.maintenance.check_results import CheckResult
 from labledger.maintenance.image_checks.image_probes import ImageProbes

@@ -11,7 +11,7 @@ import math
 import os
 
 from labledger.experiment.consistency_checks import is_root
-from labledger.experiment.plan import Resources
+from labledger.experiment.plan_sections import Resources
 from labledger.experiment.settings.grading import WAIT_S, Sealing
 from labledger.records import JsonObject
 from labledger.trial import contract

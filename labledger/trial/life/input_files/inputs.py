@@ -18,7 +18,7 @@ from labledger import resources
 from labledger.errors import LedgerError
 from labledger.experiment import name_references
 from labledger.experiment.inputs.staged_files import StagedFile
-from labledger.experiment.plan import PhasePlan
+from labledger.experiment.plan_sections import PhasePlan
 from labledger.experiment.settings.grading import Sealing
 from labledger.records import JsonObject, canonical_json
 from labledger.storage.artifact_store import ArtifactStore
