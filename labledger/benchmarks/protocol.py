@@ -30,8 +30,8 @@ class BenchmarkAgent:
     """The variant's bindings, which no other variant can read."""
     files: Mapping[str, FileContent] = field(default_factory=dict)
     """Files beside the experiment that are needed for this agent only, by name. They are staged
-    for every variant of the experiment: content that is for this agent alone must be encrypted,
-    or be in `files` of the tasks with this agent's name in `variants`."""
+    for every variant of the experiment: what this agent alone may read belongs in `files` of the
+    tasks, with its name in `variants`."""
     runtime: JsonObject = field(default_factory=dict)
     """The variant's own `runtime`."""
     task_env: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

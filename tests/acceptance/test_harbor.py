@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from commands import run_forked
-from harbor_tasks import BEHAVING, RUNNABLE, plain, service_left_running, write_all
+from harbor_tasks import (
+    BEHAVING,
+    RUNNABLE,
+    plain,
+    rewarded_if,
+    separate_verifier,
+    service_left_running,
+    write_all,
+    write_task,
+)
 
 import labledger
 from labledger import BenchmarkCheck, RunOptions, open_ledger
@@ -138,3 +148,51 @@ def test_the_commands(lab: Path, image_ids: dict[str, str]) -> None:
     done = run_forked("preflight", "harbor:./some", folder=lab)
     assert done.returncode == 0, done.stdout
     assert "2 of 2 tasks can be run" in done.stdout
+
+
+def test_regrading_gives_the_same_verdicts(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """Delivered and separate trials are graded again as they were, by an experiment of the tasks.
+
+    One agent works in the image's folder and changes more there than a separate grader gets. What
+    needs a process that is gone is not graded.
+    """
+    plain(tmp_path / "tasks/plain")
+    separate_verifier(tmp_path / "tasks/separate")
+    service_left_running(tmp_path / "tasks/service")
+    write_task(
+        tmp_path / "tasks/in-image",
+        {"artifacts": ["/answer.txt"], "verifier": {"environment_mode": "separate"}},
+        solution="#!/bin/sh\necho done | tee answer.txt >/logs/artifacts/a\n"
+        "ln answer.txt linked\nrm /etc/issue\nmkfifo fifo\n",
+        tests=rewarded_if(
+            "grep -q done answer.txt && grep -q done /logs/artifacts/a "
+            "&& [ ! -e linked ] && [ -e /etc/issue ]"
+        ),
+    )
+    lab, benchmark = tmp_path / ".lab", f"harbor:{tmp_path / 'tasks'}"
+    options = RunOptions(lab_dir=lab, max_concurrency=2)
+    labledger.run(benchmark, replace(options, run_id="first"))
+    before = graded(lab, "first")
+    assert before == {
+        (task, agent): ("completed", "pass" if agent == "oracle" else "fail")
+        for task in ("plain", "separate", "service", "in-image")
+        for agent in ("oracle", "nop")
+    }
+    labledger.create_experiment(tmp_path / "mine", benchmark=benchmark)
+    [stored] = (lab / "benchmarks").iterdir()
+    incomplete = {("service", "oracle"): ("grade_error", None)}
+    for grader in (stored, tmp_path / "mine"):
+        regraded = labledger.regrade("first", grader, options, again=True)
+        assert graded(lab, regraded.run_id) == before | incomplete
+
+
+def graded(lab: Path, run_id: str) -> dict[tuple[str, str], tuple[str, str | None]]:
+    """Return status and verdict of a run's or regrading's slots, by task and variant."""
+    with open_ledger(lab_dir=lab) as ledger:
+        rows = ledger.query("SELECT schedule_idx, task_id, variant_id FROM trials")
+        slots = {(row["task_id"], row["variant_id"]): row["schedule_idx"] for row in rows}
+        records = {key: ledger.slot(run_id, index) for key, index in slots.items()}
+    return {
+        key: (slot["status"], slot["scores"][0]["verdict"] if slot["scores"] else None)
+        for key, slot in records.items()
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from benchmark_files import HUMANEVAL, MBPP, SANITIZED, humaneval_row, write_array, write_lines
+from commands import run_forked
 from experiments import Coordinator, Project
 
 import labledger
@@ -39,14 +41,14 @@ while True:
 
 AGENT = """\
 import json, os, pathlib
-secret, files = 0, 0
-for folder, _, names in os.walk("/agentlab"):
+secret, files = 0, os.path.exists("/solutions")
+for folder, _, names in [*os.walk("/agentlab"), *os.walk("/solutions")]:
     for name in names:
         try:
             text = pathlib.Path(folder, name).read_text()
         except (OSError, ValueError):
             continue
-        files += name == "solutions.jsonl" and "encrypted" in text
+        files += name == "tests.jsonl" or "solution" in name
         secret += "return math." + "isqrt(n)" in text or "candidate(9)" + " == 3" in text
 pathlib.Path("solution.py").write_text("def double(n):\\n    return 2 * n\\n")
 metrics = {"secret": secret, "files": files}
@@ -102,6 +104,41 @@ def test_gold_passes_everything_and_empty_nothing(
     assert labledger.verify(lab_dir=lab).findings == ()
 
 
+def test_check_names_a_task_that_its_solution_fails(
+    tmp_path: Path, image_ids: dict[str, str]
+) -> None:
+    """`labledger check` exits with 1 and names the task whose tests are wrong, and no other."""
+    wrong = humaneval_row(1, "root", "return math.isqrt(n)", "candidate(9) == 4")
+    write_lines(tmp_path / "h.jsonl", [HUMANEVAL[0], wrong])
+    words = ("check", "humaneval:h.jsonl", "-n", 2)
+    done = run_forked(*words, "--quiet", folder=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "1 of 2 tasks behave as expected" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if "HumanEval/" in line]
+    [row] = rows
+    assert row == ["HumanEval/1", "gold", "pass", "fail", "wrong", "verdict", "completed"]
+    done = run_forked(*words, "--task", "HumanEval/0", "--json", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    trials = json.loads(done.stdout.splitlines()[-1])["trials"]
+    assert {trial["agent"]: trial["verdict"] for trial in trials} == {
+        "gold": "pass",
+        "empty": "fail",
+    }
+
+
+def test_each_agent_alone(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """Runs of one agent each are complete, and have the same tasks for a comparison."""
+    path, lab = write_lines(tmp_path / "h.jsonl", HUMANEVAL[:1]), tmp_path / ".lab"
+    for agent in ("gold", "empty"):
+        options = RunOptions(agents=(agent,), lab_dir=lab, run_id=agent)
+        assert labledger.run(f"humaneval:{path}", options).complete
+    assert verdicts(lab, "gold") == {("HumanEval/0", "gold"): "pass"}
+    assert verdicts(lab, "empty") == {("HumanEval/0", "empty"): "fail"}
+    with open_ledger(lab_dir=lab) as ledger:
+        [tasks] = ledger.query("SELECT count(DISTINCT task_digest) AS number FROM task_history")
+    assert tasks["number"] == 1
+
+
 def test_hostile_answers_are_verdicts(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """An endless program fails in time, and one that forges the score changes nothing."""
     write_lines(tmp_path / "h.jsonl", [*HUMANEVAL[:1], LOOPS, FORGES])
@@ -135,7 +172,7 @@ def test_an_edited_experiment_with_an_agent_of_ones_own(
     document = edit(folder / "experiment.yaml", 10)
     runtime = document["runtime"]["agent"]
     runtime |= {"command": ["python3", "$program"], "files": [*runtime["files"], "own.py"]}
-    document["baseline"]["bindings"]["program"] = "agent.py"
+    document["baseline"]["bindings"] = {"program": "agent.py"}
     document["variant_plan"] = [{"variant_id": "own", "bindings": {"program": "own.py"}}]
     document["metrics"] += [
         {"id": name, "from": "result", "pointer": f"/metrics/{name}"}
@@ -156,7 +193,7 @@ def test_an_edited_experiment_with_an_agent_of_ones_own(
     seen = sorted(
         (row["metric_id"], row["value"]) for row in rows if "tests" not in row["metric_id"]
     )
-    assert seen == [("files", 1), ("files", 1), ("secret", 0), ("secret", 0)]
+    assert seen == [("files", 0), ("files", 0), ("secret", 0), ("secret", 0)]
 
     stricter = folder / "stricter.py"
     text = (folder / "grader.py").read_text("utf-8")

@@ -287,7 +287,7 @@ def test_init_from_writes_an_experiment_to_edit(tmp_path: Path) -> None:
     names = sorted(path.name for path in (tmp_path / "mine").iterdir())
     assert names == [
         *("agent.py", "experiment.yaml", "grader.py"),
-        *("solutions.jsonl", "tasks.jsonl", "tests.jsonl"),
+        *("solutions", "tasks.jsonl", "tests.jsonl"),
     ]
     plan = labledger.plan_run(tmp_path / "mine")
     assert plan.resolved["experiment"]["id"] == "mine"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
@@ -16,7 +15,6 @@ from benchmark_files import HUMANEVAL, MBPP, SANITIZED, Row, write_array, write_
 from labledger.benchmarks import task_file
 from labledger.benchmarks.formats import BenchmarkReference, read_benchmark
 from labledger.benchmarks.python_tasks import grader_program
-from labledger.benchmarks.python_tasks.experiment_parts import encrypt
 from labledger.benchmarks.translate import TranslatedExperiment, translate
 from labledger.errors import InvalidInput
 
@@ -24,8 +22,8 @@ GOLDEN = """\
 # humaneval, 3 tasks, version sha256:{digest}.
 # The agent gets task.prompt, the beginning of a program, and leaves the whole program
 # in solution.py. The grader runs it and then check(entry_point) of the task's tests.
-# The agent runs as nobody and cannot read tests.jsonl, which is sealed. solutions.jsonl
-# is encrypted; only the variant gold has the key.
+# The agent runs as nobody and cannot read tests.jsonl, which is sealed. Reference solutions
+# are in no container but those of the variant gold.
 
 experiment:
   id: humaneval
@@ -43,8 +41,6 @@ dataset:
 baseline:
   variant_id: gold
   description: 'Writes the reference solution: must pass'
-  bindings:
-    solutions_key: key:{key}
 
 variant_plan:
 - variant_id: empty
@@ -60,7 +56,6 @@ runtime:
     - agent.py
     files:
     - agent.py
-    - solutions.jsonl
     user: nobody
     timeout_s: 600
   network: none
@@ -127,9 +122,8 @@ def refused(name: str, path: Path) -> list[str]:
 def test_humaneval_is_translated_to_this_experiment(tmp_path: Path) -> None:
     """The experiment file is the golden text, and the agent's tasks hold prompt and name alone."""
     experiment = translated("humaneval", write_lines(tmp_path / "h.jsonl", HUMANEVAL))
-    key = "ab2894e98bce090ee4289b5abc375d10153f2b9760f6c9871c5626e8f888809b"
     digest = "77a9bd8e44bc8de5"
-    assert experiment.files["experiment.yaml"].decode() == GOLDEN.format(key=key, digest=digest)
+    assert experiment.files["experiment.yaml"].decode() == GOLDEN.format(digest=digest)
     assert rows_of(experiment, "tasks.jsonl")[0] == {
         "id": "HumanEval/0",
         "task": {
@@ -137,6 +131,9 @@ def test_humaneval_is_translated_to_this_experiment(tmp_path: Path) -> None:
             "entry_point": "double",
             "answer_file": "solution.py",
         },
+        "files": [
+            {"path": "/solutions", "directory": "solutions", "for": "agent", "variants": ["gold"]}
+        ],
     }
     assert rows_of(experiment, "tests.jsonl")[1] == {
         "id": "HumanEval/1",
@@ -146,33 +143,23 @@ def test_humaneval_is_translated_to_this_experiment(tmp_path: Path) -> None:
     }
 
 
-def test_no_solution_can_be_read_without_the_key(tmp_path: Path) -> None:
-    """No file holds a reference solution as text; without `gold` there is none in any form."""
+def test_solutions_are_for_gold_alone(tmp_path: Path) -> None:
+    """Solutions are in one folder, which each task gives to `gold`; without `gold` it is gone."""
     path = write_lines(tmp_path / "h.jsonl", HUMANEVAL)
     experiment = translated("humaneval", path)
-    everything = b"\n".join(experiment.files.values())
-    for row in HUMANEVAL:
-        body = row["canonical_solution"].strip()
-        assert body.encode() not in everything
-        assert base64.b64encode(body.encode()).rstrip(b"=")[:-1] not in everything
+    solutions = rows_of(experiment, "solutions/solutions.jsonl")
+    whole = [row["prompt"] + row["canonical_solution"] for row in HUMANEVAL]
+    assert [row["solution"] for row in solutions] == whole
+    for row in rows_of(experiment, "tasks.jsonl"):
+        [entry] = row["files"]
+        assert (entry["for"], entry["variants"]) == ("agent", ["gold"])
+    others = {**experiment.files, "solutions/solutions.jsonl": b""}
     without = translated("humaneval", path, agents=["empty"])
-    assert without.files.keys() == experiment.files.keys() - {"solutions.jsonl"}
-    assert b"solutions_key" not in without.files["experiment.yaml"]
-
-
-def test_the_key_depends_on_every_solution(tmp_path: Path) -> None:
-    """Whoever lacks one solution cannot compute the key of the others."""
-    keys = set()
-    for changed in (HUMANEVAL, [{**HUMANEVAL[0], "canonical_solution": ""}, *HUMANEVAL[1:]]):
-        path = write_lines(tmp_path / "h.jsonl", changed)
-        [line] = [
-            line
-            for line in translated("humaneval", path).files["experiment.yaml"].splitlines()
-            if b"solutions_key" in line
-        ]
-        keys.add(line)
-    assert len(keys) == 2
-    assert encrypt("k", "a", "same") != encrypt("k", "b", "same")
+    assert without.files.keys() == experiment.files.keys() - {"solutions/solutions.jsonl"}
+    for files in (others, without.files):
+        for row in HUMANEVAL:
+            assert row["canonical_solution"].strip().encode() not in b"\n".join(files.values())
+    assert b'"files"' not in without.files["tasks.jsonl"]
 
 
 def test_plain_and_gzip_give_the_same_bytes(tmp_path: Path) -> None:

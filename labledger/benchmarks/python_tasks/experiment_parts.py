@@ -1,33 +1,30 @@
 """Make a `Benchmark` of tasks whose answer is one Python program.
 
 The agent sees the task's prompt. Tests are in `tests.jsonl`, which is sealed: the agent's user
-cannot read it. Reference solutions are in `solutions.jsonl`, encrypted: an experiment stages the
-same files for all of its variants, and the key is a binding of the variant `gold` alone. The key is
-a digest of all solutions, so that the same data gives the same bytes, and nobody without them can
-compute it. Without `gold` there is no such file.
+cannot read it. Reference solutions are in one folder, which the tasks' `files` name for the agent
+`gold`: the containers of other variants do not have it. Without `gold` there is no such folder.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent
-from labledger.records import JsonObject, canonical_json
+from labledger.records import JsonObject
 
-AGENTS = ("gold", "empty")
+GOLD, EMPTY = AGENTS = ("gold", "empty")
 ANSWER_FILE = "solution.py"
 TIME_LIMIT_S = 30
 """Seconds that the tests of one answer may take."""
 
 _HIDING = (
-    "The agent runs as nobody and cannot read tests.jsonl, which is sealed. solutions.jsonl\n"
-    "is encrypted; only the variant gold has the key."
+    "The agent runs as nobody and cannot read tests.jsonl, which is sealed. Reference solutions\n"
+    "are in no container but those of the variant gold."
 )
+_SOLUTIONS = "solutions"
 _PROGRAMS = Path(__file__).parent
 
 
@@ -56,44 +53,36 @@ def python_benchmark(
         name=name,
         version=f"sha256:{digest[:16]}",
         split=split,
-        tasks=tuple(
-            {"id": task.task_id, "task": {**task.payload, "answer_file": ANSWER_FILE}}
-            for task in tasks
-        ),
+        tasks=tuple(_task_row(task) for task in tasks),
         files={
             "agent.py": (_PROGRAMS / "agent_program.py").read_bytes(),
             "grader.py": (_PROGRAMS / "grader_program.py").read_bytes(),
             "tests.jsonl": _json_lines(_tests_row(task) for task in tasks),
+            f"{_SOLUTIONS}/solutions.jsonl": _json_lines(
+                {"id": task.task_id, "solution": task.solution} for task in tasks
+            ),
         },
         agents=(
-            _gold(tasks),
-            BenchmarkAgent("empty", "Leaves an empty program: must fail", expects="fail"),
+            BenchmarkAgent(GOLD, "Writes the reference solution: must pass", expects="pass"),
+            BenchmarkAgent(EMPTY, "Leaves an empty program: must fail", expects="fail"),
         ),
         defaults=_defaults(has_challenges=any(task.challenge_tests for task in tasks)),
         description=f"{description}\n{_HIDING}",
     )
 
 
-def _gold(tasks: Sequence[PythonTask]) -> BenchmarkAgent:
-    key = canonical_json.digest([[task.task_id, task.solution] for task in tasks])
-    rows = (
-        {"id": task.task_id, "encrypted": encrypt(key, task.task_id, task.solution)}
-        for task in tasks
-    )
-    return BenchmarkAgent(
-        "gold",
-        "Writes the reference solution: must pass",
-        {"solutions_key": f"key:{key}"},
-        {"solutions.jsonl": _json_lines(rows)},
-        expects="pass",
-    )
-
-
-def encrypt(key: str, task_id: str, text: str) -> str:
-    """Return a text, encrypted by a key stream of SHAKE-256 over key and task id, as Base64."""
-    content = text.encode()
-    stream = hashlib.shake_256(f"key:{key} {task_id}".encode()).digest(len(content))
-    return base64.b64encode(bytes(a ^ b for a, b in zip(content, stream, strict=True))).decode()
+def _task_row(task: PythonTask) -> JsonObject:
+    for_gold = {
+        "path": f"/{_SOLUTIONS}",
+        "directory": _SOLUTIONS,
+        "for": "agent",
+        "variants": [GOLD],
+    }
+    return {
+        "id": task.task_id,
+        "task": {**task.payload, "answer_file": ANSWER_FILE},
+        "files": [for_gold],
+    }
 
 
 def _tests_row(task: PythonTask) -> JsonObject:

@@ -67,6 +67,7 @@ def build(problems: list[Problem], directory: Path) -> Path:
     with TemporaryDirectory() as folder:
         create_experiment(folder, benchmark=f"humaneval:{data}", agents=["gold"])
         shutil.copytree(folder, directory, dirs_exist_ok=True)
+    give_solutions(directory / "tasks.jsonl")
     for name in ("own_agent.py", "strict.py"):
         shutil.copyfile(HERE / name, directory / name)
     experiment = directory / "experiment.yaml"
@@ -81,16 +82,18 @@ def build(problems: list[Problem], directory: Path) -> Path:
     return experiment
 
 
+def give_solutions(tasks: Path) -> None:
+    """Give the reference solutions to the variants that know them."""
+    rows = [json.loads(line) for line in tasks.read_text("utf-8").splitlines()]
+    for row in rows:
+        row["files"][0]["variants"] = [name for name in VARIANTS if name != "empty"]
+    tasks.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
 def adapt(document: dict[str, Any]) -> None:
     """Give the experiment of the format the variants, agent, metrics and replications of ours."""
     document["experiment"] = {"id": "humaneval", "tags": ["humaneval", "acceptance"]}
-    key = document["baseline"]["bindings"]["solutions_key"]
-    # The one that leaves the function empty has no key.
-    bindings = {
-        name: {"mode": name, **({} if name == "empty" else {"solutions_key": key})}
-        for name in VARIANTS
-    }
-    baseline, *others = ({"variant_id": name, "bindings": bindings[name]} for name in VARIANTS)
+    baseline, *others = ({"variant_id": name, "bindings": {"mode": name}} for name in VARIANTS)
     document |= {"baseline": baseline, "variant_plan": others}
     agent = document["runtime"]["agent"]
     agent["command"] = ["python3", "own_agent.py", "--mode", "$mode"]

@@ -20,8 +20,7 @@ def main() -> None:
     prompt = agent.read_json("AGENTLAB_TASK_PATH")["task"]["prompt"]
     program = prompt + "    pass\n"
     if mode == "reference" or (mode == "wavering" and remembers(task_id)):
-        key = agent.read_json("AGENTLAB_BINDINGS_PATH")["solutions_key"]
-        program = agent.reference_solution(key, task_id).decode()
+        program = agent.reference_solution(task_id)
     Path("solution.py").write_text(program, "utf-8")
 
     # No model is called: four characters of the answer are counted as one token.
