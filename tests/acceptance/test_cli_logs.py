@@ -63,8 +63,9 @@ def test_a_trial_that_runs(project: Project) -> None:
         assert follower.stdout.readline() == "==> agent stdout <==\n"
         assert follower.stdout.readline() == "from the agent\n"
         project.open_gate(RUN, 0)
-        rest, _ = follower.communicate(timeout=PATIENCE_S)
-        assert follower.returncode == 0
+        with follower.stdout as lines:
+            rest = lines.read()
+        assert follower.wait(PATIENCE_S) == 0
         assert "to stderr\n" in rest
         assert rest.endswith("at the end\n")
         assert coordinator.finish() == 0, coordinator.stderr
