@@ -174,6 +174,20 @@ def test_an_agent_of_ones_own(dataset_file: Path, tmp_path: Path) -> None:
     assert (trial["status"], trial["outcome"]) == ("completed", "success")
 
 
+def test_check_names_a_task_that_its_patch_does_not_resolve(
+    repository: Repository, tmp_path: Path
+) -> None:
+    """`labledger check` names the task whose reference patch fails its tests, and no other."""
+    wrong = repository.patch({"calc.py": BREAKS_OTHER})
+    rows = [repository.row(ONE, IMAGE), repository.row(TWO, IMAGE, patch=wrong)]
+    write_rows(tmp_path / "v.jsonl", rows)
+    done = run_forked("check", "swebench:v.jsonl", "-n", 2, "--quiet", folder=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "1 of 2 tasks behave as expected" in done.stdout
+    [row] = [line.split() for line in done.stdout.splitlines() if "tiny__calc" in line]
+    assert row == [TWO, "gold", "pass", "fail", "wrong", "verdict", "completed"]
+
+
 def test_a_script_that_never_reaches_its_tests(repository: Repository, tmp_path: Path) -> None:
     """A log without test output is a grade_error with its reason, and no verdict."""
     broken = "#!/bin/bash\nset -uxo pipefail\nno-such-command\n"
