@@ -197,7 +197,7 @@ def is_root(user: str | int) -> bool:
     return str(user).partition(":")[0].strip("0") in {"", "root"}
 
 
-def _texts(valid: _ValidParts, phase: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+def _texts_with_names(valid: _ValidParts, phase: FieldPath) -> Iterator[tuple[FieldPath, str]]:
     """Yield each valid text of a phase that may contain a `$NAME`, with its path."""
     for path, word in valid.items((*phase, "command")):
         yield path, str(word)
@@ -209,7 +209,7 @@ def _grader_binding_problems(valid: _ValidParts) -> Iterator[FieldProblem]:
     """Check that the grader, which is the same for all variants, uses no variant's bindings."""
     variants: list[FieldPath] = [("baseline",), *_plan_paths(valid)]
     bound = {name for path in variants for _, name, _ in valid.mapping((*path, "bindings"))}
-    for path, text in _texts(valid, PHASES["grader"]):
+    for path, text in _texts_with_names(valid, PHASES["grader"]):
         for name in sorted(bound.intersection(name_references.names(text))):
             message = f"${name} is a binding; the grader is the same for every variant"
             hint = "if the grader needs it, read it from $AGENTLAB_BINDINGS_PATH"
@@ -220,7 +220,7 @@ def _phase_problems(valid: _ValidParts, phase: FieldPath) -> Iterator[FieldProbl
     program = (*phase, "command", 0)
     if valid.get(program) == "":
         yield FieldProblem(program, "is empty; expected the program to start")
-    for path, text in _texts(valid, phase):
+    for path, text in _texts_with_names(valid, phase):
         for name in name_references.names(text):
             if name_references.is_contract_name(name) and name not in CONTRACT_NAMES:
                 near = near_names(name, sorted(CONTRACT_NAMES)) or sorted(CONTRACT_NAMES)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from labledger.experiment.inputs.container_paths import overlap
 from labledger.experiment.settings.grading import GradingMode
 from labledger.trial.attempt_spec import AttemptSpec
 
@@ -78,19 +79,12 @@ def _outputs_without_artifacts(spec: AttemptSpec) -> list[OutputMount]:
 
     In a separate grader's container the artifact comes instead.
     """
-    artifacts = [
-        (artifact.to or artifact.path).rstrip("/")
-        for artifact in spec.settings.grading.artifacts or ()
-    ]
+    artifacts = [artifact.to or artifact.path for artifact in spec.settings.grading.artifacts or ()]
     return [
         output
         for output in outputs_of(spec, "agent")
-        if not any(_overlap(output.path, path) for path in artifacts)
+        if not any(overlap(output.path, path) for path in artifacts)
     ]
-
-
-def _overlap(path: str, other: str) -> bool:
-    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
 
 
 def output_settings(outputs: list[OutputMount]) -> Iterator[str]:

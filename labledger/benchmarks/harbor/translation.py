@@ -38,7 +38,6 @@ _DESCRIPTION = (
     "The agent finds its instruction in $AGENTLAB_TASK_PATH, at task.instruction, and works in\n"
     "the image's own folder. The tests arrive when it has ended. storage_mb is not enforced."
 )
-_TASK_ID_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)

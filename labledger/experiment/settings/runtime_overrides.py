@@ -109,17 +109,17 @@ class RuntimeOverrides(Section):
             root_read_only=authored.get("root_read_only"),
             max_log_bytes=_whole(authored.get("max_log_bytes")),
             agent_user=user_name(agent.get("user")),
-            resources=_given(ResourceOverrides.of_authored(authored.get("resources", {}))),
+            resources=_none_if_empty(ResourceOverrides.of_authored(authored.get("resources", {}))),
             env=texts(authored["env"]) if "env" in authored else None,
-            agent=_given(own_agent),
+            agent=_none_if_empty(own_agent),
             setup=None if setup is None else PhaseOverrides.of_authored(setup),
             without_setup=True if "setup" in authored and setup is None else None,
             workspace=authored.get("workspace"),
-            allowed_hosts=_texts(authored.get("allowed_hosts")),
+            allowed_hosts=_optional_tuple(authored.get("allowed_hosts")),
             processes=authored.get("processes"),
             entrypoint=authored.get("entrypoint"),
             outputs=output_folders(authored.get("outputs")),
-            grader=_given(PhaseOverrides.of_authored(grader)),
+            grader=_none_if_empty(PhaseOverrides.of_authored(grader)),
             grading=Grading.of_authored(grader),
         )
 
@@ -129,7 +129,7 @@ def output_folders(authored: list[JsonObject] | None) -> tuple[OutputFolder, ...
     return None if authored is None else tuple(map(OutputFolder.from_json, authored))
 
 
-def _texts(authored: list[str] | None) -> tuple[str, ...] | None:
+def _optional_tuple(authored: list[str] | None) -> tuple[str, ...] | None:
     return None if authored is None else tuple(authored)
 
 
@@ -137,6 +137,6 @@ def _whole(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def _given(section: T) -> T | None:
+def _none_if_empty(section: T) -> T | None:
     """Return a section, or None if nothing in it is set."""
     return section if section.as_json() else None

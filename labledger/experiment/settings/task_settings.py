@@ -52,7 +52,7 @@ def outside_uses(
             place = _env_path(authored.data, variant.variant_id, path)
             yield OutsideUse(name, place, variant.variant_id)
         for own in dataset.settings:
-            for path, name in _outside(_texts(own.overrides), settings.bindings):
+            for path, name in _outside(_texts_with_names(own.overrides), settings.bindings):
                 yield OutsideUse(name, ("runtime", *path), variant.variant_id, own.line)
 
 
@@ -72,7 +72,7 @@ def _outside(
                 yield path, name
 
 
-def _texts(own: RuntimeOverrides) -> dict[FieldPath, str]:
+def _texts_with_names(own: RuntimeOverrides) -> dict[FieldPath, str]:
     """Return each text of a task's settings that may contain a `$NAME`, by its path."""
     texts: dict[FieldPath, str] = {("env", key): value for key, value in (own.env or {}).items()}
     for name, phase in (("setup", own.setup), ("agent", own.agent), ("grader", own.grader)):
