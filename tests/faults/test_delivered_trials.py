@@ -100,6 +100,9 @@ def test_kept_with_nobody_watching(trials: Trials) -> None:
     assert trials.content(result, "grader_stdout") == b"alive\n"
     facts = isolation(result)
     assert (facts["mode"], facts["processes"]) == ("same", "kept")
+    again = run_attempt(regraded_spec(trials, result, grader=GRADES))
+    assert brief(again) == ("grade_error", "evidence_incomplete", None)
+    assert "may have left processes running" in str(again.message)
 
 
 @pytest.mark.parametrize("way", [DELIVERED, KEPT], ids=("killed", "kept"))

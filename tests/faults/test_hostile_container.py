@@ -13,11 +13,13 @@ from hostile_files import HOST_SECRET
 from hostile_trials import Host
 from sample_trials import PYTHON, problems, trials_in
 
-from labledger.trial.evidence.container_changes import overlay
+from labledger.trial.evidence.container_changes import archives, overlay
 
 pytestmark = [pytest.mark.docker]
 
 APP = "labledger-test/hostile-app"
+MAX_CHANGES = 2_000
+"""How many changes are listed here; ten times as many usually, which takes ten times as long."""
 
 ACTS: dict[str, tuple[str, str]] = {
     "deep folders": (
@@ -25,7 +27,7 @@ ACTS: dict[str, tuple[str, str]] = {
         "could not",
     ),
     "very many files": (
-        "import os\nos.mkdir('m')\nfor n in range(25000): os.symlink('x', f'm/{n}')",
+        "import os\nos.mkdir('m')\nfor n in range(2500): os.symlink('x', f'm/{n}')",
         "more changes than are listed",
     ),
     "huge files": (
@@ -72,6 +74,8 @@ def test_acts(host: Host, monkeypatch: pytest.MonkeyPatch, act: str, way: str) -
     """Whatever is left is listed within limits or said; nothing of the host is touched."""
     if way == "engine":
         monkeypatch.setattr(overlay, "_may_read_overlays", lambda: False)
+    for module in (archives, overlay):
+        monkeypatch.setattr(module, "MAX_CHANGES", MAX_CHANGES)
     agent, problem = ACTS[act]
     tracemalloc.start()
     try:
@@ -87,4 +91,4 @@ def test_acts(host: Host, monkeypatch: pytest.MonkeyPatch, act: str, way: str) -
     assert bool(problem) == bool(said), said
     if "workspace_changes" in result.evidence[0]["evidence"]:
         listed = json.loads(host.trials.content(result, "workspace_changes"))["changes"]
-        assert len(listed) <= 2 * 20_000
+        assert len(listed) <= 2 * MAX_CHANGES

@@ -31,6 +31,8 @@ class BuiltProject:
     def __init__(self, folder: Path) -> None:
         self.project = Project(folder, {"a": RIGHT})
         self.image = f"127.0.0.1:9/{secrets.token_hex(6)}:1"  # No registry answers there.
+        # Equal content would be the same image in tests that run at once.
+        self._own = f"LABEL project={secrets.token_hex(6)}"
         self.project.document["runtime"]["image"] = self.image
         (folder / "env").mkdir()
         self.dockerfile("RUN echo hello >/greeting")
@@ -39,7 +41,9 @@ class BuiltProject:
         """Have the image (or another one) built by these lines, from a folder of its own."""
         name = "env" if image is None else image.rpartition("/")[2].replace(":", "-")
         (self.project.folder / name).mkdir(exist_ok=True)
-        self.project.write(f"{name}/Dockerfile", "\n".join([f"FROM {PYTHON}", *lines, ""]))
+        self.project.write(
+            f"{name}/Dockerfile", "\n".join([f"FROM {PYTHON}", self._own, *lines, ""])
+        )
         images = self.project.document.setdefault("images", {})
         images[image or self.image] = {"context": name, **settings}
         self.project.save()

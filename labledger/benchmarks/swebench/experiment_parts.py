@@ -17,6 +17,7 @@ from labledger.benchmarks.protocol import Benchmark, BenchmarkAgent
 from labledger.benchmarks.swebench.dataset_rows import Dataset, SwebenchRow
 from labledger.benchmarks.swebench.predictions import Predictions
 from labledger.records import JsonObject
+from labledger.records.outcomes import Reason
 from labledger.swebench_package.harness import PreparedRow, harness_version
 
 AGENTS = ("gold", "empty")
@@ -160,6 +161,9 @@ def _defaults() -> JsonObject:
         "design": {
             "max_concurrency": 4,
             "schedule": "paired_interleaved",
-            "retry": {"max_attempts": 2, "retry_on": ["infra_error"]},
+            "retry": {
+                "max_attempts": 2,
+                "retry_on": ["infra_error", Reason.GRADER_BOOTSTRAP_FAILED.value],
+            },
         },
     }

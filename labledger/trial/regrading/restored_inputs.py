@@ -44,9 +44,13 @@ def restore_trial_folder(spec: AttemptSpec, trial: StoredTrial, folder: Path) ->
         require_artifacts(spec, stored)
         restore_outputs(spec, stored, folder)
         return
-    if trial.extension("isolation").get("processes_left") is True:
-        message = "its agent left processes running, which its grader may have needed"
-        raise EvidenceIncomplete(message)
+    facts = trial.extension("isolation")
+    if facts.get("processes") == "kept" and facts.get("processes_left") is not False:
+        raise EvidenceIncomplete(
+            "its agent may have left processes running, which its grader may have needed"
+            if facts.get("processes_left") is None
+            else "its agent left processes running, which its grader may have needed"
+        )
     for name, path in _READ_BY_GRADERS.items():
         if (content := _read_exactly(stored, name, path.name)) is not None:
             _write(folder / path, content)
