@@ -22,5 +22,7 @@ fi
 chmod +x "$tests" 2>/dev/null
 run_script "$tests" >/logs/verifier/test-stdout.txt 2>&1
 status=$?
+# For a person who looks at the trial; the host reads the file.
+cat /logs/verifier/test-stdout.txt
 echo "test.sh ended with status $status"
 exit 0
