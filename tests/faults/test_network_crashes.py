@@ -46,9 +46,7 @@ def new_project(folder: Path, port: int, script: str = "hold", **grading: Any) -
     ("point", "grading"),
     [
         ("before_create", {}),
-        ("agent_running", {}),
         ("before_remove", {}),
-        ("before_unseal", {"mode": "after_agent", "network": "none"}),
         (
             "after_unseal",
             {"mode": "after_agent", "network": "allowlist", "allowed_hosts": [HOST_NAME, "::1"]},
