@@ -16,6 +16,7 @@ from labledger.experiment.name_references import is_contract_name, names
 from labledger.experiment.settings.grading import HIDING_MODES, Grading
 from labledger.experiment.settings.runtime_overrides import OutputFolder, RuntimeOverrides
 from labledger.experiment.settings.runtime_values import resource_values, texts, user_name
+from labledger.experiment.shards import Shard
 from labledger.experiment.stored_facts import benchmark_identity
 from labledger.experiment.stored_sections import Section
 from labledger.records import JsonObject
@@ -40,11 +41,15 @@ class Identity(Section):
 
 @dataclass(frozen=True, slots=True)
 class Filters(Section):
-    """What the command line selected: globs, and the largest number of tasks."""
+    """What the command line selected: globs, the largest number of tasks, and a shard."""
 
     tasks: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     limit: int | None = None
+    shard: Shard | None = None
+    """None for all slots."""
+
+    _OPTIONAL = frozenset({"shard"})
 
 
 @dataclass(frozen=True, slots=True)

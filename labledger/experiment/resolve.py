@@ -20,7 +20,13 @@ from labledger.experiment import schedule
 from labledger.experiment.authored import AuthoredExperiment
 from labledger.experiment.consistency_checks import PHASES, authored_variants, row_problems
 from labledger.experiment.inputs import staged_files
-from labledger.experiment.inputs.dataset import Dataset, Selection, TaskRef, read_tasks
+from labledger.experiment.inputs.dataset import (
+    Dataset,
+    Selection,
+    TaskRef,
+    TaskSettings,
+    read_tasks,
+)
 from labledger.experiment.inputs.field_problems import (
     FieldPath,
     FieldProblem,
@@ -47,6 +53,7 @@ from labledger.experiment.settings.task_settings import (
     require_valid_tasks,
 )
 from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
+from labledger.experiment.shards import Shard
 from labledger.images.image_names import with_tag
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
@@ -60,19 +67,22 @@ class Overrides:
 
     `tasks` and `variants` are globs (`fnmatch`, case-sensitive) and select what any of them
     matches; each must match something. `limit` is how many tasks run, at most, of those that
-    `dataset.limit` and `tasks` select, so it can only reduce the authored experiment.
+    `dataset.limit` and `tasks` select, so it can only reduce the authored experiment. Of the slots
+    that all of these leave, only those of `shard` run.
     """
 
     limit: int | None = None
     tasks: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     max_concurrency: int | None = None
+    shard: Shard | None = None
 
     @classmethod
     def of_plan(cls, plan: ExperimentPlan, *, max_concurrency: int | None = None) -> Self:
         """Return the overrides that give the same plan when its experiment is resolved again."""
         filters = plan.dataset.filters
-        return cls(filters.limit, filters.tasks, filters.variants, max_concurrency)
+        chosen = filters.limit, filters.tasks, filters.variants
+        return cls(*chosen, max_concurrency, filters.shard)
 
 
 @dataclass(frozen=True)
@@ -108,8 +118,32 @@ class ResolvedExperiment:
         return canonical_json.digest(result_part(self.document))
 
     @property
+    def shard(self) -> Shard | None:
+        """The shard that runs; None if every slot does."""
+        return self.plan.dataset.filters.shard
+
+    @property
     def total_slots(self) -> int:
-        return len(self.variants) * len(self.tasks) * self.plan.design.replications
+        """How many slots the run has: those of its shard alone, if there is one."""
+        if self.shard is None:
+            return len(self.variants) * len(self.tasks) * self.plan.design.replications
+        return len(self.variants) * sum(1 for _ in self._cells())
+
+    def _cells(self) -> Iterator[tuple[int, int]]:
+        """Yield task and replication, by their indices, of each cell to run."""
+        tasks, shard = len(self.tasks), self.shard
+        for repl_idx in range(self.plan.design.replications):
+            for task_idx in range(tasks):
+                if shard is None or shard.holds(task_idx, repl_idx, tasks):
+                    yield task_idx, repl_idx
+
+    @cached_property
+    def _task_settings(self) -> tuple[TaskSettings, ...]:
+        """The different settings that the tasks to run have."""
+        if self.shard is None:
+            return self.dataset.settings
+        used = {self.tasks[task_idx].settings_idx for task_idx, _ in self._cells()}
+        return tuple(self.dataset.settings[index] for index in sorted(used))
 
     @cached_property
     def images(self) -> tuple[str, ...]:
@@ -125,13 +159,13 @@ class ResolvedExperiment:
             (variant.variant_id, settings.merged(own.overrides))
             for variant in self.plan.variants
             for settings in (VariantSettings.of(self.plan, variant),)
-            for own in self.dataset.settings
+            for own in self._task_settings
         )
 
     @cached_property
     def task_folders(self) -> frozenset[str]:
         """The folders of containers that tasks bring files for."""
-        return frozenset(place.path for own in self.dataset.settings for place in own.files)
+        return frozenset(place.path for own in self._task_settings for place in own.files)
 
     @cached_property
     def copying_tools(self) -> Mapping[str, frozenset[str]]:
@@ -139,7 +173,7 @@ class ResolvedExperiment:
         tools: dict[str, set[str]] = defaultdict(set)
         for variant in self.plan.variants:
             settings = VariantSettings.of(self.plan, variant)
-            for own in self.dataset.settings:
+            for own in self._task_settings:
                 copies = [place for place in own.files if place.recipient == "grader"]
                 if copies:
                     merged = settings.merged(own.overrides)
@@ -155,9 +189,17 @@ class ResolvedExperiment:
         return sorted({settings.sealing(is_sealed=is_sealed) for _, settings in self.settings})
 
     def slots(self) -> Iterator[Slot]:
-        """Yield the slots in schedule order; see `schedule.slots` for the orders."""
+        """Yield the slots in schedule order; see `schedule.slots` for the orders.
+
+        Those of a shard are numbered from 0, too, and keep the order of the whole schedule.
+        """
         task_ids = [task.task_id for task in self.tasks]
-        return schedule.slots(self.plan.design, self.variants, task_ids)
+        slots = schedule.slots(self.plan.design, self.variants, task_ids)
+        if self.shard is None:
+            return slots
+        cells = {(task_ids[task_idx], repl_idx) for task_idx, repl_idx in self._cells()}
+        held = (slot for slot in slots if (slot.task_id, slot.repl_idx) in cells)
+        return (replace(slot, schedule_idx=index) for index, slot in enumerate(held))
 
     def frozen_tasks(self) -> Iterator[tuple[TaskRef, JsonObject]]:
         """Yield each task with its frozen row, read from the file again one at a time.
@@ -255,9 +297,22 @@ def resolve(authored: AuthoredExperiment, overrides: Overrides | None = None) ->
     names = tuple(sorted({use.name for use in uses}))
     plan = replace(plan, dataset=selected, design=design, environment=names)
     experiment = ResolvedExperiment(authored, plan, dataset)
-    return replace(
-        experiment, plan=replace(plan, image_builds=_image_builds(authored, experiment.images))
-    )
+    # The builds of all tasks' images are part of every shard's digest.
+    plan = replace(plan, image_builds=_image_builds(authored, experiment.images))
+    if overrides.shard is not None:
+        filters = replace(filters, shard=overrides.shard)
+        plan = replace(plan, dataset=replace(plan.dataset, filters=filters))
+    experiment = replace(experiment, plan=plan)
+    _require_slots(experiment)
+    return experiment
+
+
+def _require_slots(experiment: ResolvedExperiment) -> None:
+    shard = experiment.shard
+    if shard is not None and not experiment.total_slots:
+        most = len(experiment.tasks) * experiment.plan.design.replications
+        message = f"shard {shard} has no slot: of this experiment, at most {most:,} shards have one"
+        raise InvalidInput("the options are not valid", [Problem("--shard", message)])
 
 
 def _image_builds(

@@ -13,6 +13,7 @@ from pathlib import Path
 from labledger.compare.run_differences import OutcomeChange
 from labledger.errors import Exit
 from labledger.experiment.resolve import Overrides
+from labledger.experiment.shards import Shard
 from labledger.ledger.database.model import Stop
 from labledger.records import JsonObject
 from labledger.records.outcomes import StopCause
@@ -40,6 +41,9 @@ class RunOptions:
         limit: Use only the first so many tasks.
         tasks: Use only tasks whose id matches one of these globs.
         variants: Use only variants whose id matches one of these globs.
+        shard: Run only the slots of one of N disjoint shards, as ``K/N``, such as ``2/5``. All
+            shards of an experiment share its digest, so that `Ledger.compare` and `Ledger.report`
+            take their runs as one (``RUN1+RUN2``).
         agents: Agents that come with a benchmark (`FORMAT:LOCATION`), one variant each, the first
             the baseline; all, if none is named.
         image: The image for the trials of a benchmark; None for the one that it names.
@@ -75,6 +79,7 @@ class RunOptions:
     limit: int | None = None
     tasks: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
+    shard: str | None = None
     agents: tuple[str, ...] = ()
     image: str | None = None
     skip_refused: bool = False
@@ -112,6 +117,7 @@ class RunOptions:
             tasks=self.tasks,
             variants=self.variants,
             max_concurrency=self.max_concurrency,
+            shard=None if self.shard is None else Shard.parse(self.shard),
         )
 
 

@@ -77,6 +77,7 @@ def preflight(
     env_file: arguments.EnvFile = None,
     json: arguments.Json = False,
     task: arguments.Tasks = None,
+    shard: arguments.Shard = None,
     agent: arguments.Agents = None,
     image: arguments.Image = None,
     skip_refused: arguments.SkipRefused = False,
@@ -97,6 +98,7 @@ def preflight(
     options = api.RunOptions(
         lab_dir=lab_dir,
         tasks=tuple(task or ()),
+        shard=shard,
         agents=tuple(agent or ()),
         image=image,
         skip_refused=skip_refused,
@@ -119,6 +121,7 @@ def preflight(
         raise typer.Exit(int(results.failures[0].exit_code))
     say()
     chosen = [word for glob in options.tasks for word in ("--task", glob)]
+    chosen += [] if shard is None else ["--shard", shard]
     chosen += [word for name in options.agents for word in ("--agent", name)]
     chosen += [] if image is None else ["--image", image]
     chosen += ["--skip-refused"] if skip_refused else []
@@ -142,6 +145,7 @@ def run(
     limit: arguments.Limit = None,
     task: arguments.Tasks = None,
     variant: arguments.Variants = None,
+    shard: arguments.Shard = None,
     agent: arguments.Agents = None,
     image: arguments.Image = None,
     skip_refused: arguments.SkipRefused = False,
@@ -162,6 +166,7 @@ def run(
         limit=limit,
         tasks=tuple(task or ()),
         variants=tuple(variant or ()),
+        shard=shard,
         agents=tuple(agent or ()),
         image=image,
         skip_refused=skip_refused,

@@ -104,6 +104,14 @@ Tasks = Annotated[
 Variants = Annotated[
     list[str] | None, typer.Option("--variant", help="Only these variants (glob); repeatable.")
 ]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        metavar="K/N",
+        help="Only the slots of the K-th of N disjoint shards, such as 2/5. `compare` and `report` "
+        "take the runs of all shards as one: RUN1+RUN2.",
+    ),
+]
 Env = Annotated[
     list[str] | None,
     typer.Option("--env", help="NAME=VALUE for a $NAME of the experiment; repeatable."),

@@ -51,6 +51,8 @@ class TaskRef:
     row_digest: str
     """SHA-256 (hex) of the whole frozen row's canonical JSON."""
     line: int
+    settings_idx: int = 0
+    """The position of its settings among `Dataset.settings`."""
 
 
 class TaskSettings(NamedTuple):
@@ -169,7 +171,7 @@ def read_tasks(
     hasher = hashlib.sha256()
     for task in reader.tasks:
         hasher.update(bytes.fromhex(task.row_digest))
-    settings = tuple(reader.settings.values())
+    settings = tuple(reader.settings)
     return Dataset(path, tuple(reader.tasks), hasher.hexdigest(), reader.workspaces, settings)
 
 
@@ -185,8 +187,9 @@ class _Reader:
     tasks: list[TaskRef] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     workspaces: dict[WorkspaceSource, WorkspaceTar] = field(default_factory=dict)
-    settings: dict[str | None, TaskSettings] = field(default_factory=dict)
-    """By what tells them apart: the image alone, or with `runtime` and files."""
+    settings: list[TaskSettings] = field(default_factory=list)
+    settings_by_key: dict[str | None, int] = field(default_factory=dict)
+    """Their positions, by what tells them apart: the image alone, or with `runtime` and files."""
     lines_by_id: dict[str, int] = field(default_factory=dict)
     unmatched: set[str] = field(default_factory=set)
     """The globs that no task has matched yet."""
@@ -266,18 +269,20 @@ class _Reader:
             hint = "name a field that every task has, such as task.repo or /task/repo"
             self._add_problem(number, message, hint=hint)
         row_digest = canonical_json.digest(frozen)
-        self.tasks.append(
-            TaskRef(task.task_id, task_digest(task, frozen, row_digest), row_digest, number)
-        )
-        self._add_settings(number, task, frozen)
+        digest = task_digest(task, frozen, row_digest)
+        settings_idx = self._add_settings(number, task, frozen)
+        self.tasks.append(TaskRef(task.task_id, digest, row_digest, number, settings_idx))
 
-    def _add_settings(self, number: int, task: Task, frozen: JsonObject) -> None:
+    def _add_settings(self, number: int, task: Task, frozen: JsonObject) -> int:
+        """Return the position of a task's settings; equal ones are stored once."""
         files = tuple(files.place for files in task.files or ())
         key = task.image
         if task.runtime is not None or files:
             key = canonical_json.dumps([task.image, frozen.get("runtime"), *map(list, files)])
-        if key not in self.settings:
-            self.settings[key] = TaskSettings(number, task.overrides, files)
+        index = self.settings_by_key.setdefault(key, len(self.settings))
+        if index == len(self.settings):
+            self.settings.append(TaskSettings(number, task.overrides, files))
+        return index
 
     def _add_files(self, number: int, row: JsonObject) -> bool:
         """Digest the files of a row. Return False if that is not possible."""
