@@ -7,7 +7,6 @@ dispatch pauses, and the write is repeated later. Used by the coordinator's thre
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +26,6 @@ from labledger.run_control.error_rate import ErrorRate
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.pruning import Pruning
 from labledger.runner.heartbeat import Heartbeat
-from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
 
@@ -256,9 +254,6 @@ class CommitQueue:
 
 
 def _dispatches(specs: Sequence[AttemptSpec]) -> list[Dispatch]:
-    """Mark each new attempt as not started, and return the journal entries of all attempts."""
-    for spec in specs:
-        if not spec.container_may_exist:
-            attempt_notes.mark_not_started(spec.folder)
-    now, host = clock.utc_now(), platform.node()
-    return [Dispatch(s.slot.schedule_idx, s.attempt, s.container_name, host, now) for s in specs]
+    """Return the journal entries of placed attempts."""
+    now = clock.utc_now()
+    return [Dispatch(s.slot.schedule_idx, s.attempt, s.container_name, s.host, now) for s in specs]

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from labledger.docker.engine import Engine
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
+from labledger.executors.executor import TrialExecutor
+from labledger.executors.local_executor import drain
 from labledger.experiment.plan_sections import Retry
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records.attempt_result import AttemptResult
@@ -30,9 +31,7 @@ from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.pending_attempts import PendingAttempts
 from labledger.runner.slot_queue import SlotQueue
-from labledger.runner.trial_executor import LocalExecutor, drain
 from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.life.container_identity import find_container, kill_container
 from labledger.trial.life.start_limiter import StartRefused
 from labledger.trial.life.uncollected import OutputUnreadable
 
@@ -56,11 +55,9 @@ class Coordinator:
     """Runs the uncommitted slots of one run."""
 
     run: RunInfo
-    engine: Engine
-    """For the coordinator's own calls: the executor's threads have others."""
     commit_queue: CommitQueue
     slot_queue: SlotQueue
-    executor: LocalExecutor
+    executor: TrialExecutor
     retry: Retry
     pauses: DispatchPauses
     folder_retention: FolderRetention
@@ -167,7 +164,11 @@ class Coordinator:
         allowed = min(allowed, _MAX_DISPATCHES_PER_ROUND)
         specs: list[AttemptSpec] = []
         while len(specs) < allowed and (spec := self._next_spec()) is not None:
-            specs.append(spec)
+            placed = self.executor.place(spec)
+            if placed is None:
+                self.slot_queue.put_back(spec)
+                break
+            specs.append(placed)
         return specs
 
     def _choose_attempts_with_result(self) -> list[AttemptSpec]:
@@ -191,16 +192,9 @@ class Coordinator:
     def _next_started(self) -> AttemptSpec | None:
         """Return the next attempt whose container an earlier coordinator started."""
         while (spec := self.slot_queue.next_requeued() or self._next_new()) is not None:
-            if spec.container_may_exist and self._has_started(spec):
+            if spec.container_may_exist and self.executor.has_started(spec):
                 return spec
         return None
-
-    def _has_started(self, spec: AttemptSpec) -> bool:
-        try:
-            state = find_container(self.engine, spec)
-        except LabLedgerError:
-            return False
-        return state is not None and state.has_started
 
     def _next_new(self) -> AttemptSpec | None:
         """Return the first attempt of the next slot that needs one. Staged and pruned slots do not.
@@ -258,7 +252,7 @@ class Coordinator:
             return
         for spec in self._pending:
             try:
-                kill_container(self.engine, spec)
+                self.executor.kill(spec)
             except LabLedgerError as error:
                 self._warn(error.message)
 
@@ -284,6 +278,8 @@ class Coordinator:
             self._report_restart(spec, reason)
         for spec in self.executor.paused_attempts():
             self._warn_of_paused_container(spec)
+        for message in self.executor.warnings():
+            self._warn(message)
         self._count_removals()
         self.commit_queue.renew_lease()
         self.pauses.record_start(self.executor.last_start_created)
@@ -386,7 +382,7 @@ class Coordinator:
             self._count_removal(future)
 
     def _count_removal(self, future: Future[None]) -> None:
-        """Count a removal that ended. Warn if it failed: `clean_up_run` will repeat it."""
+        """Count a removal that ended. Warn if it failed: the cleanup at the end repeats it."""
         self._removing -= 1
         error = future.exception()
         if error is not None:

@@ -11,11 +11,11 @@ import time
 from dataclasses import dataclass, field
 
 from labledger import clock
+from labledger.executors.executor import TrialExecutor
 from labledger.ledger.database.model import Lease, Renewal
 from labledger.ledger.writer import LedgerWriter
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.process_identity import process_is_dead
-from labledger.runner.trial_executor import LocalExecutor
 
 RENEWALS_PER_LEASE = 6
 """How often a lease is renewed in its lifetime."""
@@ -34,7 +34,7 @@ class Heartbeat:
 
     writer: LedgerWriter
     lease: Lease
-    executor: LocalExecutor
+    executor: TrialExecutor
     emit: Listener
     _last_renewal: float | None = None
     _reported_requests: set[str] = field(default_factory=set)

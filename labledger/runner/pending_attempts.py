@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
 
+from labledger.executors.local_executor import drain
 from labledger.records.attempt_result import AttemptResult
-from labledger.runner.trial_executor import drain
 from labledger.trial.attempt_spec import AttemptSpec
 
 

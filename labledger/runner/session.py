@@ -8,7 +8,7 @@ by starting, resuming and regrading.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,8 @@ from pathlib import Path
 from labledger.compare.run_differences import outcome_changes
 from labledger.docker.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
+from labledger.executors.executor import TrialExecutor
+from labledger.executors.local_executor import LocalExecutor
 from labledger.experiment.plan import ExperimentPlan
 from labledger.export import run_folder
 from labledger.export.mirrors import MirrorWriter
@@ -27,8 +29,8 @@ from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.image_checks.egress_checks import egress_image_ref
 from labledger.maintenance.unfinished_slots import (
     UnfinishedSlot,
-    clean_up_run,
     find_unfinished_slots,
+    run_records,
 )
 from labledger.records import JsonObject
 from labledger.records.outcomes import RunStatus, StopCause
@@ -45,7 +47,6 @@ from labledger.runner.heartbeat import Heartbeat
 from labledger.runner.lease_acquisition import owning_run
 from labledger.runner.options import Regrading, RunOptions, RunOutcome
 from labledger.runner.slot_queue import SlotQueue, StoredTrials
-from labledger.runner.trial_executor import LocalExecutor
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 from labledger.trial.attempt_spec import TrialPlan
@@ -85,7 +86,7 @@ class Session:
             fence = partial(self.writer.leases.while_owned, lease)
             mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.repair(reader, self.run_id)
-            stop_cause = self._run_slots(run, experiment, reader, mirrors, lease, budget)
+            stop_cause = self._run_slots(run, experiment, reader, mirrors, lease, budget, stack)
             stop = self._stop_reason(stop_cause, budget)
             with self._tolerating_errors(stop_cause):
                 mirrors.sync()
@@ -169,8 +170,12 @@ class Session:
         mirrors: MirrorWriter,
         lease: Lease,
         budget: Budget,
+        stack: ExitStack,
     ) -> Stop | None:
-        """Run the slots that are not committed. Return why the run stopped early, or None."""
+        """Run the slots that are not committed. Return why the run stopped early, or None.
+
+        `stack` closes the executor when the session ends.
+        """
         folder = self.lab.run_folder(self.run_id)
         unfinished = find_unfinished_slots(reader, run)
         width = self.options.max_concurrency or experiment.design.max_concurrency
@@ -179,20 +184,19 @@ class Session:
         engine_info = self._engine_info()
         full_disks = FullDisks()
         disk_space = self._disk_space(engine_info, full_disks)
+        executor = stack.enter_context(closing(self._executor(width, full_disks)))
         if run.next_schedule_idx > 0 or unfinished:
             full_disks.check(disk_space.locations)
-            self._clean_up(run, reader)
+            self._clean_up(executor, run, reader)
             self.writer.delete_event_files(self.run_id, run.next_schedule_idx)
         if run.next_schedule_idx == run.total_slots:
             return None
         pauses = DispatchPauses(
             self.options.on_event, self.options.patience_s, disk_space.find_shortage
         )
-        executor = LocalExecutor(width, full_disks)
         plans = self._plans(run, experiment, reader.ledger_id, engine_data_folder(engine_info))
         coordinator = Coordinator(
             run=run,
-            engine=self.engine,
             commit_queue=CommitQueue(
                 lease=lease,
                 writer=self.writer,
@@ -223,13 +227,19 @@ class Session:
             coordinator.commit_queue.append_pending_mirrors()
         if coordinator.stop_cause is None:
             self.writer.delete_event_files(self.run_id, coordinator.commit_queue.next_idx)
-            self._clean_up(reader.run(self.run_id), reader)
+            self._clean_up(executor, reader.run(self.run_id), reader)
         return coordinator.stop_cause
 
-    def _clean_up(self, run: RunInfo, reader: LedgerReader) -> None:
+    @staticmethod
+    def _executor(width: int, full_disks: FullDisks) -> TrialExecutor:
+        """Return the executor of this run's trials."""
+        return LocalExecutor(width, full_disks)
+
+    def _clean_up(self, executor: TrialExecutor, run: RunInfo, reader: LedgerReader) -> None:
         """Remove the containers, folders and notes of attempts whose results are durable."""
         folder = self.lab.run_folder(self.run_id)
-        clean_up_run(self.engine, reader, run, folder, self.options.keep, self.options.on_event)
+        for message in executor.clean_up(run_records(reader, run, folder, self.options.keep)):
+            self.options.on_event(run_event("warning", message=message))
 
     @staticmethod
     def _stored_trials(experiment: ExperimentPlan, reader: LedgerReader) -> StoredTrials | None:

@@ -84,7 +84,7 @@ class SlotQueue:
 
     def queue_retry(self, spec: AttemptSpec, *, others_first: int = 0) -> None:
         """Queue the next attempt of a slot, after `others_first` further slots of the schedule."""
-        next_attempt = replace(spec, attempt=spec.attempt + 1, container_may_exist=False)
+        next_attempt = replace(spec, attempt=spec.attempt + 1, container_may_exist=False, host="")
         if others_first:
             self._deferred.append((self._slots_returned + others_first, next_attempt))
         else:
@@ -93,6 +93,10 @@ class SlotQueue:
     def requeue(self, spec: AttemptSpec) -> None:
         """Queue the same attempt again, to be adopted if its container exists."""
         self._requeued.append(replace(spec, container_may_exist=True))
+
+    def put_back(self, spec: AttemptSpec) -> None:
+        """Queue an attempt, of which nothing was journaled, as the next one."""
+        self._requeued.appendleft(spec)
 
     def next_requeued(self) -> AttemptSpec | None:
         """Return the next requeued or retried attempt that may run now, or None."""
@@ -142,6 +146,7 @@ class SlotQueue:
             task=self._task_of(slot),
             kind=FreshTrial() if stored is None else RegradedTrial(stored.trial(slot.schedule_idx)),
             container_may_exist=unfinished.container_may_exist,
+            host=unfinished.host,
         )
 
     def _task_of(self, slot: Slot) -> Task:

@@ -7,6 +7,7 @@ everything in `trial`. They say what is to happen, and run nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -156,6 +157,9 @@ class AttemptSpec:
     """True if an earlier coordinator may have created this attempt's container."""
     part: str = ""
     """`grader` for the second container of a trial with a separate grader, else empty."""
+    host: str = ""
+    """The host whose engine runs the attempt, as the dispatch journal names it; empty until an
+    executor has placed it."""
     settings: TrialSettings = field(init=False, compare=False)
     """Those of the trial: of its variant, with its task's own over them."""
 
@@ -164,6 +168,12 @@ class AttemptSpec:
         if settings.grading.mode is GradingMode.SEPARATE and not self.runs_agent:
             settings = settings.of_separate_grader()
         object.__setattr__(self, "settings", settings)
+
+    def on_host(self, host: str) -> AttemptSpec:
+        """Return the same attempt, placed on a host."""
+        placed = copy(self)
+        object.__setattr__(placed, "host", host)
+        return placed
 
     @property
     def ids(self) -> TrialIds:

@@ -26,9 +26,9 @@ from pathlib import Path
 from bench import synthetic
 from bench.peak import memory_mb
 from labledger.cli import app
+from labledger.executors.local_executor import LocalExecutor
 from labledger.records.attempt_result import AttemptResult
 from labledger.runner import session
-from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks

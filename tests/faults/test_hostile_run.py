@@ -30,7 +30,7 @@ from sample_trials import predicts, scores
 
 from labledger.api import open_ledger
 from labledger.errors import Exit
-from labledger.runner.trial_executor import LocalExecutor
+from labledger.executors.local_executor import LocalExecutor
 from labledger.trial.full_disks import FullDisks
 from labledger.workspace import untrusted_files
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import sample_ledgers as kit
 
-from labledger.docker.engine import Engine
 from labledger.errors import LeaseLost
+from labledger.executors.local_executor import LocalExecutor
 from labledger.experiment.plan_sections import (
     Benchmark,
     GraderIdentity,
@@ -40,7 +40,6 @@ from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.coordinator import Coordinator
 from labledger.runner.heartbeat import Heartbeat
 from labledger.runner.slot_queue import SlotQueue
-from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial.attempt_spec import AttemptSpec, TrialPlan
 from labledger.trial.full_disks import FullDisks
 
@@ -118,7 +117,6 @@ class Run:
         plan = _plan(lab / "runs" / kit.RUN, reader.ledger_id)
         self.coordinator = Coordinator(
             run=run,
-            engine=Engine(),
             commit_queue=self.commit_queue,
             slot_queue=SlotQueue(reader, run, {"base": plan, "treat": plan}, {}),
             executor=self.trials,

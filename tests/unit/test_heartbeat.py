@@ -9,13 +9,13 @@ import pytest
 import sample_ledgers as kit
 
 from labledger.errors import LeaseLost
+from labledger.executors.local_executor import LocalExecutor
 from labledger.ledger.database.model import LeaseInfo
 from labledger.ledger.writer import LedgerWriter
 from labledger.records import JsonObject
 from labledger.run_control.process_identity import this_process
 from labledger.runner import heartbeat
 from labledger.runner.heartbeat import Heartbeat
-from labledger.runner.trial_executor import LocalExecutor
 from labledger.trial.full_disks import FullDisks
 
 

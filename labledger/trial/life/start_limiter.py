@@ -60,7 +60,7 @@ class StartLimiter:
         """Held while a container is created or started."""
         self.collecting = threading.BoundedSemaphore(MAX_COLLECTING)
         """Held while a trial is collected."""
-        self._free_permits = width
+        self.free_permits = width
         """How many permits to run are free; negative while more trials run than are allowed."""
         self._waiting: list[int] = []
         self.paused: SimpleQueue[AttemptSpec] = SimpleQueue()
@@ -191,7 +191,7 @@ class StartLimiter:
                     self._closed
                     or (
                         self.starting_allowed
-                        and self._free_permits > 0
+                        and self.free_permits > 0
                         and turn == min(self._waiting)
                     )
                 )
@@ -216,5 +216,5 @@ class StartLimiter:
 
     def _change_free_permits(self, permits: int) -> None:
         with self._changed:
-            self._free_permits += permits
+            self.free_permits += permits
             self._changed.notify_all()

@@ -1,23 +1,30 @@
-"""The executor: runs trials in threads of this process.
+"""The executor of runs on this machine: runs trials in threads of this process.
 
 It never uses the ledger: it returns results to the coordinator as futures. It starts no container
 beyond the run's concurrency, and none once the lease is about to expire. Used by the coordinator's
-thread alone.
+thread alone; the process of a host that belongs to a cluster runs its trials with it too.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from labledger import __version__, clock
 from labledger.docker.engine_pool import EnginePool
+from labledger.errors import LabLedgerError
+from labledger.executors.executor import HostState, RunRecords
+from labledger.executors.local_cleanup import clean_up_attempts
 from labledger.records.attempt_result import AttemptResult
 from labledger.run_control.trial_folder_retention import move_to_kept
+from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.full_disks import FullDisks
+from labledger.trial.life.container_identity import find_container, kill_container
 from labledger.trial.life.context import TrialContext
 from labledger.trial.life.start_limiter import StartLimiter
 from labledger.trial.life.worker import cancel_attempt, remove_attempt, run_attempt
@@ -60,6 +67,16 @@ class LocalExecutor:
         """When the newest container that could be started was created, by the monotonic clock."""
         return self._limiter.last_start_created
 
+    def place(self, spec: AttemptSpec) -> AttemptSpec:
+        """Return the attempt placed on this machine; a new one is marked as not started.
+
+        There is always room: the threads take attempts from a queue.
+        """
+        # After a suspension of this process, another coordinator may have started the attempt.
+        if not spec.container_may_exist and self.may_start:
+            attempt_notes.mark_not_started(spec.folder)
+        return spec.on_host(platform.node())
+
     def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
         """Run an attempt in a thread. Its dispatch must be journaled already."""
         return self._trials.submit(self._run, spec)
@@ -86,6 +103,25 @@ class LocalExecutor:
         with self._context() as context:
             cancel_attempt(spec, context, reason)
 
+    def kill(self, spec: AttemptSpec) -> None:
+        """Kill the containers of an attempt, if there are any. Raises `LabLedgerError`."""
+        with self._engines.engine() as engine:
+            kill_container(engine, spec)
+
+    def has_started(self, spec: AttemptSpec) -> bool:
+        """Return whether a container has been started for an attempt; False if it is unknown."""
+        try:
+            with self._engines.engine() as engine:
+                state = find_container(engine, spec)
+        except LabLedgerError:
+            return False
+        return state is not None and state.has_started
+
+    def clean_up(self, run: RunRecords) -> list[str]:
+        """Remove what durable attempts left. Return a warning for each failure."""
+        with self._engines.engine() as engine:
+            return clean_up_attempts(engine, run)
+
     def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
         """Return the attempts that were started again since the last call, each with the reason."""
         return list(drain(self._restart_notices))
@@ -93,6 +129,30 @@ class LocalExecutor:
     def paused_attempts(self) -> list[AttemptSpec]:
         """Return the attempts whose containers were seen paused since the last call."""
         return list(drain(self._limiter.paused))
+
+    def warnings(self) -> list[str]:
+        """Return nothing: trouble of this machine reaches the coordinator by futures."""
+        return []
+
+    def hosts(self) -> list[HostState]:
+        """Return this machine."""
+        busy = self.width - max(0, self._limiter.free_permits)
+        return [
+            HostState(
+                name=platform.node(),
+                host_id="",
+                slots=self.width,
+                busy=busy,
+                labledger_version=__version__,
+                last_seen=clock.utc_now(),
+            )
+        ]
+
+    def lose_host(self, host: str, because: str) -> None:
+        """Do nothing: the host of a run on this machine is never declared lost."""
+
+    def stop_cause(self, patience_s: float) -> None:
+        """Return None: pauses of dispatch watch this machine's engine and disks."""
 
     def stop_starting(self) -> None:
         """Start no further container. Running trials continue."""
@@ -117,6 +177,9 @@ class LocalExecutor:
         self._limiter.close()
         self._trials.shutdown(wait=True)
         self._removals.shutdown(wait=True)
+
+    def close(self) -> None:
+        """Close every connection to the engine."""
         self._engines.close()
 
 

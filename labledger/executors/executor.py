@@ -1,0 +1,176 @@
+"""`TrialExecutor`: what a coordinator asks of whatever runs its trials, and the rules of it.
+
+Implemented by `local_executor` (threads of this process) and by executors for many hosts. The
+contract suite `tests/contract` runs over each of them.
+
+Ownership. An attempt belongs to one host, for ever: `place` chooses it, the coordinator journals
+slot, attempt, container name and host in one transaction, and only then calls `submit`. No executor
+ever runs an attempt on another host than `spec.host`, and none starts one twice: a submitted
+attempt with `container_may_exist` is adopted, not repeated, if anything was started for it.
+
+Durability. An executor keeps everything of an attempt (container, folder, result) until `remove` or
+`cancel` is called for it: `remove` is the acknowledgement that the result is durable here. If the
+process that uses an executor dies at any time, another executor for the same run, asked to `submit`
+the same attempts, returns the same results. The artifacts that a result refers to are in the
+coordinator's store, synced, before its future is set.
+
+Threads. Every method is called by the coordinator's thread alone, and none waits for a trial.
+Futures are set by threads of the executor. A remote executor needs no thread and no socket for each
+trial in flight, and never raises `EngineUnavailable` or `DiskFull` for the trouble of one host: it
+keeps the attempt, reports a `problem` of that host, and places nothing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from labledger.errors import LabLedgerError
+from labledger.records.attempt_result import AttemptResult
+from labledger.trial.attempt_spec import AttemptSpec
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """A host of an executor, as it was last seen."""
+
+    name: str
+    """What the dispatch journal calls it: this machine's node name, or `NAME/IDPREFIX`."""
+    host_id: str
+    """Identifies the host durably; empty for this machine."""
+    slots: int
+    """How many trials it runs at once."""
+    busy: int
+    """How many of them are taken, by trials of any run."""
+    images: frozenset[str] = frozenset()
+    """The ids (`sha256:…`) of the images that it has."""
+    inputs: frozenset[str] = frozenset()
+    """The digests of the workspaces and files that it has."""
+    free_bytes: int | None = None
+    """Free bytes on the disk of its trials; None if not known."""
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    gpus: int | None = None
+    """What its engine offers to containers in all; None if not known."""
+    labledger_version: str = ""
+    last_seen: str = ""
+    """When it last answered, as the time of this machine (ISO 8601, UTC); empty if never."""
+    problem: str | None = None
+    """Why nothing is placed on it, as a sentence; None if trials may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """What the ledger knows of a run's attempts, for a cleanup of what they left."""
+
+    ledger_id: str
+    run_id: str
+    run_dir: Path
+    """The run folder on this machine."""
+    is_durable: Callable[[int, int], bool]
+    """Called with slot and attempt. Whether its result is committed or staged."""
+    keeps_folder: Callable[[int, int], bool]
+    """Called with slot and attempt of a durable one. Whether its trial folder is retained."""
+
+
+class HostLost(LabLedgerError):
+    """Somebody has declared the host of an attempt lost: the attempt will never end there."""
+
+
+class TrialExecutor(Protocol):
+    """Runs the attempts of one run. See the module for the rules that every executor keeps."""
+
+    @property
+    def width(self) -> int:
+        """How many trials run at once, over all hosts. May change while hosts come and go."""
+
+    @property
+    def capacity(self) -> int:
+        """How many attempts may be submitted at once: those that run, and a few that prepare."""
+
+    @property
+    def last_start_created(self) -> float:
+        """When the newest container that could be started was created, by the monotonic clock."""
+
+    @property
+    def may_start(self) -> bool:
+        """Whether this process certainly still owns the run."""
+
+    def place(self, spec: AttemptSpec) -> AttemptSpec | None:
+        """Return the attempt with the host on which it will run; None if none has room now.
+
+        An attempt that has a host keeps it, whether or not that host has room or answers. Room is
+        reserved, once for each attempt, until its future ends. What the host's own machine must
+        know before the dispatch is journaled is durable when this returns.
+        """
+
+    def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
+        """Run a placed attempt. Its dispatch must be journaled already."""
+
+    def remove(self, spec: AttemptSpec, *, keep_folder: bool) -> Future[None]:
+        """Remove what an attempt left, except its folder if `keep_folder`: its result is durable.
+
+        The future may end when the removal is certain to happen.
+        """
+
+    def cancel(self, spec: AttemptSpec, reason: str) -> Future[None]:
+        """Record why an attempt will run again, and remove its container and folder."""
+
+    def kill(self, spec: AttemptSpec) -> None:
+        """Kill the containers of an attempt, if there are any. Raises `LabLedgerError`."""
+
+    def has_started(self, spec: AttemptSpec) -> bool:
+        """Return whether a container has been started for an attempt; False if it is unknown."""
+
+    def clean_up(self, run: RunRecords) -> list[str]:
+        """Remove the containers, folders and notes of attempts whose results are durable.
+
+        Return a warning for each thing that could not be removed. It is left for the next cleanup.
+        """
+
+    def restart_notices(self) -> list[tuple[AttemptSpec, str]]:
+        """Return the attempts that were started again since the last call, each with the reason."""
+
+    def paused_attempts(self) -> list[AttemptSpec]:
+        """Return the attempts whose containers were seen paused since the last call."""
+
+    def warnings(self) -> list[str]:
+        """Return what a person should know of the hosts and has not been told since the last call.
+
+        One sentence each, such as that a host does not answer.
+        """
+
+    def hosts(self) -> list[HostState]:
+        """Return the hosts of this run, by name."""
+
+    def lose_host(self, host: str, because: str) -> None:
+        """End every open attempt of a host that somebody has declared lost.
+
+        The future of each raises `HostLost`, and so does that of each attempt of this host that is
+        submitted later. Nothing that the host delivers afterwards is accepted, nothing is placed on
+        it, and `remove` of its attempts ends at once.
+        """
+
+    def stop_cause(self, patience_s: float) -> str | None:
+        """Return why the run cannot continue for now: hosts were unreachable for `patience_s`.
+
+        None while any trial may still advance. The sentence says which slots wait for which host.
+        """
+
+    def stop_starting(self) -> None:
+        """Start no further container. Running trials continue."""
+
+    def allow_starts_until(self, unix_time: float) -> None:
+        """Allow containers to be started or changed until this time at the latest."""
+
+    def abandon(self) -> None:
+        """Stop waiting for running trials. Their containers continue without this process."""
+
+    def shutdown(self) -> None:
+        """Start no further container, and return when every trial and every removal has ended."""
+
+    def close(self) -> None:
+        """Close every connection. Called once, after `shutdown` if anything was submitted."""
