@@ -384,7 +384,8 @@ class Ledger:
         Args:
             sides: A run, for its baseline against every treatment; a run and two of its variants;
                 or two sides, each ``RUN`` or ``RUN:VARIANT``. A run stands for its current grading;
-                ``RUN.g1``, ``RUN.g2``, … name its gradings.
+                ``RUN.g1``, ``RUN.g2``, … name its gradings, and ``RUN1+RUN2`` several runs that are
+                taken as one: shards of an experiment, or the same one run on several days.
             options: The metric, what counts as a failure, and gates.
 
         Raises:

@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 
 from labledger import optional_libraries
 from labledger.compare import estimates, sides
+from labledger.compare.combined_runs import CombinedRuns, read_combined
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
     LeftOutCount,
     Sensitivity,
     SideGrading,
+    SideReport,
     Significance,
     TaskRow,
 )
@@ -32,7 +34,6 @@ from labledger.compare.statistics import paired_means, samples
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import InvalidInput, Problem
 from labledger.experiment.stored_facts import StoredFacts
-from labledger.ledger.database.model import Graded
 from labledger.ledger.reader import LedgerReader
 
 _MAX_NAMED_TASKS = 3
@@ -85,8 +86,8 @@ class _TwoSides:
 class _Question:
     """The sides that one `labledger compare` names, and what the ledger holds about them."""
 
-    runs: Mapping[str, Graded]
-    """By the name that sides have for the run."""
+    runs: Mapping[str, CombinedRuns]
+    """By the name that sides have for the run, or for several runs taken as one."""
     pairs: tuple[_TwoSides, ...]
     cluster: str | None
     """The field whose values are the sample; None if tasks are the sample."""
@@ -104,8 +105,9 @@ def _read(
     reader: LedgerReader, side_pairs: Sequence[tuple[Side, Side]], options: CompareOptions
 ) -> _Question:
     all_sides = {side for side_pair in side_pairs for side in side_pair}
-    runs = {side.run_id: reader.graded(side.run_id) for side in sorted(all_sides)}
-    holders = {name: graded.run.run_id for name, graded in runs.items()}
+    names = sorted({side.run_id for side in all_sides})
+    runs = {name: read_combined(reader, name) for name in names}
+    holders = {name: combined.run_ids for name, combined in runs.items()}
     metric = None if options.is_rate else options.metric
     trials = read_trials(reader.path, all_sides, holders, metric)
     if metric is not None:
@@ -121,7 +123,7 @@ def _read(
     return _Question(runs, pairs, field, clusters)
 
 
-def _cluster_field(runs: Mapping[str, Graded], options: CompareOptions) -> str | None:
+def _cluster_field(runs: Mapping[str, CombinedRuns], options: CompareOptions) -> str | None:
     """Return the field of the options, or else that of all runs; None for a fixed suite."""
     if options.estimand is Estimand.SUITE:
         return None
@@ -129,8 +131,12 @@ def _cluster_field(runs: Mapping[str, Graded], options: CompareOptions) -> str |
     return options.cluster or (next(iter(fields)) if len(fields) == 1 else None)
 
 
-def _cluster_fields(runs: Mapping[str, Graded]) -> set[str | None]:
-    return {StoredFacts.of_document(graded.run.resolved).cluster for graded in runs.values()}
+def _cluster_fields(runs: Mapping[str, CombinedRuns]) -> set[str | None]:
+    return {
+        StoredFacts.of_document(graded.run.resolved).cluster
+        for combined in runs.values()
+        for graded in combined.runs
+    }
 
 
 def _require_clusters(
@@ -210,7 +216,6 @@ def _with_context(
 ) -> Compared:
     """Return a comparison with its gradings, other ways to count errors, and warnings."""
     runs = question.runs[two.a.run_id], question.runs[two.b.run_id]
-    a, b = (SideGrading.of(graded) for graded in runs)
     clusters_differ = (
         question.cluster is None
         and options.estimand is Estimand.TASKS
@@ -218,9 +223,9 @@ def _with_context(
     )
     return replace(
         compared,
-        a=replace(compared.a, grading=a),
-        b=replace(compared.b, grading=b),
-        same_trials=two.a.variant_id == two.b.variant_id and a.run_id == b.run_id,
+        a=_with_gradings(compared.a, runs[0]),
+        b=_with_gradings(compared.b, runs[1]),
+        same_trials=two.a.variant_id == two.b.variant_id and runs[0].roots == runs[1].roots,
         sensitivity=tuple(_sensitivities(question, two, compared.difference, options, family)),
         warnings=(
             *warnings(*runs),
@@ -228,6 +233,13 @@ def _with_context(
             *((_CLUSTERS_DIFFER,) if clusters_differ else ()),
         ),
     )
+
+
+def _with_gradings(side: SideReport, combined: CombinedRuns) -> SideReport:
+    gradings = tuple(map(SideGrading.of, combined.runs))
+    if len(gradings) == 1:
+        return replace(side, grading=gradings[0])
+    return replace(side, runs=gradings)
 
 
 def _left_out(paired: Paired) -> tuple[LeftOutCount, ...]:

@@ -50,9 +50,11 @@ class SideReport:
     """The pass rate or the metric's mean, as the mean of the tasks' means."""
     pass_at: tuple[PassAt, ...] = ()
     grading: SideGrading | None = None
-    """Always set in a finished comparison."""
+    """None where several runs are taken as one: `runs` has the grading of each."""
     trials: int = 0
     """How many counted trials the compared tasks have on this side."""
+    runs: tuple[SideGrading, ...] = ()
+    """The runs that are taken as one; empty for a single run."""
 
     @property
     def side(self) -> Side:
@@ -216,6 +218,11 @@ class Comparison:
     @property
     def is_rate(self) -> bool:
         return self.metric == PASS_RATE
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether any two trials could be compared."""
+        return any(compared.tasks for compared in self.comparisons)
 
     def as_json(self) -> JsonObject:
         """Return the document `comparison_v1`, checked against its schema."""

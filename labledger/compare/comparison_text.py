@@ -183,12 +183,15 @@ def _gradings(compared: Compared) -> Iterator[Fact]:
     """Yield which gradings the scores are from, where there are several."""
     if compared.same_trials:
         yield Fact("trials", "the same on both sides; only how they were graded differs")
-    gradings = {compared.a.run_id: compared.a.grading, compared.b.run_id: compared.b.grading}
-    for name, grading in gradings.items():
-        if grading is not None and grading.generations > 1:
-            number = f"generation {grading.generation} of {grading.generations}"
-            text = f"{number}, by {grader_name(grading.grader_digest)}"
-            yield Fact(f"scores of {name}", text, in_report=False)
+    for side in {side.run_id: side for side in (compared.a, compared.b)}.values():
+        named = {side.run_id: side.grading} if side.grading else {}
+        for run in side.runs:
+            named[run.run_id] = run
+        for name, grading in named.items():
+            if grading is not None and grading.generations > 1:
+                number = f"generation {grading.generation} of {grading.generations}"
+                text = f"{number}, by {grader_name(grading.grader_digest)}"
+                yield Fact(f"scores of {name}", text, in_report=False)
 
 
 def _p_values(test: Significance) -> str:

@@ -21,7 +21,7 @@ def decide(compared: Compared, document: Comparison) -> Decision:
     """
     difference, test = compared.difference, compared.test
     if difference is None:
-        return Decision("nothing_paired", "Nothing could be compared: no trials could be paired.")
+        return Decision("nothing_paired", sentences.nothing_paired(compared))
     if test is None:
         text = sentences.not_replicated(compared, difference, document)
         return Decision("not_shown", text)

@@ -83,7 +83,7 @@ def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
     ids, paired_a, paired_b, left_out = [], [], [], list[LeftOut]()
     for task_id in sorted(a.keys() | b.keys()):
         task_a, task_b = a.get(task_id), b.get(task_id)
-        if task_a and task_b and task_a.digest != task_b.digest:
+        if task_a and task_b and _differ(task_a, task_b):
             repls = {trial.repl_idx for task in (task_a, task_b) for trial in task.trials}
             left_out += [LeftOut(task_id, repl, "both", _TASK_CHANGED) for repl in sorted(repls)]
             continue
@@ -100,6 +100,11 @@ def pair(a: Trials, b: Trials, options: CompareOptions) -> Paired:
         left_out += _reasons(task_id, _by_repl(task_a, values_a), _by_repl(task_b, values_b))
     distinct_trials = tuple(values.distinct_trials)
     return Paired(tuple(ids), tuple(paired_a), tuple(paired_b), tuple(left_out), distinct_trials)
+
+
+def _differ(a: TaskTrials, b: TaskTrials) -> bool:
+    """Return whether two sides have other tasks of one id, or one side has several of them."""
+    return a.digest is None or a.digest != b.digest
 
 
 def have_same_values(paired: Paired, options: CompareOptions, other: CompareOptions) -> bool:

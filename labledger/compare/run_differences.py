@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from labledger.compare.combined_runs import CombinedRuns
 from labledger.experiment.stored_facts import StoredFacts
 from labledger.ledger.database.model import Graded
 from labledger.ledger.query import query
@@ -49,9 +50,21 @@ def outcome_changes(path: Path, before: str, after: str) -> tuple[OutcomeChange,
     return tuple(OutcomeChange(*row) for row in rows)
 
 
-def warnings(a: Graded, b: Graded) -> tuple[str, ...]:
-    """Return a clause for each thing besides the variants that could explain a difference."""
-    return tuple(_warnings(a, b))
+def warnings(a: CombinedRuns, b: CombinedRuns) -> tuple[str, ...]:
+    """Return a clause for each thing besides the variants that could explain a difference.
+
+    Also says how runs differ that are taken as one.
+    """
+    runs = {graded.run.run_no: graded for graded in (*a.runs, *b.runs)}
+    found = [clause for graded in runs.values() for clause in _incomplete(graded)]
+    for combined in {a.run_ids: a, b.run_ids: b}.values():
+        found += combined.differences
+        for graded in combined.runs[1:]:
+            found += _images(combined.runs[0], graded)
+    if a.run_ids != b.run_ids:
+        # How the others differ from the first of each side has just been said.
+        found += _between(a.runs[0], b.runs[0])
+    return tuple(dict.fromkeys(found))
 
 
 def grader_name(digest: str | None) -> str:
@@ -59,15 +72,14 @@ def grader_name(digest: str | None) -> str:
     return "a grader that no score names" if digest is None else f"grader {digest[:12]}"
 
 
-def _warnings(a: Graded, b: Graded) -> Iterator[str]:
-    same = a.run.run_no == b.run.run_no
-    for graded in (a,) if same else (a, b):
-        run = graded.run
-        if run.status is not RunStatus.COMPLETED:
-            committed = f"{run.next_schedule_idx} of {run.total_slots} slots are committed"
-            yield f"run {graded.name} is not complete: {committed}"
-    if same:
-        return
+def _incomplete(graded: Graded) -> Iterator[str]:
+    run = graded.run
+    if run.status is not RunStatus.COMPLETED:
+        committed = f"{run.next_schedule_idx} of {run.total_slots} slots are committed"
+        yield f"run {graded.name} is not complete: {committed}"
+
+
+def _between(a: Graded, b: Graded) -> Iterator[str]:
     facts_a, facts_b = (StoredFacts.of_document(graded.run.resolved) for graded in (a, b))
     if facts_a.benchmark != facts_b.benchmark:
         yield f"the benchmarks differ: {_benchmark(facts_a)} and {_benchmark(facts_b)}"
@@ -80,6 +92,10 @@ def _warnings(a: Graded, b: Graded) -> Iterator[str]:
         )
     elif a.root_id == b.root_id:
         yield "both gradings are by the same grader: where verdicts differ, the grader varies"
+    yield from _images(a, b)
+
+
+def _images(a: Graded, b: Graded) -> Iterator[str]:
     images_a, images_b = a.run.images, b.run.images
     images = [ref for ref in images_a if ref in images_b and images_a[ref] != images_b[ref]]
     if images:

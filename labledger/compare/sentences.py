@@ -176,6 +176,19 @@ def not_shown(
     )
 
 
+def nothing_paired(compared: Compared) -> str:
+    """Return that nothing could be compared, and what to do if the sides have no common task."""
+    reasons = {left.reason for left in compared.left_out}
+    text = "Nothing could be compared: no trials could be paired."
+    if compared.a.run_id == compared.b.run_id or reasons != {"not_scheduled"}:
+        return text
+    together = f"{compared.a.run_id}+{compared.b.run_id}"
+    return (
+        f"{text} {compared.a.run_id} and {compared.b.run_id} have no task in common; if they are "
+        f"parts of one experiment, `labledger compare {together}` takes them as one run."
+    )
+
+
 def not_replicated(compared: Compared, difference: Estimate, document: Comparison) -> str:
     """Return that a fixed suite without replications cannot show a difference."""
     a, b = compared.labels

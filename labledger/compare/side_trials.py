@@ -7,7 +7,7 @@ out. `compare.compare` calls this module.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,36 +85,41 @@ class Trial(NamedTuple):
 class TaskTrials(NamedTuple):
     """The slots of one task on one side, by replication."""
 
-    digest: str
-    """The task's digest."""
+    digest: str | None
+    """The task's digest; None where it differs between runs that are taken as one."""
     trials: list[Trial]
+    """Numbered by replication; those of runs taken as one are numbered through."""
 
 
 Trials = Mapping[str, TaskTrials]
 """The trials of one side, by task id."""
 
-Holders = Mapping[str, str]
-"""The id of the run that holds the rows, by the name that sides have for it."""
+Holders = Mapping[str, Sequence[str]]
+"""The ids of the runs that hold the rows, by the name that sides have for them."""
 
 
 def read_trials(
     path: Path, sides: Collection[Side], holders: Holders, metric: str | None
 ) -> dict[Side, Trials]:
     """Return every slot of some sides; `metric` is None for pass rates."""
-    runs = json.dumps(dict(holders))
-    tasks: dict[str, dict[int, tuple[str, str]]] = {name: {} for name in holders}
+    parts = [(name, run_id) for name, run_ids in holders.items() for run_id in run_ids]
+    runs = json.dumps([run_id for _, run_id in parts])
+    tasks: list[dict[int, tuple[str, str]]] = [{} for _ in parts]
     _, rows = query(path, _TASKS_SQL, {"runs": runs})
-    for name, task_idx, task_id, digest in rows:
-        tasks[name][task_idx] = task_id, digest
-    by_side: dict[tuple[str, str], dict[str, TaskTrials]] = {
-        (side.run_id, side.variant_id): {} for side in sides
+    for part, task_idx, task_id, digest in rows:
+        tasks[part][task_idx] = task_id, digest
+    by_part: dict[tuple[int, str], dict[str, TaskTrials]] = {
+        (part, side.variant_id): {}
+        for part, (name, _) in enumerate(parts)
+        for side in sides
+        if side.run_id == name
     }
     sql = _TRIALS_SQL.format(number="NULL" if metric is None else _NUMBER)
     _, rows = query(path, sql, {"runs": runs} | ({} if metric is None else {"metric": metric}))
     # Most trials of a pass rate equal many others: one object stands for all of them.
     shared_trials: dict[tuple[object, ...], Trial] = {}
-    for name, variant_id, task_idx, *values in rows:
-        of_side = by_side.get((name, variant_id))
+    for part, variant_id, task_idx, *values in rows:
+        of_side = by_part.get((part, variant_id))
         if of_side is None:
             continue
         key = tuple(values)
@@ -123,18 +128,63 @@ def read_trials(
             trial = Trial(*values)
             if metric is None:
                 shared_trials[key] = trial
-        task_id, digest = tasks[name][task_idx]
+        task_id, digest = tasks[part][task_idx]
         of_task = of_side.get(task_id)
         if of_task is None:
             of_side[task_id] = TaskTrials(digest, [trial])
         else:
             of_task.trials.append(trial)
-    return {Side(*side): trials for side, trials in by_side.items()}
+    of_name = {name: [p for p, part in enumerate(parts) if part[0] == name] for name in holders}
+    by_side = {
+        side: [by_part[part, side.variant_id] for part in of_name[side.run_id]] for side in sides
+    }
+    numbers = {name: _numbers(by_side, name) for name in holders if len(of_name[name]) > 1}
+    return {
+        side: _combined(runs, numbers[side.run_id]) if side.run_id in numbers else runs[0]
+        for side, runs in by_side.items()
+    }
+
+
+_Numbers = Mapping[str, Mapping[tuple[int, int], int]]
+"""By task: the number of a replication of one of several runs among those of all of them."""
+
+
+def _numbers(by_side: Mapping[Side, Sequence[Trials]], name: str) -> _Numbers:
+    """Number the replications of each task through, run by run, for all sides with a name alike."""
+    replications: dict[str, set[tuple[int, int]]] = {}
+    for side, runs in by_side.items():
+        if side.run_id == name:
+            for index, trials in enumerate(runs):
+                for task_id, of_task in trials.items():
+                    of_run = {(index, trial.repl_idx) for trial in of_task.trials}
+                    replications.setdefault(task_id, set()).update(of_run)
+    return {
+        task_id: {key: number for number, key in enumerate(sorted(keys))}
+        for task_id, keys in replications.items()
+    }
+
+
+def _combined(runs: Sequence[Trials], numbers: _Numbers) -> Trials:
+    """Return the trials of one side of several runs, which are taken as one."""
+    combined: dict[str, TaskTrials] = {}
+    for index, trials in enumerate(runs):
+        for task_id, (digest, of_task) in trials.items():
+            known = combined.get(task_id)
+            numbered = numbers[task_id]
+            renumbered = [
+                trial._replace(repl_idx=numbered[index, trial.repl_idx]) for trial in of_task
+            ]
+            if known is None:
+                combined[task_id] = TaskTrials(digest, renumbered)
+                continue
+            same = digest if digest == known.digest else None
+            combined[task_id] = TaskTrials(same, known.trials + renumbered)
+    return combined
 
 
 def read_clusters(path: Path, holders: Holders, field: str) -> dict[str, str | None]:
     """Return the cluster of each task, by task id; None where the task's row has no `field`."""
-    _, rows = query(path, _CLUSTERS_SQL, {"runs": json.dumps(dict(holders))})
+    _, rows = query(path, _CLUSTERS_SQL, {"runs": _run_ids(holders)})
     return {task_id: cluster_of(json.loads(payload), field) for task_id, _, payload in rows}
 
 
@@ -145,7 +195,11 @@ def require_metric(
     tasks = (of_task for of_side in by_side.values() for of_task in of_side.values())
     if any(trial.number is not None for of_task in tasks for trial in of_task.trials):
         return
-    _, rows = query(path, _NAMES_SQL, {"runs": json.dumps(dict(holders))})
+    _, rows = query(path, _NAMES_SQL, {"runs": _run_ids(holders)})
     names = ["pass_rate", *(name for (name,) in rows)]
     message = f"no trial compared has a number called {metric!r}; there is {', '.join(names)}"
     raise InvalidInput("the metric to compare", [Problem("--metric", message)])
+
+
+def _run_ids(holders: Holders) -> str:
+    return json.dumps([run_id for run_ids in holders.values() for run_id in run_ids])

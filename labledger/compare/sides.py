@@ -9,12 +9,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from labledger.compare.combined_runs import CombinedRuns, read_combined
 from labledger.compare.side_trials import Side
 from labledger.errors import InvalidInput, Problem, RunNotFound
-from labledger.ledger.database.model import Graded
 from labledger.ledger.reader import LedgerReader
 
-_USAGE = "RUN, RUN VARIANT, RUN A B, or two sides, each RUN or RUN:VARIANT"
+_USAGE = (
+    "RUN, RUN VARIANT, RUN A B, or two sides, each RUN or RUN:VARIANT, where RUN may be several "
+    "runs taken as one, RUN1+RUN2"
+)
 
 
 def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side]]:
@@ -26,32 +29,31 @@ def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side
     - two sides, each ``RUN`` or ``RUN:VARIANT``: a variant named once is that of both runs; where
       none is named, the variants of the same name, or the only ones
 
-    A run stands for its current grading, and ``RUN.g1``, ``RUN.g2``, … are its gradings. Raises
-    `RunNotFound`, or `InvalidInput`.
+    A run stands for its current grading, ``RUN.g1``, ``RUN.g2``, … are its gradings, and
+    ``RUN1+RUN2`` are several runs taken as one. Raises `RunNotFound`, or `InvalidInput`.
     """
     match list(words):
         case [word] if ":" not in word:
-            return _treatments(reader.graded(word))
+            return _treatments(read_combined(reader, word))
         case [word, a, b] if ":" not in word:
-            graded = reader.graded(word)
-            return [_require_different(graded, a, graded, b)]
+            runs = read_combined(reader, word)
+            return [_require_different(runs, a, runs, b)]
         case [a, b]:
             return _of_one_run(reader, a, b) or _two_sides(reader, a, b)
         case _:
             raise _refused(f"found {' '.join(words) or 'nothing'}; expected {_USAGE}")
 
 
-def _treatments(graded: Graded) -> list[tuple[Side, Side]]:
-    run = graded.run
-    baselines = [v.variant_id for v in run.variants if v.role == "baseline"]
-    treatments = [v.variant_id for v in run.variants if v.role != "baseline"]
+def _treatments(runs: CombinedRuns) -> list[tuple[Side, Side]]:
+    baselines = [v.variant_id for v in runs.variants if v.role == "baseline"]
+    treatments = [v.variant_id for v in runs.variants if v.role != "baseline"]
     if len(baselines) != 1 or not treatments:
-        names = ", ".join(variant.variant_id for variant in run.variants)
         raise _refused(
-            f"run {graded.name} has no baseline and treatment to compare; its variants: {names}",
+            f"run {runs.name} has no baseline and treatment to compare; its variants: "
+            f"{', '.join(runs.variant_ids)}",
             "name two sides, such as RUN:VARIANT RUN:VARIANT",
         )
-    return [(Side(graded.name, baselines[0]), Side(graded.name, name)) for name in treatments]
+    return [(Side(runs.name, baselines[0]), Side(runs.name, name)) for name in treatments]
 
 
 def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Side, Side]]:
@@ -62,17 +64,17 @@ def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Sid
     if ":" in name or ":" in variant:
         return []
     try:
-        reader.graded(variant)
+        read_combined(reader, variant)
     except RunNotFound:
-        graded = reader.graded(name)
+        runs = read_combined(reader, name)
     else:
         return []
-    known = [v.variant_id for v in graded.run.variants]
+    known = runs.variant_ids
     if variant not in known:
         if difflib.get_close_matches(variant, known, n=1):
-            _side(graded, variant)
+            _side(runs, variant)
         return []
-    baselines = [v.variant_id for v in graded.run.variants if v.role == "baseline"]
+    baselines = [v.variant_id for v in runs.variants if v.role == "baseline"]
     if len(baselines) == 1 and baselines != [variant]:
         return [(Side(name, baselines[0]), Side(name, variant))]
     others = ", ".join(name for name in known if name != variant)
@@ -83,47 +85,57 @@ def _of_one_run(reader: LedgerReader, name: str, variant: str) -> list[tuple[Sid
 
 
 def _two_sides(reader: LedgerReader, a: str, b: str) -> list[tuple[Side, Side]]:
-    (run_a, _, name_a), (run_b, _, name_b) = a.partition(":"), b.partition(":")
-    a_graded, b_graded = reader.graded(run_a), reader.graded(run_b)
-    if name_a or name_b:
-        return [_require_different(a_graded, name_a or name_b, b_graded, name_b or name_a)]
-    if a_graded.run.run_no == b_graded.run.run_no:
-        hint = f"`labledger compare {run_a}` compares its variants"
-        raise _refused(_named_twice(a_graded, b_graded), hint)
-    names, others = ([v.variant_id for v in g.run.variants] for g in (a_graded, b_graded))
+    (name_a, _, variant_a), (name_b, _, variant_b) = a.partition(":"), b.partition(":")
+    runs_a, runs_b = read_combined(reader, name_a), read_combined(reader, name_b)
+    if variant_a or variant_b:
+        return [_require_different(runs_a, variant_a or variant_b, runs_b, variant_b or variant_a)]
+    if set(runs_a.run_ids) == set(runs_b.run_ids):
+        hint = f"`labledger compare {name_a}` compares its variants"
+        raise _refused(_named_twice(runs_a, runs_b), hint)
+    names, others = runs_a.variant_ids, runs_b.variant_ids
     shared = [name for name in names if name in others]
     if not shared and len(names) == len(others) == 1:
-        return [(Side(run_a, names[0]), Side(run_b, others[0]))]
+        return [_require_different(runs_a, names[0], runs_b, others[0])]
     if not shared:
         raise _refused(
-            f"{run_a} and {run_b} have no variant in common; they have {', '.join(names)} and "
+            f"{name_a} and {name_b} have no variant in common; they have {', '.join(names)} and "
             f"{', '.join(others)}",
             "name two sides, such as RUN:VARIANT RUN:VARIANT",
         )
-    return [(Side(run_a, name), Side(run_b, name)) for name in shared]
+    return [_require_different(runs_a, name, runs_b, name) for name in shared]
 
 
-def _named_twice(a: Graded, b: Graded) -> str:
+def _named_twice(a: CombinedRuns, b: CombinedRuns) -> str:
     if a.name == b.name:
         return f"run {a.name} is named twice"
+    if len(a.runs) > 1:
+        return f"{a.name} and {b.name} are the same runs"
     return f"{a.name} and {b.name} are the same grading, the current one"
 
 
-def _side(graded: Graded, name: str) -> Side:
-    known = [variant.variant_id for variant in graded.run.variants]
+def _side(runs: CombinedRuns, name: str) -> Side:
+    known = runs.variant_ids
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"its variants: {', '.join(known)}"
-        raise _refused(f"run {graded.name} has no variant {name!r}", hint)
-    return Side(graded.name, name)
+        raise _refused(f"run {runs.name} has no variant {name!r}", hint)
+    return Side(runs.name, name)
 
 
 def _require_different(
-    a_graded: Graded, a_name: str, b_graded: Graded, b_name: str
+    runs_a: CombinedRuns, name_a: str, runs_b: CombinedRuns, name_b: str
 ) -> tuple[Side, Side]:
-    sides = _side(a_graded, a_name), _side(b_graded, b_name)
-    if (a_graded.run.run_no, a_name) == (b_graded.run.run_no, b_name):
+    """Return two sides. Raises `InvalidInput` where they share trials."""
+    sides = _side(runs_a, name_a), _side(runs_b, name_b)
+    if name_a != name_b:
+        return sides
+    if set(runs_a.run_ids) == set(runs_b.run_ids):
         raise _refused(f"{sides[0]} is compared with itself", f"expected {_USAGE}")
+    # All trials may be the same, graded twice; but a side cannot hold a part of the other.
+    both = runs_a.roots & runs_b.roots
+    if both and runs_a.roots != runs_b.roots:
+        trials = f"the trials of {name_a} in {', '.join(sorted(both))}"
+        raise _refused(f"{sides[0]} and {sides[1]} both hold {trials}")
     return sides
 
 

@@ -1,7 +1,8 @@
 """Describe in sentences how an experiment differs from the one that a run was created with.
 
 Resuming a run (`runner.start_and_resume`) raises an error with these sentences: a run may continue
-only with an experiment that gives the same results.
+only with an experiment that gives the same results. Comparisons and reports of several runs that
+are taken as one state them as warnings.
 """
 
 from __future__ import annotations
@@ -28,7 +29,18 @@ def differences(
     `old_document` is the run's `resolved_experiment_v1`, `old_task_digests` its tasks' digests by
     task id. Concurrency, name, description, tags and the dataset's path may differ.
     """
-    before, after = result_part(old_document), result_part(new.document)
+    new_digests = {task.task_id: task.digest for task in new.tasks}
+    return document_differences(old_document, old_task_digests, new.document, new_digests)
+
+
+def document_differences(
+    old_document: JsonObject,
+    old_task_digests: Mapping[str, str],
+    new_document: JsonObject,
+    new_task_digests: Mapping[str, str],
+) -> list[str]:
+    """Return the `differences` of two stored experiments."""
+    before, after = result_part(old_document), result_part(new_document)
     old_digest, new_digest = before["dataset"].pop("digest"), after["dataset"].pop("digest")
     sentences = list(_file_sentences(before.pop("files"), after.pop("files")))
     sentences += _image_sentences(before.pop("images", {}), after.pop("images", {}))
@@ -36,7 +48,7 @@ def differences(
         before[key], after[key] = _by_id(before[key], id_key), _by_id(after[key], id_key)
         sentences += _membership_sentences(noun, before[key], after[key])
     sentences += _field_sentences(dict(_leaves(before, "")), dict(_leaves(after, "")))
-    tasks = list(_task_sentences(old_task_digests, {t.task_id: t.digest for t in new.tasks}))
+    tasks = list(_task_sentences(old_task_digests, new_task_digests))
     if not tasks and old_digest != new_digest:
         tasks = ["the order of the tasks changed, or a file for the agents of certain variants"]
     return sentences + tasks

@@ -76,6 +76,20 @@ def test_where_nothing_was_paired_no_direction_is_turned(path: Path, say: Typed)
     assert "reverses the direction" not in said.out
 
 
+def test_halves_that_pair_nothing_are_not_exit_code_0(path: Path, say: Typed) -> None:
+    """Two runs without a common task are named as what they may be, in every format."""
+    runs.make_run(path, {"base": ["P", "P", "", ""], "treat": ["F", "F", "", ""]}, "one")
+    runs.make_run(path, {"base": ["", "", "P", "F"], "treat": ["", "", "F", "F"]}, "two")
+    for form in ("table", "markdown", "json"):
+        said = say("one", "two", "--format", form)
+        assert said.code == 3
+        assert said.err.startswith("nothing was compared")
+    assert "`labledger compare one+two` takes them as one run" in said.out
+    together = say("one+two")
+    assert (together.code, together.err) == (0, "")
+    assert together.out.startswith("treat against base in one+two, on tasks like these: 4 tasks")
+
+
 def test_json_is_the_document(path: Path, say: Typed) -> None:
     """On stdout there is JSON alone, as its schema has it, and the same every time."""
     runs.make_run(path, {"base": ["PF", "PP", "P-"], "treat": ["FF", "PF", "PP"]})

@@ -1,7 +1,7 @@
 """`labledger compare`: compares variants or runs, and checks gates.
 
 The statistics, the texts and the gates are the library's; this module parses options and chooses
-the format. A gate that is missed is exit code 1.
+the format. A gate that is missed is exit code 1, and a comparison without any pair is 3.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def compare(
             help="RUN: its baseline against every treatment. RUN B: its baseline against its "
             "variant B. RUN A B: two of its variants. Or two "
             "sides, each RUN or RUN:VARIANT. RUN means its current grading; RUN.g1, RUN.g2, … name "
-            "its gradings.",
+            "its gradings, and RUN1+RUN2 several runs taken as one.",
             show_default=False,
             autocompletion=arguments.complete_run_id,
         ),
@@ -143,6 +143,9 @@ def compare(
         say(f"gate missed: {gate.option} {gate.limit:g}: {gate.text}")
     if missed:
         raise typer.Exit(int(Exit.GATE_MISSED))
+    if not comparison.has_pairs:
+        say("nothing was compared: no trials could be paired")
+        raise typer.Exit(int(Exit.INCOMPLETE))
 
 
 def _print(comparison: Comparison, form: str) -> None:

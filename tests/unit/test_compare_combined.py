@@ -1,0 +1,144 @@
+"""Several runs taken as one in comparisons: `RUN1+RUN2`, over real ledgers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import comparison_ledgers as runs
+import pytest
+
+from labledger.api import open_ledger
+from labledger.compare.comparison_document import Compared, Comparison
+from labledger.compare.options import CompareOptions, Estimand
+from labledger.errors import InvalidInput, RunNotFound
+from labledger.records import json_schemas
+
+BASE = ["PP", "PF", "PP", "FF", "PP", "PP", "FP", "PP"]
+TREAT = ["FF", "PF", "Fi", "FF", "FP", "FF", "FP", "aP"]
+
+
+def half(letters: list[str], parity: int) -> list[str]:
+    """The letters of every second task."""
+    return [group if n % 2 == parity else "" for n, group in enumerate(letters)]
+
+
+def make_shards(path: Path, **changes: Any) -> None:
+    """The runs `s1` and `s2`, which share the slots of the run `whole`."""
+    runs.make_run(path, {"base": BASE, "treat": TREAT}, "whole", **changes)
+    for parity, run_id in enumerate(("s1", "s2")):
+        letters = {"base": half(BASE, parity), "treat": half(TREAT, parity)}
+        runs.make_run(path, letters, run_id, **changes)
+
+
+def compare(path: Path, *sides: str, **options: Any) -> Comparison:
+    with open_ledger(path) as ledger:
+        found = ledger.compare(*sides, options=CompareOptions(**options))
+    json_schemas.require_valid(found.as_json(), "comparison_v1")
+    return found
+
+
+def only(path: Path, *sides: str, **options: Any) -> Compared:
+    (found,) = compare(path, *sides, **options).comparisons
+    return found
+
+
+@pytest.mark.parametrize("estimand", list(Estimand))
+def test_shards_are_compared_as_the_whole_run_is(path: Path, estimand: Estimand) -> None:
+    """Figures, decisions, tasks and what is left out are those of the run done at once."""
+    make_shards(path)
+    whole = only(path, "whole", estimand=estimand)
+    found = only(path, "s1+s2", estimand=estimand)
+    assert found.tasks == 8
+    assert [side.run_id for side in found.a.runs] == ["s1", "s2"]
+    assert found.a.grading is None
+    named = {"run_id": "s1+s2", "grading": None, "runs": found.a.runs}
+    assert replace(whole.a, **named) == found.a
+    assert replace(whole.b, **named) == found.b
+    assert replace(whole, a=found.a, b=found.b) == found
+    assert only(path, "s2+s1", "base", "treat", estimand=estimand).difference == found.difference
+
+
+def test_runs_of_several_days_add_replications(path: Path) -> None:
+    """The trials of a task are those of all runs; what is left out is counted in each."""
+    runs.make_run(path, {"base": "PPF", "treat": "FiF"}, "mon")
+    runs.make_run(path, {"base": "PFF", "treat": "FPF"}, "tue")
+    both = only(path, "mon+tue")
+    runs.make_run(path, {"base": ["PP", "PF", "FF"], "treat": ["FF", "iP", "FF"]}, "once")
+    once = only(path, "once")
+    assert (both.difference, both.test, both.left_out) == (
+        once.difference,
+        once.test,
+        once.left_out,
+    )
+    assert (both.a.trials, both.b.trials, both.pairs) == (6, 5, 5)
+    assert only(path, "mon:base", "mon+tue:treat").b.trials == 5
+
+
+def test_metrics_and_two_combinations_are_compared(path: Path) -> None:
+    """Either side may be several runs, and any metric is that of all their trials."""
+    for number, run_id in enumerate(("a1", "a2", "b1", "b2")):
+        parity = number % 2
+        letters = half(["P"] * 6, parity)
+        values = [[10.0 * task + 5 * (number > 1)] if letters[task] else [] for task in range(6)]
+        runs.make_run(path, {"base": letters}, run_id, numbers={"base": values})
+    found = only(path, "a1+a2", "b1+b2", metric="tokens")
+    assert found.labels == ("a1+a2:base", "b1+b2:base")
+    assert found.tasks == 6
+    assert found.difference is not None
+    assert found.difference.value == 5
+
+
+def test_what_differs_between_the_runs_is_said(path: Path) -> None:
+    """Runs of another experiment are taken as one with a warning that names each difference."""
+    document: dict[str, Any] = {
+        "experiment": {"id": "demo"},
+        "dataset": {"suite_id": "s", "split_id": "t", "digest": "1"},
+        "design": {"replications": 1},
+        "benchmark": {},
+        "files": {"agent": [{"name": "agent.py", "sha256": "1"}]},
+        "variants": [{"variant_id": "base"}, {"variant_id": "treat"}],
+        "metrics": [],
+    }
+    other = {
+        **document,
+        "design": {"replications": 2},
+        "files": {"agent": [{"name": "agent.py", "sha256": "2"}]},
+    }
+    letters = {"base": "PPP", "treat": "FFF"}
+    runs.make_run(path, letters, "one", resolved=document, digest="1" * 64)
+    runs.make_run(path, letters, "two", resolved=other, digest="2" * 64, digests={"t01": "new"})
+    runs.make_run(path, letters, "three", resolved=document, digest="1" * 64)
+    found = only(path, "one+two")
+    (warning,) = found.warnings
+    assert warning.startswith("two is not the same experiment as one: agent.py changed")
+    assert "design.replications was 1 and is 2" in warning
+    assert "1 task was changed: t01" in warning
+    # A task that is not the same in both is not compared at all.
+    assert [row.task_id for row in found.by_task if row.pairs] == ["t00", "t02"]
+    assert {left.reason for left in found.left_out} == {"task_changed"}
+    assert only(path, "one+three").warnings == ()
+    # Documents of an early version may lack sections.
+    runs.make_run(path, letters, "four", digest="4" * 64)
+    assert only(path, "one+four").warnings == (
+        "four is not the same experiment as one: their digests differ",
+    )
+
+
+def test_no_trial_is_taken_twice(path: Path) -> None:
+    """A run that is named twice, or on both sides with one variant, is refused."""
+    make_shards(path)
+    for words, message in (
+        (["s1+s1"], "s1 twice"),
+        (["s1+s1.g1"], "gradings of the same trials"),
+        (["s1+s2:base", "s1:base"], "both hold the trials of base in s1"),
+        (["s1+s2", "s2+s1"], "are the same runs"),
+        (["s1+s2:base", "s2+s1:base"], "compared with itself"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            compare(path, *words)
+    assert only(path, "s1+s2:base", "s1:treat").tasks == 4
+    for words in (["s1+"], ["s1+gone"], ["+"]):
+        with pytest.raises(RunNotFound):
+            compare(path, *words)
