@@ -142,3 +142,24 @@ def test_no_trial_is_taken_twice(path: Path) -> None:
     for words in (["s1+"], ["s1+gone"], ["+"]):
         with pytest.raises(RunNotFound):
             compare(path, *words)
+
+
+def test_a_view_says_which_runs_are_of_one_experiment(path: Path) -> None:
+    """Runs with one digest are listed with their shards, and with the name that combines them."""
+    filters = {"tasks": [], "variants": [], "limit": None}
+    for number, run_id in enumerate(("s1", "s2"), 1):
+        shard = {"number": number, "of": 2}
+        document = {"dataset": {"filters": {**filters, "shard": shard}}}
+        runs.make_run(path, {"base": "PP", "treat": "F-"}, run_id, resolved=document)
+    runs.make_run(path, {"base": "P", "treat": "F"}, "other", digest="e" * 64)
+    with open_ledger(path) as ledger:
+        rows = ledger.query(
+            "SELECT run_id, shard, runs, together, committed FROM same_experiment ORDER BY run_id"
+        )
+        assert rows == [
+            {"run_id": "other", "shard": None, "runs": 1, "together": "other", "committed": 2},
+            {"run_id": "s1", "shard": "1/2", "runs": 2, "together": "s1+s2", "committed": 3},
+            {"run_id": "s2", "shard": "2/2", "runs": 2, "together": "s1+s2", "committed": 3},
+        ]
+        assert ledger.query("same_experiment", generation=1) == ledger.query("same_experiment")
+        assert ledger.compare(rows[1]["together"]).has_pairs

@@ -285,6 +285,18 @@ JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress ON schedule_progress.run_no = run.run_no
 GROUP BY run.run_no, run.run_id, run.experiment_id;
 
+-- one row per run: the experiment's digest, which runs share it, and the name that takes them as one
+CREATE VIEW same_experiment AS SELECT
+    runs.experiment_id, runs.digest, runs.run_id,
+    (runs.resolved ->> '$.dataset.filters.shard.number') || '/'
+        || (runs.resolved ->> '$.dataset.filters.shard.of') AS shard,
+    runs.status, runs.scheduled, runs.committed, runs.created_at,
+    count(*) OVER alike AS runs,
+    group_concat(runs.run_id, '+') OVER alike AS together
+FROM runs
+WINDOW alike AS (PARTITION BY runs.digest ORDER BY runs.created_at, runs.run_id
+    ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING);
+
 -- one row per generation of a run's scores: its grader, progress and verdicts, and whether it is
 -- the current one
 CREATE VIEW gradings AS SELECT

@@ -167,6 +167,11 @@ _EXCEPTIONS = {
     "paired_outcomes.schedule_idx": "schedule index of the treatment's slot",
     "win_loss_tie.variant_id": "id of the treatment",
     "flaky_tasks.runs": "runs with this digest that count for its pass rate",
+    "same_experiment.digest": "digest of everything that affects results; that of every shard",
+    "same_experiment.runs": "runs with this digest, this one included",
+    "same_experiment.shard": "the shard that it ran, such as `2/5`; null if it ran all slots",
+    "same_experiment.together": "the runs with this digest, as `compare` and `report` take them: "
+    "`RUN1+RUN2`",
 }
 
 
