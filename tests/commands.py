@@ -42,7 +42,7 @@ HEAVY = (
 )
 """What commands import late, and forked ones find imported."""
 
-TIME_LIMIT_S = 60
+TIME_LIMIT_S = 240
 """After how long the kernel ends a forked command, with the exit code -14."""
 
 STYLES = re.compile(r"\x1b\[(?!31;41m)[\d;]*m")

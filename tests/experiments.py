@@ -95,7 +95,11 @@ class Project:
             },
             "benchmark": {
                 "name": "small-bench",
-                "grader": {"command": ["sh", "grader.sh"], "files": ["grader.sh"], "timeout_s": 30},
+                "grader": {
+                    "command": ["sh", "grader.sh"],
+                    "files": ["grader.sh"],
+                    "timeout_s": PATIENCE_S,
+                },
             },
             "metrics": [
                 {"id": "length", "from": "result", "pointer": "/metrics/length"},

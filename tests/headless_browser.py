@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     *("--headless", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu"),

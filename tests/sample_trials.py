@@ -9,6 +9,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from waiting import PATIENCE_S
+
 from labledger.docker.engine import Engine
 from labledger.docker.networks import Networks
 from labledger.experiment import name_references
@@ -99,7 +101,9 @@ def python(text: str) -> tuple[str, ...]:
 
 
 def phase(
-    command: str | tuple[str, ...], timeout_s: float = 30, env: Mapping[str, str] | None = None
+    command: str | tuple[str, ...],
+    timeout_s: float = PATIENCE_S,
+    env: Mapping[str, str] | None = None,
 ) -> PhasePlan:
     words = script(command) if isinstance(command, str) else command
     return PhasePlan(words, dict(env or {}), timeout_s)

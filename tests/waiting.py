@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 60
+PATIENCE_S = 240
 """How long a test waits for what must happen before it fails."""
 
 

@@ -88,7 +88,7 @@ def test_agents_user_meets_limits(trials: Trials, image: str) -> None:
     agent = "trap '' TERM; (while :; do echo x >>alive; done) & while :; do sleep 0.1; done"
     grader = f"before=$(wc -c <alive); sleep 0.2; [ $before = $(wc -c <alive) ] && {{ {GRADES} }}\n"
     settings = WAYS["unreadable"] | {"image": image}
-    result = trials.run(phase(agent, timeout_s=1.5), grader, **settings)
+    result = trials.run(phase(agent, timeout_s=4), grader, **settings)
     assert brief(result) == ("agent_timeout", "agent_timeout", 11)
     assert result.verdict == "pass"
 

@@ -20,6 +20,7 @@ from sample_trials import (
     remove_attempt,
     run_attempt,
 )
+from waiting import PATIENCE_S
 
 from labledger.records import json_schemas
 
@@ -110,7 +111,8 @@ def test_inputs_are_evidence(trials: Trials) -> None:
     kept = json.loads(trials.content(result, "trial_input"))
     assert kept["task"] == spec.task.as_json()
     assert kept["bindings"] == {"b": 1, "mode": "as-written"}
-    assert kept["phases"]["agent"] == {"command": ["sh", "-c", "true", "${KEY}"], "timeout_s": 30}
+    command = ["sh", "-c", "true", "${KEY}"]
+    assert kept["phases"]["agent"] == {"command": command, "timeout_s": PATIENCE_S}
     assert kept["image"] == {"ref": result.image_ref, "id": result.image_id}
     json_schemas.require_valid(result.evidence[0], "evidence_record_v1")
     assert b"secret-value" not in trials.everything(result)

@@ -102,7 +102,7 @@ def test_agent_that_writes_in_its_grace(trials: Trials, image: str) -> None:
     agent = phase(
         """trap 'echo "{\\"outcome\\":\\"success\\"}" >"$AGENTLAB_RESULT_PATH"; exit 0' TERM
         while :; do sleep 0.05; done""",
-        timeout_s=1.5,
+        timeout_s=4,
     )
     result = trials.run(agent, image=image, benchmark=NOT_GRADED)
     assert brief(result) == ("agent_timeout", "agent_timeout", 31)
@@ -156,7 +156,7 @@ def test_agent_that_kills_everything(trials: Trials, image: str) -> None:
                 case $p in /proc/1 | /proc/$$) ;; *) kill -KILL "${p#/proc/}" ;; esac
             done
         done""",
-        timeout_s=1.5,
+        timeout_s=4,
     )
     result = trials.run(agent, f"[ -e ran ] || exit 1\n{GRADES}", image=image)
     assert brief(result) == ("agent_timeout", "agent_timeout", 11)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from experiment_files import Folder
 from sample_trials import Trials, prepare_trial_folder
+from waiting import PATIENCE_S
 
 from labledger import resources
 from labledger.experiment.inputs.staged_files import StagedFile
@@ -70,11 +71,11 @@ def test_names_of_a_trial(made: Trials) -> None:
 def test_what_a_task_overrides(made: Trials) -> None:
     """A task's own image and time limit win; all limits together and a margin end the trial."""
     plain, own = made.spec(), made.spec(task={"image": "other", "timeout_s": 7.5})
-    assert (plain.image_id, plain.settings.timeout_s("agent")) == ("sha256:1", 30)
+    assert (plain.image_id, plain.settings.timeout_s("agent")) == ("sha256:1", PATIENCE_S)
     assert (own.image_id, own.settings.timeout_s("agent")) == ("sha256:2", 7.5)
     assert own.container_env()["AGENTLAB_TIMEOUT_MS"] == "7500"
     assert own.settings.timeout_s("setup") == 0
-    assert own.deadline_s == 7.5 + 30 + contract.OUTER_MARGIN_S
+    assert own.deadline_s == 7.5 + PATIENCE_S + contract.OUTER_MARGIN_S
 
 
 def test_plan_of_a_resolved_experiment(tmp_path: Path) -> None:
@@ -121,7 +122,8 @@ def test_what_the_engine_is_asked_for(made: Trials, monkeypatch: pytest.MonkeyPa
     spec = made.spec(task={"timeout_s": 0.001}, environment={"B": "two", "A": "one"})
     config = container_config(spec)
     assert config["Entrypoint"] == ["sh", f"/agentlab/deps/{inputs.trial_script_name()}"]
-    assert config["Cmd"] == ["1", "1", "3000", "1", str(1 << 20), "1", "none", "", "32"]
+    limit = str(100 * PATIENCE_S)
+    assert config["Cmd"] == ["1", "1", limit, "1", str(1 << 20), "1", "none", "", "32"]
     assert {"AGENTLAB_ENV_0=one", "AGENTLAB_ENV_1=two"} <= set(config["Env"])
     assert "User" not in config
     host = config["HostConfig"]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
+from waiting import PATIENCE_S
 
 from labledger import resources
 from labledger.errors import InvalidInput
@@ -24,6 +25,7 @@ from labledger.experiment.resolve import resolve
 from labledger.experiment.templates import PROFILES, experiment_id, scaffold
 from labledger.records import json_schemas
 
+NEVER_ENDS = "while True: pass"
 REPAIRS = ["clamp", "count-vowels", "leap-year", "find-sorted", "overlap"]
 
 
@@ -243,7 +245,7 @@ def test_ab_test_replications_differ_and_repeat(tmp_path: Path) -> None:
         pytest.param(None, "missing", id="no file"),
         pytest.param("def clamp(:", "fail", id="no Python"),
         pytest.param("import os\nos._exit(0)", "fail", id="exits as if all were well"),
-        pytest.param("while True: pass", "fail", id="never ends"),
+        pytest.param(NEVER_ENDS, "fail", id="never ends"),
         pytest.param("def clamp(*a): print('hm'); return float('nan')", "fail", id="not a number"),
         pytest.param(
             "def clamp(v, l, h):\n    print('{}')\n    return sorted((v, l, h))[1]",
@@ -257,7 +259,8 @@ def test_grader_withstands_solutions(
 ) -> None:
     """Whatever an agent left behind, the grader ends well and gives the verdict it deserves."""
     grader = agent_eval.directory / "grader.py"
-    text = grader.read_text("utf-8").replace("TIME_LIMIT_S = 5", "TIME_LIMIT_S = 1")
+    limit_s = 1 if solution == NEVER_ENDS else PATIENCE_S
+    text = grader.read_text("utf-8").replace("TIME_LIMIT_S = 5", f"TIME_LIMIT_S = {limit_s}")
     grader.write_text(text, "utf-8")
     trial = Trial(tmp_path / "trial")
     trial.prepare(agent_eval.tasks["clamp"], repl_idx=0)

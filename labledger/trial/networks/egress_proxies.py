@@ -30,7 +30,7 @@ HOST = "labledger-egress"
 URL = f"http://{HOST}:{allowed_hosts.PORT}"
 
 _HELPER = {Labels.HELPER: "egress"}
-_START_TIMEOUT_S = 60.0
+_START_TIMEOUT_S = 180.0
 _POLL_S = 0.05
 _MEMORY = 128 << 20
 _PIDS = 64
