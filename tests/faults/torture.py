@@ -27,7 +27,10 @@ from experiments import (
 
 SLOTS = 40
 LONGEST_LIFE_S = 2.5
-"""A coordinator lives at most so long; it needs about a second to get to its first dispatch."""
+"""A coordinator lives at most so long; it needs about a second to get to its first dispatch.
+
+On a busy machine it may need longer: after a life without a commit, the next may be twice as long.
+"""
 
 
 @dataclass
@@ -95,10 +98,12 @@ def _survive(project: Project, run_id: str, toll: Toll, chance: random.Random) -
     """Start a run, and kill and resume it until it completes by itself."""
     toll.runs += 1
     coordinator = project.run(run_id, *PASSING)
+    longest_s, committed = LONGEST_LIFE_S, 0
     while True:
         with closing(coordinator):
-            coordinator.until("run_started")
-            time.sleep(chance.uniform(0, LONGEST_LIFE_S))
+            before, committed = committed, coordinator.until("run_started")["committed"]
+            longest_s = LONGEST_LIFE_S if committed > before else 2 * longest_s
+            time.sleep(chance.uniform(0, longest_s))
             if not coordinator.kill_unless_ended():
                 return
         toll.kills += 1
