@@ -16,16 +16,14 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engine_cgroups import cgroup_name, remove_cgroups, remove_left_cgroups
 from sample_trials import BUSYBOX
 from waiting import PATIENCE_S
 
-CGROUPS = Path("/sys/fs/cgroup")
-CGROUP_PREFIX = f"labledger-test-engine-{Path('/proc/self/ns/pid').stat().st_ino}-"
-"""A process id means a process of one namespace only."""
 _count = itertools.count()
 
 IN_NAMESPACES = (
@@ -42,7 +40,7 @@ class OwnEngine:
 
     def __init__(self, folder: Path, sockets: Path, root: Path) -> None:
         self.address = f"unix://{sockets / 'engine.sock'}"
-        self.cgroup = f"{CGROUP_PREFIX}{os.getpid()}-{next(_count)}"
+        self.cgroup = cgroup_name(os.getpid(), str(next(_count)))
         self._folder = folder
         self._sockets = sockets
         self._root = root
@@ -99,33 +97,13 @@ class OwnEngine:
             self._process.kill()
             self._process.wait(PATIENCE_S)
         deadline = time.monotonic() + PATIENCE_S
-        while _remove_cgroups(lambda name: name == self.cgroup) and time.monotonic() < deadline:
+        while remove_cgroups(lambda name: name == self.cgroup) and time.monotonic() < deadline:
             time.sleep(0.05)
         shutil.rmtree(self._root, ignore_errors=True)
 
 
 def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def remove_left_cgroups() -> None:
-    """Remove the control groups of engines whose test was killed."""
-    _remove_cgroups(lambda name: not Path("/proc", _owner(name)).exists())
-
-
-def _owner(cgroup: str) -> str:
-    return cgroup.removeprefix(CGROUP_PREFIX).partition("-")[0]
-
-
-def _remove_cgroups(is_meant: Callable[[str], bool]) -> bool:
-    """Remove control groups, in whichever hierarchies; return whether any was still in use."""
-    parents = [*CGROUPS.glob(f"{CGROUP_PREFIX}*"), *CGROUPS.glob(f"*/{CGROUP_PREFIX}*")]
-    parents = [parent for parent in parents if is_meant(parent.name)]
-    for parent in parents:
-        for folder, _, _ in os.walk(parent, topdown=False):
-            with contextlib.suppress(OSError):
-                Path(folder).rmdir()
-    return any(parent.exists() for parent in parents)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_engine import CGROUP_PREFIX, CGROUPS, IN_NAMESPACES, own_engine, remove_left_cgroups
+from engine_cgroups import CGROUP_PREFIX, CGROUPS, remove_left_cgroups
+from own_engine import IN_NAMESPACES, own_engine
 from sample_trials import BUSYBOX
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("as_root")]
@@ -38,10 +39,10 @@ iptables -t nat -A POSTROUTING -s 192.0.2.0/24 ! -o docker0 -j MASQUERADE
 HOLDS = ("run", "--detach", "--stop-signal", "KILL", "--network", "none", BUSYBOX, "sleep", "60")
 
 
-def in_stand_in(function: Callable[..., Any], *words: object) -> Any:
-    """Call a function of this module in a stand-in for the machine; return its result."""
+def in_stand_in(function: Callable[..., Any], *words: object, module: str = __name__) -> Any:
+    """Call a function of a module of tests in a stand-in for the machine; return its result."""
     code = (
-        f"import json, sys; import {__name__} as it; "
+        f"import json, sys; import {module} as it; "
         f"print(json.dumps(it.{function.__name__}(*sys.argv[1:])))"
     )
     places = os.pathsep.join([str(FAULTS), str(FAULTS.parent)])

@@ -1,0 +1,69 @@
+"""The hosts that `scripts/cluster` makes leave the machine alone, and share no file with it.
+
+What is tested runs in a stand-in for the machine, as engines of tests do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_cgroups import CGROUP_PREFIX
+from host_cluster.cluster import Cluster, Plan
+from test_own_engine import cgroups, in_stand_in, machine_state, other_processes
+from waiting import wait_until
+
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("as_root")]
+
+
+def make_and_die(folder: str) -> None:
+    """Make a cluster as `scripts/cluster up` does, and be killed when its engines have begun."""
+    cluster = Cluster(Path(folder) / "cluster")
+    if os.fork() == 0:
+        cluster.up(Plan(hosts=2))
+        os._exit(0)
+    wait_until(lambda: cluster.is_up and all(host.part("dockerd") for host in cluster.hosts))
+    os.killpg(0, signal.SIGKILL)
+
+
+def outlive_a_killed_maker(folder: str) -> dict[str, Any]:
+    before = machine_state()
+    code = f"import {__name__} as it; it.make_and_die({folder!r})"
+    killed = subprocess.run([sys.executable, "-c", code], check=False, process_group=0)
+    assert killed.returncode == -signal.SIGKILL
+    cluster = Cluster(Path(folder) / "cluster")
+    host = cluster.host("host1")
+    cluster.start(host)
+    seen = {
+        "own_file": host.path("/root/.local").parent.is_dir(),
+        "folder": host.path(folder).exists(),
+        "engines": [host.docker("version", check=False).returncode],
+        "links": [line for line in machine_state()["links"] if "host" in line],
+    }
+    cluster.down()
+    return {
+        **seen,
+        "before": before,
+        "after": machine_state(),
+        "processes": other_processes(),
+        "cgroups": cgroups(lambda name: name.startswith(CGROUP_PREFIX)),
+        "files": sorted(path.name for path in Path(folder).iterdir()),
+    }
+
+
+def test_a_cluster_leaves_the_machine_as_it_was(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """A cluster whose maker was killed can be used, and `down` leaves nothing of it behind."""
+    seen = in_stand_in(outlive_a_killed_maker, tmp_path, module=__name__)
+    assert seen["own_file"]
+    assert not seen["folder"], "a host sees a folder of the machine"
+    assert seen["engines"] == [0]
+    assert seen["links"] == []
+    assert seen["after"] == seen["before"]
+    assert seen["processes"] == []
+    assert seen["cgroups"] == []
+    assert seen["files"] == []

@@ -1,0 +1,233 @@
+"""A cluster: a scheduler and hosts, all in one folder and below one ground.
+
+Used by `scripts/cluster`, by tests and by `scripts/torture --cluster`. Every method can be called
+by a process that has not made the cluster: what there is, the folder and the kernel tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine_cgroups import cgroup_name, remove_cgroups, remove_left_cgroups
+from waiting import wait_until
+
+from host_cluster.ground import NETWORK, Ground, run
+from host_cluster.host import Host
+
+SCHEDULER = "scheduler"
+ADDRESS = f"tls://{NETWORK}.2:8786"
+_TLS_INSIDE = "/root/tls"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a cluster is made of; kept in its folder, so that a part can be started again."""
+
+    hosts: int = 3
+    slots: int = 8
+    images: tuple[str, ...] = ("labledger/busybox:1",)
+    """What is loaded into each engine from the machine's."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """What scheduler and workers find in their environment, such as settings of Dask."""
+
+
+class Cluster:
+    """The cluster in a folder, whether it is up or not."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ground = Ground(folder)
+        self.file = folder / "cluster.yaml"
+        """What `--on` takes."""
+        self.tls = folder / "tls"
+
+    # -- as a whole
+
+    def up(self, plan: Plan | None = None, *, ends_with_us: bool = False) -> None:
+        """Start everything, in parallel, and wait until the engines and the scheduler answer."""
+        plan = plan or Plan()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        remove_left_cgroups()
+        (self.folder / "plan.json").write_text(json.dumps(plan.__dict__))
+        self._make_files()
+        self.ground.start(ends_with_us=ends_with_us)
+        members = [self.scheduler, *self.hosts]
+        for member in members:
+            self._give_files(member)
+            member.start()
+        self.start_scheduler()
+        for host in self.hosts:
+            host.start_engine()
+        self._load_images()
+        for host in self.hosts:
+            self.start_worker(host)
+
+    def down(self) -> None:
+        """End everything and remove the folder, also of a cluster whose maker was killed."""
+        owner = self.ground.owner if self.ground.was_started() else None
+        self.ground.end()
+        if owner is not None:
+            prefix = cgroup_name(owner, "")
+            wait_until(
+                lambda: not remove_cgroups(lambda name: name.startswith(prefix)),
+                "the end of the cluster's control groups",
+            )
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def is_up(self) -> bool:
+        return self.ground.is_there()
+
+    @property
+    def plan(self) -> Plan:
+        stored = json.loads((self.folder / "plan.json").read_text())
+        environment = tuple((name, value) for name, value in stored.pop("environment"))
+        return Plan(**stored | {"images": tuple(stored["images"]), "environment": environment})
+
+    # -- its members
+
+    @property
+    def hosts(self) -> list[Host]:
+        return [self.host(f"host{number}") for number in range(1, self.plan.hosts + 1)]
+
+    def host(self, name: str) -> Host:
+        """Return a host, or the scheduler's, by its name."""
+        names = [SCHEDULER, *(f"host{number}" for number in range(1, self.plan.hosts + 1))]
+        if name not in names:
+            raise ValueError(f"no host {name} in this cluster; it has {', '.join(names)}")
+        return Host(self.ground, self.folder / "hosts" / name, name, names.index(name) + 2)
+
+    @property
+    def scheduler(self) -> Host:
+        return self.host(SCHEDULER)
+
+    def start_scheduler(self) -> None:
+        """Start the scheduler, as after a kill: it knows nothing of what was before."""
+        host, _, port = ADDRESS.removeprefix("tls://").partition(":")
+        words = ["-m", "distributed.cli.dask_scheduler", "--protocol", "tls", "--host", host]
+        words += ["--port", port, "--no-dashboard", "--tls-ca-file", f"{_TLS_INSIDE}/ca.pem"]
+        words += ["--tls-cert", f"{_TLS_INSIDE}/cert.pem", "--tls-key", f"{_TLS_INSIDE}/key.pem"]
+        environment = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0", **self._environment}
+        if self.scheduler.part(SCHEDULER) is not None:
+            return
+        before = len(self.scheduler.log(SCHEDULER))
+        self.scheduler.start_part(SCHEDULER, [sys.executable, *words], environment)
+        wait_until(
+            lambda: "Scheduler at:" in self.scheduler.log(SCHEDULER)[before:],
+            "the scheduler to listen",
+        )
+
+    def start_worker(self, host: Host) -> None:
+        """Start the worker of a host; it finds what one before it has left there."""
+        words = [sys.executable, "-m", "labledger", "worker", ADDRESS]
+        words += ["--slots", self.plan.slots, "--tls-ca", f"{_TLS_INSIDE}/ca.pem"]
+        words += ["--tls-cert", f"{_TLS_INSIDE}/cert.pem", "--tls-key", f"{_TLS_INSIDE}/key.pem"]
+        if host.part("worker") is None:
+            host.start_part("worker", words, self._environment)
+
+    def start(self, host: Host) -> None:
+        """Start what does not run of a host, as when its power is back."""
+        host.start()
+        if host.name == SCHEDULER:
+            self.start_scheduler()
+            return
+        host.start_engine()
+        host.await_engine()
+        self.start_worker(host)
+
+    def starts(self) -> Counter[tuple[str, int, int]]:
+        """Count how often a container of each (run, slot, attempt) was started, on all hosts."""
+        total: Counter[tuple[str, int, int]] = Counter()
+        for host in self.hosts:
+            total += host.starts()
+        return total
+
+    def in_network(self) -> list[str]:
+        """Return what begins a command that is to reach the scheduler, such as a coordinator."""
+        return self.ground.in_network()
+
+    def status(self) -> dict[str, Any]:
+        """Return what runs, by member and part."""
+        shown: dict[str, Any] = {}
+        for member in [self.scheduler, *self.hosts]:
+            parts = [SCHEDULER] if member.name == SCHEDULER else ["dockerd", "worker"]
+            runs = member.init is not None
+            shown[member.name] = {
+                "runs": runs,
+                "partitioned": runs and member.is_partitioned,
+                **{part: member.part(part) for part in parts},
+            }
+        return shown
+
+    # -- what it is made of
+
+    @property
+    def _environment(self) -> Mapping[str, str]:
+        return dict(self.plan.environment)
+
+    def _make_files(self) -> None:
+        make_certificates(self.tls)
+        names = [f"{NETWORK}.{number} {self.host(name).name}" for number, name in self._numbers()]
+        (self.folder / "hosts-file").write_text("\n".join(names) + "\n")
+        files = {"ca": "ca.pem", "cert": "cert.pem", "key": "key.pem"}
+        tls = "".join(f"  {name}: {self.tls / file}\n" for name, file in files.items())
+        self.file.write_text(f"address: {ADDRESS}\ntls:\n{tls}")
+
+    def _numbers(self) -> list[tuple[int, str]]:
+        names = [SCHEDULER, *(f"host{number}" for number in range(1, self.plan.hosts + 1))]
+        return list(enumerate(names, start=2))
+
+    def _give_files(self, member: Host) -> None:
+        home = member.folder / "home"
+        shutil.copytree(self.tls, home / "tls", dirs_exist_ok=True)
+        shutil.copy(self.folder / "hosts-file", member.folder / "hosts")
+
+    def _load_images(self) -> None:
+        images = self.folder / "images.tar"
+        with images.open("wb") as tar:
+            subprocess.run(["docker", "save", *self.plan.images], stdout=tar, check=True)
+        for host in self.hosts:
+            host.await_engine()
+        loads = [host.begin_to_load(images) for host in self.hosts]
+        codes = [load.wait() for load in loads]
+        images.unlink()
+        if any(codes):
+            raise RuntimeError("an image was not loaded: see above")
+
+
+def make_certificates(folder: Path) -> None:
+    """Make an authority and one certificate for all, as `labledger hosts make-certificates`."""
+    folder.mkdir(exist_ok=True)
+    ca, ca_key, key, request, cert = (
+        str(folder / name) for name in ("ca.pem", "ca-key.pem", "key.pem", "request", "cert.pem")
+    )
+    new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    run([*new, "-x509", "-days", "30", "-subj", "/CN=authority", "-keyout", ca_key, "-out", ca])
+    run([*new, "-subj", "/CN=labledger", "-keyout", key, "-out", request])
+    sign = ["openssl", "x509", "-req", "-days", "30", "-CAcreateserial", "-in", request]
+    run([*sign, "-CA", ca, "-CAkey", ca_key, "-out", cert])
+
+
+@contextlib.contextmanager
+def cluster_in(folder: Path, plan: Plan | None = None) -> Iterator[Cluster]:
+    """A cluster that lasts as long as this, and ends with this thread however that ends."""
+    cluster = Cluster(folder)
+    try:
+        cluster.up(plan, ends_with_us=True)
+        yield cluster
+    finally:
+        cluster.down()
+
+
+def command_in(cluster: Cluster, words: Sequence[object]) -> list[str]:
+    """Return a `labledger` command that runs on the coordinator's side."""
+    return [*cluster.in_network(), sys.executable, "-m", "labledger", *map(str, words)]
