@@ -187,9 +187,11 @@ def _estimated(two: _TwoSides, sample: Sample, family: int) -> Compared:
         and options.estimand is Estimand.TASKS
         and paired_means.is_skewed(sample.differences)
     )
+    a = estimates.side_report(two.a, paired.a, sample)
+    b = estimates.side_report(two.b, paired.b, sample)
     return Compared(
-        a=estimates.side_report(two.a, paired.a, sample),
-        b=estimates.side_report(two.b, paired.b, sample),
+        a=a,
+        b=b,
         tasks=len(paired.task_ids),
         pairs=paired.pairs,
         replications=max(
@@ -204,6 +206,7 @@ def _estimated(two: _TwoSides, sample: Sample, family: int) -> Compared:
         by_task=tuple(_task_rows(paired)),
         clusters=None if sample.clusters is None else len(set(sample.clusters)),
         warnings=(_SKEWED,) if skewed else (),
+        pass_at=estimates.pass_at_differences(a, b, sample),
     )
 
 

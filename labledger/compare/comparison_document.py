@@ -176,6 +176,10 @@ class Compared:
     warnings: tuple[str, ...] = ()
     clusters: int | None = None
     """The number of clusters of the tasks, where clusters are the sample."""
+    pass_at: tuple[PassAt, ...] = ()
+    """The differences of pass@k and pass^k, each over the tasks that have k counted trials on both
+    sides. Their intervals are corrected for the family, as that of `difference` is, but not for
+    several k."""
     decision: Decision = Decision("nothing_paired", "")
     """Set last, because it needs everything above."""
 

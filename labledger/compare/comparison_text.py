@@ -130,17 +130,28 @@ def _pass_at_rows(compared: Compared) -> Iterator[Row]:
     """Yield pass@k and pass^k for each k of a side; the other side may have no such k."""
     by_k_a = {pass_at.k: pass_at for pass_at in compared.a.pass_at}
     by_k_b = {pass_at.k: pass_at for pass_at in compared.b.pass_at}
+    differences = {pass_at.k: pass_at for pass_at in compared.pass_at}
     for k in sorted(by_k_a | by_k_b):
         a, b = by_k_a.get(k), by_k_b.get(k)
-        tasks = {pass_at.tasks for pass_at in (a, b) if pass_at is not None}
+        moved = differences.get(k)
+        tasks = {pass_at.tasks for pass_at in (a, b, moved) if pass_at is not None}
         few = "" if tasks == {compared.tasks} else f" ({counted(min(tasks), 'task')})"
-        yield _pass_at_row(f"pass@{k}{few}", a.any if a else None, b.any if b else None)
-        yield _pass_at_row(f"pass^{k}{few}", a.all if a else None, b.all if b else None)
+        found = (a, b, moved)
+        any_passes = (None if pass_at is None else pass_at.any for pass_at in found)
+        all_pass = (None if pass_at is None else pass_at.all for pass_at in found)
+        yield _pass_at_row(f"pass@{k}{few}", *any_passes)
+        yield _pass_at_row(f"pass^{k}{few}", *all_pass)
 
 
-def _pass_at_row(name: str, a: Estimate | None, b: Estimate | None) -> Row:
+def _pass_at_row(
+    name: str, a: Estimate | None, b: Estimate | None, difference: Estimate | None
+) -> Row:
     first, second = (f"{rate(estimate)} ({rate_bounds(estimate)})" for estimate in (a, b))
-    moved = DASH if a is None or b is None else figures.signed_points(b.value - a.value)
+    if difference is None:
+        return name, first, second, DASH
+    moved = figures.signed_points(difference.value)
+    if difference.low is not None:
+        moved += f" ({rate_bounds(difference, signed=True)})"
     return name, first, second, moved
 
 

@@ -15,7 +15,15 @@ from labledger.compare.comparison_document import Counts, Detectable, Effect, Si
 from labledger.compare.options import CompareOptions, Estimand
 from labledger.compare.pairs import Paired
 from labledger.compare.side_trials import Side
-from labledger.compare.statistics import paired_means, paired_rates, power, rates, samples
+from labledger.compare.statistics import (
+    paired_means,
+    paired_pass_at,
+    paired_rates,
+    power,
+    rates,
+    samples,
+)
+from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate, Groups, Inference
 
 if TYPE_CHECKING:
@@ -102,6 +110,23 @@ def side_report(side: Side, groups: Groups, sample: Sample) -> SideReport:
     if sample.is_suite:
         pass_at = tuple(estimate.without_bounds() for estimate in pass_at)
     return SideReport(side.run_id, side.variant_id, _rate(groups, sample), pass_at, trials=trials)
+
+
+def pass_at_differences(a: SideReport, b: SideReport, sample: Sample) -> tuple[PassAt, ...]:
+    """Return the differences of pass@k and pass^k for every k that both sides report.
+
+    Without bounds for a fixed suite of tasks without replications.
+    """
+    shared = {each.k for each in a.pass_at if each.tasks} & {p.k for p in b.pass_at if p.tasks}
+    estimates = [
+        paired_pass_at.differences(
+            sample.a, sample.b, k, sample.confidence, sample.clusters, is_suite=sample.is_suite
+        )
+        for k in sorted(shared)
+    ]
+    if sample.is_suite and not sample.is_replicated:
+        estimates = [estimate.without_bounds() for estimate in estimates]
+    return tuple(estimate for estimate in estimates if estimate.tasks)
 
 
 def _mean(groups: Groups, sample: Sample) -> Estimate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -124,6 +125,9 @@ def test_sides_may_have_different_numbers_of_replications(path: Path, say: Typed
     assert single.code == 0, single.err
     rows = [line.split() for line in single.out.splitlines() if line.startswith("pass@")]
     assert [row[:4] for row in rows] == [["pass@2", "–", "(–)", "100.0%"]]
+    same = say("run-1", "base", "twice", "--pass-at", "1")
+    row = next(line for line in same.out.splitlines() if line.startswith("pass@1"))
+    assert re.search(r"  -50\.0 points \(-\d+\.\d to \+\d+\.\d\)$", row), row
     both = say("run-1", "twice", "thrice")
     rows = [line.split() for line in both.out.splitlines() if line.startswith("pass@")]
     assert [(row[0], row[1], row[-1]) for row in rows] == [

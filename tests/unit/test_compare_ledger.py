@@ -280,6 +280,35 @@ def test_chosen_k_are_reported(path: Path) -> None:
     assert found.a.pass_at[0].any.value == pytest.approx(0.75)
 
 
+def test_differences_of_pass_at_k_have_intervals(path: Path) -> None:
+    """For both estimands, over the tasks with k trials on both sides, corrected for the family;
+    a suite that was tried once has none."""
+    letters = {
+        "base": ["PFFFFF", "PPPPFF", "FFFFFF", "PFFFFFFF"] * 4,
+        "treat": ["PPPPFF", "PPPPFF", "PFFFFF", "PPPPPPPP"] * 4,
+    }
+    runs.make_run(path, letters)
+    intervals = []
+    for estimand in Estimand:
+        found = only(path, "run-1", pass_at=(2, 7), estimand=estimand)
+        assert [(p.k, p.tasks) for p in found.pass_at] == [(2, 16), (7, 4)]
+        both = found.pass_at[0].any
+        assert both is not None
+        assert both.value == pytest.approx((14 / 15 - 5 / 15 + 0 + 5 / 15 + 1 - 7 / 28) / 4)
+        assert both.low is not None
+        assert both.high is not None
+        assert both.low < both.value < both.high
+        intervals.append(both.high - both.low)
+    assert intervals[1] < intervals[0]  # These tasks are known better than tasks like these.
+    runs.make_run(path, letters | {"other": letters["base"]}, "three")
+    wider = compare(path, "three", pass_at=(2,)).comparisons[0].pass_at[0].any
+    assert wider is not None
+    assert (wider.high or 0) - (wider.low or 0) > intervals[0]
+    runs.make_run(path, BASE_BETTER, "once")
+    (one,) = only(path, "once", pass_at=(1,), estimand=Estimand.SUITE).pass_at
+    assert one.any == Estimate(pytest.approx(-7 / 12), None, None)
+
+
 def test_any_numeric_metric(path: Path) -> None:
     """Compared by its own values, whatever the verdict, but for trials of a broken laboratory."""
     letters = "PFPFaPPFi"

@@ -81,16 +81,29 @@ def discordance(a: Groups, b: Groups, clusters: Sequence[str] | None = None) -> 
     it, since few tasks tell little about their spread (Korn and Graubard 1998, Survey Methodology
     24:193–201), but no less than if each task (cluster) were a single pair.
     """
+    independent = independent_size(
+        2 / (1 / len(trials_a) + 1 / len(trials_b)) for trials_a, trials_b in zip(a, b, strict=True)
+    )
+    return discordance_of_rates(task_means(a), task_means(b), independent, clusters)
+
+
+def discordance_of_rates(
+    a: Sequence[float],
+    b: Sequence[float],
+    independent: float,
+    clusters: Sequence[str] | None = None,
+) -> Discordance:
+    """Return how pairs of some tasks differ, from each task's rate on both sides.
+
+    `independent` is the effective number of pairs if tasks did not matter.
+    """
     import numpy as np
 
-    passed_a, passed_b = np.array(task_means(a)), np.array(task_means(b))
+    passed_a, passed_b = np.array(a), np.array(b)
     gained = float(np.mean(passed_b * (1 - passed_a)))
     lost = float(np.mean(passed_a * (1 - passed_b)))
     variance = gained + lost - (gained - lost) ** 2
     spread, least, degrees = units_deviation(passed_b - passed_a, clusters)
-    independent = independent_size(
-        2 / (1 / len(trials_a) + 1 / len(trials_b)) for trials_a, trials_b in zip(a, b, strict=True)
-    )
     seen = least
     if variance > _EDGE and degrees:
         seen = min(independent, variance / spread**2) if spread else independent
