@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from labledger.compare.comparison_text import ComparisonText as ComparisonText
     from labledger.compare.comparison_text import comparison_texts as comparison_texts
     from labledger.compare.options import *
+    from labledger.compare.ranking_text import RankingText as RankingText
+    from labledger.compare.ranking_text import ranking_text as ranking_text
     from labledger.compare.run_differences import OutcomeChange as OutcomeChange
     from labledger.errors import *
     from labledger.ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
@@ -56,9 +58,10 @@ _NAMES_BY_MODULE = {
     "api.run_state": "RunSelection RunState",
     "api.runs": "regrade resume run",
     "api.trial_logs": "LogPiece",
-    "compare.comparison_document": "Compared Comparison TaskRow",
+    "compare.comparison_document": "Compared Comparison Standing TaskRow",
     "compare.run_differences": "OutcomeChange",
     "compare.comparison_text": "ComparisonText comparison_texts",
+    "compare.ranking_text": "RankingText ranking_text",
     "compare.options": "CompareOptions ErrorCounting Estimand",
     "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "
     "InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError LedgerMissing "

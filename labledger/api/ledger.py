@@ -385,7 +385,8 @@ class Ledger:
             sides: A run, for its baseline against every treatment; a run and two of its variants;
                 or two sides, each ``RUN`` or ``RUN:VARIANT``. A run stands for its current grading;
                 ``RUN.g1``, ``RUN.g2``, … name its gradings, and ``RUN1+RUN2`` several runs that are
-                taken as one: shards of an experiment, or the same one run on several days.
+                taken as one: shards of an experiment, or the same one run on several days. With
+                `options.all_pairs`, a run with all its variants or those named, or any sides.
             options: The metric, what counts as a failure, and gates.
 
         Raises:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from labledger import optional_libraries
 from labledger.compare import estimates, sides
@@ -28,6 +29,7 @@ from labledger.compare.decision import decide, decide_gates
 from labledger.compare.estimates import Sample
 from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.pairs import Paired, have_same_values, pair
+from labledger.compare.ranking import rank
 from labledger.compare.run_differences import warnings
 from labledger.compare.side_trials import Side, Trials, read_clusters, read_trials, require_metric
 from labledger.compare.statistics import paired_means, samples
@@ -66,7 +68,8 @@ def compare_family(
     """
     options.check()
     optional_libraries.require_analysis()
-    questions = [_read(reader, sides.resolve(reader, words), options) for words in requests]
+    resolve = sides.resolve_all_pairs if options.all_pairs else sides.resolve
+    questions = [_read(reader, resolve(reader, words), options) for words in requests]
     # Comparisons without a common task are not tested, so they are not corrected for.
     family = sum(bool(two.paired.task_ids) for question in questions for two in question.pairs)
     return [_answer(question, options, family) for question in questions]
@@ -171,7 +174,16 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
         compared = _with_context(question, two, estimated, options, family)
         decided.append(replace(compared, decision=decide(compared, document)))
     gates = tuple(decide_gates(decided, document, options.gates))
-    return replace(document, comparisons=tuple(decided), gates=gates)
+    document = replace(document, comparisons=tuple(decided), gates=gates)
+    if not options.all_pairs:
+        return document
+    trials = {
+        side: of_side
+        for two in question.pairs
+        for side, of_side in zip((two.a, two.b), two.trials, strict=True)
+    }
+    own_sample = partial(question.sample, options=options, family=1)
+    return replace(document, ranking=rank(trials, decided, document, options, own_sample))
 
 
 def _estimated(two: _TwoSides, sample: Sample, family: int) -> Compared:

@@ -192,6 +192,25 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """A side's place among all sides that were compared in pairs."""
+
+    run_id: str
+    """As that of `SideReport`."""
+    variant_id: str
+    mean: Estimate | None
+    """Over the side's own counted trials; None where it has none."""
+    tasks: int
+    trials: int
+    groups: tuple[str, ...] = ()
+    """The letters of its tie groups: sides that share one are not shown to differ."""
+
+    @property
+    def side(self) -> Side:
+        return Side(self.run_id, self.variant_id)
+
+
+@dataclass(frozen=True, slots=True)
 class GateResult:
     option: str
     limit: float
@@ -218,6 +237,8 @@ class Comparison:
     """The field of the tasks' rows whose values were taken as the sample; None for tasks."""
     family: int
     """For how many comparisons intervals, p values and gates are corrected."""
+    ranking: tuple[Standing, ...] = ()
+    """The sides, the best first, where all were compared in pairs; else empty."""
 
     @property
     def is_rate(self) -> bool:

@@ -25,10 +25,16 @@ def decide(compared: Compared, document: Comparison) -> Decision:
     if test is None:
         text = sentences.not_replicated(compared, difference, document)
         return Decision("not_shown", text)
-    if test.p_decisive >= 1 - document.confidence:
+    if not is_shown(compared, document):
         return Decision("not_shown", sentences.not_shown(compared, difference, test, document))
     verdict = _verdict(compared, difference, document)
     return Decision(verdict, sentences.shown(compared, difference, test, document, verdict))
+
+
+def is_shown(compared: Compared, document: Comparison) -> bool:
+    """Return whether a difference is shown, of whatever size."""
+    test = compared.test
+    return test is not None and test.p_decisive < 1 - document.confidence
 
 
 def _verdict(compared: Compared, difference: Estimate, document: Comparison) -> str:

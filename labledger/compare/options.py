@@ -75,6 +75,8 @@ class CompareOptions:
         fail_if_worse: A gate that is missed if B is shown to be worse than A by more than this.
         require_not_worse: A gate that is missed unless B is shown to be at most this much worse
             than A.
+        all_pairs: Compare every pair of the variants or sides, and rank them in tie groups, rather
+            than the baseline with every treatment. Gates need the latter.
         seed: Has no effect. Earlier versions drew samples at random; this one does not.
     """
 
@@ -87,6 +89,7 @@ class CompareOptions:
     pass_at: tuple[int, ...] = ()
     fail_if_worse: float | None = None
     require_not_worse: float | None = None
+    all_pairs: bool = False
     seed: int = 0
 
     @property
@@ -121,6 +124,9 @@ class CompareOptions:
             problems.append(Problem("--pass-at", "is for pass rates, not for another --metric"))
         if self.is_rate and self.lower_is_better:
             problems.append(Problem("--lower-is-better", "a pass rate is better when higher"))
+        if self.all_pairs:
+            message = "is for a baseline and its treatments, not for --all-pairs"
+            problems += [Problem(option, message) for option in self.gates]
         problems += [problem for gate in self.gates.items() for problem in self._gate(*gate)]
         if self.seed < 0:
             problems.append(Problem("--seed", f"found {self.seed}; expected 0 or more"))

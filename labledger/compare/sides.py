@@ -7,7 +7,8 @@ Words that name an unknown run or variant, or the same side twice, are refused w
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 from labledger.compare.combined_runs import CombinedRuns, read_combined
 from labledger.compare.side_trials import Side
@@ -18,6 +19,10 @@ _USAGE = (
     "RUN, RUN VARIANT, RUN A B, or two sides, each RUN or RUN:VARIANT, where RUN may be several "
     "runs taken as one, RUN1+RUN2"
 )
+
+
+MAX_SIDES = 100
+"""The largest number of sides of which all pairs are compared."""
 
 
 def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side]]:
@@ -42,6 +47,40 @@ def resolve(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side
             return _of_one_run(reader, a, b) or _two_sides(reader, a, b)
         case _:
             raise _refused(f"found {' '.join(words) or 'nothing'}; expected {_USAGE}")
+
+
+def resolve_all_pairs(reader: LedgerReader, words: Sequence[str]) -> list[tuple[Side, Side]]:
+    """Return every pair of the sides that the words name.
+
+    - ``RUN``: all of its variants
+    - ``RUN A B C …``: these of its variants
+    - two sides or more, each ``RUN`` (all of its variants) or ``RUN:VARIANT``
+
+    Raises as `resolve` does, and where there are fewer than two sides or more than `MAX_SIDES`.
+    """
+    sides = list(_all_sides(reader, words))
+    for index, (runs, name) in enumerate(sides):
+        if any((other.name, known) == (runs.name, name) for other, known in sides[:index]):
+            raise _refused(f"{_side(runs, name)} is named twice")
+    if not 2 <= len(sides) <= MAX_SIDES:
+        raise _refused(
+            f"all pairs of {len(sides)} variants; expected from 2 to {MAX_SIDES}",
+            "name a run with several variants, or several sides",
+        )
+    return [_require_different(*a, *b) for a, b in combinations(sides, 2)]
+
+
+def _all_sides(reader: LedgerReader, words: Sequence[str]) -> Iterator[tuple[CombinedRuns, str]]:
+    """Yield the runs and the variant of each side."""
+    if len(words) > 1 and ":" not in words[0]:
+        runs = read_combined(reader, words[0])
+        if set(words[1:]) <= set(runs.variant_ids):
+            yield from ((runs, name) for name in words[1:])
+            return
+    for word in words:
+        name, colon, variant = word.partition(":")
+        runs = read_combined(reader, name)
+        yield from ((runs, name) for name in ([variant] if colon else runs.variant_ids))
 
 
 def _treatments(runs: CombinedRuns) -> list[tuple[Side, Side]]:

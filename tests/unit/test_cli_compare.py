@@ -91,6 +91,28 @@ def test_halves_that_pair_nothing_are_not_exit_code_0(path: Path, say: Typed) ->
     assert together.out.startswith("treat against base in one+two, on tasks like these: 4 tasks")
 
 
+def test_all_pairs_are_two_tables(path: Path, say: Typed) -> None:
+    """The ranking with its groups, then every pair; as text, as Markdown, and as JSON."""
+    runs.make_run(path, {"base": "F" * 12, "good": "P" * 12, "fair": "P" * 10 + "FF"})
+    said = say("run-1", "--all-pairs")
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert lines[0] == "3 variants of run-1 on tasks like these, in 3 pairs"
+    rows = [line.split() for line in lines]
+    assert [(row[0], row[-1]) for row in rows if row and row[0] in ("good", "fair")][:2] == [
+        ("good", "a"),
+        ("fair", "a"),
+    ]
+    assert any(row[:3] == ["base", "good", "+100.0"] and row[-1] == "better" for row in rows)
+    assert "good was shown to differ from all others but fair." in said.out
+    markdown = say("run-1", "--all-pairs", "--format", "markdown").out
+    assert "| base | 0.0% |" in markdown
+    assert "| A | B | B - A | 95 % CI | p of 3 comparisons | B is |" in markdown
+    document = json.loads(say("run-1", "--all-pairs", "--format", "json").out)
+    assert [standing["groups"] for standing in document["ranking"]] == [["a"], ["a"], ["b"]]
+    assert say("run-1", "--all-pairs", "--junit", "x.xml").code == 2
+
+
 def test_json_is_the_document(path: Path, say: Typed) -> None:
     """On stdout there is JSON alone, as its schema has it, and the same every time."""
     runs.make_run(path, {"base": ["PF", "PP", "P-"], "treat": ["FF", "PF", "PP"]})

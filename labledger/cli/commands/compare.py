@@ -93,6 +93,14 @@ def compare(
             "is worse than that.",
         ),
     ] = None,
+    all_pairs: Annotated[
+        bool,
+        typer.Option(
+            "--all-pairs",
+            help="Compare every pair: all variants of RUN, those named in RUN A B C …, or the "
+            "sides RUN:VARIANT …; and rank them in groups of which no two are shown to differ.",
+        ),
+    ] = False,
     format: Annotated[str, typer.Option(help="table, json or markdown.")] = "table",  # noqa: A002
     junit: Annotated[
         Path | None,
@@ -124,8 +132,11 @@ def compare(
         pass_at=_numbers(pass_at),
         fail_if_worse=fail_if_worse,
         require_not_worse=require_not_worse,
+        all_pairs=all_pairs,
         seed=seed,
     )
+    if junit is not None and all_pairs:
+        _refuse("--junit", "is for a baseline and its treatments, not for --all-pairs")
     if junit is not None and not options.has_direction:
         # Otherwise every task with a difference, in either direction, would be a failure.
         hint = "add --lower-is-better or --higher-is-better"

@@ -8,18 +8,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from labledger.api import comparison_texts
+from labledger.api import comparison_texts, ranking_text
 from labledger.cli.output.console import out, out_sentence, table
 
 if TYPE_CHECKING:
-    from labledger.api import Comparison, ComparisonText
+    from labledger.api import Comparison, ComparisonText, RankingText
 
 _MAX_HEADING_WIDTH = 24
 """With longer names as column headings, the table would not fit 80 columns."""
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print each comparison as a table, with its facts and its decision, then the gates."""
+    """Print each comparison as a table, with its facts and its decision, then the gates.
+
+    Print all pairs as two tables: the ranking of the sides, and their differences.
+    """
+    ranking = ranking_text(comparison)
+    if ranking is not None:
+        out_sentence(ranking.title)
+        table(ranking.headings, ranking.rows, right=ranking.headings[1:-1])
+        out()
+        table(ranking.pair_headings, ranking.pair_rows, right=ranking.pair_headings[2:-1])
+        for sentence in ranking.facts:
+            out_sentence(sentence)
+        return
     for number, texts in enumerate(comparison_texts(comparison)):
         if number:
             out()
@@ -43,7 +55,11 @@ def _headings(texts: ComparisonText) -> tuple[str, str]:
 
 
 def print_markdown(comparison: Comparison) -> None:
-    """Print each comparison as Markdown, then the gates."""
+    """Print each comparison as Markdown, then the gates; or the ranking of all pairs."""
+    ranking = ranking_text(comparison)
+    if ranking is not None:
+        _print_ranking_markdown(ranking)
+        return
     for number, texts in enumerate(comparison_texts(comparison)):
         if number:
             out()
@@ -63,6 +79,23 @@ def print_markdown(comparison: Comparison) -> None:
     for gate in comparison.gates:
         word = "passed" if gate.passed else "missed"
         out(f"- gate {word}: `{gate.option}`: {_escaped(gate.text)}")
+
+
+def _print_ranking_markdown(ranking: RankingText) -> None:
+    out(f"### {_escaped(ranking.title)}")
+    for headings, rows, texts in (
+        (ranking.headings, ranking.rows, 1),
+        (ranking.pair_headings, ranking.pair_rows, 2),
+    ):
+        out()
+        out(_markdown_row(headings))
+        marks = ["---:"] * (len(headings) - texts - 1)
+        out(f"| {' | '.join(['---'] * texts + marks + ['---'])} |")
+        for row in rows:
+            out(_markdown_row(row))
+    out()
+    for sentence in ranking.facts:
+        out(f"- {_escaped(sentence)}")
 
 
 def _markdown_row(values: Sequence[str]) -> str:

@@ -1,0 +1,143 @@
+"""All pairs of some sides in words: a table of the ranking, one of the pairs, and what they mean.
+
+The terminal, Markdown and the report's page lay out what this module returns, in place of a text
+for each comparison (`compare.comparison_text`), of which there would be very many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from labledger.compare import sentences
+from labledger.compare.comparison_document import Compared, Comparison, Standing
+from labledger.compare.side_trials import Side
+from labledger.text.figures import count
+from labledger.text.phrases import counted
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankingText:
+    """A ranking of sides and all of their pairs, for a terminal or Markdown."""
+
+    title: str
+    headings: Row
+    """The first names the sides; figures are in the other columns."""
+    rows: tuple[Row, ...]
+    pair_headings: Row
+    """The first two name the sides, A and B; the last is the decision about B."""
+    pair_rows: tuple[Row, ...]
+    facts: tuple[str, ...]
+    """Sentences: what the groups mean, and warnings."""
+
+
+def ranking_text(comparison: Comparison) -> RankingText | None:
+    """Return a ranking in words, as `labledger compare --all-pairs` prints it.
+
+    None where not all pairs were compared.
+
+    Args:
+        comparison: What `Ledger.compare` returned.
+
+    Example:
+        >>> import labledger
+        >>> options = labledger.CompareOptions(all_pairs=True)
+        >>> with labledger.open_ledger() as ledger:
+        ...     text = labledger.ranking_text(ledger.compare("my-run", options=options))
+        >>> [(row[0], row[-1]) for row in text.rows]
+        [('terse', 'a'), ('verbose', 'a'), ('baseline', 'b')]
+    """
+    if not comparison.ranking:
+        return None
+    name = "pass rate" if comparison.is_rate else comparison.metric
+    labels = _labels(comparison)
+    places = {standing.side: place for place, standing in enumerate(comparison.ranking)}
+    by_place = sorted(
+        comparison.comparisons,
+        key=lambda compared: sorted((places[compared.a.side], places[compared.b.side])),
+    )
+    return RankingText(
+        title=_title(comparison),
+        headings=("", name, sentences.level(comparison), "tasks", "trials", "group"),
+        rows=tuple(
+            _row(standing, labels[standing.side], comparison) for standing in comparison.ranking
+        ),
+        pair_headings=(
+            *("A", "B", "B - A", sentences.level(comparison)),
+            *(sentences.p_heading([comparison]), "B is"),
+        ),
+        pair_rows=tuple(_pair_row(compared, labels, comparison) for compared in by_place),
+        facts=tuple(_facts(comparison, labels)),
+    )
+
+
+def _title(comparison: Comparison) -> str:
+    runs = {standing.run_id for standing in comparison.ranking}
+    where = f" of {runs.pop()}" if len(runs) == 1 else ""
+    sides = "variants" if where else "sides"
+    pairs = counted(len(comparison.comparisons), "pair")
+    about = sentences.estimand(comparison)
+    return f"{count(len(comparison.ranking))} {sides}{where} on {about}, in {pairs}"
+
+
+def _row(standing: Standing, label: str, comparison: Comparison) -> Row:
+    return (
+        label,
+        sentences.value(standing.mean, comparison),
+        sentences.bounds(standing.mean, comparison),
+        count(standing.tasks),
+        count(standing.trials),
+        " ".join(standing.groups),
+    )
+
+
+def _labels(comparison: Comparison) -> dict[Side, str]:
+    """Return what to call each side: its variant, or RUN:VARIANT where there are several runs."""
+    of_one_run = len({standing.run_id for standing in comparison.ranking}) == 1
+    sides = [standing.side for standing in comparison.ranking]
+    return {side: side.variant_id if of_one_run else str(side) for side in sides}
+
+
+def _pair_row(compared: Compared, labels: Mapping[Side, str], comparison: Comparison) -> Row:
+    return (
+        labels[compared.a.side],
+        labels[compared.b.side],
+        sentences.signed_amount(compared.difference, comparison),
+        sentences.bounds(compared.difference, comparison, signed=True),
+        sentences.decisive_p(compared.test),
+        sentences.VERDICTS[compared.decision.verdict].lower(),
+    )
+
+
+def _facts(comparison: Comparison, labels: Mapping[Side, str]) -> Iterator[str]:
+    yield (
+        "Variants that share a letter were not shown to differ; that does not show that they are "
+        "equal."
+    )
+    first, *others = comparison.ranking
+    tied = [other for other in others if set(other.groups) & set(first.groups)]
+    if first.mean is not None and comparison.has_pairs:
+        name = labels[first.side]
+        if len(tied) == len(others):
+            yield f"{name} was not shown to differ from any other."
+        elif tied:
+            names = ", ".join(labels[standing.side] for standing in tied)
+            yield f"{name} was shown to differ from all others but {names}."
+        else:
+            yield f"{name} was shown to differ from all others."
+    if comparison.family > 1:
+        yield (
+            f"Intervals of differences, p values and letters hold for all {comparison.family} "
+            "comparisons together (Bonferroni)."
+        )
+    tasks = {compared.tasks for compared in comparison.comparisons}
+    if len(tasks) > 1:
+        yield (
+            f"Not all pairs have the same tasks: from {count(min(tasks))} to {count(max(tasks))}, "
+            "so that values in the first table and differences in the second may disagree."
+        )
+    warnings = [w for compared in comparison.comparisons for w in compared.warnings]
+    for warning in dict.fromkeys(warnings):
+        yield f"Warning: {warning}."
