@@ -25,7 +25,7 @@ from labledger.compare.comparison_document import (
     Significance,
     TaskRow,
 )
-from labledger.compare.decision import decide, decide_gates
+from labledger.compare.decision import decide, decide_equivalence, decide_gates
 from labledger.compare.estimates import Sample
 from labledger.compare.options import CompareOptions, ErrorCounting, Estimand
 from labledger.compare.pairs import Paired, have_same_values, pair
@@ -168,11 +168,13 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
         cluster=question.cluster,
         family=max(1, family),
     )
-    decided = []
+    decided, limit = [], options.equivalence_limit
     for two in question.pairs:
         estimated = _estimated(two, question.sample(two.paired, options, family), family)
         compared = _with_context(question, two, estimated, options, family)
-        decided.append(replace(compared, decision=decide(compared, document)))
+        decision = decide(compared, document)
+        equivalence = decide_equivalence(compared, document, limit)
+        decided.append(replace(compared, decision=decision, equivalence=equivalence))
     gates = tuple(decide_gates(decided, document, options.gates))
     document = replace(document, comparisons=tuple(decided), gates=gates)
     if not options.all_pairs:

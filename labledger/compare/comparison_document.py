@@ -148,6 +148,18 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Equivalence:
+    """Whether both sides are shown to be equivalent: to differ by less than a limit."""
+
+    limit: float
+    """In the metric's unit; a share for pass rates."""
+    verdict: str
+    """`equivalent` if every value in the difference's interval is smaller than the limit, in either
+    direction; `different` if none is; else `not_shown`."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
     """One comparison of two sides. Differences are B minus A."""
 
@@ -180,6 +192,8 @@ class Compared:
     """The differences of pass@k and pass^k, each over the tasks that have k counted trials on both
     sides. Their intervals are corrected for the family, as that of `difference` is, but not for
     several k."""
+    equivalence: Equivalence | None = None
+    """None where it was not asked for."""
     decision: Decision = Decision("nothing_paired", "")
     """Set last, because it needs everything above."""
 

@@ -177,6 +177,8 @@ def facts(compared: Compared, document: Comparison) -> Iterator[Fact]:
         least = amount(detectable.difference, document)
         condition = f"with {detectable.power:.0%} power{assumption(detectable, document)}"
         yield Fact("smallest difference that could be shown", f"{least}, {condition}")
+    if compared.equivalence is not None:
+        yield Fact("equivalence", compared.equivalence.text.removesuffix("."))
     if compared.left_out:
         groups = (_left_out(g.pairs, g.side, g.reason, a, b) for g in compared.left_out)
         yield Fact("left out", ", ".join(groups))

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from labledger.compare import sentences
-from labledger.compare.comparison_document import Compared, Comparison, Decision, GateResult
+from labledger.compare.comparison_document import (
+    Compared,
+    Comparison,
+    Decision,
+    Equivalence,
+    GateResult,
+)
 from labledger.compare.statistics.samples import Estimate
 
 
@@ -45,6 +51,33 @@ def _verdict(compared: Compared, difference: Estimate, document: Comparison) -> 
     return "better" if is_higher is not document.lower_is_better else "worse"
 
 
+def decide_equivalence(
+    compared: Compared, document: Comparison, limit: float | None
+) -> Equivalence | None:
+    """Return whether both sides are shown to differ by less than `limit`; None without a limit.
+
+    The interval's inclusion in ±`limit` is the same as two one-sided tests, each at half of 1 less
+    the confidence (Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15:657–680).
+    """
+    if limit is None:
+        return None
+    difference = compared.difference
+    if difference is None or compared.test is None:
+        return Equivalence(limit, "not_shown", f"{sentences.no_gate_test(compared)}.")
+    verdict = _equivalence(difference, limit)
+    text = f"{sentences.equivalence(compared, difference, document, limit, verdict)}."
+    return Equivalence(limit, verdict, text)
+
+
+def _equivalence(difference: Estimate, limit: float) -> str:
+    low, high = difference.low, difference.high
+    if low is None or high is None:
+        return "not_shown"
+    if -limit < low and high < limit:
+        return "equivalent"
+    return "different" if low >= limit or high <= -limit else "not_shown"
+
+
 def decide_gates(
     comparisons: Sequence[Compared], document: Comparison, limits: Mapping[str, float]
 ) -> Iterator[GateResult]:
@@ -63,6 +96,10 @@ def _gate(option: str, limit: float, compared: Compared, document: Comparison) -
     difference = compared.difference
     if difference is None or compared.test is None:
         return False, sentences.no_gate_test(compared)
+    if option == "--require-equivalent":
+        verdict = _equivalence(difference, limit)
+        text = sentences.equivalence(compared, difference, document, limit, verdict)
+        return verdict == "equivalent", text
     gain = _gain_bounds(difference, document)
     if option == "--fail-if-worse":
         is_shown = gain is not None and gain[1] < -limit

@@ -77,6 +77,10 @@ class CompareOptions:
             than A.
         all_pairs: Compare every pair of the variants or sides, and rank them in tie groups, rather
             than the baseline with every treatment. Gates need the latter.
+        equivalent_within: Say of each comparison whether both sides are shown to be equivalent:
+            every value in the difference's interval is smaller than this, in either direction.
+        require_equivalent: A gate that is missed unless both sides are shown to be equivalent
+            within this. It is also the limit of `equivalent_within` where that is None.
         seed: Has no effect. Earlier versions drew samples at random; this one does not.
     """
 
@@ -90,6 +94,8 @@ class CompareOptions:
     fail_if_worse: float | None = None
     require_not_worse: float | None = None
     all_pairs: bool = False
+    equivalent_within: float | None = None
+    require_equivalent: float | None = None
     seed: int = 0
 
     @property
@@ -108,8 +114,16 @@ class CompareOptions:
         limits = {
             "--fail-if-worse": self.fail_if_worse,
             "--require-not-worse": self.require_not_worse,
+            "--require-equivalent": self.require_equivalent,
         }
         return {option: limit for option, limit in limits.items() if limit is not None}
+
+    @property
+    def equivalence_limit(self) -> float | None:
+        """The difference within which sides count as equivalent; None where that is not asked."""
+        if self.equivalent_within is not None:
+            return self.equivalent_within
+        return self.require_equivalent
 
     def check(self) -> None:
         """Raise `InvalidInput` with every option that is not valid."""
@@ -128,18 +142,23 @@ class CompareOptions:
             message = "is for a baseline and its treatments, not for --all-pairs"
             problems += [Problem(option, message) for option in self.gates]
         problems += [problem for gate in self.gates.items() for problem in self._gate(*gate)]
+        if self.equivalent_within is not None:
+            problems += self._limit("--equivalent-within", self.equivalent_within)
         if self.seed < 0:
             problems.append(Problem("--seed", f"found {self.seed}; expected 0 or more"))
         if problems:
             raise InvalidInput("the options of the comparison", problems)
 
     def _gate(self, option: str, limit: float) -> list[Problem]:
-        problems = []
-        if not (math.isfinite(limit) and limit >= 0 and (limit <= 1 or not self.is_rate)):
-            expected = "a share from 0 to 1, such as 0.02" if self.is_rate else "0 or more"
-            problems.append(Problem(option, f"found {limit:g}; expected {expected}"))
-        if not self.has_direction:
+        problems = self._limit(option, limit)
+        if option != "--require-equivalent" and not self.has_direction:
             message = f"which values of {self.metric} are worse is not known"
             hint = "add --lower-is-better or --higher-is-better"
             problems.append(Problem(option, message, hint=hint))
         return problems
+
+    def _limit(self, option: str, limit: float) -> list[Problem]:
+        if math.isfinite(limit) and limit >= 0 and (limit <= 1 or not self.is_rate):
+            return []
+        expected = "a share from 0 to 1, such as 0.02" if self.is_rate else "0 or more"
+        return [Problem(option, f"found {limit:g}; expected {expected}")]

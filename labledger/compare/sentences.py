@@ -212,6 +212,9 @@ def headline(compared: Compared, document: Comparison) -> str:
     together = f" for all {document.family} comparisons" if document.family > 1 else ""
     interval = f"{level(document)}{together} {bounds(difference, document, signed=True)}"
     size = f"{signed_amount(difference, document)}, {interval}"
+    equivalent = compared.equivalence
+    if equivalent is not None and equivalent.verdict == "equivalent":
+        size += f"; equivalent within {amount(equivalent.limit, document)}"
     if verdict == "not_shown":
         return f"no difference was shown between {a} and {b} {where} ({size})"
     if compared.same_trials:
@@ -283,3 +286,20 @@ def gate(
     if option == "--fail-if-worse":
         return f"{b} is {word}shown to be worse than {a} by more than {size} {where}"
     return f"{b} is {word}shown to be at most {size} worse than {a} {where}"
+
+
+# -- equivalence
+
+
+def equivalence(
+    compared: Compared, difference: Estimate, document: Comparison, limit: float, verdict: str
+) -> str:
+    """Return whether both sides are equivalent within a limit; for `verdict` see `Equivalence`."""
+    a, b = compared.labels
+    size = amount(limit, document)
+    where = f"on {estimand(document)} ({_interval(difference, document)}{correction(document)})"
+    if verdict == "equivalent":
+        return f"{b} is shown to be equivalent to {a} within {size} {where}"
+    if verdict == "different":
+        return f"{b} is shown to differ from {a} by {size} or more {where}"
+    return f"{b} is not shown to be equivalent to {a} within {size} {where}"

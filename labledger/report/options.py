@@ -34,6 +34,8 @@ class ReportOptions:
             its variants such as ``A B``; empty for the baseline with every treatment.
         confidence: The level of intervals and decisions, 0.5 or more and less than 1.
         estimand: What comparisons are about, tasks like these or exactly these.
+        equivalent_within: Say of each comparison whether its sides are shown to differ by less than
+            this share.
         logs: The trials whose logs and patches the page holds.
         max_bytes: The approximate size limit of the page in bytes; logs beyond it are left out.
         verify: Recompute every digest of the run, as `verify` does, not only the chain's.
@@ -42,6 +44,7 @@ class ReportOptions:
     compare: tuple[str, ...] = ()
     confidence: float = 0.95
     estimand: Estimand = Estimand.TASKS
+    equivalent_within: float | None = None
     logs: LogSelection = LogSelection.FAILED
     max_bytes: int = 10 * MIB
     verify: bool = False
@@ -52,6 +55,10 @@ class ReportOptions:
         if not (math.isfinite(self.confidence) and 0.5 <= self.confidence < 1):
             message = f"found {self.confidence:g}; expected 0.5 or more and less than 1"
             problems.append(Problem("--confidence", message))
+        limit = self.equivalent_within
+        if limit is not None and not 0 <= limit <= 1:
+            message = f"found {limit:g}; expected a share from 0 to 1, such as 0.02"
+            problems.append(Problem("--equivalent-within", message))
         if self.max_bytes < _MIN_BYTES:
             message = f"found {self.max_bytes:,} bytes; expected at least {_MIN_BYTES:,}"
             problems.append(Problem("--max-size", message))

@@ -127,7 +127,11 @@ def _compare(
     `analysis` there are none. Raises `RunNotFound` or `InvalidInput`.
     """
     requests = [sides_of(graded, words) for words in options.compare] or _default_sides(graded)
-    compare_options = CompareOptions(confidence=options.confidence, estimand=options.estimand)
+    compare_options = CompareOptions(
+        confidence=options.confidence,
+        estimand=options.estimand,
+        equivalent_within=options.equivalent_within,
+    )
     try:
         return tuple(compare_family(reader, requests, compare_options)), ()
     except ExtraMissing as error:

@@ -173,6 +173,20 @@ def test_a_missed_gate_is_exit_code_1(path: Path, say: Typed) -> None:
     assert said.err == ""
 
 
+def test_equivalence_is_a_verdict_and_a_gate(path: Path, say: Typed) -> None:
+    """The verdict stands beside the decision and in JSON; a missed gate is exit code 1."""
+    runs.make_run(path, {"base": "PPPPPPPPPPPPF" * 30, "treat": "PPPPPPPPPPPPF" * 30})
+    said = say("run-1", "--equivalent-within", "0.05")
+    assert said.code == 0
+    assert "equivalence: treat is shown to be equivalent to base within 5.0 points" in said.out
+    assert "No difference was shown" in said.out
+    narrow = say("run-1", "--require-equivalent", "0.001", "--format", "json")
+    assert narrow.code == 1
+    assert "gate missed: --require-equivalent 0.001: treat is not shown to be" in narrow.err
+    (compared,) = json.loads(narrow.out)["comparisons"]
+    assert compared["equivalence"]["verdict"] == "not_shown"
+
+
 def test_the_junit_report(path: Path, tmp_path: Path, say: Typed) -> None:
     """Lost tasks are failures, the laboratory's errors are errors, what is unpaired is skipped."""
     runs.make_run(path, {"base": "PFPgP", "treat": "FPPPi"}, "one")

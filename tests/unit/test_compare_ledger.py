@@ -535,6 +535,40 @@ def test_gates_go_by_the_interval(path: Path) -> None:
     assert [gate.passed for gate in gates] == [True]
 
 
+def test_equivalence_goes_by_the_interval(path: Path) -> None:
+    """Both sides are equivalent where the whole interval is within the limit, different where it is
+    beyond; the gate asks for the first, and for no direction."""
+    runs.make_run(path, BASE_BETTER)
+    found = only(path, "run-1").difference
+    assert found is not None
+    low, high = -(found.low or 0), -(found.high or 0)
+    expected = {
+        low + 0.01: ("equivalent", True, "is shown to be equivalent to base within"),
+        low - 0.01: ("not_shown", False, "is not shown to be equivalent"),
+        high + 0.01: ("not_shown", False, "is not shown to be equivalent"),
+        high - 0.01: ("different", False, "is shown to differ from base by"),
+    }
+    for limit, (verdict, passed, words) in expected.items():
+        document = compare(path, "run-1", equivalent_within=limit, require_equivalent=limit)
+        equivalence = document.comparisons[0].equivalence
+        assert equivalence is not None
+        assert (equivalence.verdict, document.gates[0].passed) == (verdict, passed)
+        assert words in equivalence.text
+        assert words in document.gates[0].text
+        # A difference that is shown stays one, however small the limit says that it is.
+        assert document.comparisons[0].decision.verdict == "worse"
+    assert only(path, "run-1").equivalence is None
+    suite = compare(path, "run-1", require_equivalent=1.0, estimand=Estimand.SUITE)
+    assert not suite.gates[0].passed
+    assert "has no replications" in suite.gates[0].text
+    numbers = {"base": [[float(n)] for n in range(9)], "treat": [[n + 0.5] for n in range(9)]}
+    runs.make_run(path, {"base": "P" * 9, "treat": "P" * 9}, "numbers", numbers=numbers)
+    gates = compare(path, "numbers", metric="tokens", require_equivalent=0.6).gates
+    assert [gate.passed for gate in gates] == [True]
+    with pytest.raises(InvalidInput, match="a share from 0 to 1"):
+        compare(path, "run-1", equivalent_within=2.0)
+
+
 def test_gates_of_a_metric_know_what_is_worse(path: Path) -> None:
     """A gate of a metric respects its direction, and is refused where the direction is unknown."""
     numbers = {"base": [[float(n)] for n in range(8)], "treat": [[2.5 * n + 5] for n in range(8)]}

@@ -19,6 +19,7 @@ from markdown_it import MarkdownIt
 
 from labledger.api import ReportOptions, comparison_texts, open_ledger
 from labledger.compare.options import Estimand
+from labledger.errors import InvalidInput
 from labledger.ledger.database.model import Variant
 from labledger.records import JsonObject
 from labledger.records.artifacts import Artifact
@@ -136,6 +137,18 @@ def test_the_page_has_the_facts_in_the_words_of_the_command(path: Path) -> None:
     assert facts[first : first + len(in_report)] == [
         fact.sentence for fact in texts.facts if fact.in_report
     ]
+
+
+def test_a_report_says_what_is_equivalent(path: Path) -> None:
+    """The headline and the facts of a comparison name the limit."""
+    comparison_ledgers.make_run(path, {"base": "PPPF" * 40, "treat": "PPPF" * 40})
+    with open_ledger(path) as ledger:
+        options = ReportOptions(equivalent_within=0.05)
+        page = ledger.rendered_report("run-1", options=options).decode()
+        assert "equivalent within 5.0 points" in ledger.report("run-1", options)["headline"]
+        assert "Equivalence: treat is shown to be equivalent to base within 5.0 points" in page
+        with pytest.raises(InvalidInput, match="a share from 0 to 1"):
+            ledger.report("run-1", ReportOptions(equivalent_within=5))
 
 
 def test_two_runs_that_share_variants_are_told_apart(path: Path) -> None:

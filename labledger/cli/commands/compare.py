@@ -101,6 +101,20 @@ def compare(
             "sides RUN:VARIANT …; and rank them in groups of which no two are shown to differ.",
         ),
     ] = False,
+    equivalent_within: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Say whether both sides are shown to be equivalent: every value in the interval "
+            "is less than X from 0.",
+        ),
+    ] = None,
+    require_equivalent: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", help="Exit 1 unless both sides are shown to be equivalent within X."
+        ),
+    ] = None,
     format: Annotated[str, typer.Option(help="table, json or markdown.")] = "table",  # noqa: A002
     junit: Annotated[
         Path | None,
@@ -133,6 +147,8 @@ def compare(
         fail_if_worse=fail_if_worse,
         require_not_worse=require_not_worse,
         all_pairs=all_pairs,
+        equivalent_within=equivalent_within,
+        require_equivalent=require_equivalent,
         seed=seed,
     )
     if junit is not None and all_pairs:

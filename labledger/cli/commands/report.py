@@ -75,6 +75,13 @@ def report(
             "whose replications are the sample."
         ),
     ] = "tasks",
+    equivalent_within: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Say of each comparison whether both sides are shown to be equivalent within X.",
+        ),
+    ] = None,
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Report a run: one file that works offline.
@@ -93,6 +100,7 @@ def report(
         compare=tuple(compare or ()),
         confidence=confidence,
         estimand=Estimand.named(estimand),
+        equivalent_within=equivalent_within,
         logs=LogSelection(logs),
         verify=verify,
     )
