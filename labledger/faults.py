@@ -41,11 +41,14 @@ POINTS = (
     "before_remove",
     "after_remove",
     "writing_summary",
+    "before_append",
+    "inside_append",
+    "after_append",
     "inside_upgrade",
     "inside_import",
 )
-"""Every point. Up to `after_remove` in the order in which a slot passes them; the last three are of
-the end of a run, of a migration and of an import."""
+"""Every point. Up to `after_remove` in the order in which a slot passes them; the last ones are of
+the end of a run, of a part that is appended to one, of a migration and of an import."""
 
 _STOP_PREFIX = "stop@"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
@@ -203,7 +202,7 @@ class Ledger:
         slot = self._reader.slot(run_id, schedule_idx)
         records = next(self._reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)
         return {
-            "slot": {"run_id": run_id, **asdict(slot)},
+            "slot": {"run_id": run_id, **slot.as_json()},
             "status": records.status.value if records else None,
             "reason": records.reason if records else None,
             **{kind: records.objects(kind) if records else [] for kind in RECORD_KINDS},

@@ -23,7 +23,10 @@ CHAIN_PATH = Path("chain.jsonl")
 
 
 def create_run_folder(folder: Path, run: RunInfo) -> None:
-    """Create the folder of a run, closed to other users, and the copies that it does not have."""
+    """Create the folder of a run, closed to other users, and the copies that it does not have.
+
+    The copies of an experiment that was extended are replaced by those of its newest revision.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     copies = {
@@ -31,7 +34,7 @@ def create_run_folder(folder: Path, run: RunInfo) -> None:
         "resolved.json": _indented_json(run.resolved),
     }
     for name, content in copies.items():
-        if not (folder / name).exists():
+        if run.parts or not (folder / name).exists():
             write_file(folder / name, content)
 
 

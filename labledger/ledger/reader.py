@@ -17,6 +17,7 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection, Engine
 from labledger.ledger.database.model import (
     Dispatch,
+    ExperimentRevision,
     Graded,
     Grading,
     Note,
@@ -46,7 +47,7 @@ from labledger.records.slot_records import SlotRecords
 from labledger.storage.artifact_store import ArtifactStore
 
 _SLOTS_SQL = """
-SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx
+SELECT slot.schedule_idx, run_variant.variant_id, run_task.task_id, slot.repl_idx, slot.supersedes
 FROM slot
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
@@ -113,6 +114,14 @@ class LedgerReader:
         """Return one run. Raises `RunNotFound`."""
         with self._of_run(run_id) as (connection, run_no):
             return runs.read_run(connection, run_no)
+
+    def resolved_revisions(self, run_id: str) -> dict[int, ExperimentRevision]:
+        """Return each revision of a run's experiment by the part that brought it.
+
+        Part 1 is what the run was created with. `run` has the newest one.
+        """
+        with self._of_run(run_id) as (connection, run_no):
+            return runs.read_revisions(connection, run_no)
 
     def notes(self, run_id: str) -> list[Note]:
         """Return the notes of a run, the oldest first."""

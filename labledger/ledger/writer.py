@@ -25,7 +25,7 @@ from labledger.ledger.commit_rows import (
 from labledger.ledger.commit_rows.slot_rows import slot_records, slot_rows
 from labledger.ledger.database import migrations, row_digests
 from labledger.ledger.database.connection import Connection, Engine
-from labledger.ledger.database.model import Dispatch, Lease, NewRun
+from labledger.ledger.database.model import Dispatch, Lease, NewPart, NewRun
 from labledger.ledger.database.sqlite import empty_log, shrink_log, translated, writable_engine
 from labledger.ledger.database.table_rows import SlotCommitRow
 from labledger.ledger.ownership.lease_writer import LeaseWriter
@@ -121,6 +121,25 @@ class LedgerWriter:
         """Store a new run, `interrupted` until its lease is acquired. Raises `RunExists`."""
         with self._work.transaction(f"create run {run.run_id}") as connection:
             run_registration.register(connection, run, tasks, slots, self._work.now())
+
+    def append_part(
+        self,
+        lease: Lease,
+        part: NewPart,
+        tasks: Iterable[run_registration.TaskRow],
+        slots: Iterable[Slot],
+    ) -> int:
+        """Append a part to the run's schedule, all of it or nothing; return the part's number.
+
+        A slot of a rerun names in `supersedes` the slot that it replaces. Raises `LeaseLost`, and
+        `LedgerError` if the run has grown since the part was planned.
+        """
+        with self._work.owned(lease, f"append a part to run {lease.run_id}") as connection:
+            number = run_registration.append(
+                connection, lease, part, tasks, slots, self._work.now()
+            )
+            faults.fault_point("inside_append")
+            return number
 
     def set_budget(self, lease: Lease, limits: Mapping[str, float]) -> None:
         """Replace the run's limits of these kinds; `math.inf` removes one. Raises `LeaseLost`."""
@@ -253,7 +272,8 @@ class LedgerWriter:
             row = connection.exec_driver_sql(statements.SELECT_SLOT, (lease.run_no, idx)).first()
             if row is None:
                 raise LedgerError(f"run {lease.run_id} has no slot {idx}")
-            variant_id, task_id, repl_idx, chain_head = row
+            variant_id, task_id, repl_idx, chain_head, part_digest = row
+            chain_head = digest_chain.with_part(chain_head, part_digest)
             slot = Slot(idx, variant_id, task_id, repl_idx)
             yield connection, TrialIds.of(lease.run_id, slot), chain_head
             _insert_dispatches(connection, lease, dispatches)

@@ -180,7 +180,7 @@ def _require_roots(lab: LabFolder, source: Source, chosen_ids: Sequence[str]) ->
             continue
         try:
             with _read_only(lab.ledger) as target:
-                problem = gradings.root_mismatch(target, regraded)
+                problem = gradings.root_mismatch(target, regraded, source.slots(run_id))
         except LedgerMissing:
             problem = f"it regrades {regraded.root_id}, which the ledger does not have"
         if problem is not None:

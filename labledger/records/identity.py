@@ -25,6 +25,18 @@ class Slot:
     variant_id: str
     task_id: str
     repl_idx: int
+    supersedes: int | None = None
+    """The earlier slot of the same cell that this one replaces in all answers once committed."""
+
+    def as_json(self) -> JsonObject:
+        """Return the fields, without `supersedes` if it is None."""
+        fields: JsonObject = {
+            "schedule_idx": self.schedule_idx,
+            "variant_id": self.variant_id,
+            "task_id": self.task_id,
+            "repl_idx": self.repl_idx,
+        }
+        return fields if self.supersedes is None else {**fields, "supersedes": self.supersedes}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from labledger.records.outcomes import RunStatus, SlotStatus
 
 NEWER = {
     *("alembic_version", "claim", "slot_outcome", "grading", "counted", "budget"),
-    *("run_note", "run_tag"),
+    *("run_note", "run_tag", "run_part"),
 }
 """Tables that revision 0001 lacks, and Alembic's own."""
-NEWER_COLUMNS = {"stop_cause", "stop_message", "row_digest"}
+NEWER_COLUMNS = {"stop_cause", "stop_message", "row_digest", "supersedes"}
 """Columns that tables of revision 0001 have got since."""
 
 ASKER = Owner("there", 99, "boot-2")

@@ -135,7 +135,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += objects.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0007": "e38a6dc96358f3a5359598268ac629138c209f02a1d13b1d21d8ab672b4aa9e8"
+        "0008": "a49dee92627b11e5b2e24735c462eda492b06da8f602c0068a0d2cc37df9379d"
     }
 
 

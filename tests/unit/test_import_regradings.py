@@ -25,7 +25,9 @@ from labledger.storage.lab_folder import LabFolder
 
 REGRADED = "run-1.g2"
 
-EMPTY = {"lease", "claim", "budget", "dispatch", "staged_result", "run_note", "run_tag"}
+EMPTY = {
+    *("lease", "claim", "budget", "dispatch", "staged_result", "run_note", "run_tag", "run_part"),
+}
 """Tables that hold nothing of these runs."""
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -185,7 +185,7 @@ def run(
 def _print_plan(plan: RunPlan, *, as_json: bool) -> None:
     """Print the resolved experiment as YAML, and the schedule; or both as JSON."""
     if as_json:
-        slots = [asdict(slot) for slot in plan.slots()]
+        slots = [slot.as_json() for slot in plan.slots()]
         out_json({"digest": plan.digest, "resolved": plan.resolved, "schedule": slots})
         return
     import yaml

@@ -1,7 +1,8 @@
 """The chain of digests of a run, by which a changed, removed or inserted row is detected.
 
 It begins with the genesis digest of what the run was created with. Each commit adds a digest of the
-one before, its own row, and all records that it publishes. The writer and verification use it.
+one before, its own row, and all records that it publishes. The first commit of a part that was
+appended later also adds the part's digest. The writer and verification use it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,11 @@ from labledger.records import canonical_json
 from labledger.records.slot_records import RECORD_KINDS, SlotRecords
 
 
-class Genesis:
-    """The digest of what a run was created with, computed while its rows are streamed.
+class PlannedRows:
+    """A digest of variants, tasks and slots, computed while their rows are streamed in order."""
 
-    It covers the columns of the run's row, then its variants, tasks and slots, each in order.
-    """
-
-    def __init__(self, run: Mapping[str, str]) -> None:
-        self._hasher = hashlib.sha256(b"labledger genesis 1\n")
-        self._add(dict(run))
+    def __init__(self, heading: bytes) -> None:
+        self._hasher = hashlib.sha256(heading)
 
     def add_variant(self, variant_id: str, role: str, bindings: str) -> None:
         self._add([variant_id, role, bindings])
@@ -29,14 +26,43 @@ class Genesis:
     def add_task(self, task_id: str, digest: str, payload_digest: str) -> None:
         self._add([task_id, digest, payload_digest])
 
-    def add_slot(self, variant_idx: int, task_idx: int, repl_idx: int) -> None:
-        self._hasher.update(b"%d,%d,%d\n" % (variant_idx, task_idx, repl_idx))
+    def add_slot(
+        self, variant_idx: int, task_idx: int, repl_idx: int, supersedes: int | None = None
+    ) -> None:
+        line = b"%d,%d,%d" % (variant_idx, task_idx, repl_idx)
+        self._hasher.update(line + (b"\n" if supersedes is None else b",%d\n" % supersedes))
+
+    def _add(self, value: object) -> None:
+        self._hasher.update(canonical_json.dump_bytes(value) + b"\n")
+
+
+class Genesis(PlannedRows):
+    """The digest of what a run was created with.
+
+    It covers the columns of the run's row, then its variants, tasks and slots, each in order.
+    """
+
+    def __init__(self, run: Mapping[str, str]) -> None:
+        super().__init__(b"labledger genesis 1\n")
+        self._add(dict(run))
 
     def hexdigest(self) -> str:
         return self._hasher.hexdigest()
 
-    def _add(self, value: object) -> None:
-        self._hasher.update(canonical_json.dump_bytes(value) + b"\n")
+
+class AppendedPart(PlannedRows):
+    """The digest of a part of a run's schedule.
+
+    It covers the variants, tasks and slots that the part added, and then the columns of its row.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(b"labledger part 1\n")
+
+    def hexdigest(self, row: Mapping[str, object]) -> str:
+        """Return the digest; `row` has the columns of the part without `run_no` and `digest`."""
+        self._add(dict(row))
+        return self._hasher.hexdigest()
 
 
 def payload_digest(records: SlotRecords) -> str:
@@ -71,6 +97,13 @@ def _as_array(lines: Collection[str]) -> Iterator[str]:
         yield f"{opening}{line}"
         opening = ","
     yield "]" if opening == "," else "[]"
+
+
+def with_part(previous: str, part_digest: str | None) -> str:
+    """Return the digest from which a commit goes on: `previous`, or with a part that it begins."""
+    if part_digest is None:
+        return previous
+    return canonical_json.sha256_hex(f"labledger part\n{previous}\n{part_digest}".encode())
 
 
 def chain_digest(

@@ -1,4 +1,4 @@
-"""Write a new run into the ledger: its row, variants, tasks, slots and budget.
+"""Write a new run, or a part that is appended to one: rows, variants, tasks, slots and budget.
 
 Tasks and slots are streamed: their rows are never all in memory. The writer calls these
 functions inside its transactions.
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from labledger.errors import LedgerError, RunExists
 from labledger.ledger.commit_rows import notes_and_tags, statements
-from labledger.ledger.commit_rows.digest_chain import Genesis
+from labledger.ledger.commit_rows.digest_chain import AppendedPart, Genesis, PlannedRows
 from labledger.ledger.database.connection import Connection
-from labledger.ledger.database.model import NewRun
+from labledger.ledger.database.model import Lease, NewPart, NewRun, Variant
 from labledger.records import JsonObject, canonical_json
 from labledger.records.identity import Slot
 from labledger.records.outcomes import RunStatus
@@ -23,6 +23,11 @@ TaskRow = tuple[str, str, JsonObject]
 """Task id, digest, and the frozen task row."""
 
 _BATCH = 5_000
+
+_TOTAL_SQL = "SELECT total_slots FROM schedule WHERE run_no = ?"
+_VARIANTS_SQL = "SELECT variant_id, variant_idx FROM run_variant WHERE run_no = ?"
+_TASKS_SQL = "SELECT task_id, task_idx FROM run_task WHERE run_no = ?"
+_NEXT_PART_SQL = "SELECT coalesce(max(part), 1) + 1 FROM run_part WHERE run_no = ?"
 
 
 def register(
@@ -46,9 +51,11 @@ def register(
     row = {name: _as_text(getattr(run, name, now)) for name in statements.RUN_COLUMNS}
     connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row.values()))
     genesis = Genesis(row)
-    variants = _insert_variants(connection, run_no, run, genesis)
-    task_idx_by_id = _insert_tasks(connection, run_no, tasks, genesis)
-    total = _insert_slots(connection, run_no, slots, variants, task_idx_by_id, genesis)
+    variants: dict[str, int] = {}
+    task_idx_by_id: dict[str, int] = {}
+    _insert_variants(connection, run_no, run.variants, variants, genesis)
+    _insert_tasks(connection, run_no, tasks, task_idx_by_id, genesis)
+    total = _insert_slots(connection, run_no, slots, 0, variants, task_idx_by_id, genesis)
     connection.exec_driver_sql(statements.INSERT_SCHEDULE, (run_no, total, genesis.hexdigest()))
     progress = (run_no, 0, 0, RunStatus.INTERRUPTED.value, now, None, None, None)
     connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
@@ -56,62 +63,130 @@ def register(
     notes_and_tags.add_tags(connection, run_no, run.tags, now)
 
 
+def append(
+    connection: Connection,
+    lease: Lease,
+    part: NewPart,
+    tasks: Iterable[TaskRow],
+    slots: Iterable[Slot],
+    now: str,
+) -> int:
+    """Append a part to a run, inside the transaction of its owner; return the part's number.
+
+    Raises `LedgerError` if the run has other slots than when the part was planned, if the part has
+    no slot, or for slots that are not numbered from `part.first_idx` on, in order.
+    """
+    run_no = lease.run_no
+    total = connection.exec_driver_sql(_TOTAL_SQL, (run_no,)).scalar_one()
+    if total != part.first_idx:
+        raise LedgerError(
+            f"run {lease.run_id} has {total} slots now, and had {part.first_idx} when this part "
+            "was planned; nothing was added",
+            hint="plan it again: the same command, once more",
+        )
+    variants = _numbers(connection, _VARIANTS_SQL, run_no)
+    task_idx_by_id = _numbers(connection, _TASKS_SQL, run_no)
+    before = (len(variants), len(task_idx_by_id))
+    digest = AppendedPart()
+    _insert_variants(connection, run_no, part.variants, variants, digest)
+    _insert_tasks(connection, run_no, tasks, task_idx_by_id, digest)
+    end = _insert_slots(connection, run_no, slots, total, variants, task_idx_by_id, digest)
+    if end == total:
+        raise LedgerError(f"no slot was appended to run {lease.run_id}; nothing was changed")
+    revision = part.revision
+    number = connection.exec_driver_sql(_NEXT_PART_SQL, (run_no,)).scalar_one()
+    row = {
+        "part": number,
+        "kind": part.kind,
+        "first_idx": total,
+        "variant_count": len(variants) - before[0],
+        "task_count": len(task_idx_by_id) - before[1],
+        "slot_count": end - total,
+        "resolved": revision and canonical_json.dumps(revision.resolved),
+        "authored": revision and revision.authored,
+        "run_digest": revision and revision.digest,
+        "source_path": revision and revision.source_path,
+        "images": revision and canonical_json.dumps(revision.images),
+        "because": part.because,
+        "selection": None if part.selection is None else canonical_json.dumps(part.selection),
+        "labledger_version": part.labledger_version,
+        "created_at": now,
+    }
+    values = (run_no, *(row[name] for name in statements.PART_COLUMNS), digest.hexdigest(row))
+    connection.exec_driver_sql(statements.INSERT_PART, values)
+    return int(number)
+
+
+def _numbers(connection: Connection, sql: str, run_no: int) -> dict[str, int]:
+    """Return the numbers of a run's variants or tasks by their ids."""
+    return dict(map(tuple, connection.exec_driver_sql(sql, (run_no,))))
+
+
 def _as_text(value: str | JsonObject) -> str:
     return value if isinstance(value, str) else canonical_json.dumps(value)
 
 
 def _insert_variants(
-    connection: Connection, run_no: int, run: NewRun, genesis: Genesis
-) -> dict[str, int]:
-    for idx, variant in enumerate(run.variants):
+    connection: Connection,
+    run_no: int,
+    variants: Iterable[Variant],
+    idx_by_id: dict[str, int],
+    digest: PlannedRows,
+) -> None:
+    """Insert variants after those of `idx_by_id`, and add their numbers to it."""
+    for variant in variants:
         bindings = canonical_json.dumps(variant.bindings)
-        genesis.add_variant(variant.variant_id, variant.role, bindings)
-        connection.exec_driver_sql(
-            statements.INSERT_VARIANT, (run_no, idx, variant.variant_id, variant.role, bindings)
-        )
-    return {variant.variant_id: idx for idx, variant in enumerate(run.variants)}
+        digest.add_variant(variant.variant_id, variant.role, bindings)
+        row = (run_no, len(idx_by_id), variant.variant_id, variant.role, bindings)
+        connection.exec_driver_sql(statements.INSERT_VARIANT, row)
+        idx_by_id[variant.variant_id] = len(idx_by_id)
 
 
 def _insert_tasks(
-    connection: Connection, run_no: int, tasks: Iterable[TaskRow], genesis: Genesis
-) -> dict[str, int]:
-    idx_by_task_id: dict[str, int] = {}
+    connection: Connection,
+    run_no: int,
+    tasks: Iterable[TaskRow],
+    idx_by_id: dict[str, int],
+    digest: PlannedRows,
+) -> None:
+    """Insert tasks after those of `idx_by_id`, and add their numbers to it."""
     for batch in batched(tasks, 500):
         payloads: list[tuple[str, str]] = []
         rows: list[tuple[int, int, str, str, str]] = []
-        for task_id, digest, payload in batch:
+        for task_id, task_digest, payload in batch:
             body = canonical_json.dumps(payload)
             payload_digest = canonical_json.sha256_hex(body.encode())
-            genesis.add_task(task_id, digest, payload_digest)
+            digest.add_task(task_id, task_digest, payload_digest)
             payloads.append((payload_digest, body))
-            rows.append((run_no, len(idx_by_task_id), task_id, digest, payload_digest))
-            idx_by_task_id[task_id] = len(idx_by_task_id)
+            rows.append((run_no, len(idx_by_id), task_id, task_digest, payload_digest))
+            idx_by_id[task_id] = len(idx_by_id)
         connection.exec_driver_sql(statements.INSERT_PAYLOAD, payloads)
         connection.exec_driver_sql(statements.INSERT_TASK, rows)
-    return idx_by_task_id
 
 
 def _insert_slots(
     connection: Connection,
     run_no: int,
     slots: Iterable[Slot],
+    first_idx: int,
     variants: dict[str, int],
     tasks: dict[str, int],
-    genesis: Genesis,
+    digest: PlannedRows,
 ) -> int:
-    total = 0
+    """Insert slots that are numbered from `first_idx` on; return the number after the last."""
+    end = first_idx
     for batch in batched(slots, _BATCH):
-        rows: list[tuple[int, int, int, int, int]] = []
+        rows: list[tuple[int, int, int, int, int, int | None]] = []
         for slot in batch:
             variant_idx = variants.get(slot.variant_id)
             task_idx = tasks.get(slot.task_id)
-            if slot.schedule_idx != total or variant_idx is None or task_idx is None:
-                raise LedgerError(f"slot {total} of the schedule cannot be stored: it is {slot}")
-            genesis.add_slot(variant_idx, task_idx, slot.repl_idx)
-            rows.append((run_no, total, variant_idx, task_idx, slot.repl_idx))
-            total += 1
+            if slot.schedule_idx != end or variant_idx is None or task_idx is None:
+                raise LedgerError(f"slot {end} of the schedule cannot be stored: it is {slot}")
+            digest.add_slot(variant_idx, task_idx, slot.repl_idx, slot.supersedes)
+            rows.append((run_no, end, variant_idx, task_idx, slot.repl_idx, slot.supersedes))
+            end += 1
         connection.exec_driver_sql(statements.INSERT_SLOT, rows)
-    return total
+    return end
 
 
 def write_budget(connection: Connection, run_no: int, limits: Mapping[str, float]) -> None:

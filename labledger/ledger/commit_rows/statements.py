@@ -38,13 +38,16 @@ SELECT run_variant.variant_id, run_task.task_id, slot.repl_idx,
     (SELECT chain_digest FROM slot_commit
      WHERE slot_commit.run_no = slot.run_no
        AND slot_commit.schedule_idx = slot.schedule_idx - 1),
-    (SELECT genesis_digest FROM schedule WHERE schedule.run_no = slot.run_no))
+    (SELECT genesis_digest FROM schedule WHERE schedule.run_no = slot.run_no)),
+  (SELECT digest FROM run_part
+   WHERE run_part.run_no = slot.run_no AND run_part.first_idx = slot.schedule_idx)
 FROM slot
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
 WHERE slot.run_no = ? AND slot.schedule_idx = ?"""
-"""A slot's variant, task and replication, and the chain's head before it is committed."""
+"""A slot's variant, task and replication, the chain's head before it is committed, and the digest
+of the part that it begins, if it begins one."""
 
 SELECT_LEASE = (
     f"SELECT run.run_id, {row_sql.columns('lease', start=1, qualified=True)} "  # noqa: S608
@@ -85,6 +88,10 @@ END_EPOCH = (
 RUN_COLUMNS = COLUMNS["run"][1:]
 """The columns of a run's own row without its number: what the genesis digest covers first."""
 
+PART_COLUMNS = COLUMNS["run_part"][1:-1]
+"""The columns of a part's row without the run's number and `digest`, which covers them."""
+
+INSERT_PART = row_sql.insert("run_part")
 INSERT_RUN = row_sql.insert("run")
 INSERT_SCHEDULE = row_sql.insert("schedule")
 INSERT_VARIANT = row_sql.insert("run_variant")

@@ -223,8 +223,9 @@ CREATE VIEW flaky_tasks AS WITH cell AS (
     GROUP BY counted.root_no, slot_outcome.variant_idx, slot_outcome.task_idx
 )
 SELECT
-    run.experiment_id, graded.digest, run_variant.variant_id, run_task.task_id,
-    count(*) AS runs,
+    run.experiment_id, coalesce((SELECT run_part.run_digest FROM run_part WHERE run_part.run_no = graded.run_no AND run_part.kind = 'extended'
+      ORDER BY run_part.part DESC LIMIT 1), graded.digest) AS digest,
+    run_variant.variant_id, run_task.task_id, count(*) AS runs,
     sum(cell.passed) AS passed, sum(cell.not_passed) AS not_passed, sum(cell.scored) AS scored,
     sum(cell.pass) AS pass, sum(cell.fail) AS fail,
     sum(cell.missing) AS missing, sum(cell.error) AS error,
@@ -239,7 +240,9 @@ JOIN run AS graded ON graded.run_no = cell.run_no
 JOIN run_variant
   ON run_variant.run_no = cell.run_no AND run_variant.variant_idx = cell.variant_idx
 JOIN run_task ON run_task.run_no = cell.run_no AND run_task.task_idx = cell.task_idx
-GROUP BY run.experiment_id, graded.digest, run_variant.variant_id, run_task.task_id
+GROUP BY run.experiment_id, coalesce((SELECT run_part.run_digest FROM run_part WHERE run_part.run_no = graded.run_no AND run_part.kind = 'extended'
+      ORDER BY run_part.part DESC LIMIT 1), graded.digest),
+    run_variant.variant_id, run_task.task_id
 HAVING sum(cell.passed + cell.not_passed) >
     max(sum(cell.pass), sum(cell.fail), sum(cell.missing), sum(cell.error),
         sum((cell.passed + cell.not_passed - cell.scored)));
@@ -275,7 +278,8 @@ CREATE VIEW run_history AS SELECT
     sum(slot_outcome.duration_ms) AS trials_ms,
     (SELECT count(*) FROM grading WHERE grading.root_id = run.run_id) AS generations,
     (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) AS generation,
-    run.digest
+    coalesce((SELECT run_part.run_digest FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
+      ORDER BY run_part.part DESC LIMIT 1), run.digest) AS digest
 FROM run
 CROSS JOIN counted ON counted.root_no = run.run_no
 CROSS JOIN run_variant ON run_variant.run_no = counted.run_no

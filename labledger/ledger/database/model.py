@@ -48,6 +48,55 @@ class NewRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ExperimentRevision:
+    """The resolved experiment of a run as it is from a part on; fields as in `NewRun`."""
+
+    resolved: JsonObject
+    authored: str
+    digest: str
+    source_path: str
+    images: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class NewPart:
+    """A part to be appended to a run; its tasks and slots are passed separately, as streams."""
+
+    kind: str
+    """`extended`, or `rerun`, which adds no variants and no tasks."""
+    first_idx: int
+    """How many slots the run had when the part was planned: the number of the part's first."""
+    labledger_version: str
+    revision: ExperimentRevision | None = None
+    """The experiment of an extended run; None for a rerun."""
+    variants: tuple[Variant, ...] = ()
+    """Those that the part adds."""
+    because: str | None = None
+    """Why, as a person wrote it."""
+    selection: JsonObject | None = None
+    """The options that chose the slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """A part of a run's schedule after the first, without the experiment's texts."""
+
+    part: int
+    """From 2: the first part is what the run was created with."""
+    kind: str
+    """`extended` or `rerun`."""
+    first_idx: int
+    slot_count: int
+    because: str | None
+    selection: JsonObject | None
+    created_at: str
+    digest: str
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Owner:
     """A coordinator process, identified so that others can check whether it is still alive."""
 
@@ -182,6 +231,8 @@ class RunInfo:
     tags: tuple[str, ...]
     """Those of its experiment, without those removed and with those added since; sorted."""
     run_no: int
+    parts: tuple[RunPart, ...] = ()
+    """What was appended to the run's schedule; experiment and digest are those of the newest."""
 
     def as_json(self) -> JsonObject:
         """Return the run without the experiment's text."""
@@ -205,6 +256,7 @@ class RunInfo:
             "wanted_by": wanted_by,
             "budget": dict(self.budget),
             "tags": list(self.tags),
+            "parts": [part.as_json() for part in self.parts],
         }
 
     @property
@@ -238,6 +290,8 @@ class Grading:
     counts: bool
     """Whether it is the current grading, whose rows the views show."""
     created_at: str
+    slots: int
+    """How many slots it grades: fewer than the run has if that has grown since."""
 
     def as_json(self) -> JsonObject:
         return asdict(self)

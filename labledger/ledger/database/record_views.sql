@@ -18,7 +18,17 @@ CREATE VIEW runs AS SELECT
     (SELECT generation FROM grading WHERE grading.run_no = counted.run_no) AS generation,
     (SELECT json_group_array(tag) FROM
       (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag)) AS tags,
-    run.digest, run.source_path, run.labledger_version, run.images, run.resolved, run.authored
+    coalesce((SELECT run_part.run_digest FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
+      ORDER BY run_part.part DESC LIMIT 1), run.digest) AS digest,
+    coalesce((SELECT run_part.source_path FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
+      ORDER BY run_part.part DESC LIMIT 1), run.source_path) AS source_path,
+    run.labledger_version,
+    coalesce((SELECT run_part.images FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
+      ORDER BY run_part.part DESC LIMIT 1), run.images) AS images,
+    coalesce((SELECT run_part.resolved FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
+      ORDER BY run_part.part DESC LIMIT 1), run.resolved) AS resolved,
+    coalesce((SELECT run_part.authored FROM run_part WHERE run_part.run_no = run.run_no AND run_part.kind = 'extended'
+      ORDER BY run_part.part DESC LIMIT 1), run.authored) AS authored
 FROM run
 JOIN counted ON counted.root_no = run.run_no
 JOIN schedule ON schedule.run_no = run.run_no
@@ -202,6 +212,31 @@ JOIN run ON run.run_no = counted.root_no
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx;
+
+-- one row per part of a run's schedule: what it was started with, and what extended or reran it
+CREATE VIEW run_parts AS SELECT
+    run.run_id, 1 AS part, 'started' AS kind, 0 AS first_schedule_idx,
+    coalesce((SELECT min(run_part.first_idx) FROM run_part WHERE run_part.run_no = run.run_no),
+      schedule.total_slots) AS scheduled,
+    min(schedule_progress.next_schedule_idx,
+      coalesce((SELECT min(run_part.first_idx) FROM run_part WHERE run_part.run_no = run.run_no),
+        schedule.total_slots)) AS committed,
+    NULL AS because, NULL AS selection, run.created_at, run.digest, run.source_path,
+    run.labledger_version, run.images, run.resolved, run.authored
+FROM run
+JOIN counted ON counted.root_no = run.run_no
+JOIN schedule ON schedule.run_no = run.run_no
+JOIN schedule_progress ON schedule_progress.run_no = run.run_no
+UNION ALL SELECT
+    run.run_id, run_part.part, run_part.kind, run_part.first_idx, run_part.slot_count,
+    max(0, min(run_part.slot_count, schedule_progress.next_schedule_idx - run_part.first_idx)),
+    run_part.because, run_part.selection, run_part.created_at, run_part.run_digest,
+    run_part.source_path, run_part.labledger_version, run_part.images, run_part.resolved,
+    run_part.authored
+FROM run_part
+JOIN run ON run.run_no = run_part.run_no
+JOIN counted ON counted.root_no = run.run_no
+JOIN schedule_progress ON schedule_progress.run_no = run.run_no;
 
 -- one row per note that somebody wrote about a run
 CREATE VIEW notes AS SELECT run.run_id, run_note.note_no, run_note.noted_at, run_note.note

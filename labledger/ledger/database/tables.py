@@ -203,14 +203,25 @@ slot = Table(
     _integer("variant_idx"),
     _integer("task_idx"),
     _integer("repl_idx"),
+    _integer("supersedes", null=True),
     _key("slot", "run_no", "schedule_idx"),
-    UniqueConstraint("run_no", "variant_idx", "task_idx", "repl_idx", name="uq_slot_cell"),
+    UniqueConstraint(
+        *("run_no", "variant_idx", "task_idx", "repl_idx", "supersedes"), name="uq_slot_cell"
+    ),
+    ForeignKeyConstraint(
+        ["run_no", "supersedes"], ["slot.run_no", "slot.schedule_idx"], name="fk_slot_slot"
+    ),
     _references("slot", "run_variant", "run_no", "variant_idx"),
     _references("slot", "run_task", "run_no", "task_idx"),
     _check("slot", "schedule_idx", "schedule_idx >= 0"),
     _check("slot", "repl_idx", "repl_idx >= 0"),
+    _check("slot", "supersedes", "supersedes < schedule_idx"),
     **_CLUSTERED,
 )
+"""The schedule. `supersedes` is the earlier slot of the same cell that a rerun replaces.
+
+A trigger refuses a second slot of a cell that supersedes none.
+"""
 
 schedule = Table(
     "schedule",
@@ -222,6 +233,48 @@ schedule = Table(
     _references("schedule", "run", "run_no"),
     **_STRICT,
 )
+
+run_part = Table(
+    "run_part",
+    metadata,
+    _integer("run_no"),
+    _integer("part"),
+    _text("kind"),
+    _integer("first_idx"),
+    _integer("variant_count"),
+    _integer("task_count"),
+    _integer("slot_count"),
+    _text("resolved", null=True),
+    _text("authored", null=True),
+    _text("run_digest", null=True),
+    _text("source_path", null=True),
+    _text("images", null=True),
+    _text("because", null=True),
+    _text("selection", null=True),
+    _text("labledger_version"),
+    _text("created_at"),
+    _text("digest"),
+    _key("run_part", "run_no", "part"),
+    _references("run_part", "run", "run_no"),
+    _check("run_part", "part", "part >= 2"),
+    _check("run_part", "kind", "kind IN ('extended', 'rerun')"),
+    _check("run_part", "slot_count", "slot_count >= 1"),
+    _check("run_part", "counts", "variant_count >= 0 AND task_count >= 0"),
+    _check(
+        "run_part",
+        "revision",
+        "(kind = 'extended') = (resolved IS NOT NULL) AND (resolved IS NULL) = (authored IS NULL) "
+        "AND (resolved IS NULL) = (run_digest IS NULL) "
+        "AND (resolved IS NULL) = (source_path IS NULL) AND (resolved IS NULL) = (images IS NULL)",
+    ),
+    **_STRICT,
+)
+"""The parts of a run's schedule after the first, which is what the run was created with.
+
+A part adds the last `variant_count` variants, `task_count` tasks and `slot_count` slots that the
+run had then; the slots begin at `first_idx`. A part that extends the run has the resolved
+experiment as it is from then on, a rerun has none. `digest` covers the row and all that was added.
+"""
 
 schedule_progress = Table(
     "schedule_progress",

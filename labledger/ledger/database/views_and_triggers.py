@@ -22,7 +22,7 @@ APPEND_ONLY = (
     "task_payload",
     "run_task",
     "slot",
-    "schedule",
+    "run_part",
     "dispatch",
     "slot_commit",
     "trial",
@@ -33,7 +33,6 @@ APPEND_ONLY = (
     "score",
     "evidence_record",
     "artifact",
-    "slot_outcome",
     "run_note",
 )
 """Tables whose rows are never changed and never removed."""
@@ -82,6 +81,8 @@ def _triggers() -> Iterator[tuple[str, str]]:
         "AND slot_commit.schedule_idx = OLD.schedule_idx)",
     )
     yield _refuse("staged_result", "UPDATE", "staged_result: a staged result is never changed")
+    yield _refuse("schedule", "DELETE", "schedule is append-only: it is never removed")
+    yield _refuse("slot_outcome", "DELETE", "slot_outcome: an outcome is never removed")
     yield _refuse("schedule_progress", "DELETE", "schedule_progress: progress is never removed")
     yield _refuse(
         "schedule_progress",

@@ -53,6 +53,7 @@ _PROGRESS_SQL = (
     "(SELECT count(*) FROM slot_commit WHERE slot_commit.run_no = schedule.run_no) "
     "FROM schedule WHERE schedule.run_no = ?"
 )
+_PARTS_SQL = "SELECT part, kind, created_at, digest FROM run_part WHERE run_no = ? ORDER BY part"
 _STAGED_SQL = "SELECT count(DISTINCT schedule_idx) FROM staged_result WHERE run_no = ?"
 _CHAIN_DIGEST_SQL = "SELECT chain_digest FROM slot_commit WHERE run_no = ? AND schedule_idx = ?"
 _COMMITS_SQL = (
@@ -77,12 +78,14 @@ def compare(source: Connection, target: Connection | None, run_id: str) -> Histo
         target_no = target.exec_driver_sql(sql, (run_id,)).scalar()
     if target is None or target_no is None:
         return History(run_id, RunRelation.NEW, total, committed, left_staged=staged)
-    target_genesis, _, committed_in_target = target.exec_driver_sql(
+    target_genesis, total_in_target, committed_in_target = target.exec_driver_sql(
         _PROGRESS_SQL, (target_no,)
     ).one()
     difference = ""
     if target_genesis != genesis:
         difference = _first_creation_difference(source, source_no, target, target_no)
+    elif part_difference := _first_part_difference(source, source_no, target, target_no):
+        difference = part_difference
     else:
         last_idx = min(committed_in_target, committed) - 1
         chain_digests = [
@@ -94,7 +97,8 @@ def compare(source: Connection, target: Connection | None, run_id: str) -> Histo
     if difference:
         relation = RunRelation.CONFLICT
     else:
-        relation = RunRelation.SAME if committed_in_target >= committed else RunRelation.GROWN
+        has_all = committed_in_target >= committed and total_in_target >= total
+        relation = RunRelation.SAME if has_all else RunRelation.GROWN
     return History(run_id, relation, total, committed, committed_in_target, staged, difference)
 
 
@@ -116,6 +120,22 @@ def _first_creation_difference(
             if in_source != in_target:
                 return f"{part} {number} is {_both_values(in_source, in_target)}"
     return "its genesis digest differs"
+
+
+def _first_part_difference(
+    source: Connection, source_no: int, target: Connection, target_no: int
+) -> str:
+    """Describe the first part that both runs have and that differs; empty if there is none."""
+    for _, in_source, in_target in _row_pairs(source, source_no, target, target_no, _PARTS_SQL):
+        if in_source is None or in_target is None:
+            break
+        if in_source[-1] != in_target[-1]:
+            return (
+                f"part {in_source[0]} of its schedule is another: the source has it since "
+                f"{in_source[2]} ({in_source[1]}), this ledger since {in_target[2]} "
+                f"({in_target[1]})"
+            )
+    return ""
 
 
 def _first_commit_difference(

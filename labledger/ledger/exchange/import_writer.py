@@ -48,14 +48,27 @@ _SLOT_TABLES = (
 )
 """Tables of what a commit publishes, in the order in which it is written."""
 
-_RUN_TABLES = ("run_variant", "run_task", "slot", "schedule")
-"""Tables that never change after a run is created, in the order in which they are written."""
+_PLANNED_TABLES = {"run_variant": "variant_idx", "run_task": "task_idx", "slot": "schedule_idx"}
+"""Tables that grow when a part is appended, in the order in which they are written, each with the
+column that numbers its rows."""
 
 _PAYLOADS_SQL = (
     "SELECT task_payload.payload_digest, task_payload.body FROM run_task JOIN task_payload "
     "ON task_payload.payload_digest = run_task.payload_digest "
-    "WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
+    "WHERE run_task.run_no = ?1 AND run_task.task_idx >= ?2 ORDER BY run_task.task_idx"
 )
+_RESOLVED_SQL = (
+    "SELECT resolved FROM run WHERE run_no = ?1 UNION ALL "
+    "SELECT resolved FROM run_part WHERE run_no = ?1 AND resolved IS NOT NULL"
+)
+_SCHEDULE_SQL = (
+    "SELECT coalesce((SELECT min(first_idx) FROM run_part WHERE run_part.run_no = ?1), "
+    "total_slots), genesis_digest FROM schedule WHERE run_no = ?1"
+)
+"""The schedule as the run was created."""
+_INSERT_SCHEDULE = row_sql.insert("schedule")
+_PARTS_SQL = f"{row_sql.select('run_part', start=1)} AND part > ? ORDER BY part"
+_LAST_PART_SQL = "SELECT coalesce(max(part), 1) FROM run_part WHERE run_no = ?"
 _ARTIFACT_SQL = f"SELECT {row_sql.columns('artifact')} FROM artifact WHERE sha256 = ?"  # noqa: S608
 _HAS_ARTIFACT_SQL = "SELECT 1 FROM artifact WHERE sha256 = ?"
 _PROGRESS_SQL = row_sql.select("schedule_progress", start=1)
@@ -123,6 +136,7 @@ class ImportWriter:
             else:
                 return history
             source_no = run_number(source.connection, run_id)
+            _copy_parts(source.connection, source_no, connection, run_no)
             for table in _SLOT_TABLES:
                 _copy_rows(
                     source.connection,
@@ -139,12 +153,8 @@ class ImportWriter:
 
     def _copy_frozen_files(self, source: Source, source_no: int) -> None:
         """Copy the frozen files and workspaces of the run, so that it can be resumed."""
-        texts = [
-            source.connection.exec_driver_sql(
-                "SELECT resolved FROM run WHERE run_no = ?", (source_no,)
-            ).scalar_one()
-        ]
-        bodies = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no,))
+        texts = source.connection.exec_driver_sql(_RESOLVED_SQL, (source_no,)).scalars().all()
+        bodies = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no, 0))
         for text in (*texts, *(body for _, body in bodies)):
             for sha256 in _FROZEN_DIGEST.findall(text):
                 if source.store.contains(sha256):
@@ -228,19 +238,38 @@ def refuse_if_busy(
 
 
 def _create_run(source: Source, connection: Connection, run_id: str) -> int:
-    """Create the run and its variants, tasks and slots; return its number in this ledger."""
+    """Create the run with its schedule; return its number in this ledger.
+
+    `_copy_parts` copies the variants, tasks and slots of all parts.
+    """
     source_no = run_number(source.connection, run_id)
     run_no: int = connection.exec_driver_sql(
         "SELECT coalesce(max(run_no), 0) + 1 FROM run"
     ).scalar_one()
     row = source.connection.exec_driver_sql(row_sql.select("run", start=1), (source_no,)).one()
     connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row))
-    payloads = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no,))
-    for batch in batched(payloads, _TEXTS_PER_BATCH):
-        connection.exec_driver_sql(statements.INSERT_PAYLOAD, [tuple(row) for row in batch])
-    for table in _RUN_TABLES:
-        _copy_rows(source.connection, source_no, connection, run_no, table)
+    schedule = source.connection.exec_driver_sql(_SCHEDULE_SQL, (source_no,)).one()
+    connection.exec_driver_sql(_INSERT_SCHEDULE, (run_no, *schedule))
     return run_no
+
+
+def _copy_parts(source: Connection, source_no: int, target: Connection, run_no: int) -> None:
+    """Copy the variants, tasks and slots, and the parts of the schedule, that the target lacks."""
+    numbers = {
+        table: target.exec_driver_sql(
+            f"SELECT count(*) FROM {table} WHERE run_no = ?",  # noqa: S608
+            (run_no,),
+        ).scalar_one()
+        for table in _PLANNED_TABLES
+    }
+    payloads = source.exec_driver_sql(_PAYLOADS_SQL, (source_no, numbers["run_task"]))
+    for batch in batched(payloads, _TEXTS_PER_BATCH):
+        target.exec_driver_sql(statements.INSERT_PAYLOAD, [tuple(row) for row in batch])
+    for table, number in _PLANNED_TABLES.items():
+        _copy_rows(source, source_no, target, run_no, table, numbers[table], number)
+    last_part = target.exec_driver_sql(_LAST_PART_SQL, (run_no,)).scalar_one()
+    for row in source.exec_driver_sql(_PARTS_SQL, (source_no, last_part)):
+        target.exec_driver_sql(statements.INSERT_PART, (run_no, *row))
 
 
 def _write_progress(
@@ -261,7 +290,8 @@ def _write_progress(
         connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
     else:
         steps = [(run_no,)] * (committed - history.committed_in_target)
-        connection.exec_driver_sql(_ADVANCE_SQL, steps)
+        if steps:
+            connection.exec_driver_sql(_ADVANCE_SQL, steps)
         connection.exec_driver_sql(
             _UPDATE_PROGRESS, (epoch, status, updated_at, ended_at, *stop, run_no)
         )
@@ -284,13 +314,12 @@ def _copy_rows(
     target: Connection,
     run_no: int,
     table: str,
-    start: int | None = None,
+    start: int,
+    number: str = "schedule_idx",
 ) -> None:
-    """Copy a run's rows of `table` to its number in the target, from slot `start` on if given."""
-    sql, params = row_sql.select(table, start=1), [source_no]
-    if start is not None:
-        sql, params = f"{sql} AND schedule_idx >= ?", [source_no, start]
-    rows = source.exec_driver_sql(f"{sql} ORDER BY {', '.join(KEYS[table])}", tuple(params))
+    """Copy a run's rows of `table` to its number in the target, from `number` = `start` on."""
+    sql = f"{row_sql.select(table, start=1)} AND {number} >= ? ORDER BY {', '.join(KEYS[table])}"
+    rows = source.exec_driver_sql(sql, (source_no, start))
     insert = row_sql.insert(table)
     for batch in batched(rows, _ROWS_PER_BATCH):
         target.exec_driver_sql(insert, [(run_no, *row) for row in batch])

@@ -21,6 +21,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.read.chain_records import (
     COMMIT_COLUMNS,
     JSON_COLUMNS,
+    PART_COLUMNS,
     SCHEDULE_COLUMNS,
     SCHEMA,
     SLOT_COLUMNS,
@@ -69,6 +70,7 @@ def _write_chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject
     connection.exec_driver_sql(statements.INSERT_RUN, (_RUN_NO, *columns))
     schedule = [run[name] for name in SCHEDULE_COLUMNS]
     connection.exec_driver_sql(statements.INSERT_SCHEDULE, (_RUN_NO, *schedule))
+    total = schedule[0]
     counts = dict.fromkeys(_WRITERS, 0)
     for kind, group in groupby(records, key=lambda record: str(record["type"])):
         if kind not in _WRITERS:
@@ -76,7 +78,8 @@ def _write_chain(connection: Connection, lines: Iterator[tuple[bytes, JsonObject
         for batch in batched(group, _ROWS_PER_BATCH):
             _WRITERS[kind](connection, batch, counts[kind])
             counts[kind] += len(batch)
-    connection.exec_driver_sql(_INSERT_PROGRESS, (_RUN_NO, run["created_at"], schedule[0]))
+            total += sum(record["slot_count"] for record in batch if kind == "part")
+    connection.exec_driver_sql(_INSERT_PROGRESS, (_RUN_NO, run["created_at"], total))
     _write_tags(connection, run["resolved"], run["created_at"])
     return str(run["run_id"])
 
@@ -112,8 +115,23 @@ def _write_tasks(connection: Connection, batch: list[JsonObject], first_idx: int
 
 def _write_slots(connection: Connection, batch: list[JsonObject], _first_idx: int) -> None:
     connection.exec_driver_sql(
-        statements.INSERT_SLOT, [(_RUN_NO, *(row[name] for name in SLOT_COLUMNS)) for row in batch]
+        statements.INSERT_SLOT,
+        [(_RUN_NO, *(_slot_value(row, name) for name in SLOT_COLUMNS)) for row in batch],
     )
+
+
+def _slot_value(row: JsonObject, name: str) -> Any:
+    """Return a value of a slot, whose record has `supersedes` only if it supersedes another."""
+    return row.get(name) if name == "supersedes" else row[name]
+
+
+def _write_parts(connection: Connection, batch: list[JsonObject], _first_idx: int) -> None:
+    for row in batch:
+        values = [
+            _text(row[name]) if name in JSON_COLUMNS and name in row else row.get(name)
+            for name in PART_COLUMNS
+        ]
+        connection.exec_driver_sql(statements.INSERT_PART, (_RUN_NO, *values))
 
 
 def _write_commits(connection: Connection, batch: list[JsonObject], _first_idx: int) -> None:
@@ -127,6 +145,7 @@ _WRITERS: dict[str, Callable[[Connection, list[JsonObject], int], None]] = {
     "variant": _write_variants,
     "task": _write_tasks,
     "slot": _write_slots,
+    "part": _write_parts,
     "commit": _write_commits,
 }
 

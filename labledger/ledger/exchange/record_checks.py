@@ -30,6 +30,7 @@ _MAX_DEPTH = canonical_json.MAX_DEPTH + 8
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _RUN_SQL = "SELECT resolved, images FROM run WHERE run_no = ?"
+_PARTS_SQL = "SELECT resolved, images, selection FROM run_part WHERE run_no = ?"
 _BINDINGS_SQL = "SELECT bindings FROM run_variant WHERE run_no = ?"
 _PAYLOADS_SQL = (
     "SELECT task_payload.body FROM run_task JOIN task_payload "
@@ -48,6 +49,8 @@ def check_runs(connection: Connection, run_ids: Sequence[str]) -> None:
         texts = list(connection.exec_driver_sql(_RUN_SQL, (run_no,)).one())
         for sql in (_BINDINGS_SQL, _PAYLOADS_SQL):
             texts += connection.exec_driver_sql(sql, (run_no,)).scalars()
+        for row in connection.exec_driver_sql(_PARTS_SQL, (run_no,)):
+            texts += [text for text in row if text is not None]
         for text in texts:
             problem = _canonical_problem(text)
             if problem is not None:

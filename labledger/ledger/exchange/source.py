@@ -83,6 +83,11 @@ class Source:
         """Return which run a regrading grades again; None for a run whose agents ran."""
         return gradings.read_regrades(self.connection, run_number(self.connection, run_id))
 
+    def slots(self, run_id: str) -> int:
+        """Return the number of slots of a run's schedule."""
+        run_no = run_number(self.connection, run_id)
+        return int(self.connection.exec_driver_sql(gradings.SLOTS_SQL, (run_no,)).scalar_one())
+
     def refuse_live(self, run_ids: Sequence[str], is_dead: Callable[[Owner], bool]) -> None:
         """Raise `LeaseHeld` if a coordinator is writing one of these runs."""
         now = clock.utc_now()

@@ -21,7 +21,7 @@ SELECT root_no, run_no FROM (
   FROM main.counted AS root
   JOIN run ON run.run_no = root.root_no
   JOIN grading ON grading.root_id = run.run_id
-  JOIN schedule ON schedule.run_no = grading.run_no
+  JOIN schedule ON schedule.run_no = root.root_no
   JOIN schedule_progress ON schedule_progress.run_no = grading.run_no
   WHERE grading.generation <= ? AND (
     grading.generation = 1 OR schedule_progress.next_schedule_idx = schedule.total_slots)

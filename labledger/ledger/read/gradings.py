@@ -1,7 +1,9 @@
 """Read the gradings of a run, and check regradings against the run that they regrade.
 
-All queries run inside the caller's snapshot. A regrading stores the chain head of its root, so it
-belongs to exactly one history of that run. The reader, import and verification use this module.
+All queries run inside the caller's snapshot. A regrading stores the chain head that its root had,
+so it belongs to exactly one history of that run. If the root has grown since, the regrading grades
+its first slots only, and does not count any more. The reader, import and verification use this
+module.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import NamedTuple
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Grading
+from labledger.ledger.database.table_rows import KEYS
 
 _GRADINGS_SQL = """
 SELECT
@@ -24,7 +27,8 @@ SELECT
      WHERE score.run_no = run.run_no ORDER BY score.schedule_idx, score.row_seq LIMIT 1)),
   schedule_progress.next_schedule_idx = schedule.total_slots,
   EXISTS (SELECT 1 FROM counted WHERE counted.run_no = run.run_no),
-  run.created_at
+  run.created_at,
+  schedule.total_slots
 FROM grading AS given
 JOIN grading ON grading.root_id = given.root_id
 JOIN run ON run.run_no = grading.run_no
@@ -39,9 +43,17 @@ def read_gradings(connection: Connection, run_no: int) -> list[Grading]:
     rows = connection.exec_driver_sql(_GRADINGS_SQL, (run_no,)).all()
     return [
         Grading(
-            root_id, generation, run_id, grading_id, digest, bool(complete), bool(counts), created
+            root_id=row[0],
+            generation=row[1],
+            run_id=row[2],
+            grading_id=row[3],
+            grader_digest=row[4],
+            complete=bool(row[5]),
+            counts=bool(row[6]),
+            created_at=row[7],
+            slots=row[8],
         )
-        for root_id, generation, run_id, grading_id, digest, complete, counts, created in rows
+        for row in rows
     ]
 
 
@@ -69,25 +81,25 @@ def read_regrades(connection: Connection, run_no: int) -> Regrades | None:
 
 
 _ROOT_SQL = """
-SELECT run.run_no, schedule_progress.next_schedule_idx = schedule.total_slots,
-  (SELECT chain_digest FROM slot_commit WHERE slot_commit.run_no = run.run_no
-   ORDER BY schedule_idx DESC LIMIT 1)
-FROM run
-JOIN schedule ON schedule.run_no = run.run_no
-JOIN schedule_progress ON schedule_progress.run_no = run.run_no
-WHERE run.run_id = ?"""
+SELECT root.run_no, schedule_progress.next_schedule_idx,
+  (SELECT chain_digest FROM slot_commit
+   WHERE slot_commit.run_no = root.run_no AND slot_commit.schedule_idx = ?2 - 1)
+FROM run AS root
+JOIN schedule_progress ON schedule_progress.run_no = root.run_no
+WHERE root.run_id = ?1"""
 
 
-def root_mismatch(connection: Connection, regraded: Regrades) -> str | None:
+def root_mismatch(connection: Connection, regraded: Regrades, slots: int) -> str | None:
     """Return why the root in this ledger is not the run that was regraded; None if it is.
 
-    A root that the ledger does not have is a mismatch.
+    `slots` is how many slots the regrading has: those that the root had then. A root that the
+    ledger does not have is a mismatch.
     """
-    root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id,)).first()
+    root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id, slots)).first()
     if root is None:
         return f"it regrades {regraded.root_id}, which the ledger does not have"
-    _, complete, head = root
-    if not complete:
+    _, committed, head = root
+    if committed < slots:
         return f"it regrades {regraded.root_id}, which is not complete"
     if head != regraded.head:
         return (
@@ -114,18 +126,16 @@ FROM run LEFT JOIN grading ON grading.run_no = run.run_no WHERE run.run_no = ?""
 _COUNTS_NEWEST_SQL = """
 SELECT (SELECT run_no FROM counted WHERE counted.root_no = run.run_no) IS (
   SELECT grading.run_no FROM grading
-  JOIN schedule ON schedule.run_no = grading.run_no
   JOIN schedule_progress ON schedule_progress.run_no = grading.run_no
   WHERE grading.root_id = run.run_id AND (grading.run_no = run.run_no
-    OR schedule_progress.next_schedule_idx = schedule.total_slots)
+    OR schedule_progress.next_schedule_idx =
+      (SELECT total_slots FROM schedule WHERE schedule.run_no = run.run_no))
   ORDER BY grading.generation DESC LIMIT 1)
 FROM run WHERE run.run_no = ?"""
 _HAS_COUNTED_SQL = "SELECT 1 FROM counted WHERE root_no = ?"
-_PARTS = {
-    "variants": f"SELECT {row_sql.columns('run_variant', start=1)} FROM run_variant",  # noqa: S608
-    "tasks": f"SELECT {row_sql.columns('run_task', start=1)} FROM run_task",  # noqa: S608
-    "slots": f"SELECT {row_sql.columns('slot', start=1)} FROM slot",  # noqa: S608
-}
+SLOTS_SQL = "SELECT total_slots FROM schedule WHERE run_no = ?"
+_PARTS = {"variants": "run_variant", "tasks": "run_task", "slots": "slot"}
+"""Tables of which a regrading repeats its root's rows, as many as the root had then."""
 
 
 def find_problems(connection: Connection, run_no: int) -> Iterator[str]:
@@ -140,14 +150,18 @@ def find_problems(connection: Connection, run_no: int) -> Iterator[str]:
         return
     if connection.exec_driver_sql(_HAS_COUNTED_SQL, (run_no,)).first():
         yield "it is a regrading, and has a row of counted as if it were a run of its own"
-    root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id,)).first()
+    slots = connection.exec_driver_sql(SLOTS_SQL, (run_no,)).scalar_one()
+    root = connection.exec_driver_sql(_ROOT_SQL, (regraded.root_id, slots)).first()
     if root is None:
         return
-    problem = root_mismatch(connection, regraded)
+    problem = root_mismatch(connection, regraded, slots)
     if problem is not None:
         yield problem
-    for part, sql in _PARTS.items():
-        own, of_root = f"{sql} WHERE run_no = ?1", f"{sql} WHERE run_no = ?2"
+    for part, table in _PARTS.items():
+        number = KEYS[table][1]
+        rows = f"SELECT {row_sql.columns(table, start=1)} FROM {table} WHERE run_no = "  # noqa: S608
+        own = f"{rows} ?1"
+        of_root = f"{rows} ?2 AND {number} < (SELECT count(*) FROM {table} WHERE run_no = ?1)"  # noqa: S608
         difference = (
             f"SELECT 1 FROM ({own} EXCEPT {of_root}) "  # noqa: S608
             f"UNION ALL SELECT 1 FROM ({of_root} EXCEPT {own})"

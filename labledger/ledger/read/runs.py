@@ -1,4 +1,6 @@
-"""Read runs as `RunInfo`: experiment, progress, lease, takeover request and budget.
+"""Read runs as `RunInfo`: experiment, parts, progress, lease, takeover request and budget.
+
+The experiment of a run that was extended is that of its newest part which extends it.
 
 All queries run inside the caller's snapshot. `LedgerReader` and `variant_counts` use them.
 """
@@ -13,10 +15,12 @@ from typing import Any
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import (
+    ExperimentRevision,
     LeaseInfo,
     Note,
     Owner,
     RunInfo,
+    RunPart,
     Stop,
     TakeoverRequest,
     Variant,
@@ -24,9 +28,23 @@ from labledger.ledger.database.model import (
 from labledger.ledger.database.table_rows import COLUMNS
 from labledger.records.outcomes import RunStatus
 
+_NEWEST_SQL = (
+    "SELECT run_part.{column} FROM run_part WHERE run_part.run_no = run.run_no "
+    "AND run_part.kind = 'extended' ORDER BY run_part.part DESC LIMIT 1"
+)
+_NEWEST_COLUMNS = {
+    "resolved": "resolved",
+    "authored": "authored",
+    "digest": "run_digest",
+    "source_path": "source_path",
+    "images": "images",
+}
+"""Columns of `run` that a part replaces, each with that column of `run_part`."""
 _TABLES = ("run", "schedule", "schedule_progress", "lease", "claim")
 _RUN_SQL = f"""
 SELECT {", ".join(row_sql.columns(table, qualified=True) for table in _TABLES)},
+  {", ".join(f"({_NEWEST_SQL.format(column=name)})" for name in _NEWEST_COLUMNS.values())},
+  (SELECT count(*) FROM run_part WHERE run_part.run_no = run.run_no),
   (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no),
   (SELECT json_group_array(tag) FROM
     (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag))
@@ -36,7 +54,8 @@ JOIN schedule_progress ON schedule_progress.run_no = run.run_no
 LEFT JOIN lease ON lease.run_no = run.run_no
 LEFT JOIN claim ON claim.run_no = run.run_no
 """  # noqa: S608
-"""The rows of `_TABLES`, side by side, the budget and the tags."""
+"""The rows of `_TABLES`, side by side, the newest experiment of an extended run, the number of
+parts, the budget and the tags."""
 
 
 def read_runs(connection: Connection) -> list[RunInfo]:
@@ -60,6 +79,46 @@ def read_variants(connection: Connection, run_no: int) -> tuple[Variant, ...]:
     return tuple(Variant(name, role, json.loads(bindings)) for name, role, bindings in rows)
 
 
+_PART_COLUMNS = (
+    *("part", "kind", "first_idx", "slot_count"),
+    *("because", "selection", "created_at", "digest"),
+)
+_PARTS_SQL = f"SELECT {', '.join(_PART_COLUMNS)} FROM run_part WHERE run_no = ? ORDER BY part"  # noqa: S608
+_REVISIONS_SQL = (
+    "SELECT part, resolved, authored, run_digest, source_path, images FROM run_part "
+    "WHERE run_no = ? AND kind = 'extended' ORDER BY part"
+)
+_FIRST_REVISION_SQL = (
+    "SELECT 1, resolved, authored, digest, source_path, images FROM run WHERE run_no = ?"
+)
+
+
+def read_parts(connection: Connection, run_no: int) -> tuple[RunPart, ...]:
+    """Return the parts of a run's schedule after the first, in order."""
+    parts = []
+    for row in connection.exec_driver_sql(_PARTS_SQL, (run_no,)):
+        part, kind, first_idx, slot_count, because, selection, created_at, digest = row
+        chosen = None if selection is None else json.loads(selection)
+        parts.append(
+            RunPart(part, kind, first_idx, slot_count, because, chosen, created_at, digest)
+        )
+    return tuple(parts)
+
+
+def read_revisions(connection: Connection, run_no: int) -> dict[int, ExperimentRevision]:
+    """Return each revision of a run's experiment by the part that brought it, from part 1."""
+    rows = [
+        *connection.exec_driver_sql(_FIRST_REVISION_SQL, (run_no,)),
+        *connection.exec_driver_sql(_REVISIONS_SQL, (run_no,)),
+    ]
+    return {
+        part: ExperimentRevision(
+            json.loads(resolved), authored, digest, source_path, json.loads(images)
+        )
+        for part, resolved, authored, digest, source_path, images in rows
+    }
+
+
 def read_notes(connection: Connection, run_no: int) -> list[Note]:
     """Return the notes of a run, the oldest first."""
     rows = connection.exec_driver_sql(
@@ -69,12 +128,14 @@ def read_notes(connection: Connection, run_no: int) -> list[Note]:
 
 
 def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
-    *values, budget, tags = row
+    *values, parts, budget, tags = row
     remaining = iter(values)
     run, schedule, progress, lease, claim = (
         dict(zip(COLUMNS[table], islice(remaining, len(COLUMNS[table])), strict=True))
         for table in _TABLES
     )
+    newest = dict(zip(_NEWEST_COLUMNS, remaining, strict=True))
+    run |= {name: value for name, value in newest.items() if value is not None}
     return RunInfo(
         run_id=run["run_id"],
         experiment_id=run["experiment_id"],
@@ -100,6 +161,7 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
         budget=json.loads(budget),
         tags=tuple(json.loads(tags)),
         run_no=run["run_no"],
+        parts=read_parts(connection, run["run_no"]) if parts else (),
     )
 
 

@@ -7,7 +7,8 @@ changed while their commit was not. Reports call it through `LedgerReader`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from labledger.ledger.commit_rows import digest_chain
 from labledger.ledger.database.connection import Connection
@@ -21,6 +22,9 @@ _COMMITS_SQL = """
 SELECT schedule_idx, slot_commit_id, epoch, committed_at, payload_digest, chain_digest
 FROM slot_commit WHERE run_no = ? ORDER BY schedule_idx"""
 
+PARTS_SQL = "SELECT first_idx, digest FROM run_part WHERE run_no = ?"
+"""The digest of each part that was appended to a run, by the number of its first slot."""
+
 
 def find_problems(
     connection: Connection, run_no: int, run_id: str
@@ -29,16 +33,22 @@ def find_problems(
 
     Each link is compared with the one before it as stored, so that one change is one problem.
     """
+    part_digests = dict(map(tuple, connection.exec_driver_sql(PARTS_SQL, (run_no,))))
     head, committed = connection.exec_driver_sql(_HEAD_SQL, (run_no,)).one()
     next_idx = 0
     for row in connection.exec_driver_sql(_COMMITS_SQL, (run_no,)):
-        idx, commit_id, epoch, committed_at, payload, digest = row
+        idx, *commit, digest = row
         if idx != next_idx:
             yield next_idx, f"the commits of slots {next_idx} to {idx - 1} are missing"
-        elif commit_id != slot_commit_id(run_id, idx):
+        elif commit[0] != slot_commit_id(run_id, idx):
             yield idx, "the commit's id was changed"
-        elif digest_chain.chain_digest(head, commit_id, epoch, committed_at, payload) != digest:
+        elif _expected_digest(head, part_digests.get(idx), commit) != digest:
             yield idx, "the commit does not follow from the one before it"
         head, next_idx = digest, idx + 1
     if next_idx != committed:
         yield None, f"the progress says {committed} slots are committed; {next_idx} are"
+
+
+def _expected_digest(head: str, part_digest: str | None, commit: Sequence[Any]) -> str:
+    """Return the chain's digest after a commit, of which `commit` has the columns it covers."""
+    return digest_chain.chain_digest(digest_chain.with_part(head, part_digest), *commit)

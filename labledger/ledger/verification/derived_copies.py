@@ -35,7 +35,13 @@ WITH expected AS (
   LEFT JOIN score
     ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
     AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
-  WHERE slot_commit.run_no = ?1
+  WHERE slot_commit.run_no = ?1 AND NOT EXISTS (
+    SELECT 1 FROM slot AS later
+    JOIN slot_commit AS later_commit
+      ON later_commit.run_no = later.run_no AND later_commit.schedule_idx = later.schedule_idx
+    WHERE later.run_no = slot.run_no AND later.variant_idx = slot.variant_idx
+      AND later.task_idx = slot.task_idx AND later.repl_idx = slot.repl_idx
+      AND later.schedule_idx > slot.schedule_idx)
 ),
 stored AS (
   SELECT {row_sql.columns("slot_outcome", start=1)} FROM slot_outcome WHERE run_no = ?1
@@ -48,7 +54,10 @@ SELECT DISTINCT schedule_idx FROM (
 
 
 def find_wrong_outcomes(connection: Connection, run_no: int) -> Iterator[tuple[int, str]]:
-    """Yield the slots whose row of `slot_outcome` does not follow from their commit."""
+    """Yield the slots whose row of `slot_outcome` does not follow from their commit.
+
+    A cell has the row of its newest committed slot.
+    """
     for (idx,) in connection.exec_driver_sql(_OUTCOMES_SQL, (run_no,)):
         yield idx, "the slot's row of slot_outcome, which views count by, does not fit its commit"
 

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from labledger.ledger.commit_rows import digest_chain, statements
 from labledger.ledger.database import row_digests, row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.table_rows import DIGESTED
 from labledger.ledger.read import gradings
-from labledger.ledger.verification import derived_copies
+from labledger.ledger.verification import derived_copies, schedule_checks
 from labledger.ledger.verification.slot_checks import UNREADABLE, Message
 from labledger.records import canonical_json
 from labledger.records.attempt_result import AttemptResult
@@ -29,15 +28,6 @@ from labledger.records.outcomes import RunStatus
 from labledger.storage.artifact_store import ArtifactStore
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-_RUN_SQL = row_sql.select("run", start=1)
-_VARIANTS_SQL = f"{row_sql.select('run_variant', start=1)} ORDER BY variant_idx"
-_TASKS_SQL = (
-    f"SELECT {row_sql.columns('run_task', start=1, qualified=True)}, task_payload.body "  # noqa: S608
-    "FROM run_task JOIN task_payload ON task_payload.payload_digest = run_task.payload_digest "
-    "WHERE run_task.run_no = ? ORDER BY run_task.task_idx"
-)
-_SLOTS_SQL = f"{row_sql.select('slot', start=1)} ORDER BY schedule_idx"
-_SCHEDULE_SQL = row_sql.select("schedule", start=1)
 _PROGRESS_SQL = """
 SELECT progress.next_schedule_idx, progress.status, progress.epoch, progress.updated_at,
   progress.ended_at, schedule.total_slots,
@@ -56,7 +46,11 @@ _UNCOMMITTED_STAGED_SQL = (
     f"{row_sql.select_with_digest('staged_result')} AND schedule_idx NOT IN "  # noqa: S608
     "(SELECT schedule_idx FROM slot_commit WHERE run_no = ?1) ORDER BY schedule_idx, attempt"
 )
-_RESOLVED_SQL = "SELECT resolved FROM run WHERE run_no = ?"
+_RESOLVED_SQL = (
+    "SELECT resolved FROM run WHERE run_no = ?1 UNION ALL "
+    "SELECT resolved FROM run_part WHERE run_no = ?1 AND resolved IS NOT NULL"
+)
+"""Every revision of the resolved experiment."""
 _WORKSPACES_SQL = """
 SELECT tar, size, task_id, count(*), min(task_idx) FROM (
   SELECT task_idx, task_id,
@@ -97,7 +91,10 @@ def find_problems(
     The files of events of staged results are checked if their `store` is given.
     """
     checks: tuple[tuple[str, Callable[[], Iterator[Message]]], ...] = (
-        ("row, variants, tasks or slots", lambda: _check_genesis(connection, run_no)),
+        (
+            "row, variants, tasks or slots",
+            lambda: schedule_checks.check_schedule(connection, run_no),
+        ),
         ("progress", lambda: _check_progress(connection, run_no)),
         ("staged results", lambda: _check_staged_results(connection, run_no, run_id, store)),
         ("dispatch journal", lambda: _check_dispatches(connection, run_no, run_id)),
@@ -134,10 +131,14 @@ def find_missing_files(connection: Connection, store: ArtifactStore, run_no: int
 
 
 def _frozen_files(connection: Connection, run_no: int) -> Iterator[tuple[str, str, int]]:
-    document = json.loads(connection.exec_driver_sql(_RESOLVED_SQL, (run_no,)).scalar_one())
-    for phase, entries in document.get("files", {}).items():
-        for entry in entries:
-            yield f"{phase} file {entry['name']}", entry["sha256"], entry["size"]
+    yielded = set()
+    for (text,) in _rows(connection, _RESOLVED_SQL, run_no):
+        for phase, entries in json.loads(text).get("files", {}).items():
+            for entry in entries:
+                file = (f"{phase} file {entry['name']}", entry["sha256"], entry["size"])
+                if file not in yielded:
+                    yield file
+                    yielded.add(file)
 
 
 def _tars_of_tasks(connection: Connection, run_no: int) -> Iterator[tuple[str, str, int]]:
@@ -145,31 +146,6 @@ def _tars_of_tasks(connection: Connection, run_no: int) -> Iterator[tuple[str, s
         for sha256, size, task_id, count, _ in _rows(connection, sql, run_no):
             others = f" and {count - 1} more" if count > 1 else ""
             yield f"{noun} of task {task_id}{others}", sha256, size
-
-
-def _check_genesis(connection: Connection, run_no: int) -> Iterator[Message]:
-    """Compare the run's row, variants, tasks with their payloads, and slots with the genesis."""
-    row = connection.exec_driver_sql(_RUN_SQL, (run_no,)).one()
-    genesis = digest_chain.Genesis(dict(zip(statements.RUN_COLUMNS, row, strict=True)))
-    is_numbered = True
-    for number, (idx, *variant) in enumerate(_rows(connection, _VARIANTS_SQL, run_no)):
-        genesis.add_variant(*variant)
-        is_numbered &= idx == number
-    for number, (idx, task_id, digest, payload_digest, body) in enumerate(
-        _rows(connection, _TASKS_SQL, run_no)
-    ):
-        genesis.add_task(task_id, digest, payload_digest)
-        is_numbered &= idx == number
-        if canonical_json.sha256_hex(body.encode()) != payload_digest:
-            yield None, f"the payload of task {task_id} was changed"
-    total = 0
-    for idx, *cell in _rows(connection, _SLOTS_SQL, run_no):
-        genesis.add_slot(*cell)
-        is_numbered &= idx == total
-        total += 1
-    expected = [tuple(row) for row in _rows(connection, _SCHEDULE_SQL, run_no)]
-    if [(total, genesis.hexdigest())] != expected or not is_numbered:
-        yield None, "the run's row, variants, tasks or slots were changed"
 
 
 def _check_progress(connection: Connection, run_no: int) -> Iterator[Message]:

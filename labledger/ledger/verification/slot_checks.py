@@ -19,7 +19,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.read import commit_stream
 from labledger.ledger.read.commit_stream import Commit
-from labledger.ledger.verification import derived_copies
+from labledger.ledger.verification import chain_check, derived_copies
 from labledger.records import canonical_json
 from labledger.records.artifacts import REFERENCE
 from labledger.records.identity import slot_commit_id
@@ -128,6 +128,7 @@ class SlotChecks:
             next_idx = 0
         else:
             next_idx, head = previous[0] + 1, previous[1]
+        part_digests = dict(self._driver.execute(chain_check.PARTS_SQL, (run_no,)))
         trials = {row[1]: row for row in self._driver.execute(_TRIALS_SQL, (run_no, start, stop))}
         for commit in commit_stream.commits(_Rows(self._driver), run_id, run_no, start, stop):
             idx = commit.records.schedule_idx
@@ -135,6 +136,8 @@ class SlotChecks:
             if idx != next_idx:
                 yield next_idx, f"the commits of slots {next_idx} to {idx - 1} are missing"
                 head = None
+            if head is not None:
+                head = digest_chain.with_part(head, part_digests.get(idx))
             messages = [
                 *_check_digests(run_id, commit, head),
                 *_check_trial_columns(trials.get(idx), commit.records),
