@@ -29,6 +29,8 @@ class RankingText:
     pair_headings: Row
     """The first two name the sides, A and B; the last is the decision about B."""
     pair_rows: tuple[Row, ...]
+    summary: str
+    """A sentence: which sides are tied with the first."""
     facts: tuple[str, ...]
     """Sentences: what the groups mean, and warnings."""
 
@@ -69,7 +71,8 @@ def ranking_text(comparison: Comparison) -> RankingText | None:
             *(sentences.p_heading([comparison]), "B is"),
         ),
         pair_rows=tuple(_pair_row(compared, labels, comparison) for compared in by_place),
-        facts=tuple(_facts(comparison, labels)),
+        summary=_summary(comparison, labels),
+        facts=tuple(_facts(comparison)),
     )
 
 
@@ -107,26 +110,37 @@ def _pair_row(compared: Compared, labels: Mapping[Side, str], comparison: Compar
         sentences.signed_amount(compared.difference, comparison),
         sentences.bounds(compared.difference, comparison, signed=True),
         sentences.decisive_p(compared.test),
-        sentences.VERDICTS[compared.decision.verdict].lower(),
+        _decision(compared),
     )
 
 
-def _facts(comparison: Comparison, labels: Mapping[Side, str]) -> Iterator[str]:
+def _decision(compared: Compared) -> str:
+    word = sentences.VERDICTS[compared.decision.verdict].lower()
+    equivalence = compared.equivalence
+    shown = equivalence is not None and equivalence.verdict == "equivalent"
+    return f"{word}, equivalent" if shown else word
+
+
+def _summary(comparison: Comparison, labels: Mapping[Side, str]) -> str:
+    first, *others = comparison.ranking
+    if first.mean is None or not comparison.has_pairs:
+        return "Nothing could be compared: no trials could be paired."
+    name = labels[first.side]
+    where = f"on {sentences.estimand(comparison)}"
+    tied = [other for other in others if set(other.groups) & set(first.groups)]
+    if len(tied) == len(others):
+        return f"{name} was not shown to differ from any other {where}."
+    if not tied:
+        return f"{name} was shown to differ from all others {where}."
+    names = ", ".join(labels[standing.side] for standing in tied)
+    return f"{name} was shown to differ from all others but {names} {where}."
+
+
+def _facts(comparison: Comparison) -> Iterator[str]:
     yield (
         "Variants that share a letter were not shown to differ; that does not show that they are "
         "equal."
     )
-    first, *others = comparison.ranking
-    tied = [other for other in others if set(other.groups) & set(first.groups)]
-    if first.mean is not None and comparison.has_pairs:
-        name = labels[first.side]
-        if len(tied) == len(others):
-            yield f"{name} was not shown to differ from any other."
-        elif tied:
-            names = ", ".join(labels[standing.side] for standing in tied)
-            yield f"{name} was shown to differ from all others but {names}."
-        else:
-            yield f"{name} was shown to differ from all others."
     if comparison.family > 1:
         yield (
             f"Intervals of differences, p values and letters hold for all {comparison.family} "

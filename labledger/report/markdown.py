@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from labledger.compare import sentences as comparisons
+from labledger.compare.ranking_text import ranking_text
 from labledger.report import outcomes, sentences, spending
 from labledger.report.document import Report
 from labledger.text.figures import DASH, confidence_level, count, rounded
@@ -76,6 +77,12 @@ def _differences(report: Report) -> Iterator[str]:
         for document in report.comparisons
         for compared in document.comparisons
     ]
+    for ranking in filter(None, map(ranking_text, report.comparisons)):
+        named = [(_code(row[0]), *map(_text, row[1:])) for row in ranking.rows]
+        yield from _table(("variant", *ranking.headings[1:]), named)
+        for fact in ranking.facts:
+            yield f"- {_text(fact)}"
+        yield ""
     if rows:
         interval = confidence_level(report.confidence)
         p = comparisons.p_heading(report.comparisons)

@@ -32,6 +32,8 @@ class ReportOptions:
     Attributes:
         compare: What to compare the run with: another run (``RUN`` or ``RUN:VARIANT``), or two of
             its variants such as ``A B``; empty for the baseline with every treatment.
+        all_pairs: Compare every pair of variants, and rank them in tie groups, in place of the
+            baseline with every treatment.
         confidence: The level of intervals and decisions, 0.5 or more and less than 1.
         estimand: What comparisons are about, tasks like these or exactly these.
         equivalent_within: Say of each comparison whether its sides are shown to differ by less than
@@ -42,6 +44,7 @@ class ReportOptions:
     """
 
     compare: tuple[str, ...] = ()
+    all_pairs: bool = False
     confidence: float = 0.95
     estimand: Estimand = Estimand.TASKS
     equivalent_within: float | None = None
@@ -62,5 +65,8 @@ class ReportOptions:
         if self.max_bytes < _MIN_BYTES:
             message = f"found {self.max_bytes:,} bytes; expected at least {_MIN_BYTES:,}"
             problems.append(Problem("--max-size", message))
+        if self.all_pairs and self.compare:
+            message = "is for other comparisons than --all-pairs; ask for one of them"
+            problems.append(Problem("--compare", message))
         if problems:
             raise InvalidInput("the options of the report", problems)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import nsmallest
 
 from labledger import __version__, clock, optional_libraries
@@ -126,10 +126,15 @@ def _compare(
     baseline. All comparisons are one family, corrected for their number. Without the extra
     `analysis` there are none. Raises `RunNotFound` or `InvalidInput`.
     """
-    requests = [sides_of(graded, words) for words in options.compare] or _default_sides(graded)
+    requests = [sides_of(graded, words) for words in options.compare]
+    if options.all_pairs:
+        requests = [[graded.name]] if len(graded.run.variants) > 1 else []
+    elif not requests:
+        requests = _default_sides(graded)
     compare_options = CompareOptions(
         confidence=options.confidence,
         estimand=options.estimand,
+        all_pairs=options.all_pairs,
         equivalent_within=options.equivalent_within,
     )
     try:
@@ -155,6 +160,6 @@ def sides_of(graded: Graded, words: str) -> list[str]:
     raise InvalidInput("what to compare", [Problem("--compare", message)])
 
 
-def _default_sides(graded: Graded) -> Sequence[list[str]]:
+def _default_sides(graded: Graded) -> list[list[str]]:
     roles = [variant.role for variant in graded.run.variants]
     return [[graded.name]] if roles.count("baseline") == 1 and len(roles) > 1 else []

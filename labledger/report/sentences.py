@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from labledger.compare import sentences as comparisons
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
+from labledger.compare.ranking_text import ranking_text
 from labledger.report.document import Report, VariantOutcomes
 from labledger.report.logs import PackedLogs
 from labledger.report.options import LogSelection
@@ -37,6 +38,9 @@ def headline(variants: Sequence[VariantOutcomes], documents: Sequence[Comparison
             f"{counted(variant.verdicts['pass'] + variant.not_passed, 'trial')}"
             for variant in variants
         )
+    rankings = [text.summary for text in map(ranking_text, documents) if text is not None]
+    if rankings:
+        return " ".join(rankings)
     undecided = ("not_shown", "nothing_paired")
     decisions.sort(key=lambda pair: pair[0].decision.verdict in undecided)
     return _joined(comparisons.headline(*pair) for pair in decisions)

@@ -47,6 +47,12 @@ def report(
             "as 'A B'; repeatable. By default the baseline with every treatment.",
         ),
     ] = None,
+    all_pairs: Annotated[
+        bool,
+        typer.Option(
+            "--all-pairs", help="Compare every pair of variants, and rank them in tie groups."
+        ),
+    ] = False,
     logs: Annotated[
         Literal["none", "failed", "all"],
         typer.Option(
@@ -98,6 +104,7 @@ def report(
         raise InvalidInput("the options of the report", [problem])
     options = ReportOptions(
         compare=tuple(compare or ()),
+        all_pairs=all_pairs,
         confidence=confidence,
         estimand=Estimand.named(estimand),
         equivalent_within=equivalent_within,

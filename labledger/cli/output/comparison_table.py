@@ -29,7 +29,7 @@ def print_comparison(comparison: Comparison) -> None:
         table(ranking.headings, ranking.rows, right=ranking.headings[1:-1])
         out()
         table(ranking.pair_headings, ranking.pair_rows, right=ranking.pair_headings[2:-1])
-        for sentence in ranking.facts:
+        for sentence in (ranking.summary, *ranking.facts):
             out_sentence(sentence)
         return
     for number, texts in enumerate(comparison_texts(comparison)):
@@ -83,6 +83,8 @@ def print_markdown(comparison: Comparison) -> None:
 
 def _print_ranking_markdown(ranking: RankingText) -> None:
     out(f"### {_escaped(ranking.title)}")
+    out()
+    out(f"**{_escaped(ranking.summary)}**")
     for headings, rows, texts in (
         (ranking.headings, ranking.rows, 1),
         (ranking.pair_headings, ranking.pair_rows, 2),

@@ -17,6 +17,7 @@ from typing import Any
 from labledger import optional_libraries
 from labledger.compare import sentences as comparisons
 from labledger.compare.comparison_document import Compared, Comparison
+from labledger.compare.ranking_text import ranking_text
 from labledger.ledger.reader import LedgerReader
 from labledger.report import outcomes, sentences, spending
 from labledger.report.document import Report, TaskOutcomes, VariantOutcomes
@@ -35,6 +36,8 @@ MAX_LISTED_TRIALS = 20_000
 """More trials than this are not listed, however large the page may be."""
 _MAX_LIST_ITEMS = 12
 """How many of the hardest tasks, of the flaky tasks and of the isolation facts are listed."""
+_MAX_CHART_PAIRS = 60
+"""With more comparisons, their chart would be longer than it is useful."""
 _CSS = {
     charts.PASS: "passed",
     charts.SOME: "some",
@@ -192,9 +195,11 @@ def _charts(report: Report, worth: Sequence[spending.VariantCost]) -> dict[str, 
 
 def _comparison(document: Comparison, report: Report) -> View:
     variants = sentences.variants_by_side(report)
-    has_differences = any(compared.difference for compared in document.comparisons)
+    differences = [compared.difference for compared in document.comparisons]
+    has_chart = any(differences) and len(differences) <= _MAX_CHART_PAIRS
     return {
-        "chart": _differences(document) if has_differences else None,
+        "chart": _differences(document) if has_chart else None,
+        "ranking": ranking_text(document),
         "p": comparisons.p_heading([document]),
         "rows": [_compared(compared, document, variants) for compared in document.comparisons],
     }
