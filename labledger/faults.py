@@ -46,9 +46,12 @@ POINTS = (
     "after_append",
     "inside_upgrade",
     "inside_import",
+    "inside_archive",
+    "inside_gc",
 )
 """Every point. Up to `after_remove` in the order in which a slot passes them; the last ones are of
-the end of a run, of a part that is appended to one, of a migration and of an import."""
+the end of a run, of a part that is appended to one, of a migration, an import, an archive and a
+garbage collection."""
 
 _STOP_PREFIX = "stop@"
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from labledger.api.notes_and_tags import *
     from labledger.api.run_state import *
     from labledger.api.runs import *
+    from labledger.api.tidying import archive_run as archive_run
+    from labledger.api.tidying import collect_garbage as collect_garbage
     from labledger.api.trial_logs import LogPiece as LogPiece
     from labledger.compare.comparison_document import *
     from labledger.compare.comparison_text import ComparisonText as ComparisonText
@@ -33,9 +35,12 @@ if TYPE_CHECKING:
     from labledger.ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
     from labledger.ledger.database.model import *
     from labledger.ledger.query import ViewInfo as ViewInfo
+    from labledger.maintenance.archives import Archive as Archive
+    from labledger.maintenance.archives import ArchivedRun as ArchivedRun
     from labledger.maintenance.check_results import CheckResult as CheckResult
     from labledger.maintenance.check_results import TaskSupport as TaskSupport
     from labledger.maintenance.container_cleanup import ContainerDecision as ContainerDecision
+    from labledger.maintenance.garbage_collection import GarbageCollection as GarbageCollection
     from labledger.maintenance.import_runs import ImportedRun as ImportedRun
     from labledger.maintenance.preflight import Preflight as Preflight
     from labledger.maintenance.verify_lab import VerificationReport as VerificationReport
@@ -57,6 +62,7 @@ _NAMES_BY_MODULE = {
     "ledger_revision upgrade_ledger verify",
     "api.run_state": "RunSelection RunState",
     "api.runs": "regrade resume run",
+    "api.tidying": "archive_run collect_garbage",
     "api.trial_logs": "LogPiece",
     "compare.comparison_document": "Compared Comparison Standing TaskRow",
     "compare.run_differences": "OutcomeChange",
@@ -71,8 +77,10 @@ _NAMES_BY_MODULE = {
     "ledger.database.migrations": "LedgerUpgrade",
     "ledger.database.model": "Grading Note RunInfo Spent Stop VariantCounts",
     "ledger.query": "ViewInfo",
+    "maintenance.archives": "Archive ArchivedRun",
     "maintenance.check_results": "CheckResult TaskSupport",
     "maintenance.container_cleanup": "ContainerDecision",
+    "maintenance.garbage_collection": "GarbageCollection",
     "maintenance.import_runs": "ImportedRun",
     "maintenance.preflight": "Preflight",
     "maintenance.verify_lab": "VerificationReport",

@@ -86,7 +86,7 @@ def import_runs(
     it lacks are added.
 
     Args:
-        source: A ledger file, a lab folder, or a run's folder.
+        source: A ledger file, a lab folder, a run's folder, or an archive.
         run_ids: The runs to import; empty for all of them.
         lab_dir: The lab folder to import into. It is created if it does not exist.
         dry_run: Verify and compare only.

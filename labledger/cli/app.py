@@ -20,6 +20,7 @@ from labledger.cli.commands import (
     maintenance,
     notes_and_tags,
     report,
+    tidying,
 )
 from labledger.cli.error_messages import system_failure, usage_error
 from labledger.cli.output.console import has_no_reader, prepare_streams, say, say_error, silence
@@ -55,6 +56,7 @@ ledger_queries.register(app)
 report.register(app)
 compare.register(app)
 notes_and_tags.register(app)
+tidying.register(app)
 maintenance.register(app)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -52,7 +52,7 @@ _ROWS_PER_BATCH = 1000
 
 
 class LedgerWriter:
-    """A connection that may write, for one thread.
+    """A connection that may write, for one thread. While it is open, no artifact is removed.
 
     Every method that changes the ledger does so in one transaction: all of its changes happen, or
     none. If SQLite fails, a `LedgerError` says what was attempted; the writer can still be used.
@@ -64,6 +64,8 @@ class LedgerWriter:
         self.path = path
         self._engine = engine
         self._store = store
+        self._uses = ExitStack()
+        self._uses.enter_context(store.in_use())
         self._connection = engine.connect()
         self._work = UnitOfWork(path, self._connection, now)
         with self._work.transaction("open the ledger") as connection:
@@ -91,6 +93,7 @@ class LedgerWriter:
             empty_log(self._connection)
         self._connection.close()
         self._engine.dispose()
+        self._uses.close()
 
     def __enter__(self) -> Self:
         return self

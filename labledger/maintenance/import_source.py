@@ -1,7 +1,7 @@
-"""The source of an import: a ledger file, a lab folder, or a run's folder of mirrors.
+"""The source of an import: an archive, a ledger file, a lab folder, or a run's folder of mirrors.
 
-A source is never changed. Mirrors are first rebuilt into a temporary ledger, so that the import
-itself reads ledgers only. Used by `import_runs`.
+A source is never changed. Archives are first unpacked, and mirrors rebuilt into a temporary ledger,
+so that the import itself reads ledgers only. Used by `import_runs`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from labledger.ledger.database import migrations
 from labledger.ledger.exchange import source
 from labledger.ledger.exchange.source import Source
 from labledger.ledger.writer import LedgerWriter
+from labledger.maintenance import archives
+from labledger.storage.archive_files import is_archive
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import FOLDER, LabFolder
 
@@ -33,6 +35,8 @@ class SourceLocation:
     """The run's folder, if there are only mirrors."""
     run_ids: tuple[str, ...] = ()
     """The run whose folder was given; empty for a whole ledger."""
+    archive: Path | None = None
+    """The archive, which holds the ledger and the artifacts."""
 
 
 def locate_source(path: Path) -> SourceLocation:
@@ -41,6 +45,8 @@ def locate_source(path: Path) -> SourceLocation:
     A run's folder means that run of the ledger two folders above, or its mirrors if there is no
     such ledger or it is empty.
     """
+    if path.is_file() and is_archive(path):
+        return SourceLocation(None, path.parent, path.parent, archive=path)
     if path.is_file():
         return SourceLocation(path, path.parent / "artifacts", path.parent)
     for lab in (path, path / FOLDER):
@@ -57,7 +63,7 @@ def locate_source(path: Path) -> SourceLocation:
         message = f"it holds mirrors, but no {run_folder.CHAIN_PATH} to verify them by"
         hint = "`labledger export RUN_ID --out DIR` writes all that an import needs"
         raise InvalidInput("the import", [Problem(str(path), message, hint=hint)])
-    expected = "a ledger file, a lab folder, or a run's folder"
+    expected = "an archive, a ledger file, a lab folder, or a run's folder"
     raise InvalidInput("the import", [Problem(str(path), f"found none of these: {expected}")])
 
 
@@ -67,12 +73,16 @@ def _has_content(file: Path) -> bool:
 
 @contextmanager
 def open_source(lab: LabFolder, location: SourceLocation) -> Iterator[Source]:
-    """Open a source for reading, after rebuilding mirrors into a temporary ledger.
+    """Open a source for reading, after unpacking it or rebuilding its mirrors, if need be.
 
     Raises `InvalidInput` for the lab's own ledger, `LedgerError` if it cannot be read.
     """
     with TemporaryDirectory(prefix="labledger-import-") as name:
         scratch = Path(name)
+        if location.archive is not None:
+            with _open_archive(location.archive, scratch) as unpacked:
+                yield unpacked
+            return
         if location.ledger is None:
             ledger = scratch / "mirrors.sqlite"
             _rebuild(location.folder, ledger)
@@ -85,6 +95,17 @@ def open_source(lab: LabFolder, location: SourceLocation) -> Iterator[Source]:
             raise InvalidInput("the import", [Problem(str(location.ledger), message, hint=hint)])
         with source.open_source_ledger(location.ledger, location.artifacts, scratch) as opened:
             yield opened
+
+
+@contextmanager
+def _open_archive(archive: Path, scratch: Path) -> Iterator[Source]:
+    lab = LabFolder(scratch / "archive")
+    lab.root.mkdir()
+    runs = archives.unpack(archive, lab.root)
+    with source.open_source_ledger(lab.ledger, lab.artifacts, scratch) as unpacked:
+        unpacked = replace(unpacked, path=archive)
+        archives.require_runs(archive, runs, unpacked)
+        yield unpacked
 
 
 def _artifacts_beside(folder: Path) -> Path:

@@ -65,8 +65,8 @@ def regrade_run(
         root = replace(root, images=_images(engine, root, new_plan))
         regrading = replace(regrading, images=root.images)
         _check_requirements(engine, lab, root, new_plan, values, options)
-        new_grader.freeze(store)
         with LedgerWriter.open(lab.ledger, store) as writer:
+            new_grader.freeze(store)
             writer.create_run(regrading, _tasks(reader, root.run_id), reader.slots(root.run_id))
             session = Session(lab, engine, writer, store, regrading.run_id, values, options)
             return session.run_session()

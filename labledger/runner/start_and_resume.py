@@ -102,8 +102,9 @@ def start_run(
     if store_source is not None:
         experiment = resolve_experiment(store_source(lab), options)
     store = ArtifactStore(lab.artifacts)
-    experiment.freeze(store)
     with closing(Engine()) as engine, LedgerWriter.open(lab.ledger, store) as writer:
+        # Only while a writer is open are files safe that no run names yet.
+        experiment.freeze(store)
         writer.create_run(
             _new_run(run_id, experiment, results.images, options.budget),
             ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),

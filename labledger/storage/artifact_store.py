@@ -1,13 +1,18 @@
 """The artifact store: content-addressed files beside the ledger.
 
-A file is written once, and durable before it appears under its name. Used by the ledger's writer
-and by everything that reads artifacts.
+A file is written once, and durable before it appears under its name. Only garbage collection
+removes files, and only while no other process may rely on one (`in_use`, `alone`). Used by the
+ledger's writer and by everything that reads artifacts.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from labledger.records.canonical_json import sha256_hex
@@ -32,6 +37,45 @@ class ArtifactStore:
     def staged_events(self) -> Path:
         """The folder of event files of results that are not committed yet."""
         return self.root / "staged"
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep garbage collection away during a block that writes artifacts or relies on them.
+
+        Any number of processes may use the store. Waits while artifacts are being removed. A
+        process that may not write in the lab folder writes no artifacts either: nothing is locked.
+        """
+        try:
+            descriptor = self._open_lock()
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT):
+                raise
+            yield
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Keep others from using the store during a block. Yields False if one uses it already."""
+        descriptor = self._open_lock()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            os.close(descriptor)
+
+    def _open_lock(self) -> int:
+        path = self.root.with_name(f"{self.root.name}.lock")
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def contains(self, sha256: str) -> bool:
         """Return whether an artifact exists as a file."""

@@ -20,7 +20,12 @@ AT = {"before_stage": STAGED, "inside_stage": STAGED, "after_stage": STAGED, "be
 """The slot that is hit, where it is not slot 5."""
 EARLY = frozenset({"inside_upgrade"})
 """Points before there is a run to resume."""
-ELSEWHERE = frozenset({"inside_import", "before_append", "inside_append", "after_append"})
+ELSEWHERE = frozenset(
+    {
+        *("inside_import", "before_append", "inside_append", "after_append"),
+        *("inside_archive", "inside_gc"),
+    }
+)
 """Points that no run passes; other tests kill there."""
 ONCE = EARLY | {"writing_summary"}
 """Points that are about no slot."""

@@ -11,7 +11,9 @@ from labledger.ledger.database import migrations
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.database.tables import metadata
 from labledger.ledger.reader import LedgerReader
-from labledger.records.outcomes import RunStatus
+from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import Metric
+from labledger.records.outcomes import RunStatus, SlotStatus
 
 NOT_CARRIED = frozenset(
     {"ledger_meta", "lease", "claim", "dispatch", "staged_result", "artifact", "counted"}
@@ -20,6 +22,33 @@ NOT_CARRIED = frozenset(
 
 NUMBERED = {"run_no", "row_digest"}
 """Columns that go by a run's number, which differs from ledger to ledger."""
+
+
+FROZEN = b"a file that the agent was staged with"
+
+
+def complete_lab(folder: Path) -> Path:
+    """A lab with a completed run of six slots: a retried one, a pruned one, large artifacts."""
+    path = kit.make_ledger(folder)
+    with kit.open_writer(path) as writer:
+        frozen = writer._store.put_bytes(FROZEN)
+        file = {"name": "run.sh", "sha256": frozen, "size": len(FROZEN), "executable": False}
+        resolved = {**kit.new_run().resolved, "files": {"agent": [file]}}
+        writer.create_run(kit.new_run(resolved=resolved), kit.tasks(3), kit.slots(6))
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+        writer.commit_result(lease, kit.result(0))
+        writer.stage(lease, kit.result(1, status=SlotStatus.INFRA_ERROR), final=False)
+        writer.commit_result(lease, kit.result(1, attempt=2))
+        writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
+        stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
+        evidence = (kit.evidence(3, stored),)
+        metrics = (Metric("large", "result", 2**60 + 1), Metric("text", "result", ""))
+        changes: dict[str, Any] = {"artifacts": (stored,), "evidence": evidence}
+        writer.commit_result(lease, kit.result(3, metrics=metrics, **changes))
+        for idx in (4, 5):
+            writer.commit_result(lease, kit.result(idx))
+        writer.leases.release(lease, RunStatus.COMPLETED)
+    return path.parent
 
 
 def rows(lab: Path, run_id: str = kit.RUN) -> dict[str, list[Any]]:

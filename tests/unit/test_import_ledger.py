@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sample_ledgers as kit
 from commands import command_env, command_line, run_forked
-from source_labs import begin, go_on, rows
+from source_labs import FROZEN, begin, complete_lab, go_on, rows
 
 from labledger.errors import (
     Exit,
@@ -31,37 +31,14 @@ from labledger.ledger.exchange.histories import RunRelation
 from labledger.ledger.reader import LedgerReader
 from labledger.maintenance.import_runs import ImportedRun, import_runs
 from labledger.maintenance.verify_lab import verify_lab
-from labledger.records.artifacts import Artifact
-from labledger.records.attempt_result import Metric
-from labledger.records.outcomes import RunStatus, SlotStatus
+from labledger.records.outcomes import RunStatus
 from labledger.storage.lab_folder import LabFolder
-
-FROZEN = b"a file that the agent was staged with"
 
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
     """A lab with a completed run of six slots: a retried one, a pruned one, large artifacts."""
-    path = kit.make_ledger(tmp_path / "there")
-    with kit.open_writer(path) as writer:
-        frozen = writer._store.put_bytes(FROZEN)
-        file = {"name": "run.sh", "sha256": frozen, "size": len(FROZEN), "executable": False}
-        resolved = {**kit.new_run().resolved, "files": {"agent": [file]}}
-        writer.create_run(kit.new_run(resolved=resolved), kit.tasks(3), kit.slots(6))
-        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
-        writer.commit_result(lease, kit.result(0))
-        writer.stage(lease, kit.result(1, status=SlotStatus.INFRA_ERROR), final=False)
-        writer.commit_result(lease, kit.result(1, attempt=2))
-        writer.commit_unexecuted(lease, 2, SlotStatus.SKIPPED_PRUNED, "pruned")
-        stored = Artifact(*writer._store.put_stream(iter([b"large"])), None)
-        evidence = (kit.evidence(3, stored),)
-        metrics = (Metric("large", "result", 2**60 + 1), Metric("text", "result", ""))
-        changes: dict[str, Any] = {"artifacts": (stored,), "evidence": evidence}
-        writer.commit_result(lease, kit.result(3, metrics=metrics, **changes))
-        for idx in (4, 5):
-            writer.commit_result(lease, kit.result(idx))
-        writer.leases.release(lease, RunStatus.COMPLETED)
-    return path.parent
+    return complete_lab(tmp_path / "there")
 
 
 @pytest.fixture

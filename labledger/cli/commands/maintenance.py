@@ -65,7 +65,10 @@ def verify(
 
 def import_runs(
     source: Annotated[
-        Path, typer.Argument(help="A ledger file, a lab folder, or a run's folder.", readable=False)
+        Path,
+        typer.Argument(
+            help="An archive, a ledger file, a lab folder, or a run's folder.", readable=False
+        ),
     ],
     run: Annotated[
         list[str] | None, typer.Option(help="Only this run of the source; repeatable.")

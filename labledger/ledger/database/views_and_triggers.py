@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,6 +101,20 @@ VIEWS = dict(_read_views("record_views.sql")) | dict(_read_views("analysis_views
 
 TRIGGERS = dict(_triggers())
 """The SQL of each trigger by name."""
+
+
+@contextmanager
+def lifted_triggers(connection: Connection) -> Iterator[None]:
+    """Drop every trigger, and create them again when the block ends without error.
+
+    Only what may delete rows uses this, inside its transaction: other connections never see the
+    ledger without its triggers.
+    """
+    for name in TRIGGERS:
+        connection.exec_driver_sql(f'DROP TRIGGER "{name}"')
+    yield
+    for sql in TRIGGERS.values():
+        connection.exec_driver_sql(sql)
 
 
 def drop_all(connection: Connection) -> None:

@@ -108,7 +108,9 @@ class ImportWriter:
         references whose artifact the source does not have. Raises `LedgerError` if the content of
         one does not match its digest.
         """
-        self._copy_frozen_files(source, run_number(source.connection, run_id))
+        for sha256 in frozen_digests(source, run_id):
+            if source.store.contains(sha256):
+                self._copy_file(source, sha256)
         batches = referenced_digests(source, run_id, start)
         return sum(self._copy_artifacts(source, digests, run_id) for digests in batches)
 
@@ -150,15 +152,6 @@ class ImportWriter:
             notes_and_tags.copy_annotations(source.connection, source_no, connection, run_no)
             faults.fault_point("inside_import")
             return history
-
-    def _copy_frozen_files(self, source: Source, source_no: int) -> None:
-        """Copy the frozen files and workspaces of the run, so that it can be resumed."""
-        texts = source.connection.exec_driver_sql(_RESOLVED_SQL, (source_no,)).scalars().all()
-        bodies = source.connection.exec_driver_sql(_PAYLOADS_SQL, (source_no, 0))
-        for text in (*texts, *(body for _, body in bodies)):
-            for sha256 in _FROZEN_DIGEST.findall(text):
-                if source.store.contains(sha256):
-                    self._copy_file(source, sha256)
 
     def _copy_artifacts(self, source: Source, digests: Sequence[str], run_id: str) -> int:
         """Import artifacts in one transaction; return how many the source does not have."""
@@ -203,6 +196,15 @@ class ImportWriter:
                 f"its digest is {copied_digest}; its run was not imported"
             )
         return size
+
+
+def frozen_digests(source: Source, run_id: str) -> Iterator[str]:
+    """Yield the digests of the frozen files and workspaces of a run, with which it is resumed."""
+    run_no = run_number(source.connection, run_id)
+    texts = source.connection.exec_driver_sql(_RESOLVED_SQL, (run_no,)).scalars().all()
+    bodies = source.connection.exec_driver_sql(_PAYLOADS_SQL, (run_no, 0))
+    for text in (*texts, *(body for _, body in bodies)):
+        yield from _FROZEN_DIGEST.findall(text)
 
 
 def referenced_digests(source: Source, run_id: str, start: int) -> Iterator[list[str]]:

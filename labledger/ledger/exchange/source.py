@@ -17,7 +17,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from labledger import clock
-from labledger.errors import LeaseHeld, LedgerError, LedgerMissing, NotALedger
+from labledger.errors import (
+    InvalidInput,
+    LeaseHeld,
+    LedgerError,
+    LedgerMissing,
+    NotALedger,
+    Problem,
+)
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner
@@ -33,6 +40,13 @@ from labledger.storage.artifact_store import ArtifactStore
 _SCHEMA_SQL = """
 SELECT name, sql FROM sqlite_schema
 WHERE type IN ('table', 'index') AND sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"""
+_HEAD_SQL = """
+SELECT (SELECT count(*) FROM slot_commit WHERE slot_commit.run_no = schedule.run_no),
+  coalesce(
+    (SELECT chain_digest FROM slot_commit WHERE slot_commit.run_no = schedule.run_no
+     ORDER BY schedule_idx DESC LIMIT 1),
+    schedule.genesis_digest)
+FROM schedule WHERE schedule.run_no = ?"""
 _UNREADABLE = (
     ArithmeticError,
     AttributeError,
@@ -87,6 +101,25 @@ class Source:
         """Return the number of slots of a run's schedule."""
         run_no = run_number(self.connection, run_id)
         return int(self.connection.exec_driver_sql(gradings.SLOTS_SQL, (run_no,)).scalar_one())
+
+    def chain_head(self, run_id: str) -> tuple[int, str]:
+        """Return how many slots of a run are committed, and the last digest of its chain.
+
+        A run without a schedule, which labledger does not write, has no digest.
+        """
+        run_no = run_number(self.connection, run_id)
+        committed, head = self.connection.exec_driver_sql(_HEAD_SQL, (run_no,)).first() or (0, "")
+        return int(committed), str(head)
+
+    def with_regradings(self, run_id: str) -> list[str]:
+        """Return the run and its regradings, the oldest first. Raises `InvalidInput` for one."""
+        run_no = run_number(self.connection, run_id)
+        known = gradings.read_gradings(self.connection, run_no)
+        if known[0].run_id != run_id:
+            message = f"it is a regrading of {known[0].root_id}, which it cannot do without"
+            hint = f"name {known[0].root_id}: its regradings go with it"
+            raise InvalidInput("the run", [Problem(run_id, message, hint=hint)])
+        return [grading.run_id for grading in known]
 
     def refuse_live(self, run_ids: Sequence[str], is_dead: Callable[[Owner], bool]) -> None:
         """Raise `LeaseHeld` if a coordinator is writing one of these runs."""

@@ -1,0 +1,81 @@
+"""Commands that keep a lab folder tidy: archive and gc.
+
+Each calls one function of the library and prints its result.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labledger.cli.options import arguments
+from labledger.cli.output.console import out, out_json
+from labledger.text.byte_sizes import format_size
+from labledger.text.phrases import counted
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(archive)
+    app.command()(gc)
+
+
+def archive(
+    run_id: arguments.RunId,
+    file: Annotated[Path, typer.Argument(help="The file to write, such as RUN_ID.tar.gz.")],
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Write a run with its regradings and artifacts to one file.
+
+    The runs are verified first. `labledger import` takes the file back, verified again.
+    """
+    from labledger.api import archive_run
+
+    archived = archive_run(run_id, file, lab_dir=lab_dir)
+    if json:
+        out_json(archived.as_json())
+        return
+    for run in archived.runs:
+        out(f"archived {run.run_id}: {counted(run.committed, 'slot')} committed")
+    if archived.uncommitted_results:
+        results = counted(archived.uncommitted_results, "finished result")
+        out(f"{results} not committed: not in the archive; `labledger resume` commits them")
+    artifacts = counted(archived.artifacts, "large artifact")
+    out(f"{archived.path}: {format_size(archived.size)}, {artifacts}")
+
+
+def gc(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count what would be removed.")
+    ] = False,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Remove artifacts that nothing names.
+
+    Also removes what ended processes left, and returns the ledger's unused space to the disk. Does
+    nothing while a run is in progress.
+    """
+    from labledger.api import collect_garbage
+
+    collected = collect_garbage(lab_dir=lab_dir, dry_run=dry_run)
+    if json:
+        out_json(collected.as_json())
+        return
+    verb = "would remove" if dry_run else "removed"
+    for count, size, noun in (
+        (collected.artifacts, collected.artifact_bytes, "artifact"),
+        (collected.rows, collected.row_bytes, "content"),
+        (collected.leftovers, collected.leftover_bytes, "leftover"),
+    ):
+        place = " of the ledger" if noun == "content" else ""
+        if count:
+            out(f"{verb} {counted(count, noun)}{place}: {format_size(size)}")
+    if collected.ledger_bytes:
+        out(f"the ledger's file is {format_size(collected.ledger_bytes)} smaller")
+    if not (collected.artifacts or collected.rows or collected.leftovers):
+        out("nothing to remove: everything is named")
+    elif not dry_run:
+        out(f"freed {format_size(collected.freed_bytes)} on the disk")

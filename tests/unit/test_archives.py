@@ -1,0 +1,265 @@
+"""Archives: a run as one file, imported again as it was, and nothing in the file trusted."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import signal
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import regraded_ledgers as graded
+import sample_ledgers as kit
+from commands import run_forked, run_real
+from source_labs import FROZEN, begin, complete_lab, rows
+
+from labledger import archive_run
+from labledger.errors import InvalidInput, LeaseHeld, LedgerError, RunNotFound
+from labledger.faults import VARIABLE
+from labledger.maintenance.import_runs import import_runs
+from labledger.maintenance.verify_lab import verify_lab
+from labledger.records.outcomes import RunStatus
+from labledger.storage.archive_files import write_archive
+from labledger.storage.lab_folder import LabFolder
+
+LARGE = b"large"
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    """A lab with a completed run of six slots: a retried one, a pruned one, large artifacts."""
+    return complete_lab(tmp_path / "there")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> LabFolder:
+    """A lab that is not there yet."""
+    return LabFolder(tmp_path / "here" / ".lab")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The name of an archive that is not there yet."""
+    return tmp_path / "run.tar.gz"
+
+
+def members(file: Path) -> dict[str, bytes]:
+    """The files of an archive, as any tar program reads them."""
+    with tarfile.open(file) as tar:
+        return {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
+
+
+def test_a_run_is_archived_and_imported_as_it_was(
+    there: Path, here: LabFolder, file: Path, tmp_path: Path
+) -> None:
+    """Rows, digests, notes and artifacts come back, and any tar program unpacks a lab."""
+    before = rows(there)
+    found = archive_run(kit.RUN, file, lab_dir=there)
+    assert [(run.run_id, run.committed) for run in found.runs] == [(kit.RUN, 6)]
+    assert (found.artifacts, found.uncommitted_results, found.size) == (2, 0, file.stat().st_size)
+    import_runs(here, file)
+    assert rows(here.root) == rows(there) == before
+    assert verify_lab(here, None).findings == ()
+    assert {path.read_bytes() for path in here.artifacts.glob("sha256/*/*")} == {LARGE, FROZEN}
+    with tarfile.open(file) as tar:
+        tar.extractall(tmp_path / "unpacked", filter="data")
+    assert verify_lab(LabFolder(tmp_path / "unpacked"), None).findings == ()
+    manifest = json.loads(members(file)["archive.json"])
+    assert (manifest["schema_version"], manifest["artifacts"]["count"]) == ("archive_v1", 2)
+
+
+def test_regradings_go_with_their_run(tmp_path: Path, here: LabFolder, file: Path) -> None:
+    """A run is archived with its regradings, without other runs; a regrading alone is refused."""
+    path = kit.make_ledger(tmp_path / "there")
+    graded.complete_run(path, "PFPF")
+    graded.regrade(path, "run-1", 2, "PPPP")
+    begin(path.parent, "another", 1)
+    with pytest.raises(InvalidInput, match="it is a regrading of run-1"):
+        archive_run("run-1.g2", file, lab_dir=path.parent)
+    archive_run(kit.RUN, file, lab_dir=path.parent)
+    assert [each.run_id for each in import_runs(here, file)] == ["run-1", "run-1.g2"]
+    assert graded.counted(here.ledger) == {"run-1": "run-1.g2"}
+
+
+def test_an_interrupted_run_is_archived_as_far_as_it_is_committed(
+    there: Path, here: LabFolder, file: Path
+) -> None:
+    """Finished results that are not committed are named; a run in progress is refused."""
+    begin(there, "half", 2)
+    with kit.open_writer(there / "ledger.sqlite") as writer:
+        lease = writer.leases.acquire("half", kit.OWNER, 30)
+        writer.stage(lease, kit.result(3, "half"), final=True)
+        with pytest.raises(LeaseHeld):
+            archive_run("half", file, lab_dir=there)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+    assert archive_run("half", file, lab_dir=there).uncommitted_results == 1
+    [found] = import_runs(here, file)
+    assert (found.committed, found.total) == (2, 4)
+
+
+def test_what_cannot_be_archived(there: Path, file: Path) -> None:
+    """An existing file, an unknown run and damage are refused, and no file appears."""
+    with pytest.raises(RunNotFound):
+        archive_run("none", file, lab_dir=there)
+    [artifact] = [path for path in there.glob("artifacts/sha256/*/*") if path.stat().st_size == 5]
+    artifact.write_bytes(b"other")
+    with pytest.raises(LedgerError, match="nothing was archived"):
+        archive_run(kit.RUN, file, lab_dir=there)
+    assert not list(file.parent.glob("*.gz*"))
+    file.write_bytes(b"mine")
+    with pytest.raises(InvalidInput, match="never overwritten"):
+        archive_run(kit.RUN, file, lab_dir=there)
+    assert file.read_bytes() == b"mine"
+
+
+def test_a_killed_archive_leaves_no_file_of_its_name(there: Path, file: Path) -> None:
+    """Killed in the middle of the file, nothing has its name, and the next command writes it."""
+    words = ("archive", kit.RUN, file, "--lab-dir", there)
+    killed = run_real(*words, folder=there, **{VARIABLE: "inside_archive"})
+    assert killed.returncode == -signal.SIGKILL
+    assert not file.exists()
+    done = run_forked(*words, folder=there)
+    assert done.stdout.startswith(f"archived {kit.RUN}: 6 slots committed\n")
+    assert len(members(file)) == 4
+
+
+# -- archives that cannot be believed
+
+
+def rewritten(file: Path, change: Callable[[dict[str, bytes]], None]) -> None:
+    """Put an archive in its place with other files, and what `archive.json` says of them."""
+    files = members(file)
+    change(files)
+    file.unlink()
+    write_archive(file, [(name, len(data), [data]) for name, data in files.items()])
+
+
+def manifest(**changes: Any) -> Callable[[dict[str, bytes]], None]:
+    def change(files: dict[str, bytes]) -> None:
+        files["archive.json"] = json.dumps(json.loads(files["archive.json"]) | changes).encode()
+
+    return change
+
+
+def added(name: str, data: bytes = b"x") -> Callable[[dict[str, bytes]], None]:
+    """A further artifact under a name, of which `archive.json` says that it is there."""
+
+    def change(files: dict[str, bytes]) -> None:
+        files[name] = data
+        artifacts = [len(data) for name, data in files.items() if name.startswith("art")]
+        manifest(artifacts={"count": 3, "size": sum(artifacts) + len(data) * (len(artifacts) < 3)})(
+            files
+        )
+
+    return change
+
+
+def changed_ledger(files: dict[str, bytes]) -> None:
+    """Another chain in the ledger, with the digest of the changed file."""
+    digest = "0" * 64
+    head = json.loads(files["archive.json"])["runs"][0]["chain_head"].encode()
+    files["ledger.sqlite"] = files["ledger.sqlite"].replace(head, digest.encode())
+    sha256 = hashlib.sha256(files["ledger.sqlite"]).hexdigest()
+    run = {"run_id": kit.RUN, "committed": 6, "chain_head": digest}
+    size = len(files["ledger.sqlite"])
+    manifest(ledger={"sha256": sha256, "size": size}, runs=[run])(files)
+
+
+def without(prefix: str) -> Callable[[dict[str, bytes]], None]:
+    def change(files: dict[str, bytes]) -> None:
+        for name in [name for name in files if name.startswith(prefix)]:
+            del files[name]
+
+    return change
+
+
+HUGE = 1 << 60
+HOSTILE: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
+    "path upwards": (added("artifacts/sha256/../../../../escaped"), "no such file can be"),
+    "absolute path": (added("/tmp/escaped"), "no such file can be"),
+    "another digest": (added(f"artifacts/sha256/ff/{'f' * 64}"), "does not have the digest"),
+    "one too many": (lambda files: files.update({f"artifacts/sha256/ff/{'f' * 64}": b"x"}), "more"),
+    "none": (without("artifacts"), "fewer artifacts"),
+    "no ledger": (without("ledger"), "does not have ledger.sqlite"),
+    "no description": (without("archive"), "does not have archive.json"),
+    "newer": (manifest(schema_version="archive_v2"), "install a newer one"),
+    "other fields": (manifest(more=1), "does not fit archive_v1"),
+    "no JSON": (lambda files: files.update({"archive.json": b"[" * 9999}), "nests|deep|JSON"),
+    "no object": (lambda files: files.update({"archive.json": b"7"}), "does not fit archive_v1"),
+    "huge": (manifest(artifacts={"count": 2, "size": HUGE}), "holds .* bytes, and .* free"),
+    "many": (manifest(artifacts={"count": HUGE, "size": 9}), "holds .* bytes, and .* free"),
+    "another run": (
+        manifest(runs=[{"run_id": "x", "committed": 6, "chain_head": "0" * 64}]),
+        "does not hold the runs",
+    ),
+    "another chain": (changed_ledger, "does not verify"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_changed_archive_is_refused(there: Path, here: LabFolder, file: Path, name: str) -> None:
+    """Names, sizes, counts, digests, format and chain are checked, and nothing is written."""
+    archive_run(kit.RUN, file, lab_dir=there)
+    change, message = HOSTILE[name]
+    rewritten(file, change)
+    with pytest.raises(LedgerError, match=message):
+        import_runs(here, file)
+    assert not here.root.exists()
+
+
+def retarred(file: Path, **fields: Any) -> bytes:
+    """A tar with one entry of another kind or size where the archive's description should be."""
+    info = tarfile.TarInfo("archive.json")
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info.tobuf(tarfile.GNU_FORMAT) + members(file)["archive.json"]
+
+
+def longest_name(_: Path) -> bytes:
+    """A name of a gigabyte, which a tar library would read into memory."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1 << 30
+    return info.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)
+
+
+BROKEN: dict[str, Callable[[Path], bytes]] = {
+    "no tar": lambda _: b"text",
+    "empty": lambda _: b"",
+    "link": lambda file: retarred(file, type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+    "folder": lambda file: retarred(file, type=tarfile.DIRTYPE, mode=0o755),
+    "negative size": lambda file: retarred(file, size=-512),
+    "huge description": lambda file: retarred(file, size=1 << 40),
+    "long name": longest_name,
+    "half": lambda file: gzip.decompress(file.read_bytes())[:-2000],
+    "more": lambda file: gzip.decompress(file.read_bytes()) + b"\0",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_archive_is_refused(there: Path, here: LabFolder, file: Path, name: str) -> None:
+    """What is no complete tar of regular files is refused without reading it into memory."""
+    archive_run(kit.RUN, file, lab_dir=there)
+    file.write_bytes(gzip.compress(BROKEN[name](file)))
+    with pytest.raises(LedgerError, match="nothing was imported"):
+        import_runs(here, file)
+    assert not here.root.exists()
+
+
+def test_a_file_that_is_cut_or_flipped_is_refused(there: Path, here: LabFolder, file: Path) -> None:
+    """A compressed file that is not complete, or has another bit, is refused."""
+    archive_run(kit.RUN, file, lab_dir=there)
+    whole = file.read_bytes()
+    middle = len(whole) // 2
+    flipped = io.BytesIO(whole)
+    flipped.seek(middle)
+    flipped.write(bytes([whole[middle] ^ 1]))
+    for content in (whole[:-4], whole[:middle], flipped.getvalue(), whole[:20]):
+        file.write_bytes(content)
+        with pytest.raises(LedgerError, match="nothing was imported"):
+            import_runs(here, file)
+    assert not here.root.exists()

@@ -1,0 +1,131 @@
+"""Garbage collection: what nothing names goes, what anything needs stays, killed or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import sample_ledgers as kit
+from commands import run_forked, run_real
+from source_labs import FROZEN, begin, complete_lab, rows
+
+from labledger import collect_garbage
+from labledger.errors import LeaseHeld, LedgerError
+from labledger.faults import VARIABLE
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.maintenance.verify_lab import verify_lab
+from labledger.records.outcomes import RunStatus
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.lab_folder import LabFolder
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    """A lab with a complete run, which names a large artifact and a frozen file."""
+    return complete_lab(tmp_path)
+
+
+def files(lab: Path) -> set[bytes]:
+    return {path.read_bytes() for path in lab.glob("artifacts/sha256/*/*")}
+
+
+def add_unnamed(lab: Path) -> None:
+    """Two files, an artifact inside the ledger and a payload that nothing names."""
+    store = ArtifactStore(lab / "artifacts")
+    store.put_bytes(b"unnamed")
+    store.put_bytes(b"unnamed too")
+    raw = DRIVER.connect(str(lab / "ledger.sqlite"), isolation_level=None)
+    raw.execute(
+        "INSERT INTO artifact (sha256, size, content) VALUES (?, 3, ?)", (bytes(32), b"abc")
+    )
+    raw.execute("INSERT INTO task_payload (payload_digest, body) VALUES ('x', '{}')")
+    raw.close()
+
+
+def test_only_what_nothing_names_is_removed(lab: Path) -> None:
+    """Files, artifacts and payloads without a name go; all rows stay, and the ledger verifies."""
+    before = rows(lab)
+    add_unnamed(lab)
+    (lab / "artifacts" / "incoming").mkdir(exist_ok=True)
+    (lab / "artifacts" / "incoming" / "0a").write_bytes(b"half")
+    planned = collect_garbage(lab_dir=lab, dry_run=True)
+    assert (planned.artifacts, planned.artifact_bytes) == (2, 18)
+    assert (planned.rows, planned.row_bytes) == (2, 5)
+    assert (planned.leftovers, planned.leftover_bytes) == (1, 4)
+    assert len(files(lab)) == 4
+    assert collect_garbage(lab_dir=lab) == planned
+    assert files(lab) == {b"large", FROZEN}
+    assert rows(lab) == before
+    assert verify_lab(LabFolder(lab), None).findings == ()
+    assert collect_garbage(lab_dir=lab).freed_bytes == 0
+
+
+def test_what_an_interrupted_run_needs_is_kept(lab: Path) -> None:
+    """Artifacts of staged results, their events and those that a trial folder names stay."""
+    begin(lab, "half", 1)
+    store = ArtifactStore(lab / "artifacts")
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        lease = writer.leases.acquire("half", kit.OWNER, 30)
+        large = kit.Artifact(*store.put_stream(iter([b"staged"])), None)
+        events = kit.event_file(writer, "half/000002-1.jsonl")
+        evidence = (kit.evidence(2, large, run_id="half"),)
+        changes = {"artifacts": (large,), "evidence": evidence, "events": events}
+        writer.stage(lease, kit.result(2, "half", **changes), final=True)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+    taken = store.put_bytes(b"taken from the agent")
+    trial = lab / "runs" / "half" / "trials" / "000003-1"
+    trial.mkdir(parents=True)
+    (trial / "first_part.json").write_text(json.dumps({"artifacts": {"sha256": taken}}))
+    assert collect_garbage(lab_dir=lab).freed_bytes == 0
+    assert files(lab) == {b"large", FROZEN, b"staged", b"taken from the agent"}
+    assert events.path.exists()
+    (trial / "first_part.json").unlink()
+    os.mkfifo(trial / "first_part.json")
+    with pytest.raises(LedgerError, match="may name artifacts"):
+        collect_garbage(lab_dir=lab)
+
+
+def test_nothing_is_removed_beside_a_run_in_progress(lab: Path) -> None:
+    """A live lease and an open writer each keep a collection away; it says who."""
+    add_unnamed(lab)
+    words = ("gc", "--lab-dir", lab)
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        refused = run_forked(*words, folder=lab)
+        assert (refused.returncode, "nothing was removed" in refused.stderr) == (3, True)
+        lease = kit.begin_run(writer, run_id="live")
+    with pytest.raises(LeaseHeld, match="run live is in progress: it belongs to process 4711"):
+        collect_garbage(lab_dir=lab)
+    assert len(files(lab)) == 4
+    with kit.open_writer(lab / "ledger.sqlite") as writer:
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+    assert "removed 2 artifacts: 18 bytes\n" in run_forked(*words, folder=lab).stdout
+
+
+def test_a_killed_collection_is_finished_by_the_next(lab: Path) -> None:
+    """Killed between two files, the ledger verifies, and the next collection removes the rest."""
+    add_unnamed(lab)
+    before = rows(lab)
+    killed = run_real("gc", "--lab-dir", lab, folder=lab, **{VARIABLE: "inside_gc"})
+    assert killed.returncode == -signal.SIGKILL
+    assert len(files(lab)) == 3
+    assert verify_lab(LabFolder(lab), None).findings == ()
+    assert collect_garbage(lab_dir=lab).artifacts == 1
+    assert files(lab) == {b"large", FROZEN}
+    assert rows(lab)["trial"] == before["trial"]
+
+
+def test_unused_space_of_the_ledger_returns_to_the_disk(lab: Path) -> None:
+    """After large contents were removed, the ledger's file is as small as what is in it."""
+    raw = DRIVER.connect(str(lab / "ledger.sqlite"), isolation_level=None)
+    raw.execute(
+        "INSERT INTO artifact (sha256, size, content) VALUES (?1, 3000000, zeroblob(3000000))",
+        (bytes(32),),
+    )
+    raw.close()
+    collected = collect_garbage(lab_dir=lab)
+    assert collected.ledger_bytes > 2_500_000
+    assert (lab / "ledger.sqlite").stat().st_size < 1_000_000
+    assert verify_lab(LabFolder(lab), None).findings == ()
