@@ -117,6 +117,12 @@ class DiskFull(LabLedgerError):
     exit_code = Exit.INCOMPLETE
 
 
+class HostLost(LabLedgerError):
+    """Somebody has declared the host of a trial lost: what it delivers is refused."""
+
+    exit_code = Exit.INCOMPLETE
+
+
 class LedgerError(LabLedgerError):
     """The ledger could not be used."""
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from labledger.api.benchmark_checks import *
     from labledger.api.experiments import *
+    from labledger.api.hosts import *
     from labledger.api.ledger import *
     from labledger.api.maintenance import *
     from labledger.api.notes_and_tags import *
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 _NAMES_BY_MODULE = {
     "api.benchmark_checks": "BenchmarkCheck CheckedTrial Finding check_benchmark",
     "api.notes_and_tags": "add_note change_tags",
+    "api.hosts": "declare_host_lost",
     "api.experiments": "RunPlan create_experiment plan_run preflight",
     "api.ledger": "Ledger open_ledger view_names",
     "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
@@ -70,12 +72,13 @@ _NAMES_BY_MODULE = {
     "compare.ranking_text": "RankingText ranking_text",
     "compare.options": "CompareOptions ErrorCounting Estimand",
     "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "
-    "InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError LedgerMissing "
-    "LedgerOutdated LedgerTooNew MalformedJson NotALedger PreflightFailed Problem QueryFailed "
+    "HostLost InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError "
+    "LedgerMissing LedgerOutdated LedgerTooNew MalformedJson NotALedger PreflightFailed Problem "
+    "QueryFailed "
     "RunExists RunNotComplete RunNotFound SchemaInvalid SlotNotFound TakeoverStopped "
     "ImageBuildsStopped",
     "ledger.database.migrations": "LedgerUpgrade",
-    "ledger.database.model": "Grading Note RunInfo Spent Stop VariantCounts",
+    "ledger.database.model": "Grading LostHost Note RunInfo Spent Stop VariantCounts",
     "ledger.query": "ViewInfo",
     "maintenance.archives": "Archive ArchivedRun",
     "maintenance.check_results": "CheckResult TaskSupport",

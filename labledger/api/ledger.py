@@ -115,6 +115,7 @@ class Ledger:
             run=run,
             variants=tuple(self.counts(run_id)),
             begun=self.begun(run_id),
+            open_slots=self._open_slots(run),
             staged=sum(staged.final for staged in self._reader.staged(run_id).values()),
             notes=tuple(self.notes(run_id)),
             gradings=tuple(self.gradings(run_id)),
@@ -184,6 +185,16 @@ class Ledger:
         start = self._reader.run(run_id).next_schedule_idx
         staged = self._reader.staged(run_id)
         return len(self._reader.last_dispatches(run_id, start).keys() | staged.keys())
+
+    def _open_slots(self, run: RunInfo) -> dict[int, str]:
+        """Return the host of each slot whose trial was dispatched and has no result yet."""
+        staged = self._reader.staged(run.run_id)
+        dispatches = self._reader.last_dispatches(run.run_id, run.next_schedule_idx)
+        return {
+            idx: dispatch.host
+            for idx, dispatch in dispatches.items()
+            if idx not in staged or dispatch.attempt > staged[idx].attempt
+        }
 
     def spent(self, run_id: str) -> dict[str, Spent]:
         """Return what a run's trials spent, by kind, committed or not; empty for a regrading."""

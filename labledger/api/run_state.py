@@ -33,6 +33,9 @@ class RunState:
     """Slots of each variant by status and verdict."""
     begun: int
     """How many slots were dispatched or finished and are not committed yet."""
+    open_slots: Mapping[int, str]
+    """The host of each slot whose trial was dispatched and has no result yet, by `schedule_idx`:
+    a machine's name, or `NAME/ID` of a host of a cluster."""
     staged: int
     """How many of them have finished: their results wait for earlier slots."""
     notes: tuple[Note, ...]
@@ -57,6 +60,7 @@ class RunState:
         return {
             **self.run.as_json(),
             "begun": self.begun,
+            "open": {str(idx): host for idx, host in self.open_slots.items()},
             "staged": self.staged,
             "variants": [counts.as_json() for counts in self.variants],
             "notes": [asdict(note) for note in self.notes],

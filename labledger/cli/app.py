@@ -16,6 +16,7 @@ from labledger.cli.commands import (
     benchmark_checks,
     compare,
     experiments,
+    hosts,
     ledger_queries,
     maintenance,
     notes_and_tags,
@@ -57,6 +58,7 @@ report.register(app)
 compare.register(app)
 notes_and_tags.register(app)
 tidying.register(app)
+hosts.register(app)
 maintenance.register(app)
 
 

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from labledger.errors import LabLedgerError
 from labledger.records.attempt_result import AttemptResult
 from labledger.trial.attempt_spec import AttemptSpec
 
@@ -74,10 +73,6 @@ class RunRecords:
     """Called with slot and attempt. Whether its result is committed or staged."""
     keeps_folder: Callable[[int, int], bool]
     """Called with slot and attempt of a durable one. Whether its trial folder is retained."""
-
-
-class HostLost(LabLedgerError):
-    """Somebody has declared the host of an attempt lost: the attempt will never end there."""
 
 
 class TrialExecutor(Protocol):
@@ -149,15 +144,17 @@ class TrialExecutor(Protocol):
     def lose_host(self, host: str, because: str) -> None:
         """End every open attempt of a host that somebody has declared lost.
 
-        The future of each raises `HostLost`, and so does that of each attempt of this host that is
-        submitted later. Nothing that the host delivers afterwards is accepted, nothing is placed on
-        it, and `remove` of its attempts ends at once.
+        The future of each raises `errors.HostLost`, and so does that of each attempt of this host
+        that is submitted later. Nothing that the host delivers afterwards is accepted, nothing is
+        placed on it, and `remove` of its attempts ends at once.
         """
 
     def stop_cause(self, patience_s: float) -> str | None:
         """Return why the run cannot continue for now: hosts were unreachable for `patience_s`.
 
-        None while any trial may still advance. The sentence says which slots wait for which host.
+        None if an open attempt or a removal is on a host that answers, or if none is open and some
+        host answers. The sentence says which slots wait for which host. Called only while the
+        coordinator has nothing to commit and nothing that it can place.
         """
 
     def stop_starting(self) -> None:

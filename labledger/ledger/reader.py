@@ -20,6 +20,7 @@ from labledger.ledger.database.model import (
     ExperimentRevision,
     Graded,
     Grading,
+    LostHost,
     Note,
     PrimaryMetric,
     RunInfo,
@@ -127,6 +128,11 @@ class LedgerReader:
         """Return the notes of a run, the oldest first."""
         with self._of_run(run_id) as (connection, run_no):
             return runs.read_notes(connection, run_no)
+
+    def lost_hosts(self, run_id: str) -> tuple[LostHost, ...]:
+        """Return the hosts that were declared lost for a run, by name."""
+        with self._of_run(run_id) as (connection, run_no):
+            return runs.read_lost_hosts(connection, run_no)
 
     def gradings(self, run_id: str) -> list[Grading]:
         """Return every grading of a run, or of the root of a regrading, the oldest first."""

@@ -19,6 +19,7 @@ from labledger.errors import LedgerError
 from labledger.ledger.commit_rows import (
     digest_chain,
     notes_and_tags,
+    run_hosts,
     run_registration,
     statements,
 )
@@ -149,6 +150,20 @@ class LedgerWriter:
         with self._work.owned(lease, f"store the budget of run {lease.run_id}") as connection:
             run_registration.write_budget(connection, lease.run_no, limits)
 
+    def set_settings(self, lease: Lease, settings: Mapping[str, str]) -> None:
+        """Replace the run's settings `on` and `window`, if given. Raises `LeaseLost`."""
+        with self._work.owned(lease, f"store the settings of run {lease.run_id}") as connection:
+            run_hosts.write_settings(connection, lease.run_no, settings)
+
+    def declare_host_lost(self, run_id: str, host: str, because: str) -> None:
+        """Refuse whatever a host delivers for a run from now on, whoever owns the run.
+
+        Raises `RunNotFound`, and `InvalidInput` for a host that is none of the run's.
+        """
+        with self._work.transaction(f"declare a host of run {run_id} lost") as connection:
+            run_no = run_number(connection, run_id)
+            run_hosts.declare_lost(connection, run_no, run_id, host, because, self._work.now())
+
     def add_note(self, run_id: str, note: str) -> None:
         """Append a note to a run, whoever owns it. Raises `RunNotFound`."""
         with self._work.transaction(f"write a note on run {run_id}") as connection:
@@ -180,14 +195,18 @@ class LedgerWriter:
         *,
         final: bool,
         dispatches: Sequence[Dispatch] = (),
+        delivered_by: str | None = None,
     ) -> None:
         """Store a result, with its artifacts, until its slot's turn to be committed.
 
-        `final` is False if another attempt follows. Raises `LeaseLost`.
+        `final` is False if another attempt follows. `delivered_by` is the host of a cluster that
+        delivered it. Raises `LeaseLost`, and `HostLost` if that host was declared lost.
         """
         idx = result.schedule_idx
         action = f"stage slot {idx} of run {lease.run_id}"
         with self._work.owned(lease, action, open_slot=idx) as connection:
+            if delivered_by is not None:
+                run_hosts.require_not_lost(connection, lease.run_no, delivered_by)
             self._insert_artifacts(connection, result.artifacts)
             payload = canonical_json.dumps(result.as_json())
             connection.exec_driver_sql(
@@ -200,15 +219,22 @@ class LedgerWriter:
     # -- commits
 
     def commit_result(
-        self, lease: Lease, result: AttemptResult, dispatches: Sequence[Dispatch] = ()
+        self,
+        lease: Lease,
+        result: AttemptResult,
+        dispatches: Sequence[Dispatch] = (),
+        delivered_by: str | None = None,
     ) -> SlotRecords:
         """Commit a slot with the result of its last attempt, and staged results of earlier ones.
 
-        Raises `LeaseLost` if another process owns the run, and `LedgerError` if it is not the
-        slot's turn; then nothing is written.
+        `delivered_by` is the host of a cluster that delivered the result. Raises `LeaseLost` if
+        another process owns the run, `LedgerError` if it is not the slot's turn, and `HostLost` if
+        that host was declared lost; then nothing is written.
         """
         idx = result.schedule_idx
         with self._begin_commit(lease, idx, dispatches) as (connection, ids, chain_head):
+            if delivered_by is not None:
+                run_hosts.require_not_lost(connection, lease.run_no, delivered_by)
             staged = self._staged_rows(connection, lease, idx)
             if any(row.attempt >= result.attempt for row in staged):
                 raise LedgerError(

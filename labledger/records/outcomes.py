@@ -114,6 +114,8 @@ class Reason(StrEnum):
     """A phase failed, and a disk was full while it ran."""
     OUT_OF_MEMORY = "out_of_memory"
     """The memory limit killed the container's first process."""
+    HOST_LOST = "host_lost"
+    """Somebody declared the host of the trial lost (`labledger hosts declare-lost`)."""
     DELIVERY_TIMEOUT = "delivery_timeout"
     """The container waited in vain for its grader's files, because no coordinator was there."""
     DEADLINE = "deadline"
@@ -151,6 +153,9 @@ class StopCause(StrEnum):
     """The engine started no trial for longer than `--patience`."""
     DISK = "disk"
     """A disk was full for longer than `--patience`."""
+    HOSTS = "hosts"
+    """Hosts of the run were unreachable for longer than `--patience`, and no other trial was left
+    to run."""
     UNCOLLECTED = "uncollected"
     """A trial's result could not be read from its container."""
     ERROR = "error"

@@ -109,23 +109,37 @@ class CommitQueue:
         return False
 
     def commit_or_stage(
-        self, result: AttemptResult, specs: Sequence[AttemptSpec] = (), *, final: bool
+        self,
+        result: AttemptResult,
+        specs: Sequence[AttemptSpec] = (),
+        *,
+        final: bool,
+        delivered_by: str | None = None,
     ) -> bool:
         """Make a result durable: commit it if it is its slot's turn, else stage it.
 
         The dispatches of `specs` are journaled in the same transaction. `final` is False if
-        another attempt follows. Return False if the ledger's disk is full.
+        another attempt follows. Return False if the ledger's disk is full. Raises `HostLost` if
+        `delivered_by`, the host of a cluster from which the result came, was declared lost.
         """
         idx = result.schedule_idx
         with self._pause_if_disk_full():
             if final and idx == self.next_idx:
                 faults.fault_point("before_commit", idx)
-                records = self.writer.commit_result(self.lease, result, _dispatches(specs))
+                records = self.writer.commit_result(
+                    self.lease, result, _dispatches(specs), delivered_by
+                )
                 self._after_write(result, will_retry=False)
                 self._after_commit(records)
                 return True
             faults.fault_point("before_stage", idx)
-            self.writer.stage(self.lease, result, final=final, dispatches=_dispatches(specs))
+            self.writer.stage(
+                self.lease,
+                result,
+                final=final,
+                dispatches=_dispatches(specs),
+                delivered_by=delivered_by,
+            )
             faults.fault_point("after_stage", idx)
             self._after_write(result, will_retry=not final)
             if final:

@@ -17,14 +17,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
+from labledger import clock
+from labledger.errors import DiskFull, EngineUnavailable, HostLost, LabLedgerError
 from labledger.executors.executor import TrialExecutor
 from labledger.executors.local_executor import drain
 from labledger.experiment.plan_sections import Retry
 from labledger.ledger.database.model import RunInfo, Stop
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED, Reason, StopCause
-from labledger.run_control.dispatch_pauses import REFUSALS_BEFORE_PAUSE, DispatchPauses
+from labledger.run_control.dispatch_pauses import PATIENCE_S, REFUSALS_BEFORE_PAUSE, DispatchPauses
 from labledger.run_control.events import Listener, run_event
 from labledger.run_control.stop_requests import StopRequest
 from labledger.run_control.trial_folder_retention import FolderRetention
@@ -32,6 +33,7 @@ from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.pending_attempts import PendingAttempts
 from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.evidence.collect import infra_error_result
 from labledger.trial.life.start_limiter import StartRefused
 from labledger.trial.life.uncollected import OutputUnreadable
 
@@ -47,6 +49,9 @@ _COMMITS_PER_RESULT = 4
 """How many waiting slots are committed for each result that is handled. The fewer slots wait, the
 more results are committed without being staged first.
 """
+MIN_WINDOW = 1000
+WINDOW_PER_CAPACITY = 4
+"""Default of `--window`: so many slots, or so many for each attempt that the executor takes."""
 _CANCELLATION_REASON = "a second Ctrl-C killed its container; its agent had begun"
 
 
@@ -63,6 +68,13 @@ class Coordinator:
     folder_retention: FolderRetention
     stop_request: StopRequest
     emit: Listener
+    window: int | None = None
+    """How many slots may be dispatched ahead of the first that is not committed; None for the
+    default."""
+    find_loss: Callable[[str], str | None] = field(default=lambda _: None)
+    """Returns why a host of a cluster was declared lost, or None if it was not."""
+    patience_s: float = PATIENCE_S
+    """For how long hosts may be unreachable, in seconds, before the run stops, resumable."""
     stop_cause: Stop | None = None
     """Why nothing more is dispatched, unless a stop request is the reason."""
     _pending: PendingAttempts = field(default_factory=PendingAttempts)
@@ -72,6 +84,10 @@ class Coordinator:
     """How many removals have not ended, or are not counted as ended yet."""
     _journaled: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of requeued trials, whose dispatch is in the journal already."""
+    _unplaced: AttemptSpec | None = None
+    """The next attempt, if no host had room for it."""
+    _is_stuck: bool = False
+    """Whether the executor said in the last round that only unreachable hosts are left."""
     _schedule_exhausted: bool = False
     _announced_level: int = 0
     """The level of the stop request for which `stopping` was emitted."""
@@ -106,6 +122,7 @@ class Coordinator:
         self._do_housekeeping()
         advanced = self._dispatch() or advanced
         if advanced:
+            self._is_stuck = False
             if time.monotonic() - self._last_report > _POLL_S:
                 self._report_state()
             return True
@@ -113,10 +130,29 @@ class Coordinator:
             return False
         self._kill_if_requested()
         self._report_state()
+        if self._waits_for_unreachable_hosts():
+            # What they still run, and what they deliver, is left to a resume.
+            self.executor.abandon()
+            return False
         if self._pending:
             self._pending.wait_for_next_end(_POLL_S)
         else:
             self._wait_for_removal(_POLL_S)
+        return True
+
+    def _waits_for_unreachable_hosts(self) -> bool:
+        """Whether nothing can advance because hosts are unreachable; set the cause of the stop.
+
+        Called only while nothing else is left to do. Somebody who asks for a second time to stop
+        does not wait for such hosts.
+        """
+        patience_s = 0.0 if self._announced_level > 1 else self.patience_s
+        message = self.executor.stop_cause(patience_s)
+        # A result may arrive between the two: nothing advances only if the next round says so too.
+        was_stuck, self._is_stuck = self._is_stuck, message is not None
+        if message is None or not was_stuck:
+            return False
+        self._update_stop_cause(lambda: Stop(StopCause.HOSTS, message))
         return True
 
     # -- dispatching
@@ -140,7 +176,14 @@ class Coordinator:
         Attempts that are journaled already are not passed to `write`. Return False if nothing was
         written; all attempts are then requeued.
         """
-        if not write([spec for spec in specs if _attempt_key(spec) not in self._journaled]):
+        try:
+            new = [spec for spec in specs if _attempt_key(spec) not in self._journaled]
+            is_written = write(new)
+        except HostLost as error:
+            # The result's host was declared lost just before: the next read of it finds that.
+            self._warn(error.message)
+            is_written = False
+        if not is_written:
             for spec in specs:
                 self.slot_queue.requeue(spec)
             return False
@@ -166,7 +209,7 @@ class Coordinator:
         while len(specs) < allowed and (spec := self._next_spec()) is not None:
             placed = self.executor.place(spec)
             if placed is None:
-                self.slot_queue.put_back(spec)
+                self._unplaced = spec
                 break
             specs.append(placed)
         return specs
@@ -183,11 +226,23 @@ class Coordinator:
         """Return the next attempt: a requeued one first, unless the engine refuses containers."""
         if self._only_collects_started:
             return self._next_started()
+        if (unplaced := self._take_unplaced()) is not None:
+            return unplaced
         if self.pauses.refusals.active:
             # New slots first: another trial may start. `next_deferred` also has requeued attempts.
             return self._next_new() or self.slot_queue.next_deferred()
         requeued = self.slot_queue.next_requeued()
         return requeued or self._next_new() or self.slot_queue.next_deferred()
+
+    def _take_unplaced(self) -> AttemptSpec | None:
+        """Return the attempt for which no host had room, unless its variant is pruned by now."""
+        spec, self._unplaced = self._unplaced, None
+        pruning = self.commit_queue.pruning
+        if spec is not None and spec.attempt == 1 and pruning.is_pruned(spec.slot.variant_id):
+            reason = pruning.reason(spec.slot.variant_id)
+            self.commit_queue.skip_slot(spec.slot.schedule_idx, reason)
+            return None
+        return spec
 
     def _next_started(self) -> AttemptSpec | None:
         """Return the next attempt whose container an earlier coordinator started."""
@@ -203,6 +258,8 @@ class Coordinator:
         ready to commit: committing comes first.
         """
         while not self._schedule_exhausted:
+            if self._window_is_full:
+                return None
             slot = self.slot_queue.next_slot()
             if slot is None:
                 self._schedule_exhausted = True
@@ -224,6 +281,13 @@ class Coordinator:
             if self.commit_queue.is_ready:
                 return None
         return None
+
+    @property
+    def _window_is_full(self) -> bool:
+        """Whether dispatch is so far ahead of the first uncommitted slot that it waits for it."""
+        window = self.window or max(MIN_WINDOW, WINDOW_PER_CAPACITY * self.executor.capacity)
+        ahead = self.slot_queue.upcoming_idx - self.commit_queue.next_idx
+        return ahead >= window and not self._only_collects_started
 
     @property
     def _stopping(self) -> bool:
@@ -302,23 +366,38 @@ class Coordinator:
             in_flight = min(len(self._pending), self.executor.width)
             self.commit_queue.budget.report_stop(in_flight=in_flight)
 
-    def _handle_result(self, future: Future[AttemptResult], spec: AttemptSpec) -> None:
-        """Make a result durable. For an attempt that raised, pause dispatch or stop the run."""
+    def _take_result(
+        self, future: Future[AttemptResult], spec: AttemptSpec
+    ) -> AttemptResult | None:
+        """Return the result of an attempt that ended, None for one that raised.
+
+        Such an attempt pauses dispatch, or stops the run, or is stored as lost with its host.
+        """
         try:
             result = future.result()
+            if spec.is_remote and (why := self.find_loss(spec.host)) is not None:
+                raise HostLost(why)
         except StartRefused:
-            return
+            return None
+        except HostLost as error:
+            self._store_loss(spec, error.message)
         except EngineUnavailable as error:
             self.pauses.engine.begin(error.message)
             self._requeue_uncollected(spec)
-            return
         except DiskFull as error:
             self.pauses.disk.begin(error.message)
             self._requeue_uncollected(spec)
-            return
         except OutputUnreadable as error:
             self.stop_cause = Stop(StopCause.UNCOLLECTED, error.message)
             self._warn(error.message)
+        else:
+            return result
+        return None
+
+    def _handle_result(self, future: Future[AttemptResult], spec: AttemptSpec) -> None:
+        """Make a result durable. For an attempt that raised, pause dispatch or stop the run."""
+        result = self._take_result(future, spec)
+        if result is None:
             return
         if spec.kind.is_carried_over(spec):
             # Its reason describes the engine, disk or container at the time its agent ran.
@@ -342,6 +421,12 @@ class Coordinator:
         self._journaled.add(_attempt_key(spec))
         self.slot_queue.requeue(spec)
 
+    def _store_loss(self, spec: AttemptSpec, message: str) -> None:
+        """Make durable that an attempt will never end: its host was declared lost."""
+        self._warn(message)
+        result = infra_error_result(spec, clock.utc_now(), Reason.HOST_LOST, message)
+        self._store_result(result, spec)
+
     def _store_result(self, result: AttemptResult, spec: AttemptSpec) -> bool:
         """Make a result durable. Return False if the ledger's disk is full."""
         for reason in result.notes:
@@ -351,7 +436,13 @@ class Coordinator:
         self.commit_queue.count(result, final=not will_retry)
         # A retry goes before new slots, and may be queued only once this attempt is durable.
         specs = [] if will_retry else self._choose_attempts_with_result()
-        write = partial(self.commit_queue.commit_or_stage, result, final=not will_retry)
+        is_delivered = spec.is_remote and result.reason != Reason.HOST_LOST
+        write = partial(
+            self.commit_queue.commit_or_stage,
+            result,
+            final=not will_retry,
+            delivered_by=spec.host if is_delivered else None,
+        )
         if not self._dispatch_with(write, specs):
             # Its container still exists: the result will be collected again.
             self._requeue_uncollected(spec)
@@ -416,4 +507,6 @@ def _attempt_key(spec: AttemptSpec) -> tuple[int, int]:
 
 
 def _identity_fields(spec: AttemptSpec) -> dict[str, object]:
-    return {"schedule_idx": spec.slot.schedule_idx, **spec.ids.as_json(), "attempt": spec.attempt}
+    host = {"host": spec.host} if spec.is_remote else {}
+    idx = spec.slot.schedule_idx
+    return {"schedule_idx": idx, **spec.ids.as_json(), "attempt": spec.attempt, **host}

@@ -8,6 +8,7 @@ thread.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from labledger import clock
@@ -36,6 +37,8 @@ class Heartbeat:
     lease: Lease
     executor: TrialExecutor
     emit: Listener
+    on_renewal: Callable[[], None] = lambda: None
+    """Called after each renewal: the session reads then what others have written of the run."""
     _last_renewal: float | None = None
     _reported_requests: set[str] = field(default_factory=set)
 
@@ -53,6 +56,7 @@ class Heartbeat:
         self.executor.allow_starts_until(expires - _MARGIN * self.lease.ttl_s)
         self.writer.shrink_log()
         self._report_takeover_request(renewal)
+        self.on_renewal()
 
     def _report_takeover_request(self, renewal: Renewal) -> None:
         request = renewal.takeover_request

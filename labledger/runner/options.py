@@ -67,6 +67,13 @@ class RunOptions:
         budget_usd: US dollars that the run may spend, by the metric `cost_usd`, before it stops,
             resumable. The run stores it: None leaves that of a resumed run, `math.inf` removes it.
         budget_tokens: The same in tokens, by the metrics `tokens_in` and `tokens_out`.
+        on: Where the trials run: the address of a Dask scheduler, or the path of a cluster file.
+            ``"local"`` is this machine. None for this machine, and for a resumed run for where it
+            ran before. The run stores it.
+        insecure: Use a cluster without TLS that is not on this machine alone.
+        window: How many slots may be dispatched ahead of the first that is not committed. The run
+            stores it; None leaves that of a resumed run, by default the larger of 1,000 and four
+            times what the hosts take at once.
         keep: Which trial folders are retained, in `kept` of the run folder. They may hold secrets.
         on_event: Called with each run event, a dictionary, in the thread that called `run`. The
             `put` method of a `queue.Queue` serves too. What it raises interrupts the run.
@@ -95,6 +102,9 @@ class RunOptions:
     max_error_rate: float | None = None
     budget_usd: float | None = None
     budget_tokens: float | None = None
+    on: str | None = None
+    insecure: bool = False
+    window: int | None = None
     keep: FolderRetention = FolderRetention.NONE
     on_event: Listener = ignore_events
     stop_request: StopRequest = field(default_factory=StopRequest)

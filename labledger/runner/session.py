@@ -46,6 +46,12 @@ from labledger.runner.coordinator import Coordinator
 from labledger.runner.heartbeat import Heartbeat
 from labledger.runner.lease_acquisition import owning_run
 from labledger.runner.options import Regrading, RunOptions, RunOutcome
+from labledger.runner.run_hosts import (
+    LostHosts,
+    cluster_of,
+    given_settings,
+    require_reachable_attempts,
+)
 from labledger.runner.slot_queue import SlotQueue, StoredTrials
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
@@ -79,14 +85,19 @@ class Session:
             lease = stack.enter_context(owning_run(self.writer, self.run_id, self.options))
             reader = stack.enter_context(LedgerReader.open(self.lab.ledger))
             stack.enter_context(on_signals(self.options.stop_request))
-            run = self._apply_budget(reader, lease)
+            run = reader.run(self.run_id)
+            unfinished = find_unfinished_slots(reader, run)
+            require_reachable_attempts(run, cluster_of(run, self.options), unfinished)
+            run = self._apply_options(reader, lease)
             budget = Budget.of(run, reader, self.options.on_event)
             experiment = ExperimentPlan.of_document(run.resolved)
             self._prepare_folder(run, experiment)
             fence = partial(self.writer.leases.while_owned, lease)
             mirrors = stack.enter_context(MirrorWriter(folder, fence))
             mirrors.repair(reader, self.run_id)
-            stop_cause = self._run_slots(run, experiment, reader, mirrors, lease, budget, stack)
+            stop_cause = self._run_slots(
+                run, experiment, unfinished, reader, mirrors, lease, budget, stack
+            )
             stop = self._stop_reason(stop_cause, budget)
             with self._tolerating_errors(stop_cause):
                 mirrors.sync()
@@ -124,10 +135,12 @@ class Session:
             return Stop(StopCause.BUDGET, budget.message())
         return stop_cause
 
-    def _apply_budget(self, reader: LedgerReader, lease: Lease) -> RunInfo:
-        """Store the new limits, and return the run with its budget."""
+    def _apply_options(self, reader: LedgerReader, lease: Lease) -> RunInfo:
+        """Store the new limits and settings, and return the run with them."""
         if self.new_limits:
             self.writer.set_budget(lease, self.new_limits)
+        if settings := given_settings(self.options):
+            self.writer.set_settings(lease, settings)
         return reader.run(self.run_id)
 
     def _regrading(
@@ -166,6 +179,7 @@ class Session:
         self,
         run: RunInfo,
         experiment: ExperimentPlan,
+        unfinished: Mapping[int, UnfinishedSlot],
         reader: LedgerReader,
         mirrors: MirrorWriter,
         lease: Lease,
@@ -177,7 +191,6 @@ class Session:
         `stack` closes the executor when the session ends.
         """
         folder = self.lab.run_folder(self.run_id)
-        unfinished = find_unfinished_slots(reader, run)
         width = self.options.max_concurrency or experiment.design.max_concurrency
         counts = reader.counts(self.run_id)
         self.options.on_event(_started_event(run, folder, unfinished, width, budget, counts))
@@ -194,6 +207,8 @@ class Session:
         pauses = DispatchPauses(
             self.options.on_event, self.options.patience_s, disk_space.find_shortage
         )
+        lost_hosts = LostHosts(reader, run.run_id, executor)
+        lost_hosts.report_new()
         plans = self._plans(run, experiment, reader.ledger_id, engine_data_folder(engine_info))
         coordinator = Coordinator(
             run=run,
@@ -209,7 +224,9 @@ class Session:
                 disk_pause=pauses.disk,
                 full_disks=full_disks,
                 next_idx=run.next_schedule_idx,
-                heartbeat=Heartbeat(self.writer, lease, executor, self.options.on_event),
+                heartbeat=Heartbeat(
+                    self.writer, lease, executor, self.options.on_event, lost_hosts.report_new
+                ),
                 emit=self.options.on_event,
             ),
             slot_queue=SlotQueue(
@@ -221,6 +238,9 @@ class Session:
             folder_retention=self.options.keep,
             stop_request=self.options.stop_request,
             emit=self.options.on_event,
+            window=run.window,
+            find_loss=lost_hosts.find_loss,
+            patience_s=self.options.patience_s,
         )
         coordinator.execute()
         with self._tolerating_errors(coordinator.stop_cause):

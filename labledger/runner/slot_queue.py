@@ -94,10 +94,6 @@ class SlotQueue:
         """Queue the same attempt again, to be adopted if its container exists."""
         self._requeued.append(replace(spec, container_may_exist=True))
 
-    def put_back(self, spec: AttemptSpec) -> None:
-        """Queue an attempt, of which nothing was journaled, as the next one."""
-        self._requeued.appendleft(spec)
-
     def next_requeued(self) -> AttemptSpec | None:
         """Return the next requeued or retried attempt that may run now, or None."""
         if self._deferred and self._deferred[0][0] <= self._slots_returned:
@@ -107,6 +103,11 @@ class SlotQueue:
     def next_deferred(self) -> AttemptSpec | None:
         """Return the next requeued or retried attempt, even if other slots were to go first."""
         return self.next_requeued() or (self._deferred.popleft()[1] if self._deferred else None)
+
+    @property
+    def upcoming_idx(self) -> int:
+        """The slot that `next_slot` returns next, unless the schedule ends before it."""
+        return self._next_idx - len(self._chunk)
 
     def next_slot(self) -> Slot | None:
         """Return the next slot of the schedule, or None at its end."""

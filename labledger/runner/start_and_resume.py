@@ -43,6 +43,7 @@ from labledger.run_control.budget import check_limits
 from labledger.run_control.events import run_event
 from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.run_hosts import given_settings
 from labledger.runner.session import Session
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
@@ -106,7 +107,7 @@ def start_run(
         # Only while a writer is open are files safe that no run names yet.
         experiment.freeze(store)
         writer.create_run(
-            _new_run(run_id, experiment, results.images, options.budget),
+            _new_run(run_id, experiment, results.images, options),
             ((task.task_id, task.digest, row) for task, row in experiment.frozen_tasks()),
             experiment.slots(),
         )
@@ -248,7 +249,7 @@ def _new_run(
     run_id: str,
     experiment: ResolvedExperiment,
     images: Mapping[str, str],
-    budget: Mapping[str, float],
+    options: RunOptions,
 ) -> NewRun:
     identity = experiment.plan.experiment
     return NewRun(
@@ -262,6 +263,7 @@ def _new_run(
         images=dict(images),
         variants=tuple(Variant(v.variant_id, v.role, v.bindings) for v in experiment.plan.variants),
         labledger_version=__version__,
-        budget=budget,
+        budget=options.budget,
+        settings=given_settings(options),
         tags=identity.tags,
     )

@@ -176,6 +176,11 @@ class AttemptSpec:
         return placed
 
     @property
+    def is_remote(self) -> bool:
+        """Whether it runs on a host of a cluster, whose name is `NAME/IDPREFIX`."""
+        return "/" in self.host
+
+    @property
     def ids(self) -> TrialIds:
         return TrialIds.of(self.run_id, self.slot)
 

@@ -135,7 +135,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += objects.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0008": "a49dee92627b11e5b2e24735c462eda492b06da8f602c0068a0d2cc37df9379d"
+        "0009": "e5dd934f87b47e756317ffb8bdad5b610245220afe08c27657631af398590d1b"
     }
 
 

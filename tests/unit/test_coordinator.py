@@ -89,11 +89,18 @@ class Trials(LocalExecutor):
 class Run:
     """A run of `SLOTS` slots, its coordinator, and all that it told."""
 
-    def __init__(self, writer: LedgerWriter, reader: LedgerReader, lab: Path, width: int) -> None:
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        reader: LedgerReader,
+        lab: Path,
+        width: int,
+        trials: type[Trials] = Trials,
+    ) -> None:
         self.lease: Lease = kit.begin_run(writer, SLOTS)
         self.writer, self.told = writer, list[JsonObject]()
         self.when_idle: Callable[[], None] = self.end_all
-        self.trials = Trials(width, reader)
+        self.trials = trials(width, reader)
         run = reader.run(kit.RUN)
         self.mirrors = MirrorWriter(lab / "runs" / kit.RUN)
         self.mirrors.repair(reader, kit.RUN)
@@ -149,10 +156,10 @@ def _plan(run_dir: Path, ledger_id: str) -> TrialPlan:
         run_dir=run_dir,
         store_root=run_dir,
         bindings={},
-        settings=VariantSettings(TrialSettings(Runtime(), {})),
+        settings=VariantSettings(TrialSettings(Runtime(image="python:3.11"), {})),
         benchmark=Benchmark("demo", "demo", "test", Policy(), {}),
         metrics=(),
-        images={},
+        images=kit.new_run().images,
         environment={},
         grader=GraderIdentity("1" * 64, 1),
     )

@@ -27,6 +27,7 @@ REGRADED = "run-1.g2"
 
 EMPTY = {
     *("lease", "claim", "budget", "dispatch", "staged_result", "run_note", "run_tag", "run_part"),
+    *("run_setting", "host_fence"),
 }
 """Tables that hold nothing of these runs."""
 

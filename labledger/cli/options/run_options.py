@@ -86,6 +86,15 @@ class Running:
         ),
     ] = None
     egress_image: arguments.EgressImage = None
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many slots may be dispatched ahead of the first one that is not committed, "
+            "so that results which wait stay bounded; by default 1000, or four times the trials "
+            "that are taken at once, if that is more. Stored with the run.",
+        ),
+    ] = None
     keep: Annotated[
         Literal["none", "failed", "all"],
         typer.Option(
@@ -115,6 +124,7 @@ class Running:
             budget_usd=arguments.parse_budget("--budget-usd", self.budget_usd),
             budget_tokens=arguments.parse_budget("--budget-tokens", self.budget_tokens),
             egress_image=self.egress_image,
+            window=self.window,
             keep=FolderRetention(self.keep),
             lease_ttl_s=self.lease_ttl,
             **command_options,

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from labledger.api import Grading, JsonObject, Regrading, RunOutcome, RunState
 
+_MAX_SLOTS = 12
+"""How many open slots of a host are listed."""
+
 _BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
 """The option that sets each kind of budget."""
 
@@ -84,12 +87,31 @@ def _grading_note(grading: Grading) -> str:
     return "" if grading.complete else " (not complete)"
 
 
+def _host_lines(state: RunState) -> Iterator[str]:
+    """Yield where the trials of a run on a cluster run: a line for each host."""
+    if state.run.on is not None:
+        yield f"runs on the hosts of {state.run.on}"
+    slots_by_host: dict[str, list[int]] = {}
+    for idx, host in sorted(state.open_slots.items()):
+        slots_by_host.setdefault(host, []).append(idx)
+    lost = {each.host: each for each in state.run.lost_hosts}
+    for host, slots in sorted(slots_by_host.items()):
+        if "/" in host and host not in lost:
+            listed = ", ".join(map(str, slots[:_MAX_SLOTS]))
+            more = ", …" if len(slots) > _MAX_SLOTS else ""
+            yield f"  {host}: {len(slots)} open (slots {listed}{more})"
+    for each in lost.values():
+        yield f"  {each.host}: declared lost at {each.declared_at}: {each.because}"
+
+
 def print_status(state: RunState, lab_dir: Path | None) -> None:
     """Print how far a run is, who owns it, what it spent, and what to type next."""
     run = state.run
     out(f"run {run.run_id} of {run.experiment_id}: {run.status.value}")
     committed = f"{run.next_schedule_idx} of {run.total_slots} slots committed"
     out(f"{committed}; {state.begun} more dispatched or finished")
+    for line in _host_lines(state):
+        out(line)
     out(f"created {run.created_at}, last change {run.updated_at}; from {run.source_path}")
     if run.tags:
         out(f"tags: {', '.join(run.tags)}")

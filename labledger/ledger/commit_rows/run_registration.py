@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from labledger.errors import LedgerError, RunExists
-from labledger.ledger.commit_rows import notes_and_tags, statements
+from labledger.ledger.commit_rows import notes_and_tags, run_hosts, statements
 from labledger.ledger.commit_rows.digest_chain import AppendedPart, Genesis, PlannedRows
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Lease, NewPart, NewRun, Variant
@@ -60,6 +60,7 @@ def register(
     progress = (run_no, 0, 0, RunStatus.INTERRUPTED.value, now, None, None, None)
     connection.exec_driver_sql(statements.INSERT_PROGRESS, progress)
     write_budget(connection, run_no, run.budget)
+    run_hosts.write_settings(connection, run_no, run.settings)
     notes_and_tags.add_tags(connection, run_no, run.tags, now)
 
 

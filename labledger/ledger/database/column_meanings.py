@@ -62,6 +62,7 @@ _COMMON = {
     "note_no": "number of the note in its run, from 1",
     "noted_at": "when the note was written (UTC)",
     "tags": "the run's tags, as a JSON list",
+    "host": "the machine or host whose engine ran it; null in an imported run",
     "image_id": "the image's digest",
     "image_ref": "the image's name in the experiment",
     "images": "image ids by reference, as JSON",
@@ -112,7 +113,7 @@ _COMMON = {
     "started_at": "when it started (UTC)",
     "status": "how the trial ended: `completed`, or what failed",
     "stop_cause": "why it stopped before it was complete: `interrupt`, `budget`, `error_rate`, "
-    "`engine`, `refusals`, `disk`, `uncollected` or `error`; null while it runs, if it "
+    "`engine`, `refusals`, `disk`, `hosts`, `uncollected` or `error`; null while it runs, if it "
     "is complete, and if its coordinator was killed",
     "stop_message": "the stop cause as a sentence",
     "suite_id": "the dataset's `suite_id`",

@@ -42,6 +42,8 @@ class NewRun:
     variants: tuple[Variant, ...]
     labledger_version: str
     budget: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """`on` and `window`, as `RunInfo` has them."""
     """Limits of what it may spend, by kind of `SPENT_METRICS`."""
     tags: tuple[str, ...] = ()
     """The tags that it begins with."""
@@ -198,6 +200,16 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class LostHost:
+    """A host that somebody declared lost for a run."""
+
+    host: str
+    declared_at: str
+    because: str
+    """The reason, as the person wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """What the ledger stores about a run as a whole."""
 
@@ -233,6 +245,21 @@ class RunInfo:
     run_no: int
     parts: tuple[RunPart, ...] = ()
     """What was appended to the run's schedule; experiment and digest are those of the newest."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """`on`, the cluster on whose hosts its trials run, and `window`, if they were given."""
+    lost_hosts: tuple[LostHost, ...] = ()
+    """The hosts that were declared lost, by name."""
+
+    @property
+    def on(self) -> str | None:
+        """The cluster on whose hosts the trials run; None for the coordinator's own machine."""
+        return self.settings.get("on") or None
+
+    @property
+    def window(self) -> int | None:
+        """How many slots may be dispatched ahead of the first that is not committed, if given."""
+        window = self.settings.get("window", "")
+        return int(window) if window.isdecimal() else None
 
     def as_json(self) -> JsonObject:
         """Return the run without the experiment's text."""
@@ -257,6 +284,9 @@ class RunInfo:
             "budget": dict(self.budget),
             "tags": list(self.tags),
             "parts": [part.as_json() for part in self.parts],
+            "on": self.on,
+            "window": self.window,
+            "lost_hosts": [asdict(lost) for lost in self.lost_hosts],
         }
 
     @property

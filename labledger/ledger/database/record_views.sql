@@ -54,6 +54,9 @@ CREATE VIEW trials AS SELECT
     trial.agent_duration_ms, trial.agent_exit_status, trial.agent_timed_out,
     trial.grader_duration_ms, trial.grader_exit_status, trial.grader_timed_out,
     trial.image_ref, trial.image_id, trial.events_dropped,
+    (SELECT dispatch.host FROM dispatch
+     WHERE dispatch.run_no = trial.run_no AND dispatch.schedule_idx = trial.schedule_idx
+       AND dispatch.attempt = trial.attempt ORDER BY dispatch.epoch DESC LIMIT 1) AS host,
     slot_commit.slot_commit_id, slot_commit.committed_at
 FROM slot_commit
 JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
@@ -78,6 +81,9 @@ CREATE VIEW attempts AS SELECT
     slot.repl_idx,
     attempt.attempt, attempt.status, attempt.reason, attempt.message, attempt.exit_status,
     attempt.started_at, attempt.ended_at, attempt.duration_ms, attempt.container,
+    (SELECT dispatch.host FROM dispatch
+     WHERE dispatch.run_no = attempt.run_no AND dispatch.schedule_idx = attempt.schedule_idx
+       AND dispatch.attempt = attempt.attempt ORDER BY dispatch.epoch DESC LIMIT 1) AS host,
     attempt.image_id
 FROM attempt
 JOIN slot ON slot.run_no = attempt.run_no AND slot.schedule_idx = attempt.schedule_idx

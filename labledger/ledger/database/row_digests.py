@@ -1,10 +1,10 @@
 """Digests of rows that change or are deleted during a run, in their column `row_digest`.
 
 The chain of commits does not cover these rows: progress and stop cause, lease, takeover request,
-budget, dispatch journal, staged results. `row_sql` writes the digest in the same
-statement as the row, by an SQL function of every connection that writes. Verification and the
-commit of a staged result check it. A row that an older labledger wrote has no digest until it is
-written again.
+budget, settings, dispatch journal, staged results, hosts declared lost. `row_sql` writes the digest
+in the same statement as the row, by an SQL function of every connection that writes. Verification
+and the commit of a staged result check it. A row that an older labledger wrote has no digest until
+it is written again.
 """
 
 from __future__ import annotations

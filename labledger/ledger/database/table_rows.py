@@ -187,6 +187,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "budget": ("run_no", "kind", "amount"),
     "run_note": ("run_no", "note_no", "noted_at", "note"),
     "run_tag": ("run_no", "tag", "tagged_at"),
+    "run_setting": ("run_no", "name", "value"),
+    "host_fence": ("run_no", "host", "declared_at", "because"),
     "dispatch": (
         "run_no",
         "schedule_idx",
@@ -239,6 +241,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "budget": ("run_no", "kind"),
     "run_note": ("run_no", "note_no"),
     "run_tag": ("run_no", "tag"),
+    "run_setting": ("run_no", "name"),
+    "host_fence": ("run_no", "host"),
     "dispatch": ("run_no", "schedule_idx", "attempt", "epoch"),
     "staged_result": ("run_no", "schedule_idx", "attempt"),
     "slot_commit": ("run_no", "schedule_idx"),
@@ -261,6 +265,8 @@ DIGESTED = (
     "budget",
     "run_note",
     "run_tag",
+    "run_setting",
+    "host_fence",
     "dispatch",
     "staged_result",
 )

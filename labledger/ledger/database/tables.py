@@ -373,6 +373,37 @@ run_tag = Table(
 )
 """The tags of a run: first those of its experiment, then what people added and removed."""
 
+run_setting = Table(
+    "run_setting",
+    metadata,
+    _integer("run_no"),
+    _text("name"),
+    _text("value"),
+    _row_digest(),
+    _key("run_setting", "run_no", "name"),
+    _references("run_setting", "run", "run_no"),
+    _check("run_setting", "name", "name IN ('on', 'window')"),
+    **_CLUSTERED,
+)
+"""Where a run's trials run, and how far dispatch may be ahead: options that `resume` uses again.
+
+Like a budget, a setting may change: the chain does not cover it, and imports do not copy it.
+"""
+
+host_fence = Table(
+    "host_fence",
+    metadata,
+    _integer("run_no"),
+    _text("host"),
+    _text("declared_at"),
+    _text("because"),
+    _row_digest(),
+    _key("host_fence", "run_no", "host"),
+    _references("host_fence", "run", "run_no"),
+    **_CLUSTERED,
+)
+"""The hosts that somebody declared lost for a run: nothing that they deliver is accepted."""
+
 dispatch = Table(
     "dispatch",
     metadata,

@@ -35,6 +35,7 @@ APPEND_ONLY = (
     "evidence_record",
     "artifact",
     "run_note",
+    "host_fence",
 )
 """Tables whose rows are never changed and never removed."""
 

@@ -17,6 +17,7 @@ from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import (
     ExperimentRevision,
     LeaseInfo,
+    LostHost,
     Note,
     Owner,
     RunInfo,
@@ -47,7 +48,8 @@ SELECT {", ".join(row_sql.columns(table, qualified=True) for table in _TABLES)},
   (SELECT count(*) FROM run_part WHERE run_part.run_no = run.run_no),
   (SELECT json_group_object(kind, amount) FROM budget WHERE budget.run_no = run.run_no),
   (SELECT json_group_array(tag) FROM
-    (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag))
+    (SELECT tag FROM run_tag WHERE run_tag.run_no = run.run_no ORDER BY tag)),
+  (SELECT json_group_object(name, value) FROM run_setting WHERE run_setting.run_no = run.run_no)
 FROM run
 JOIN schedule ON schedule.run_no = run.run_no
 JOIN schedule_progress ON schedule_progress.run_no = run.run_no
@@ -55,7 +57,7 @@ LEFT JOIN lease ON lease.run_no = run.run_no
 LEFT JOIN claim ON claim.run_no = run.run_no
 """  # noqa: S608
 """The rows of `_TABLES`, side by side, the newest experiment of an extended run, the number of
-parts, the budget and the tags."""
+parts, the budget, the tags and the settings."""
 
 
 def read_runs(connection: Connection) -> list[RunInfo]:
@@ -127,8 +129,17 @@ def read_notes(connection: Connection, run_no: int) -> list[Note]:
     return [Note(noted_at, note) for noted_at, note in rows]
 
 
+def read_lost_hosts(connection: Connection, run_no: int) -> tuple[LostHost, ...]:
+    """Return the hosts that were declared lost for a run, by name."""
+    rows = connection.exec_driver_sql(
+        "SELECT host, declared_at, because FROM host_fence WHERE run_no = ? ORDER BY host",
+        (run_no,),
+    ).all()
+    return tuple(LostHost(*row) for row in rows)
+
+
 def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
-    *values, parts, budget, tags = row
+    *values, parts, budget, tags, settings = row
     remaining = iter(values)
     run, schedule, progress, lease, claim = (
         dict(zip(COLUMNS[table], islice(remaining, len(COLUMNS[table])), strict=True))
@@ -162,6 +173,8 @@ def _run_info(connection: Connection, row: Sequence[Any]) -> RunInfo:
         tags=tuple(json.loads(tags)),
         run_no=run["run_no"],
         parts=read_parts(connection, run["run_no"]) if parts else (),
+        settings=json.loads(settings),
+        lost_hosts=read_lost_hosts(connection, run["run_no"]),
     )
 
 

@@ -340,6 +340,9 @@ class EvidenceCollector:
             self.ext["redacted"] = self.redactor.count
         if notes := attempt_notes.restart_reasons(spec.folder):
             self.ext["notes"] = notes
+        if spec.is_remote:
+            name, _, host_id = spec.host.rpartition("/")
+            self.ext["host"] = {"name": name, "id": host_id}
         if self.ext:
             record["ext"] = self.ext
         json_schemas.require_valid(record, EVIDENCE_SCHEMA)

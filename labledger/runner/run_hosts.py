@@ -1,0 +1,116 @@
+"""Where the trials of a run run: the settings `on` and `window`, and the hosts declared lost.
+
+An attempt belongs to one host for ever. A run whose open attempts are on this machine is therefore
+not continued on a cluster, nor one whose open attempts are on hosts of a cluster without them. Used
+by starting, resuming, regrading and the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labledger.errors import InvalidInput, Problem
+from labledger.executors.executor import TrialExecutor
+from labledger.ledger.database.model import LostHost, RunInfo
+from labledger.ledger.reader import LedgerReader
+from labledger.maintenance.unfinished_slots import UnfinishedSlot
+from labledger.runner.options import RunOptions
+
+LOCAL = "local"
+"""The value of `--on` that means the coordinator's own machine."""
+
+_MAX_LISTED = 10
+
+
+def given_settings(options: RunOptions) -> dict[str, str]:
+    """Return the settings that the options give a run, as the ledger stores them.
+
+    A cluster is stored as its address, or as the absolute path of its file, which is read again by
+    each coordinator: no secret is stored.
+    """
+    settings = {}
+    if options.on is not None:
+        settings["on"] = _cluster_of(options.on)
+    if options.window is not None:
+        settings["window"] = str(options.window)
+    return settings
+
+
+def cluster_of(run: RunInfo, options: RunOptions) -> str | None:
+    """Return the cluster on which a resumed run continues; None for this machine."""
+    return run.on if options.on is None else _cluster_of(options.on) or None
+
+
+def _cluster_of(on: str) -> str:
+    """Return the cluster that `--on` names; empty for this machine."""
+    if on == LOCAL:
+        return ""
+    return on if "://" in on else str(Path(on).expanduser().resolve())
+
+
+def require_reachable_attempts(
+    run: RunInfo, cluster: str | None, unfinished: Mapping[int, UnfinishedSlot]
+) -> None:
+    """Raise `InvalidInput` if open attempts of a run are where its coordinator will not look.
+
+    `cluster` is the one on which the run is to continue, None for this machine.
+    """
+    open_slots = {
+        idx: slot.host
+        for idx, slot in unfinished.items()
+        if slot.container_may_exist and not slot.staged
+    }
+    lost = {each.host for each in run.lost_hosts}
+    remote = {idx: host for idx, host in open_slots.items() if "/" in host and host not in lost}
+    local = {idx: host for idx, host in open_slots.items() if "/" not in host}
+    if cluster is None and remote:
+        text = f"{_slots(remote)} of run {run.run_id} are on hosts of a cluster: {_hosts(remote)}"
+        hint = f"`labledger resume {run.run_id} --on ADDRESS` continues them there"
+    elif cluster is not None and local:
+        text = f"{_slots(local)} of run {run.run_id} have begun on a machine without a cluster"
+        hint = (
+            f"`labledger resume {run.run_id} --on {LOCAL}` there ({_hosts(local)}) finishes them; "
+            "stop it with Ctrl-C once they have ended, and resume on the cluster"
+        )
+    else:
+        return
+    raise InvalidInput("the hosts of the run", [Problem("--on", text, hint=hint)])
+
+
+def _slots(idxs: Iterable[int]) -> str:
+    ordered = sorted(idxs)
+    listed = ", ".join(map(str, ordered[:_MAX_LISTED]))
+    more = f" and {len(ordered) - _MAX_LISTED} more" if len(ordered) > _MAX_LISTED else ""
+    return f"open slots {listed}{more}"
+
+
+def _hosts(slots: Mapping[int, str]) -> str:
+    return ", ".join(sorted(set(slots.values())))
+
+
+@dataclass(slots=True)
+class LostHosts:
+    """The hosts of a run that people declare lost, as the ledger has them now."""
+
+    reader: LedgerReader
+    run_id: str
+    executor: TrialExecutor
+    _known: set[str] = field(default_factory=set)
+
+    def report_new(self) -> None:
+        """Tell the executor of the hosts that were declared lost since the last call."""
+        for lost in self.reader.lost_hosts(self.run_id):
+            if lost.host not in self._known:
+                self._known.add(lost.host)
+                self.executor.lose_host(lost.host, _sentence(lost))
+
+    def find_loss(self, host: str) -> str | None:
+        """Return why a host was declared lost, as a sentence; None if it was not."""
+        lost = (each for each in self.reader.lost_hosts(self.run_id) if each.host == host)
+        return next(map(_sentence, lost), None)
+
+
+def _sentence(lost: LostHost) -> str:
+    return f"host {lost.host} was declared lost at {lost.declared_at}: {lost.because}"

@@ -1,0 +1,257 @@
+"""Runs on the hosts of a cluster: placement, the window, hosts that are declared lost.
+
+The coordinator's loop over a real ledger; only the hosts and their containers are not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sample_ledgers as kit
+from commands import run_forked
+from test_coordinator import SLOTS, WIDTH, Run, Trials
+
+import labledger
+from labledger.api import HostLost, InvalidInput, open_ledger
+from labledger.ledger.database.model import Dispatch
+from labledger.ledger.database.sqlite import DRIVER
+from labledger.ledger.reader import LedgerReader
+from labledger.ledger.verification.verify import verify
+from labledger.ledger.writer import LedgerWriter
+from labledger.maintenance.unfinished_slots import UnfinishedSlot
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import StopCause
+from labledger.runner.run_hosts import LostHosts, require_reachable_attempts
+from labledger.trial.attempt_spec import AttemptSpec
+
+HOSTS = ("node-a/00000001", "node-b/00000002")
+SLOTS_OF_HOST = 3
+
+
+class Hosts(Trials):
+    """Two hosts with three slots each, whose trials end when a test says so."""
+
+    def __init__(self, width: int, reader: LedgerReader) -> None:
+        super().__init__(width, reader)
+        self.capacity = 100
+        self.taken: dict[tuple[int, int], str] = {}
+        """The host of each attempt that is placed and has not ended."""
+        self.placed: dict[tuple[int, int], str] = {}
+        self.lost: dict[str, str] = {}
+        self.unreachable: str | None = None
+
+    def place(self, spec: AttemptSpec) -> AttemptSpec | None:  # type: ignore[override]
+        key = spec.slot.schedule_idx, spec.attempt
+        for host in (spec.host,) if spec.host else HOSTS:
+            is_free = list(self.taken.values()).count(host) < SLOTS_OF_HOST
+            if spec.host or (is_free and host not in self.lost):
+                self.taken[key] = self.placed[key] = host
+                return spec.on_host(host)
+        return None
+
+    def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
+        future = super().submit(spec)
+        key = spec.slot.schedule_idx, spec.attempt
+        future.add_done_callback(lambda _: self.taken.pop(key))
+        if spec.host in self.lost:
+            future.set_exception(HostLost(self.lost[spec.host]))
+        return future
+
+    def lose_host(self, host: str, because: str) -> None:
+        self.lost[host] = because
+        for idx, (attempt, future) in list(self.going.items()):
+            if self.placed[idx, attempt] == host:
+                del self.going[idx]
+                future.set_exception(HostLost(because))
+
+    def stop_cause(self, patience_s: float) -> str | None:  # type: ignore[override]
+        waiting = [
+            idx for idx, (n, _) in self.going.items() if self.placed[idx, n] == self.unreachable
+        ]
+        if self.unreachable is None or len(waiting) < len(self.going):
+            return None
+        return f"slots {waiting} wait for {self.unreachable} for {patience_s:.0f} s"
+
+    def end_reachable(self) -> None:
+        for idx, (attempt, _) in list(self.going.items()):
+            if self.placed[idx, attempt] != self.unreachable:
+                self.end(idx)
+
+
+@pytest.fixture
+def run(writer: LedgerWriter, reader: LedgerReader, path: Path) -> Iterator[Run]:
+    made = Run(writer, reader, path.parent, WIDTH, Hosts)
+    lost = LostHosts(reader, kit.RUN, made.trials)
+    made.commit_queue.heartbeat.on_renewal = lost.report_new
+    made.coordinator.find_loss = lost.find_loss
+    yield made
+    made.mirrors.close()
+
+
+def hosts_of(run: Run) -> Hosts:
+    assert isinstance(run.trials, Hosts)
+    return run.trials
+
+
+def test_each_attempt_is_journaled_with_the_host_that_has_room(run: Run, path: Path) -> None:
+    """No host gets more than it has room for, and the views name the host of each trial."""
+    most: list[int] = []
+
+    def end_all() -> None:
+        taken = list(hosts_of(run).taken.values())
+        most.append(max(taken.count(host) for host in HOSTS))
+        run.trials.end_all()
+
+    run.when_idle = end_all
+    assert run.coordinator.execute()
+    assert max(most) == SLOTS_OF_HOST
+    with open_ledger(path) as ledger:
+        rows = list(ledger.query("SELECT schedule_idx, attempt, host FROM trials"))
+    assert {row["host"] for row in rows} == set(HOSTS)
+    for row in rows:
+        assert hosts_of(run).placed[row["schedule_idx"], row["attempt"]] == row["host"]
+    dispatched = [event for event in run.told if event["event"] == "slot_dispatched"]
+    assert {event["host"] for event in dispatched} == set(HOSTS)
+
+
+def test_a_slow_slot_holds_dispatch_back_by_the_window(run: Run) -> None:
+    """No slot is dispatched that lies a window or more ahead of the first uncommitted one."""
+    run.coordinator.window = 5
+    farthest: list[int] = []
+
+    def end_the_first_last() -> None:
+        farthest.append(max(run.dispatched()) - run.commit_queue.next_idx)
+        run.trials.end_all(but=0 if len(run.trials.going) > 1 else None)
+
+    run.when_idle = end_the_first_last
+    assert run.coordinator.execute()
+    assert max(farthest) == 4
+    assert run.dispatched() == list(range(SLOTS))
+
+
+def test_a_lost_host_ends_its_attempts_which_are_tried_elsewhere(
+    run: Run, writer: LedgerWriter, path: Path
+) -> None:
+    """The declaration is found with the next heartbeat; each attempt there ends as host_lost."""
+
+    def declare() -> None:
+        run.when_idle = run.end_all
+        writer.declare_host_lost(kit.RUN, HOSTS[0], "its disk is dead")
+        run.commit_queue.heartbeat._last_renewal = None
+
+    run.when_idle = declare
+    assert run.coordinator.execute()
+    with open_ledger(path) as ledger:
+        rows = list(
+            ledger.query(
+                "SELECT schedule_idx, attempt, host, reason, message FROM attempts "
+                "WHERE status = 'infra_error' ORDER BY schedule_idx"
+            )
+        )
+        trials = list(ledger.query("SELECT status, host FROM trials"))
+    assert [(row["schedule_idx"], row["host"], row["reason"]) for row in rows] == [
+        (idx, HOSTS[0], "host_lost") for idx in range(SLOTS_OF_HOST)
+    ]
+    assert all("its disk is dead" in row["message"] for row in rows)
+    assert [row["status"] for row in trials] == ["completed"] * SLOTS
+    assert {row["host"] for row in trials} == {HOSTS[1]}
+    assert verify(path).is_clean
+
+
+def test_a_run_stops_when_only_unreachable_hosts_are_left(run: Run) -> None:
+    """Other hosts go on until nothing but the unreachable one can; then the run is resumable."""
+    hosts = hosts_of(run)
+    hosts.unreachable = HOSTS[0]
+    run.when_idle = hosts.end_reachable
+    assert not run.coordinator.execute()
+    stop = run.coordinator.stop_cause
+    assert stop is not None
+    assert stop.cause == StopCause.HOSTS
+    assert HOSTS[0] in stop.message
+    assert len(hosts.going) == SLOTS_OF_HOST
+    assert set(range(SLOTS)) - set(hosts.going) == set(run.commit_queue.staged)
+
+
+def test_what_a_lost_host_delivers_is_refused(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """The transaction that would store the result refuses it and writes nothing."""
+    lease = kit.begin_run(writer)
+    writer.journal_dispatch(lease, [Dispatch(0, 1, f"c-{kit.RUN}-0-1", HOSTS[0], kit.TIMES[0])])
+    writer.declare_host_lost(kit.RUN, HOSTS[0], "gone")
+    with pytest.raises(HostLost, match=r"declared lost at .*: gone"):
+        writer.stage(lease, kit.result(0), final=True, delivered_by=HOSTS[0])
+    with pytest.raises(HostLost, match=r"declared lost at .*: gone"):
+        writer.commit_result(lease, kit.result(0), delivered_by=HOSTS[0])
+    assert not reader.staged(kit.RUN)
+    assert reader.run(kit.RUN).next_schedule_idx == 0
+    writer.commit_result(lease, kit.result(0), delivered_by=HOSTS[1])
+
+
+def test_only_a_host_of_the_run_can_be_declared_lost(
+    writer: LedgerWriter, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped host, a coordinator's machine and a missing reason change nothing."""
+    lease = kit.begin_run(writer)
+    times = kit.TIMES[0]
+    writer.journal_dispatch(
+        lease,
+        [
+            Dispatch(0, 1, f"c-{kit.RUN}-0-1", HOSTS[0], times),
+            Dispatch(1, 1, f"c-{kit.RUN}-1-1", "laptop", times),
+        ],
+    )
+    lab = path.parent
+    for host, because, expected in (
+        ("node-c/1", "gone", f"its hosts are: laptop, {HOSTS[0]}"),
+        ("laptop", "gone", "labledger resume"),
+        (HOSTS[0], " ", "expected a text"),
+    ):
+        with pytest.raises(InvalidInput, match=expected):
+            labledger.declare_host_lost(kit.RUN, host, because, lab_dir=lab)
+    words = ("hosts", "declare-lost", HOSTS[0], "--run", kit.RUN, "--because", "gone")
+    assert run_forked(*words, folder=lab).returncode == 2, "nobody was there to confirm"
+    with open_ledger(lab_dir=lab) as ledger:
+        assert ledger.run(kit.RUN).lost_hosts == ()
+    done = run_forked(*words, "--yes", folder=lab)
+    assert "1 open trials" in done.stderr
+    labledger.declare_host_lost(kit.RUN, HOSTS[0], "again", lab_dir=lab)
+    status = run_forked("status", kit.RUN, folder=lab).stdout
+    assert f"{HOSTS[0]}: declared lost" in status
+    with open_ledger(lab_dir=lab) as ledger:
+        state = ledger.state(kit.RUN)
+    assert [lost.because for lost in state.run.lost_hosts] == ["gone"]
+    assert dict(state.open_slots) == {0: HOSTS[0], 1: "laptop"}
+    raw = DRIVER.connect(str(path))
+    with pytest.raises(DRIVER.Error, match="append-only"):
+        raw.execute("DELETE FROM host_fence")
+    raw.close()
+
+
+def test_open_attempts_are_continued_only_where_they_are(
+    writer: LedgerWriter, reader: LedgerReader
+) -> None:
+    """A run is not resumed away from its open attempts; those that are staged do not matter."""
+    kit.begin_run(writer)
+    run = reader.run(kit.RUN)
+    remote = {3: UnfinishedSlot(1, staged=False, container_may_exist=True, host=HOSTS[0])}
+    local = {4: UnfinishedSlot(1, staged=False, container_may_exist=True, host="laptop")}
+    with pytest.raises(InvalidInput, match=f"slots 3 .*{HOSTS[0]}"):
+        require_reachable_attempts(run, None, remote)
+    with pytest.raises(InvalidInput, match=r"slots 4 .*(?s:.*)--on local"):
+        require_reachable_attempts(run, "tls://head:8786", local)
+    require_reachable_attempts(run, "tls://head:8786", remote)
+    require_reachable_attempts(run, None, local)
+    require_reachable_attempts(run, None, {3: replace(remote[3], staged=True)})
+
+
+def test_settings_are_kept_with_the_run(writer: LedgerWriter, reader: LedgerReader) -> None:
+    """A new run stores where it runs and its window; a later coordinator may replace each."""
+    run = kit.new_run(settings={"on": "tls://head:8786", "window": "50"})
+    writer.create_run(run, kit.tasks(2), kit.slots(2))
+    assert (reader.run(kit.RUN).on, reader.run(kit.RUN).window) == ("tls://head:8786", 50)
+    lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30.0)
+    writer.set_settings(lease, {"on": ""})
+    assert (reader.run(kit.RUN).on, reader.run(kit.RUN).window) == (None, 50)
