@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from labledger.compare.ranking_text import ranking_text as ranking_text
     from labledger.compare.run_differences import OutcomeChange as OutcomeChange
     from labledger.errors import *
+    from labledger.executors.executor import HostState as HostState
     from labledger.ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
     from labledger.ledger.database.model import *
     from labledger.ledger.query import ViewInfo as ViewInfo
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
 _NAMES_BY_MODULE = {
     "api.benchmark_checks": "BenchmarkCheck CheckedTrial Finding check_benchmark",
     "api.notes_and_tags": "add_note change_tags",
-    "api.hosts": "declare_host_lost",
     "api.experiments": "RunPlan create_experiment plan_run preflight",
+    "api.hosts": "ClusterHost declare_host_lost list_hosts make_certificates serve_host",
     "api.ledger": "Ledger open_ledger view_names",
     "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
     "ledger_revision upgrade_ledger verify",
@@ -77,6 +78,7 @@ _NAMES_BY_MODULE = {
     "QueryFailed "
     "RunExists RunNotComplete RunNotFound SchemaInvalid SlotNotFound TakeoverStopped "
     "ImageBuildsStopped",
+    "executors.executor": "HostState",
     "ledger.database.migrations": "LedgerUpgrade",
     "ledger.database.model": "Grading LostHost Note RunInfo Spent Stop VariantCounts",
     "ledger.query": "ViewInfo",

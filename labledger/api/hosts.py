@@ -1,18 +1,150 @@
-"""Decisions about the hosts of a run: declare one lost.
+"""Hosts of a cluster: serve this machine as one, list them, declare one lost, make certificates.
 
-Each function takes the lab folder as `lab_dir`; None means `LABLEDGER_DIR` or the nearest `.lab`
-folder upwards. A run may be in progress meanwhile.
+Dask is needed to serve and to list them, and imported when a function is called.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from labledger.errors import InvalidInput, Problem
+from labledger.records import JsonObject
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 
+if TYPE_CHECKING:
+    from labledger.executors.executor import HostState
+
 _MAX_REASON = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHost:
+    """A worker of a cluster, and the host that it is."""
+
+    address: str
+    state: HostState | None
+    """None if it is no host that this version of labledger can use."""
+    problem: str | None
+    """Why no trial is placed on it now; None if trials may be."""
+    clock_offset_s: float | None = None
+    """How many seconds its clock is ahead of this machine's."""
+
+    def as_json(self) -> JsonObject:
+        """Return what `labledger hosts --json` prints."""
+        state = {} if self.state is None else asdict(self.state)
+        for key in ("images", "inputs"):
+            state[key] = sorted(state.get(key, ()))
+        own = {"address": self.address, "clock_offset_s": self.clock_offset_s}
+        return state | own | {"problem": self.problem}
+
+
+def list_hosts(on: str, *, insecure: bool = False) -> list[ClusterHost]:
+    """Return the hosts of a cluster, by name.
+
+    Args:
+        on: The address of a Dask scheduler, such as ``tls://scheduler:8786``, or a cluster file.
+        insecure: Connect without TLS to another machine.
+
+    Raises:
+        InvalidInput: The address or the file is unusable, or not secure.
+        LabLedgerError: The scheduler does not answer.
+        ExtraMissing: Dask is not installed.
+
+    Example:
+        >>> import labledger
+        >>> [host.state.name for host in labledger.list_hosts("tcp://127.0.0.1:8786")]
+        ['node-1/1f9c22ab', 'node-2/77d0e4c1']
+    """
+    import time
+
+    from labledger.cluster import connect
+
+    hosts = []
+    for found in connect.list_hosts(on, insecure=insecure):
+        described = found.described
+        if described is None:
+            hosts.append(ClusterHost(found.address, None, found.problem))
+            continue
+        offset_s = round(described.unix_time - time.time(), 1)
+        state = described.state
+        hosts.append(ClusterHost(found.address, state, state.problem, offset_s))
+    return sorted(hosts, key=lambda host: (host.state is None, host.state and host.state.name))
+
+
+def serve_host(
+    on: str,
+    *,
+    slots: int,
+    folder: str | Path | None = None,
+    name: str | None = None,
+    tls_ca: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    insecure: bool = False,
+    report: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve this machine as a host of a cluster, until the process gets SIGINT or SIGTERM.
+
+    Args:
+        on: The address of the scheduler, or a cluster file with it.
+        slots: How many trials run at once on this host, of all runs together.
+        folder: Where the host keeps inputs, trial folders and results that are not acknowledged.
+        name: The host's name; by default the machine's.
+        tls_ca: The certificate of the authority. All three TLS files, or none, are given.
+        tls_cert: This worker's certificate.
+        tls_key: This worker's key.
+        insecure: Connect without TLS to another machine.
+        report: Called with sentences about what happens.
+
+    Raises:
+        InvalidInput: An argument is unusable, or the connection would not be secure.
+        LabLedgerError: Another worker serves this host.
+        EngineUnavailable: No Docker engine answers.
+        ExtraMissing: Dask is not installed.
+
+    Example:
+        >>> import labledger
+        >>> labledger.serve_host("tcp://127.0.0.1:8786", slots=8)
+    """
+    from labledger.cluster import connect
+
+    tls = tuple(None if path is None else Path(path) for path in (tls_ca, tls_cert, tls_key))
+    connect.serve(
+        on,
+        slots=slots,
+        folder=None if folder is None else Path(folder).absolute(),
+        name=name,
+        tls=tls,
+        insecure=insecure,
+        report=report,
+    )
+
+
+def make_certificates(folder: str | Path) -> list[Path]:
+    """Make an authority, and a certificate with its key for scheduler, workers and coordinators.
+
+    Args:
+        folder: Where the files are written; none of them may exist.
+
+    Returns:
+        The files.
+
+    Raises:
+        InvalidInput: A file exists.
+        ExtraMissing: The library `cryptography` is not installed.
+
+    Example:
+        >>> import labledger
+        >>> labledger.make_certificates("certificates")[0].name
+        'ca.pem'
+    """
+    from labledger.cluster import certificates
+
+    return certificates.make_certificates(Path(folder))
 
 
 def declare_host_lost(

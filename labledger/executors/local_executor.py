@@ -42,10 +42,13 @@ class LocalExecutor:
     trials run, so that trials do not wait for the engine.
     """
 
-    def __init__(self, width: int, full_disks: FullDisks) -> None:
+    def __init__(
+        self, width: int, full_disks: FullDisks, limiter: StartLimiter | None = None
+    ) -> None:
+        """`limiter` is by default one that nothing else uses."""
         self.width = width
         self.capacity = width + min(width, MAX_PREPARED)
-        self._limiter = StartLimiter(width)
+        self._limiter = limiter or StartLimiter(width)
         self._engines = EnginePool()
         self._full_disks = full_disks
         self._restart_notices: SimpleQueue[tuple[AttemptSpec, str]] = SimpleQueue()

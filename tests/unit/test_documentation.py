@@ -64,6 +64,8 @@ def find_command(words: list[str]) -> tuple[Any, list[str]]:
     command: Any = typer.main.get_command(app)
     rest = list(words)
     while hasattr(command, "commands") and rest:
+        if command.invoke_without_command and rest[0] not in command.commands:
+            break
         assert rest[0] in command.commands, f"there is no command {' '.join(words)!r}"
         command = command.commands[rest.pop(0)]
     return command, rest

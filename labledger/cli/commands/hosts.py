@@ -1,24 +1,150 @@
-"""Commands about the hosts of runs: hosts declare-lost."""
+"""Commands for clusters: worker, and the group hosts with declare-lost and make-certificates.
+
+`labledger worker` runs until it is stopped; the others print what the library returns.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from labledger.cli.options import arguments
-from labledger.cli.output.console import say
+from labledger.cli.output.console import out, out_json, say, table
 
-hosts = typer.Typer(
-    help="The hosts on which trials of a cluster run.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+if TYPE_CHECKING:
+    from labledger.api import ClusterHost
+
+hosts = typer.Typer(help="The hosts of a cluster.", rich_markup_mode=None)
+
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Connect without TLS to another machine. Whoever reaches the scheduler can run "
+        "programs on every host.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
+    app.command()(worker)
+    hosts.callback(invoke_without_command=True)(list_hosts)
     hosts.command("declare-lost")(declare_lost)
+    hosts.command("make-certificates")(make_certificates)
     app.add_typer(hosts, name="hosts")
+
+
+def worker(
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS|FILE", help="The address of the Dask scheduler, or a cluster file."
+        ),
+    ],
+    slots: Annotated[int, typer.Option(help="How many trials run at once on this host.")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="The host's folder, with inputs, trial folders and results that are not "
+            "acknowledged; by default ~/.local/share/labledger/host.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="The host's name; by default the machine's. Workers with different names and "
+            "folders may share an engine."
+        ),
+    ] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="The authority's certificate.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="This worker's key.")] = None,
+    insecure: Insecure = False,
+) -> None:
+    """Serve this machine as a host of a cluster, until it is stopped.
+
+    It needs a Docker engine. Stopping it leaves running containers alone: they finish, and the next
+    worker of this host delivers their results.
+    """
+    from labledger import api
+
+    api.serve_host(
+        cluster,
+        slots=slots,
+        folder=folder,
+        name=name,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        insecure=insecure,
+        report=say,
+    )
+
+
+def list_hosts(
+    ctx: typer.Context,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="ADDRESS|FILE",
+            envvar="LABLEDGER_ON",
+            help="The cluster: the address of its Dask scheduler, or a cluster file.",
+        ),
+    ] = None,
+    insecure: Insecure = False,
+    json: arguments.Json = False,
+) -> None:
+    """List the hosts of a cluster: slots, images, disk, version, clock, and what is wrong."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from labledger import api
+
+    if on is None:
+        problem = api.Problem("--on", "expected the address of a scheduler, or a cluster file")
+        raise api.InvalidInput("the cluster", [problem])
+    found = api.list_hosts(on, insecure=insecure)
+    if json:
+        out_json([host.as_json() for host in found])
+        return
+    columns = ("host", "slots", "busy", "images", "free disk", "version", "clock", "problem")
+    table(columns, [_row(host) for host in found])
+
+
+def _row(host: ClusterHost) -> tuple[str, ...]:
+    state = host.state
+    if state is None:
+        return (host.address, "", "", "", "", "", "", host.problem or "")
+    free = "" if state.free_bytes is None else f"{state.free_bytes / 1e9:.1f} GB"
+    offset = "" if host.clock_offset_s is None else f"{host.clock_offset_s:+.1f} s"
+    return (
+        state.name,
+        str(state.slots),
+        str(state.busy),
+        str(len(state.images)),
+        free,
+        state.labledger_version,
+        offset,
+        host.problem or "",
+    )
+
+
+def make_certificates(
+    directory: Annotated[Path, typer.Argument(help="The folder for the files.")],
+) -> None:
+    """Make what scheduler, hosts and coordinators need to recognize each other by TLS."""
+    from labledger import api
+
+    for path in api.make_certificates(directory):
+        out(str(path))
+    say()
+    say(
+        f"next: dask scheduler --protocol tls --tls-ca-file {directory}/ca.pem "
+        f"--tls-cert {directory}/scheduler.pem --tls-key {directory}/scheduler-key.pem"
+    )
+    say("Copy ca.pem and worker*.pem to the hosts; keep ca-key.pem where nobody can read it.")
 
 
 def declare_lost(

@@ -45,24 +45,66 @@ _FILE_POLL_S = 0.03
 """Seconds between two looks at files that a container is to write."""
 
 
+class RunPermits:
+    """The permits to run a trial, of which there are `width`. Limiters of several runs may share
+    them.
+
+    A permit that gets free goes to the run with the fewest running trials, and in it to the lowest
+    turn. Thread-safe.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.changed = threading.Condition()
+        """Held while anything of the permits, or of a limiter that shares them, changes."""
+        self.free = width
+        """How many permits are free; negative while more trials run than are allowed."""
+        self.waiting: list[tuple[StartLimiter, int]] = []
+        """Who waits for a permit, and its turn."""
+
+    @property
+    def busy(self) -> int:
+        """How many permits are taken."""
+        return self.width - self.free
+
+    def next_waiting(self) -> tuple[StartLimiter, int] | None:
+        """Return who gets the next free permit, None if nobody who may start waits for one."""
+        candidates = [each for each in self.waiting if each[0].may_start]
+        return min(candidates, key=lambda each: (each[0].running_trials, each[1]), default=None)
+
+
 class StartLimiter:
-    """Lets at most `width` trials run at once, while others prepare or are collected.
+    """Lets at most as many trials run at once as there are permits, while others prepare.
 
     It also stops trials from touching folders and containers once the run may belong to another
     coordinator. Thread-safe.
     """
 
-    def __init__(self, width: int) -> None:
-        self._changed = threading.Condition()
+    def __init__(
+        self,
+        width: int,
+        *,
+        permits: RunPermits | None = None,
+        clock: Callable[[], float] = time.time,
+        owns_attempts: bool = False,
+    ) -> None:
+        """`permits` are shared with other runs; by default there are `width` for this one.
+
+        `clock` is that of `allow_until`. With `owns_attempts`, the attempts belong to this process
+        for ever, as those of a host do: only their starts need to be allowed.
+        """
+        self._permits = permits or RunPermits(width)
+        self._changed = self._permits.changed
+        self._clock = clock
+        self._owns_attempts = owns_attempts
+        self.running_trials = 0
+        """How many trials hold a permit."""
         self.last_start_created = -math.inf
         """The monotonic creation time of the newest container that was started successfully."""
         self.engine_calls = threading.BoundedSemaphore(MAX_STARTING)
         """Held while a container is created or started."""
         self.collecting = threading.BoundedSemaphore(MAX_COLLECTING)
         """Held while a trial is collected."""
-        self.free_permits = width
-        """How many permits to run are free; negative while more trials run than are allowed."""
-        self._waiting: list[int] = []
         self.paused: SimpleQueue[AttemptSpec] = SimpleQueue()
         """Trials whose containers were seen paused. Added again at each poll."""
         self._seen_paused: set[str] = set()
@@ -76,13 +118,21 @@ class StartLimiter:
             self._closed = True
             self._changed.notify_all()
 
+    def reopen(self) -> None:
+        """Let trials start again: another coordinator continues the run."""
+        with self._changed:
+            self._closed = False
+
     def abandon(self) -> None:
         """Make every thread stop waiting for its container, and refuse further starts."""
         self._abandoned = True
         self.close()
 
     def allow_until(self, unix_time: float) -> None:
-        """Allow starts until `unix_time`, and none later until this is called again."""
+        """Allow starts until `unix_time`, and none later until this is called again.
+
+        The time is one of the limiter's clock, which is not the system's on a host.
+        """
         with self._changed:
             self._allowed_until = unix_time
             self._changed.notify_all()
@@ -90,7 +140,17 @@ class StartLimiter:
     @property
     def starting_allowed(self) -> bool:
         """True while the run is certain to belong to this process."""
-        return not self._abandoned and time.time() < self._allowed_until
+        return self.may_start or (self._owns_attempts and not self._abandoned)
+
+    @property
+    def may_start(self) -> bool:
+        """True while a container may be started."""
+        return not self._abandoned and self._clock() < self._allowed_until
+
+    @property
+    def free_permits(self) -> int:
+        """How many permits to run are free; negative while more trials run than are allowed."""
+        return self._permits.free
 
     def require_starting_allowed(self) -> None:
         """Wait until the run is certain to belong to this process. Raises `WaitAbandoned`."""
@@ -180,23 +240,17 @@ class StartLimiter:
 
     @contextmanager
     def running(self, turn: int) -> Iterator[None]:
-        """Wait for one of the `width` permits to run and hold it; the lowest `turn` gets the next.
+        """Wait for one of the permits to run and hold it; the lowest `turn` gets the next.
 
         Raises `StartRefused` if the limiter is closed while waiting.
         """
+        permits, entry = self._permits, (self, turn)
         with self._changed:
-            self._waiting.append(turn)
+            permits.waiting.append(entry)
             self._changed.wait_for(
-                lambda: (
-                    self._closed
-                    or (
-                        self.starting_allowed
-                        and self.free_permits > 0
-                        and turn == min(self._waiting)
-                    )
-                )
+                lambda: self._closed or (permits.free > 0 and permits.next_waiting() == entry)
             )
-            self._waiting.remove(turn)
+            permits.waiting.remove(entry)
             if self._closed:
                 raise StartRefused
             self._change_free_permits(-1)
@@ -216,5 +270,6 @@ class StartLimiter:
 
     def _change_free_permits(self, permits: int) -> None:
         with self._changed:
-            self.free_permits += permits
+            self._permits.free += permits
+            self.running_trials -= permits
             self._changed.notify_all()

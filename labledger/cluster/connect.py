@@ -1,0 +1,137 @@
+"""Connect to a cluster: the executor of a run on it, and the list of its hosts.
+
+The only module of this package, beside `host_identity` and `certificates`, that the runner, the
+library and the command line use. Dask is imported when the first connection is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labledger.cluster.cluster_executor import ClusterExecutor, ClusterRun
+from labledger.cluster.cluster_file import Cluster, TlsFiles
+from labledger.cluster.dask_transport import DaskTransport, require_dask
+from labledger.cluster.host_service import HostSettings
+from labledger.cluster.host_transport import ClusterConnection, FoundHost
+from labledger.errors import InvalidInput, LabLedgerError, Problem
+
+_FIND_S = 5.0
+"""How long a list of hosts waits for the first worker."""
+
+
+def open_executor(on: str, run: ClusterRun, *, insecure: bool = False) -> ClusterExecutor:
+    """Return the executor of a run on a cluster; the caller closes it.
+
+    `on` is the address of a scheduler, or a cluster file. Raises `InvalidInput`, `HostUnreachable`
+    if the scheduler does not answer, and `ExtraMissing` without Dask.
+    """
+    connection = _connection(on, insecure=insecure).open()
+    try:
+        return ClusterExecutor(connection, run).open()
+    except BaseException:
+        connection.close()
+        raise
+
+
+@contextmanager
+def connected(on: str, *, insecure: bool = False) -> Iterator[ClusterConnection]:
+    """Provide a connection to the hosts of a cluster. Raises as `open_executor` does."""
+    connection = _connection(on, insecure=insecure).open()
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def list_hosts(on: str, *, insecure: bool = False) -> list[FoundHost]:
+    """Return the workers of a cluster, with the hosts that they are. Raises as `connected` does."""
+    with connected(on, insecure=insecure) as connection:
+        return find_hosts(connection)
+
+
+def find_hosts(connection: ClusterConnection) -> list[FoundHost]:
+    """Return the workers of a cluster. Waits a moment if there are none yet."""
+    deadline = time.monotonic() + _FIND_S
+    while True:
+        try:
+            addresses = connection.run(connection.transport.addresses()).result()
+        except LabLedgerError:
+            addresses = []
+        if addresses or time.monotonic() > deadline:
+            return connection.run(connection.describe(addresses)).result()
+        time.sleep(0.1)
+
+
+def serve(
+    on: str,
+    *,
+    slots: int,
+    folder: Path | None,
+    name: str | None,
+    tls: Sequence[Path | None],
+    insecure: bool,
+    report: Callable[[str], None],
+) -> None:
+    """Serve this machine as a host until SIGINT or SIGTERM. See `labledger.serve_host`."""
+    require_dask()
+    from labledger.cluster import dask_host
+
+    if slots < 1:
+        raise InvalidInput("the host", [Problem("--slots", f"found {slots}; expected 1 or more")])
+    cluster = Cluster.read(on, insecure=insecure, tls=_tls_files(tls))
+    if cluster.address is None:
+        problem = Problem(on, "a worker needs the `address` of a scheduler")
+        raise InvalidInput("the cluster", [problem])
+    settings = HostSettings(slots, folder, name)
+    dask_host.serve(cluster.address, settings, cluster.security(), report)
+
+
+def _tls_files(given: Sequence[Path | None]) -> TlsFiles | None:
+    paths = [path for path in given if path is not None]
+    if not paths:
+        return None
+    if len(paths) != len(given):
+        problem = Problem("--tls-ca", "--tls-ca, --tls-cert and --tls-key are given together")
+        raise InvalidInput("the files for TLS", [problem])
+    return TlsFiles(*paths)
+
+
+def _connection(on: str, *, insecure: bool) -> ClusterConnection:
+    require_dask()
+    cluster = Cluster.read(on, insecure=insecure)
+    security = cluster.security()
+    if cluster.address is not None:
+        return ClusterConnection(DaskTransport(cluster.address, security))
+    from labledger.cluster.dask_host import HostPlugin
+
+    plugin = HostPlugin(cluster.host or HostSettings(slots=1))
+
+    def start() -> Any:
+        return _start(cluster, security)
+
+    return ClusterConnection(DaskTransport(cluster.given, security, start, plugin))
+
+
+def _start(cluster: Cluster, security: Any) -> Any:
+    """Start the cluster that a file describes. Raises `InvalidInput` if that fails."""
+    import dask
+
+    name = cluster.cluster_class or ""
+    module, _, class_name = name.rpartition(".")
+    try:
+        cluster_class = getattr(importlib.import_module(module or "distributed"), class_name)
+        arguments = dict(cluster.arguments)
+        arguments.setdefault("security", security)
+        with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+            started = cluster_class(**arguments)
+        if cluster.scale is not None:
+            started.scale(cluster.scale)
+    except Exception as error:
+        message = f"{name} could not be started: {type(error).__name__}: {error}"
+        raise InvalidInput("the cluster", [Problem(cluster.given, message)]) from error
+    return started

@@ -1,0 +1,172 @@
+"""Dask as the transport: short tasks, each pinned to the worker of one host.
+
+A task carries one request and its reply. Dask never holds a trial: whatever it loses or repeats,
+the host decides what happens. The client reconnects for ever, with a new one when Dask has given
+the old one up. Used by `ClusterConnection`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from labledger.cluster import dask_call
+from labledger.cluster.host_transport import HostUnreachable, NotAHost
+from labledger.optional_libraries import require_for
+from labledger.records import JsonObject
+
+if TYPE_CHECKING:
+    from distributed import Client, Security
+
+_CONNECT_TIMEOUT_S = 10
+_FIRST_CONNECT_S = 30.0
+"""How long the first connection may take before the run is refused."""
+_RETRY_S = 0.5
+_ANSWER = dask_call.by_value(dask_call.answer)
+
+
+def quiet_dask(level: int) -> None:
+    """Have Dask log only what is of this level or above. Its own words mean little to a person."""
+    import distributed  # noqa: F401
+
+    for name in [*logging.root.manager.loggerDict, "distributed"]:
+        if name.partition(".")[0] in {"distributed", "tornado"}:
+            logging.getLogger(name).setLevel(level)
+
+
+def require_dask() -> None:
+    """Raise `ExtraMissing` where Dask is not installed."""
+    require_for("a cluster", "dask", "distributed")
+
+
+class DaskTransport:
+    """Reaches the workers of one scheduler. See `HostTransport`."""
+
+    def __init__(
+        self,
+        address: str,
+        security: Security | None = None,
+        start_cluster: Callable[[], Any] | None = None,
+        plugin: Any = None,
+    ) -> None:
+        """`start_cluster` makes a cluster that lives as long as the connection.
+
+        `address` is then only its name in messages, and `plugin` makes its workers into hosts.
+        """
+        self._address = address
+        self._security = security
+        self._start_cluster = start_cluster
+        self._plugin = plugin
+        self._cluster: Any = None
+        self._client: Client | None = None
+        self._connected = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._last_error = ""
+
+    @property
+    def name(self) -> str:
+        return self._address
+
+    async def open(self) -> None:
+        """Connect. Raises `HostUnreachable` if the scheduler does not answer for a while."""
+        quiet_dask(logging.CRITICAL)
+        if self._start_cluster is not None:
+            self._cluster = await asyncio.to_thread(self._start_cluster)
+        self._keeper = asyncio.create_task(self._keep_connected())
+        try:
+            await asyncio.wait_for(self._connected.wait(), _FIRST_CONNECT_S)
+        except TimeoutError:
+            raise HostUnreachable(
+                f"the Dask scheduler at {self._address} does not answer: {self._last_error}",
+                hint="start one (`dask scheduler`), or check address, firewall and certificates",
+            ) from None
+
+    async def _keep_connected(self) -> None:
+        """Have a client as long as the transport is open. Dask closes one that fails too long."""
+        from distributed import Client
+
+        while True:
+            client = None
+            try:
+                target = self._address if self._cluster is None else self._cluster.scheduler_address
+                security = self._security
+                if self._cluster is not None and security is None:
+                    security = self._cluster.security
+                client = await Client(  # type: ignore[no-untyped-call]
+                    target,
+                    asynchronous=True,
+                    security=security,
+                    timeout=_CONNECT_TIMEOUT_S,
+                    set_as_default=False,
+                    name="labledger",
+                )
+                if self._plugin is not None:
+                    await client.register_plugin(self._plugin)
+                self._client = client
+                self._connected.set()
+                while client.status in {"running", "connecting"}:
+                    await asyncio.sleep(_RETRY_S)
+            except (OSError, TimeoutError, RuntimeError, ValueError) as error:
+                self._last_error = str(error) or type(error).__name__
+            finally:
+                self._client = None
+                if client is not None:
+                    with contextlib.suppress(Exception):
+                        await client.close(timeout=1)
+            await asyncio.sleep(_RETRY_S)
+
+    async def addresses(self) -> list[str]:
+        client = self._running_client()
+        try:
+            assert client.scheduler is not None
+            called = client.scheduler.identity()
+            identity: JsonObject = await asyncio.wait_for(called, _CONNECT_TIMEOUT_S)
+        except (AssertionError, OSError, TimeoutError) as error:
+            raise HostUnreachable(f"the scheduler {self._address} does not answer") from error
+        return list(identity["workers"])
+
+    async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
+        from distributed.scheduler import KilledWorker
+
+        client = self._running_client()
+        future = None
+        try:
+            future = client.submit(
+                _ANSWER,
+                request,
+                workers=[address],
+                allow_other_workers=False,
+                retries=0,
+                pure=False,
+            )
+            reply: bytes = await asyncio.wait_for(future, timeout_s)
+        except (asyncio.CancelledError, TimeoutError, OSError, KilledWorker) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            raise HostUnreachable(f"the worker at {address} did not answer") from error
+        except Exception as error:
+            message = f"the worker at {address} could not be asked: {type(error).__name__}: {error}"
+            raise HostUnreachable(message) from error
+        finally:
+            if future is not None:
+                future.release()  # type: ignore[no-untyped-call]
+        if not reply:
+            raise NotAHost(f"the Dask worker at {address} is no host of labledger")
+        return reply
+
+    def _running_client(self) -> Client:
+        client = self._client
+        if client is None or client.status != "running":
+            raise HostUnreachable(f"the scheduler {self._address} does not answer")
+        return client
+
+    async def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._cluster is not None:
+            await asyncio.to_thread(self._cluster.close)

@@ -1,0 +1,170 @@
+"""Who a host is, durably, and the refusal of a second worker on it.
+
+A host is an engine and the folder in which its worker keeps inputs, trial folders and results. An
+id in that folder identifies it, so that a restarted worker, at another address, is the same host.
+Attempts belong to a host for ever: a folder is never used with another engine. Used by
+`labledger worker` and by the plugin that makes plain Dask workers into hosts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import re
+import secrets
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from labledger.docker.engine import Engine
+from labledger.errors import InvalidInput, LabLedgerError, Problem
+from labledger.records import JsonObject
+from labledger.records.canonical_json import sha256_hex
+from labledger.storage.durable_files import make_folder, write_file
+
+FORMAT_VERSION = 1
+FOLDER_VARIABLE = "LABLEDGER_HOST_DIR"
+_FILE = "host.json"
+_LOCK = "lock"
+_PREFIX_LENGTH = 8
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+class HostBusy(LabLedgerError):
+    """Another worker serves this host."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostIdentity:
+    """A host, as its folder and its engine identify it."""
+
+    host_id: str
+    """32 random hexadecimal digits, made once for the folder."""
+    node: str
+    """The name of the machine, or the one that was given with --name."""
+    engine_id: str
+    """Identifies the engine whose containers the host's attempts have."""
+
+    @property
+    def name(self) -> str:
+        """What ledgers call the host: `NODE/IDPREFIX`."""
+        return f"{self.node}/{self.host_id[:_PREFIX_LENGTH]}"
+
+
+def default_folder() -> Path:
+    """Return the folder of this user's host: `$LABLEDGER_HOST_DIR`, or one below `~/.local`."""
+    if given := os.environ.get(FOLDER_VARIABLE):
+        return Path(given).absolute()
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "labledger" / "host"
+
+
+@contextmanager
+def serving_host(folder: Path, name: str | None = None) -> Iterator[HostIdentity]:
+    """Return the identity of the host in `folder`, and be its only worker meanwhile.
+
+    `name` is the host's name instead of the machine's; workers with different names may share an
+    engine on purpose, and their slots add up. Raises `HostBusy` if another process serves the
+    folder, or this name on this engine, `InvalidInput` for an unusable name or a folder that
+    belongs to another engine, and `EngineUnavailable`.
+    """
+    node = name or platform.node() or "host"
+    if not _NAME.fullmatch(node):
+        expected = "letters, digits and _ . -, starting with a letter or digit, at most 63"
+        problem = Problem("--name", f"found {node!r}; expected {expected}")
+        raise InvalidInput("the host's name", [problem])
+    make_folder(folder)
+    folder.chmod(0o700)
+    engine = Engine().connect()
+    try:
+        engine_id = engine_identity(engine)
+    finally:
+        engine.close()
+    with ExitStack() as stack:
+        stack.enter_context(_folder_locked(folder))
+        stack.enter_context(_name_locked(engine_id, node))
+        yield _read_or_create(folder, node, engine_id)
+
+
+def engine_identity(engine: Engine) -> str:
+    """Return what identifies an engine across its restarts.
+
+    Some engines (Podman) report another id each time; they are known by machine and data folder.
+    """
+    first, second = engine.info(), engine.info()
+    if first.get("ID") and first["ID"] == second.get("ID"):
+        return str(first["ID"])
+    return f"{second.get('Name', '')}:{second.get('DockerRootDir', '')}"
+
+
+def _read_or_create(folder: Path, node: str, engine_id: str) -> HostIdentity:
+    path = folder / _FILE
+    try:
+        stored: JsonObject = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        stored = {"version": FORMAT_VERSION, "id": secrets.token_hex(16), "engine_id": engine_id}
+        write_file(path, json.dumps(stored).encode())
+    except ValueError as error:
+        raise LabLedgerError(
+            f"{path}, which identifies this host, cannot be read: {error}",
+            hint="restore it from a copy: the attempts of this host are known by its id; or move "
+            "the folder away, and this machine is a new host",
+        ) from error
+    if stored.get("version") != FORMAT_VERSION:
+        raise LabLedgerError(f"{path} is of version {stored.get('version')}, not {FORMAT_VERSION}")
+    if stored.get("engine_id") != engine_id:
+        raise InvalidInput(
+            "the host's folder",
+            [
+                Problem(
+                    str(folder),
+                    f"its attempts have containers of the engine {stored.get('engine_id')}, and "
+                    f"the engine that answers is {engine_id}",
+                    hint="point DOCKER_HOST to the engine of this folder, or choose another "
+                    "--folder for a new host",
+                )
+            ],
+        )
+    return HostIdentity(str(stored["id"]), node, engine_id)
+
+
+@contextmanager
+def _folder_locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the host's folder. The system releases it when the process ends."""
+    with (folder / _LOCK).open("a+b") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HostBusy(
+                f"another worker serves the host in {folder}",
+                hint="a host has one worker; stop the other one first",
+            ) from None
+        yield
+
+
+@contextmanager
+def _name_locked(engine_id: str, node: str) -> Iterator[None]:
+    """Be the only worker of this name on this engine, whatever its folder.
+
+    An abstract socket has no file that could be left over or belong to another user. Linux only:
+    elsewhere only the folder is locked.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    address = f"\0labledger-host-{sha256_hex(f'{engine_id} {node}'.encode())[:32]}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
+        try:
+            holder.bind(address)
+        except OSError:
+            raise HostBusy(
+                f"another worker serves this machine's engine under the name {node}",
+                hint="a host has one worker; stop the other one, or raise its --slots. To share "
+                "the engine on purpose, give each worker a --folder and a --name",
+            ) from None
+        yield

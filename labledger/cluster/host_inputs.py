@@ -1,0 +1,182 @@
+"""The inputs that a host has: staged files, workspaces and files of tasks, by digest, and images.
+
+They arrive once a host, whatever runs and attempts use them, and are checked on arrival. An attempt
+gets the artifacts it needs as hard links in a store of its own, so that deleting one attempt's
+outputs never touches anything of another. Artifacts that nothing has used for a week are deleted
+when the host's process starts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from labledger.cluster.host_messages import HostRefused, MissingReply, PutChunk
+from labledger.cluster.partial_files import PartialFile
+from labledger.docker import image_files
+from labledger.docker.engine_pool import EnginePool
+from labledger.errors import LabLedgerError
+from labledger.records.artifacts import digest_of
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.durable_files import make_folder
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.regrading.regraded_trial import RegradedTrial
+
+_UNUSED_AFTER_S = 7 * 24 * 3600.0
+_PULLS_AT_ONCE = 2
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_IMAGE_ID = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def input_digests(spec: AttemptSpec) -> frozenset[str]:
+    """Return the digests of the artifacts that an attempt reads, beside the run's staged files."""
+    task = spec.task
+    digests = {files.tar for files in task.files or ()}
+    if task.workspace is not None and task.workspace.tar is not None:
+        digests.add(task.workspace.tar)
+    if isinstance(spec.kind, RegradedTrial):
+        trial = spec.kind.stored
+        references = map(digest_of, trial.evidence["evidence"].values())
+        digests |= {digest for digest in references if digest not in trial.contents}
+    return frozenset(digest for digest in digests if _DIGEST.fullmatch(digest))
+
+
+def needed_images(spec: AttemptSpec) -> dict[str, str]:
+    """Return the ids of the images that an attempt runs in, by the names that they have."""
+    needed = {spec.image_ref: spec.image_id}
+    if spec.has_grader_container:
+        needed[spec.grader_image_ref] = spec.grader_image_id
+    if spec.uses_egress_proxy and spec.plan.egress_image is not None:
+        needed[spec.plan.egress_image] = spec.plan.egress_image
+    return needed
+
+
+class HostInputs:
+    """What a host has of the inputs of all runs. Thread-safe."""
+
+    def __init__(self, folder: Path, engines: EnginePool) -> None:
+        self.store = ArtifactStore(folder)
+        self._incoming = folder / "incoming"
+        self._engines = engines
+        self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+        """One for each file that is arriving."""
+        self._supplies: dict[str, Future[None]] = {}
+        """Pulls and loads of images by id, ended or not."""
+        self._suppliers = ThreadPoolExecutor(_PULLS_AT_ONCE, "image")
+
+    def missing(
+        self, digests: Iterable[str], images: Iterable[tuple[str, str]] = ()
+    ) -> MissingReply:
+        """Return what the host lacks. Begins to pull the images that it lacks.
+
+        Raises `EngineUnavailable`.
+        """
+        lacking = tuple(digest for digest in digests if not self.store.contains(digest))
+        pulling: list[str] = []
+        unobtainable: dict[str, str] = {}
+        for ref, image_id in images:
+            with self._engines.engine() as engine:
+                if engine.image_id(image_id) is not None:
+                    self._supplies.pop(image_id, None)
+                    continue
+            with self._lock:
+                supply = self._supplies.get(image_id)
+                if supply is None:
+                    supply = self._suppliers.submit(self._pull, ref, image_id)
+                    self._supplies[image_id] = supply
+            if not supply.done():
+                pulling.append(image_id)
+            elif (error := supply.exception()) is not None:
+                unobtainable[image_id] = str(error)
+            else:
+                # It came, and somebody has removed it since.
+                self._supplies.pop(image_id, None)
+                pulling.append(image_id)
+        return MissingReply(lacking, tuple(pulling), unobtainable)
+
+    def put(self, chunk: PutChunk) -> tuple[int, bool]:
+        """Add a piece of an artifact or of an image's tar. Return the size, and if it is complete.
+
+        Raises `DigestMismatch`, and `HostRefused` for a name that is neither.
+        """
+        is_image = _IMAGE_ID.fullmatch(chunk.name) is not None
+        if not is_image and not _DIGEST.fullmatch(chunk.name):
+            raise HostRefused(f"{chunk.name!r} is neither a digest nor the id of an image")
+        with self._lock:
+            lock = self._locks.setdefault(chunk.name, threading.Lock())
+        with lock:
+            if not is_image and self.store.contains(chunk.name):
+                return chunk.offset + len(chunk.content), True
+            target = self._image_tar(chunk.name) if is_image else self.store.path(chunk.name)
+            partial = PartialFile(self._incoming / chunk.name.replace(":", "-"), target)
+            size = partial.append(chunk.offset, chunk.content)
+            if not chunk.last or size != chunk.offset + len(chunk.content):
+                return size, False
+            partial.finish(None if is_image else chunk.name)
+        if is_image:
+            with self._lock:
+                self._supplies[chunk.name] = self._suppliers.submit(self._load, chunk.name)
+        return size, True
+
+    def link(self, digests: Collection[str], store: Path) -> None:
+        """Give an attempt the artifacts it needs, as names in its own store.
+
+        One that the coordinator does not have any more is left out: the attempt says what that
+        means.
+        """
+        own = ArtifactStore(store)
+        for digest in digests:
+            source, target = self.store.path(digest), own.path(digest)
+            make_folder(target.parent)
+            with suppress(FileExistsError, FileNotFoundError):
+                os.utime(source)
+                os.link(source, target)
+
+    def digests(self, limit: int) -> Iterator[str]:
+        """Yield the digests of at most `limit` artifacts that the host has."""
+        paths = (self.store.root / "sha256").glob("??/*")
+        for _, path in zip(range(limit), paths, strict=False):
+            yield path.name
+
+    def delete_unused(self) -> None:
+        """Delete artifacts that no attempt has used for a week, and what has not arrived whole."""
+        oldest = time.time() - _UNUSED_AFTER_S
+        for path in [*(self.store.root / "sha256").glob("??/*"), *self._incoming.glob("*")]:
+            with suppress(OSError):
+                status = path.stat()
+                if status.st_nlink == 1 and status.st_mtime < oldest:
+                    path.unlink()
+
+    def close(self) -> None:
+        """Begin no further pull."""
+        self._suppliers.shutdown(wait=False, cancel_futures=True)
+
+    def _image_tar(self, image_id: str) -> Path:
+        return self.store.root / "images" / f"{image_id.partition(':')[2]}.tar"
+
+    def _pull(self, ref: str, image_id: str) -> None:
+        """Pull an image. Raises `LabLedgerError` if its registry has another one, or none."""
+        with self._engines.engine() as engine:
+            if engine.image_id(ref) is None and _IMAGE_ID.fullmatch(ref) is None:
+                engine.pull(ref)
+            found = engine.image_id(ref)
+        if found != image_id:
+            raise LabLedgerError(f"{ref} is {found or 'not available'} there, not {image_id}")
+
+    def _load(self, image_id: str) -> None:
+        """Load an image from its tar, which is deleted. Raises `LabLedgerError`."""
+        tar = self._image_tar(image_id)
+        try:
+            with self._engines.engine() as engine:
+                image_files.load(engine, tar)
+                if engine.image_id(image_id) is None:
+                    raise LabLedgerError(f"the tar that arrived does not hold {image_id}")
+        finally:
+            tar.unlink(missing_ok=True)

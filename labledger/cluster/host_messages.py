@@ -1,0 +1,306 @@
+"""What coordinators and hosts say to each other: requests, and the replies to them.
+
+A request names the session of the host's process that it is meant for, and the epoch of the run's
+coordinator, so that one which was delayed or repeated does no harm. Everything is a frozen
+dataclass that can be pickled; the transport carries bytes. Requests may hold secrets in the
+environment of attempts: they are never logged.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from labledger.errors import LabLedgerError
+from labledger.executors.executor import HostState
+from labledger.experiment.inputs.staged_files import StagedFile
+from labledger.records import JsonObject
+from labledger.trial.attempt_spec import AttemptSpec
+
+PROTOCOL = 1
+"""Version of the messages. A host and a coordinator with different ones do not work together."""
+
+CHUNK_BYTES = 4 << 20
+"""How many bytes of a file one message carries at most."""
+
+_PLAIN, _COMPRESSED = b"p", b"z"
+_MAX_COMPRESSED_BYTES = 1 << 20
+
+AttemptKey = tuple[int, int]
+"""Slot and attempt."""
+
+
+class HostRefused(LabLedgerError):
+    """A host does not do what was requested."""
+
+
+class WrongSession(HostRefused):
+    """The request was meant for an earlier process of the host."""
+
+
+class SupersededEpoch(HostRefused):
+    """A later coordinator has taken the run over."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """A run of one ledger."""
+
+    ledger_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunSetup:
+    """What a host needs once for a run: who asks, and the files that all trials share."""
+
+    run: RunKey
+    epoch: int
+    files: Mapping[str, tuple[StagedFile, ...]]
+    """Staged files by phase."""
+    is_sealed: bool
+
+    @property
+    def digests(self) -> dict[str, int]:
+        """The sizes of the staged files, by digest."""
+        return {file.sha256: file.size for files in self.files.values() for file in files}
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Ask a worker which host it is. Meant for any session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Which host a worker is, and its state."""
+
+    protocol: int
+    session: str
+    """Random; another one for each process of the host."""
+    state: HostState
+    monotonic: float
+    """The host's own clock, in seconds; only its own values are compared."""
+    unix_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """An attempt whose result is durable: what it left may go."""
+
+    spec: AttemptSpec
+    keep_folder: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """An attempt that will run again, by request of a person."""
+
+    spec: AttemptSpec
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One round between a run's coordinator and a host: orders in one direction, results back."""
+
+    session: str
+    setup: RunSetup
+    grant_until: float | None
+    """Until when, by the host's monotonic clock, containers may be started; None: not yet."""
+    stopping: bool = False
+    """Whether the run starts no further container."""
+    attempts: tuple[AttemptSpec, ...] = ()
+    removals: tuple[Removal, ...] = ()
+    cancellations: tuple[Cancellation, ...] = ()
+    kills: tuple[AttemptSpec, ...] = ()
+    received: frozenset[AttemptKey] = frozenset()
+    """Ended attempts that the coordinator has, so that they are not sent again."""
+    confirmed: frozenset[AttemptKey] = frozenset()
+    """Removals and cancellations that the coordinator knows to have ended."""
+    wait_s: float = 0.0
+    """How long to wait for something to report."""
+    wants_state: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResultMessage:
+    """The result of an attempt, as it is in the host's outbox."""
+
+    key: AttemptKey
+    result: JsonObject
+    """`AttemptResult.as_json()`."""
+    contents: Mapping[str, bytes]
+    """Its small artifacts by digest. Others, and a file of events, are fetched in chunks."""
+    events_size: int = 0
+    """Bytes of its file of events, if it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that has no result, and does not go on by itself."""
+
+    key: AttemptKey
+    kind: str
+    """`refused`: the run is stopping and nothing was started; `uncollected`: see the message."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeReply:
+    """What has happened on a host for one run."""
+
+    session: str
+    monotonic: float
+    results: tuple[ResultMessage, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    removed: tuple[AttemptKey, ...] = ()
+    """Removals and cancellations that have ended and are not confirmed yet."""
+    started: frozenset[AttemptKey] = frozenset()
+    """Attempts of the run for which a container has been started and that are not removed."""
+    restarts: tuple[tuple[AttemptKey, str], ...] = ()
+    """Attempts that were started again since the last reply, with the reasons."""
+    paused: tuple[AttemptKey, ...] = ()
+    warnings: tuple[str, ...] = ()
+    last_start_age_s: float | None = None
+    """How long ago the newest container that could be started was created."""
+    state: HostState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MissingInputs:
+    """Ask which of these artifacts, and of these images, a host lacks."""
+
+    session: str
+    digests: tuple[str, ...]
+    images: tuple[tuple[str, str], ...] = ()
+    """Name and id of each image. The host begins to pull what it lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingReply:
+    """What a host lacks."""
+
+    digests: tuple[str, ...]
+    pulling: tuple[str, ...] = ()
+    """Ids of images that the host is pulling or loading."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Ids of images that it could not pull, with the reason: they have to be sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutChunk:
+    """A piece of an artifact, or of the tar of an image, for a host."""
+
+    session: str
+    name: str
+    """The SHA-256 of the artifact, or the id of the image (`sha256:…`)."""
+    offset: int
+    content: bytes = field(repr=False)
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkReply:
+    """How many bytes of the file the host has: where the next piece begins."""
+
+    size: int
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChunk:
+    """Ask for a piece of an artifact of an ended attempt, or of its file of events."""
+
+    session: str
+    run: RunKey
+    key: AttemptKey
+    sha256: str | None
+    """None for the file of events."""
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ListAttempts:
+    """Ask for the attempts of a run of which a host has anything."""
+
+    session: str
+    setup: RunSetup
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAttempts:
+    attempts: frozenset[AttemptKey]
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """Remove what attempts left whose results are durable."""
+
+    session: str
+    setup: RunSetup
+    durable: frozenset[AttemptKey]
+    kept: frozenset[AttemptKey]
+    """Those of them whose folders are retained."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedUp:
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunContainers:
+    """Ask for the containers of a ledger, or of one of its runs, or have some of them removed."""
+
+    session: str
+    ledger_id: str
+    run_id: str | None
+    remove: frozenset[str] = frozenset()
+    """Ids of containers."""
+    cancelled: tuple[tuple[str, AttemptKey, str], ...] = ()
+    """Run, attempt and reason of attempts that will run again because of the removal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedContainers:
+    containers: tuple[tuple[str, str, Mapping[str, str]], ...]
+    """Id, name and labels of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request was not carried out."""
+
+    kind: str
+    message: str
+
+    def raised(self) -> HostRefused:
+        kinds = {each.__name__: each for each in (WrongSession, SupersededEpoch)}
+        return kinds.get(self.kind, HostRefused)(self.message)
+
+
+def encode(message: object) -> bytes:
+    """Return a message as bytes.
+
+    Compressed unless it is large, so that no log of a transport shows what is in it.
+    """
+    content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    if len(content) > _MAX_COMPRESSED_BYTES:
+        return _PLAIN + content
+    return _COMPRESSED + zlib.compress(content, 1)
+
+
+def decode(content: bytes) -> Any:
+    """Return the message in `content`, which must come from a peer that TLS has identified."""
+    body = memoryview(content)[1:]
+    plain = zlib.decompress(body) if content[:1] == _COMPRESSED else body
+    return pickle.loads(plain)  # noqa: S301

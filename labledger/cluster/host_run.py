@@ -1,0 +1,484 @@
+"""One run on a host: its attempts from acceptance to acknowledgement.
+
+The host decides alone what happens with an attempt that belongs to it. It writes durably that it
+has accepted one before anything of it exists, so an attempt that was never accepted has certainly
+not run. It runs accepted ones with the executor of local runs, keeps results in the outbox until
+they are acknowledged, and tries again by itself what its engine or disk prevented. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from labledger.cluster.host_inputs import HostInputs, input_digests
+from labledger.cluster.host_messages import (
+    AttemptKey,
+    Cancellation,
+    CleanUp,
+    Exchange,
+    ExchangeReply,
+    Failure,
+    Removal,
+    ResultMessage,
+    RunSetup,
+    SupersededEpoch,
+)
+from labledger.cluster.outbox import Outbox, attempt_key, attempt_name
+from labledger.docker.engine_pool import EnginePool
+from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
+from labledger.executors.executor import RunRecords
+from labledger.executors.local_executor import LocalExecutor
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.outcomes import NOT_STARTED
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.storage.durable_files import make_folder, write_file
+from labledger.trial import attempt_notes
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.contract import Labels
+from labledger.trial.full_disks import FullDisks
+from labledger.trial.life.container_identity import attempt_of, find_container, kill_container
+from labledger.trial.life.input_files.inputs import stage_dependencies
+from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused, WaitAbandoned
+
+MAX_RESULT_BYTES = 8 << 20
+"""A reply holds results until they have so many bytes together."""
+
+_RECORD_BYTES = 8192
+"""What a result counts beside its artifacts."""
+
+REFUSALS_BEFORE_PROBLEM = 5
+"""After so many attempts in a row that could not be started, the host tries them again itself."""
+
+_FIRST_RETRY_S = 0.5
+_MAX_RETRY_S = 10.0
+
+
+@dataclass(slots=True)
+class _Accepted:
+    """An attempt that this process works on."""
+
+    spec: AttemptSpec
+    """With the paths of this host."""
+    retries: int = 0
+
+
+@dataclass(slots=True)
+class HostRun:
+    """The attempts of one run on this host."""
+
+    folder: Path
+    """The run folder on this host."""
+    slots: int
+    permits: RunPermits
+    """Shared by all runs of the host."""
+    inputs: HostInputs
+    engines: EnginePool
+    engine_root: Path | None
+    changed: threading.Condition
+    """Notified when there is something to report. Its lock guards everything below."""
+    epoch: int = 0
+    _limiter: StartLimiter = field(init=False)
+    _executor: LocalExecutor = field(init=False)
+    _outbox: Outbox = field(init=False)
+    _open: dict[AttemptKey, _Accepted] = field(default_factory=dict)
+    _ended: set[AttemptKey] = field(default_factory=set)
+    """Those with a result in the outbox."""
+    _failures: dict[AttemptKey, Failure] = field(default_factory=dict)
+    _removed: dict[AttemptKey, int] = field(default_factory=dict)
+    """The epoch in which each was acknowledged or cancelled. It is not accepted in it again."""
+    _unconfirmed: set[AttemptKey] = field(default_factory=set)
+    """Removals and cancellations that have ended, until the coordinator knows it."""
+    _leaving: dict[AttemptKey, int] = field(default_factory=dict)
+    """Those whose removal or cancellation has begun and not ended, with the epoch."""
+    _returning: dict[AttemptKey, AttemptSpec] = field(default_factory=dict)
+    """Attempts that a later coordinator wants to run while they are still being cancelled."""
+    _warnings: list[str] = field(default_factory=list)
+    _granted_until: float = 0.0
+    _last_problem: str = ""
+    _problem: str | None = None
+    """Why an attempt could not go on, until it is tried again."""
+    _refusals_in_row: int = 0
+    _last_refusal: float = 0.0
+    _setup_done: bool = False
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
+        self._limiter = StartLimiter(
+            self.slots, permits=self.permits, clock=time.monotonic, owns_attempts=True
+        )
+        self._limiter.allow_until(0.0)
+        self._executor = LocalExecutor(self.slots, FullDisks(), self._limiter)
+        self._outbox = Outbox(self.folder / "outbox")
+        self._ended = set(self._outbox.keys())
+        with_epoch = self.folder / "epoch"
+        self.epoch = int(with_epoch.read_text("ascii")) if with_epoch.exists() else 0
+
+    # -- orders of the coordinator
+
+    def enter_epoch(self, setup: RunSetup) -> None:
+        """Serve the coordinator of an epoch from now on. Raises `SupersededEpoch` for an old one.
+
+        Also stages the run's files, once. The host must have their artifacts.
+        """
+        with self.changed:
+            if setup.epoch < self.epoch:
+                raise SupersededEpoch(
+                    f"{setup.run.run_id} belongs to the coordinator of epoch {self.epoch}; "
+                    f"that of epoch {setup.epoch} has lost it"
+                )
+            if setup.epoch > self.epoch or not (self.folder / "epoch").exists():
+                make_folder(self.folder)
+                write_file(self.folder / "epoch", str(setup.epoch).encode())
+                self.epoch = setup.epoch
+                self._granted_until = 0.0
+                self._limiter.allow_until(0.0)
+                self._limiter.reopen()
+                self._failures.clear()
+                self._unconfirmed.clear()
+
+    def exchange(self, request: Exchange) -> ExchangeReply:
+        """Carry out the orders, wait for something to report, and return it."""
+        self.enter_epoch(request.setup)
+        if request.attempts:
+            self._stage_files(request.setup)
+        with self.changed:
+            if request.grant_until is not None:
+                # A request that was delayed must not take back what a later one has allowed.
+                self._granted_until = max(self._granted_until, request.grant_until)
+                self._limiter.allow_until(self._granted_until)
+            if request.stopping:
+                self._limiter.close()
+        for removal in request.removals:
+            self._remove(removal)
+        for cancellation in request.cancellations:
+            self._cancel(cancellation)
+        for spec in request.kills:
+            self._kill(spec)
+        for spec in request.attempts:
+            self._accept(spec)
+        with self.changed:
+            self._unconfirmed -= request.confirmed
+            self.changed.wait_for(lambda: self._closed or self._has_news(request), request.wait_s)
+        return self._report(request)
+
+    def _stage_files(self, setup: RunSetup) -> None:
+        with self.changed:
+            if not self._setup_done:
+                deps = self.folder / "deps"
+                stage_dependencies(setup.files, self.inputs.store, deps, sealed=setup.is_sealed)
+                self._setup_done = True
+
+    def _accept(self, spec: AttemptSpec) -> None:
+        """Accept an attempt, unless that has been done; run it, or go on with it."""
+        key = _key(spec)
+        with self.changed:
+            if self._leaving.get(key, self.epoch) != self.epoch:
+                self._returning[key] = spec
+                return
+            is_over = self._removed.get(key) == self.epoch or key in self._leaving
+            if self._closed or key in self._open or key in self._ended or is_over:
+                return
+            self._failures.pop(key, None)
+            was_accepted = self._accept_file(key).exists()
+            here = self._on_this_host(spec, container_may_exist=was_accepted)
+            if not was_accepted:
+                attempt_notes.mark_not_started(here.folder)
+                write_file(self._accept_file(key), b"")
+            self.inputs.link(input_digests(spec), here.plan.store_root)
+            self._open[key] = _Accepted(here)
+        self._submit(key, here)
+
+    def _submit(self, key: AttemptKey, spec: AttemptSpec) -> None:
+        if not self._closed:
+            self._executor.submit(spec).add_done_callback(partial(self._attempt_ended, key))
+
+    def _on_this_host(self, spec: AttemptSpec, *, container_may_exist: bool) -> AttemptSpec:
+        """Return an attempt with the paths of this host."""
+        plan = replace(
+            spec.plan,
+            run_dir=self.folder,
+            store_root=self._store_of(_key(spec)),
+            engine_root=self.engine_root,
+        )
+        here = replace(spec, plan=plan, container_may_exist=container_may_exist)
+        return here.on_host(spec.host)
+
+    def _remove(self, removal: Removal) -> None:
+        """Remove what an acknowledged attempt left: its container first, its result last."""
+        key = _key(removal.spec)
+        if not self._begin_leaving(key):
+            return
+        here = self._on_this_host(removal.spec, container_may_exist=True)
+        future = self._executor.remove(here, keep_folder=removal.keep_folder)
+        future.add_done_callback(partial(self._left, key, is_final=True))
+
+    def _cancel(self, cancellation: Cancellation) -> None:
+        """Forget the result of an attempt that will run again, and remove what it left."""
+        key = _key(cancellation.spec)
+        if not self._begin_leaving(key):
+            return
+        self._outbox.discard(key)
+        with self.changed:
+            self._ended.discard(key)
+        here = self._on_this_host(cancellation.spec, container_may_exist=True)
+        future = self._executor.cancel(here, cancellation.reason)
+        future.add_done_callback(partial(self._left, key, is_final=False))
+
+    def _begin_leaving(self, key: AttemptKey) -> bool:
+        """Return whether a removal is to be carried out: not if it has been, or is in progress."""
+        with self.changed:
+            if key in self._leaving or self._removed.get(key) == self.epoch or self._closed:
+                return False
+            self._leaving[key] = self.epoch
+            return True
+
+    def _left(self, key: AttemptKey, future: Future[None], *, is_final: bool) -> None:
+        """Record that a removal has ended. One that failed is repeated by the next cleanup."""
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            with self.changed:
+                self._warnings.append(f"attempt {attempt_name(key)} was not cleaned up: {error}")
+        elif is_final and not future.cancelled():
+            self._forget(key)
+        shutil.rmtree(self._store_of(key), ignore_errors=True)
+        with self.changed:
+            self._ended.discard(key)
+            self._removed[key] = self._leaving.pop(key)
+            self._unconfirmed.add(key)
+            returning = self._returning.pop(key, None)
+            self.changed.notify_all()
+        if returning is not None:
+            self._accept(returning)
+
+    def _forget(self, key: AttemptKey) -> None:
+        """Delete the result and the record of acceptance of an attempt that is removed."""
+        self._outbox.discard(key)
+        self._accept_file(key).unlink(missing_ok=True)
+
+    def _kill(self, spec: AttemptSpec) -> None:
+        try:
+            with self.engines.engine() as engine:
+                kill_container(engine, spec)
+        except LabLedgerError as error:
+            with self.changed:
+                self._warnings.append(error.message)
+
+    # -- what becomes of attempts
+
+    def _attempt_ended(self, key: AttemptKey, future: Future[AttemptResult]) -> None:
+        """Put a result into the outbox, or try again, or report why there is none."""
+        try:
+            result = future.result()
+            if self._must_retry(result):
+                self._retry_later(key, result.message or "its container could not be started")
+                return
+            self._outbox.put(key, result)
+        except (WaitAbandoned, CancelledError):
+            return
+        except StartRefused:
+            self._fail(key, "refused", "the run is stopping")
+            return
+        except (EngineUnavailable, DiskFull, OSError) as error:
+            self._retry_later(key, str(error))
+            return
+        except LabLedgerError as error:
+            self._fail(key, "uncollected", error.message)
+            return
+        except Exception as error:
+            self._fail(key, "uncollected", f"{type(error).__name__}: {error}")
+            return
+        with self.changed:
+            self._open.pop(key, None)
+            self._ended.add(key)
+            self.changed.notify_all()
+
+    def _must_retry(self, result: AttemptResult) -> bool:
+        """Return whether this host, not the trial, seems to be why a trial could not be started."""
+        with self.changed:
+            if result.reason not in NOT_STARTED:
+                self._refusals_in_row = 0
+                return False
+            if self._executor.last_start_created > self._last_refusal:
+                self._refusals_in_row = 0
+            self._refusals_in_row += 1
+            self._last_refusal = time.monotonic()
+            return self._refusals_in_row > REFUSALS_BEFORE_PROBLEM
+
+    @property
+    def problem(self) -> str | None:
+        """Why attempts cannot go on at present, None if they can."""
+        with self.changed:
+            can_start = self._executor.last_start_created > self._last_refusal
+            if self._refusals_in_row > REFUSALS_BEFORE_PROBLEM and not can_start:
+                return f"no trial could be started: {self._last_problem}"
+            return self._problem
+
+    def _retry_later(self, key: AttemptKey, problem: str) -> None:
+        """Go on with an attempt after a while: what prevented it was this host."""
+        with self.changed:
+            accepted = self._open.get(key)
+            if accepted is None or self._closed:
+                return
+            self._problem = self._last_problem = problem
+            accepted.retries += 1
+            accepted.spec = replace(accepted.spec, container_may_exist=True).on_host(
+                accepted.spec.host
+            )
+            delay_s = min(_FIRST_RETRY_S * 2 ** (accepted.retries - 1), _MAX_RETRY_S)
+            self.changed.notify_all()
+        timer = threading.Timer(delay_s, self._try_again, (key, accepted.spec))
+        timer.daemon = True
+        timer.start()
+
+    def _try_again(self, key: AttemptKey, spec: AttemptSpec) -> None:
+        with self.changed:
+            self._problem = None
+        self._submit(key, spec)
+
+    def _fail(self, key: AttemptKey, kind: str, message: str) -> None:
+        with self.changed:
+            self._open.pop(key, None)
+            self._failures[key] = Failure(key, kind, message)
+            self.changed.notify_all()
+
+    # -- reports
+
+    def _has_news(self, request: Exchange) -> bool:
+        reported = (self._ended - self._leaving.keys()) | self._failures.keys()
+        return bool(reported - request.received or self._warnings or self._unconfirmed)
+
+    def _report(self, request: Exchange) -> ExchangeReply:
+        with self.changed:
+            waiting = sorted(self._ended - request.received - self._leaving.keys())
+            for key in self._failures.keys() & request.received:
+                del self._failures[key]
+            failures = tuple(self._failures.values())
+            warnings, self._warnings = tuple(self._warnings), []
+            removed = tuple(self._unconfirmed)
+        restarts = tuple((_key(spec), why) for spec, why in self._executor.restart_notices())
+        created = self._executor.last_start_created
+        age_s = time.monotonic() - created
+        return ExchangeReply(
+            session=request.session,
+            monotonic=time.monotonic(),
+            results=tuple(self._results(waiting)),
+            failures=failures,
+            removed=removed,
+            started=self.started() if request.wants_state else frozenset(),
+            restarts=restarts,
+            paused=tuple(_key(spec) for spec in self._executor.paused_attempts()),
+            warnings=warnings,
+            last_start_age_s=age_s if age_s < float("inf") else None,
+        )
+
+    def _results(self, keys: list[AttemptKey]) -> Iterator[ResultMessage]:
+        """Yield results for one reply: the first, and more while they are small."""
+        size = 0
+        for key in keys:
+            if size > MAX_RESULT_BYTES:
+                return
+            if (message := self._outbox.get(key)) is not None:
+                size += sum(map(len, message.contents.values())) + _RECORD_BYTES
+                yield message
+
+    def started(self) -> frozenset[AttemptKey]:
+        """Return the attempts for which a container was started, as far as this host knows."""
+        with self.changed:
+            keys = self._ended | self._open.keys()
+            accepted = {key for path in self._accept_files() if (key := attempt_key(path.name))}
+        return frozenset(
+            key
+            for key in keys | accepted
+            if key in self._ended or not attempt_notes.is_marked_not_started(self._trial(key))
+        )
+
+    def result_file(self, key: AttemptKey, sha256: str | None) -> Path | None:
+        """Return the path of an artifact of a result, or of its file of events for None."""
+        store = ArtifactStore(self._store_of(key))
+        if sha256 is not None:
+            return store.path(sha256) if len(sha256) == 64 and sha256.isalnum() else None
+        files = [path for path in store.staged_events.rglob("*.jsonl") if path.is_file()]
+        return files[0] if files else None
+
+    # -- cleanup
+
+    def attempts(self, ledger_id: str, run_id: str) -> frozenset[AttemptKey]:
+        """Return every attempt of the run of which this host has anything."""
+        names = [path.name for path in self._accept_files()]
+        names += [path.name for path in (self.folder / "trials").glob("*-*")]
+        names += [path.name for path in (self.folder / "stores").glob("*-*")]
+        names += [path.name for path in attempt_notes.folders_with_notes(self.folder)]
+        keys = {key for name in names if (key := attempt_key(name)) is not None}
+        keys |= set(self._outbox.keys())
+        labels = {Labels.LEDGER: ledger_id, Labels.RUN: run_id}
+        with self.engines.engine() as engine:
+            for container in engine.containers_with_labels(labels):
+                if (key := attempt_of(container.labels)) is not None:
+                    keys.add(key)
+        return frozenset(keys)
+
+    def clean_up(self, request: CleanUp) -> list[str]:
+        """Remove what durable attempts left. Return a warning for what could not be removed."""
+        with self.changed:
+            durable = request.durable - self._open.keys()
+        records = RunRecords(
+            ledger_id=request.setup.run.ledger_id,
+            run_id=request.setup.run.run_id,
+            run_dir=self.folder,
+            is_durable=lambda idx, attempt: (idx, attempt) in durable,
+            keeps_folder=lambda idx, attempt: (idx, attempt) in request.kept,
+        )
+        warnings = self._executor.clean_up(records)
+        for key in durable:
+            self._forget(key)
+            shutil.rmtree(self._store_of(key), ignore_errors=True)
+            with self.changed:
+                self._ended.discard(key)
+                self._failures.pop(key, None)
+                self._removed[key] = self.epoch
+        return warnings
+
+    def has_started(self, spec: AttemptSpec) -> bool:
+        with self.engines.engine() as engine:
+            state = find_container(engine, spec)
+        return state is not None and state.has_started
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Stop working on attempts. Their containers go on; the next process adopts them."""
+        with self.changed:
+            self._closed = True
+            self.changed.notify_all()
+        self._executor.abandon()
+        yield
+        self._executor.shutdown()
+        self._executor.close()
+
+    @property
+    def is_idle(self) -> bool:
+        with self.changed:
+            return not (self._open or self._leaving)
+
+    def _accept_files(self) -> Iterator[Path]:
+        return (self.folder / "accepted").glob("*-*")
+
+    def _accept_file(self, key: AttemptKey) -> Path:
+        return self.folder / "accepted" / attempt_name(key)
+
+    def _trial(self, key: AttemptKey) -> Path:
+        return self.folder / "trials" / attempt_name(key)
+
+    def _store_of(self, key: AttemptKey) -> Path:
+        return self.folder / "stores" / attempt_name(key)
+
+
+def _key(spec: AttemptSpec) -> AttemptKey:
+    return spec.slot.schedule_idx, spec.attempt

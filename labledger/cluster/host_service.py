@@ -1,0 +1,263 @@
+"""The host's side of a cluster: one object in each host's process that answers every request.
+
+It knows no transport: `dask_host` calls `answer` with the bytes of a request, in any thread. All
+runs that use the host share its slots, its inputs and its engine. A request may be repeated,
+delayed or lost without harm; see `host_messages`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from labledger import __version__, clock
+from labledger.cluster import host_messages as messages
+from labledger.cluster.host_identity import HostIdentity, default_folder, serving_host
+from labledger.cluster.host_inputs import HostInputs
+from labledger.cluster.host_messages import HostRefused, Refusal, RunKey, WrongSession
+from labledger.cluster.host_run import HostRun
+from labledger.cluster.partial_files import read_chunk
+from labledger.docker import image_files
+from labledger.docker.engine import ListedContainer
+from labledger.docker.engine_pool import EnginePool
+from labledger.docker.networks import Networks
+from labledger.errors import EngineUnavailable, LabLedgerError
+from labledger.executors.executor import HostState
+from labledger.records import JsonObject
+from labledger.records.identity import RUN_ID
+from labledger.run_control.disk_space import MIN_FREE_BYTES, DiskSpace, engine_data_folder
+from labledger.trial import attempt_notes
+from labledger.trial.contract import Labels, trial_folder
+from labledger.trial.full_disks import free_space
+from labledger.trial.life.start_limiter import RunPermits
+
+_STATE_AGE_S = 5.0
+"""For how long the engine's settings and images are not read again."""
+_MAX_INPUTS_REPORTED = 2000
+_LEDGER_PREFIX = 12
+
+
+class HostService:
+    """Answers the requests of coordinators to one host. Thread-safe."""
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: HostIdentity,
+        slots: int,
+        *,
+        min_free_bytes: int = MIN_FREE_BYTES,
+    ) -> None:
+        """`folder` is that of the host, which this process serves alone (`serving_host`)."""
+        self.identity = identity
+        self.session = secrets.token_hex(8)
+        self._folder = folder
+        self._slots = slots
+        self._min_free_bytes = min_free_bytes
+        self._engines = EnginePool()
+        self._permits = RunPermits(slots)
+        self._inputs = HostInputs(folder / "store", self._engines)
+        self._changed = threading.Condition()
+        self._runs: dict[RunKey, HostRun] = {}
+        self._engine_lock = threading.Lock()
+        self._engine_info: JsonObject = {}
+        self._images: frozenset[str] = frozenset()
+        self._engine_problem: str | None = None
+        self._engine_read = float("-inf")
+        self._closed = False
+        self._inputs.delete_unused()
+        self._handlers: dict[type, Callable[[Any], object]] = {
+            messages.Describe: lambda _: self.describe(),
+            messages.Exchange: self._exchange,
+            messages.MissingInputs: lambda r: self._inputs.missing(r.digests, r.images),
+            messages.PutChunk: lambda r: messages.ChunkReply(*self._inputs.put(r)),
+            messages.ReadChunk: self._read_chunk,
+            messages.ListAttempts: self._list_attempts,
+            messages.CleanUp: self._clean_up,
+            messages.RunContainers: self._run_containers,
+        }
+
+    def answer(self, request: bytes) -> bytes:
+        """Carry out an encoded request and return the encoded reply. Raises nothing.
+
+        What goes wrong is in the reply: an exception could be logged with its arguments, which may
+        hold secrets.
+        """
+        try:
+            return messages.encode(self.reply(messages.decode(request)))
+        except LabLedgerError as error:
+            refusal = Refusal(type(error).__name__, error.message)
+        except Exception as error:
+            refusal = Refusal(type(error).__name__, f"{type(error).__name__}: {error}")
+        return messages.encode(refusal)
+
+    def reply(self, request: object) -> object:
+        """Carry out a request and return the reply. Raises `LabLedgerError`, and `OSError`."""
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            raise HostRefused(f"the host {self.identity.name} does not know {type(request)}")
+        session = getattr(request, "session", self.session)
+        if session != self.session or self._closed:
+            raise WrongSession(f"the host {self.identity.name} has another process now")
+        return handler(request)
+
+    def describe(self) -> messages.Described:
+        """Return which host this is, and its state."""
+        return messages.Described(
+            messages.PROTOCOL, self.session, self.state(), time.monotonic(), time.time()
+        )
+
+    def state(self) -> HostState:
+        """Return the state of the host."""
+        self._read_engine()
+        info = self._engine_info
+        free = free_space(self._folder)
+        return HostState(
+            name=self.identity.name,
+            host_id=self.identity.host_id,
+            slots=self._slots,
+            busy=self._permits.busy,
+            images=self._images,
+            inputs=frozenset(self._inputs.digests(_MAX_INPUTS_REPORTED)),
+            free_bytes=None if free is None else free.bytes,
+            cpus=info.get("NCPU"),
+            memory_bytes=info.get("MemTotal"),
+            labledger_version=__version__,
+            last_seen=clock.utc_now(),
+            problem=self._problem(),
+        )
+
+    @contextmanager
+    def serving(self) -> Iterator[HostService]:
+        """Answer requests in the block. Afterwards, what runs goes on without this process."""
+        try:
+            yield self
+        finally:
+            self._closed = True
+            self._inputs.close()
+            with ExitStack() as stack:
+                for run in list(self._runs.values()):
+                    stack.enter_context(run.closing())
+
+    # -- requests
+
+    def _exchange(self, request: messages.Exchange) -> messages.ExchangeReply:
+        reply = self._run(request.setup.run).exchange(request)
+        return replace(reply, state=self.state()) if request.wants_state else reply
+
+    def _read_chunk(self, request: messages.ReadChunk) -> messages.Chunk:
+        path = self._run(request.run).result_file(request.key, request.sha256)
+        if path is None:
+            raise HostRefused(f"the host has no such file of attempt {request.key}")
+        return messages.Chunk(read_chunk(path, request.offset, messages.CHUNK_BYTES))
+
+    def _list_attempts(self, request: messages.ListAttempts) -> messages.ListedAttempts:
+        run = self._run(request.setup.run)
+        run.enter_epoch(request.setup)
+        key = request.setup.run
+        return messages.ListedAttempts(run.attempts(key.ledger_id, key.run_id))
+
+    def _clean_up(self, request: messages.CleanUp) -> messages.CleanedUp:
+        run = self._run(request.setup.run)
+        run.enter_epoch(request.setup)
+        return messages.CleanedUp(tuple(run.clean_up(request)))
+
+    def _run_containers(self, request: messages.RunContainers) -> messages.ListedContainers:
+        labels = {Labels.LEDGER: request.ledger_id}
+        if request.run_id is not None:
+            labels[Labels.RUN] = request.run_id
+        for run_id, key, reason in request.cancelled:
+            run = self._run(RunKey(request.ledger_id, run_id))
+            attempt_notes.record_cancellation(trial_folder(run.folder, *key), reason)
+        with self._engines.engine() as engine:
+            listed = engine.containers_with_labels(labels)
+            for container in listed:
+                if container.container_id in request.remove:
+                    engine.remove(container.container_id)
+            networks = Networks(engine)
+            for network in networks.with_labels(labels):
+                if network.network_id in request.remove:
+                    networks.remove(network.network_id)
+            listed += [
+                ListedContainer(network.network_id, network.name, dict(network.labels))
+                for network in networks.with_labels(labels)
+            ]
+        return messages.ListedContainers(
+            tuple((each.container_id, each.name, each.labels) for each in listed)
+        )
+
+    def _run(self, key: RunKey) -> HostRun:
+        """Return a run, which is opened if this process has not seen it yet."""
+        if not RUN_ID.fullmatch(key.run_id) or not key.ledger_id.isalnum():
+            raise HostRefused(f"{key} cannot be a run")
+        self._read_engine()
+        with self._changed:
+            run = self._runs.get(key)
+            if run is None:
+                prefix = key.ledger_id[:_LEDGER_PREFIX]
+                run = self._runs[key] = HostRun(
+                    folder=self._folder / "runs" / prefix / key.run_id,
+                    slots=self._slots,
+                    permits=self._permits,
+                    inputs=self._inputs,
+                    engines=self._engines,
+                    engine_root=engine_data_folder(self._engine_info),
+                    changed=self._changed,
+                )
+            return run
+
+    # -- state
+
+    def _problem(self) -> str | None:
+        """Return why no trial should be placed here, None if trials may be."""
+        if self._engine_problem is not None:
+            return self._engine_problem
+        space = DiskSpace.of(self._folder, self._engine_info, self._min_free_bytes)
+        if (shortage := space.find_shortage()) is not None:
+            return shortage
+        with self._changed:
+            runs = list(self._runs.values())
+        return next((problem for run in runs if (problem := run.problem) is not None), None)
+
+    def _read_engine(self) -> None:
+        """Read the engine's settings and images, unless they were read a moment ago."""
+        with self._engine_lock:
+            if time.monotonic() - self._engine_read < _STATE_AGE_S and not self._engine_problem:
+                return
+            try:
+                with self._engines.engine() as engine:
+                    self._engine_info = engine.info()
+                    self._images = image_files.image_ids(engine)
+                self._engine_problem = None
+            except EngineUnavailable as error:
+                self._engine_problem = error.message
+            self._engine_read = time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """How a worker serves its host."""
+
+    slots: int
+    folder: Path | None = None
+    """The host's folder; by default this user's."""
+    name: str | None = None
+    """The host's name; by default the machine's."""
+    min_free_bytes: int = MIN_FREE_BYTES
+    """Nothing is placed on the host while its disk has less free space."""
+
+    def open(self, stack: ExitStack) -> HostService:
+        """Return the service of the host until the stack is closed.
+
+        Raises `HostBusy`, `InvalidInput` and `EngineUnavailable`.
+        """
+        folder = self.folder or default_folder()
+        identity = stack.enter_context(serving_host(folder, self.name))
+        service = HostService(folder, identity, self.slots, min_free_bytes=self.min_free_bytes)
+        return stack.enter_context(service.serving())

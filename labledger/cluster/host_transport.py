@@ -1,0 +1,135 @@
+"""`HostTransport`: how bytes reach hosts, and a process's connection to the hosts of a cluster.
+
+A transport finds the addresses of workers and carries one request and its reply at a time; it keeps
+nothing. Every call runs on the event loop of one thread, so that calls in flight need neither
+threads nor sockets of their own. Implemented by `dask_transport`; another engine needs no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from labledger.cluster import host_messages as messages
+from labledger.cluster.host_messages import Describe, Described, HostRefused, Refusal
+from labledger.errors import LabLedgerError
+
+DESCRIBE_TIMEOUT_S = 10.0
+_T = TypeVar("_T")
+
+
+class HostUnreachable(LabLedgerError):
+    """A host, or what leads to it, does not answer."""
+
+
+class NotAHost(HostRefused):
+    """A worker of the cluster runs no trials of labledger."""
+
+
+class HostTransport(Protocol):
+    """Carries requests to workers. All methods are called on one event loop."""
+
+    @property
+    def name(self) -> str:
+        """Where the cluster is, for messages."""
+
+    async def open(self) -> None:
+        """Begin to connect. Raises `LabLedgerError` for what cannot work; else tries for ever."""
+
+    async def addresses(self) -> list[str]:
+        """Return the addresses of the workers that are known now. Raises `HostUnreachable`."""
+
+    async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
+        """Have a worker answer a request. Raises `HostUnreachable`, and `NotAHost`.
+
+        The worker may have carried it out although this raises: requests can be repeated.
+        """
+
+    async def close(self) -> None:
+        """End every call and the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundHost:
+    """A worker, and which host it is or why it is none."""
+
+    address: str
+    described: Described | None
+    problem: str | None = None
+
+
+class ClusterConnection:
+    """A transport with the thread that its event loop runs in."""
+
+    def __init__(self, transport: HostTransport) -> None:
+        self.transport = transport
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="cluster", daemon=True)
+
+    def open(self) -> ClusterConnection:
+        """Start the thread and begin to connect. Raises `LabLedgerError`."""
+        self._thread.start()
+        try:
+            self.run(self.transport.open()).result()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+        """Run a coroutine in the thread of the loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call_soon(self, function: Any, *arguments: Any) -> None:
+        """Call a function in the thread of the loop."""
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    async def call(self, address: str, request: object, timeout_s: float) -> Any:
+        """Return a worker's reply. Raises `HostUnreachable`, and `HostRefused` for a refusal."""
+        content = await self.transport.call(address, messages.encode(request), timeout_s)
+        reply = messages.decode(content)
+        if isinstance(reply, Refusal):
+            raise reply.raised()
+        return reply
+
+    async def describe(self, addresses: Iterable[str]) -> list[FoundHost]:
+        """Ask workers which hosts they are."""
+        return list(await asyncio.gather(*map(self._describe_one, addresses)))
+
+    async def _describe_one(self, address: str) -> FoundHost:
+        try:
+            described = await self.call(address, Describe(), DESCRIBE_TIMEOUT_S)
+        except LabLedgerError as error:
+            return FoundHost(address, None, error.message)
+        if described.protocol != messages.PROTOCOL:
+            problem = (
+                f"{described.state.name} has labledger {described.state.labledger_version}, whose "
+                "messages this version does not understand: install the same version"
+            )
+            return FoundHost(address, None, problem)
+        return FoundHost(address, described)
+
+    def close(self) -> None:
+        """Close the transport and end the thread."""
+        if self._thread.is_alive():
+            self.run(self._close()).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        if not self._loop.is_closed():
+            self._loop.close()
+
+    async def _close(self) -> None:
+        await self.transport.close()
+        own = asyncio.current_task()
+        others = [task for task in asyncio.all_tasks() if task is not own]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()

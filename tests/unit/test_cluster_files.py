@@ -1,0 +1,86 @@
+"""What `--on` takes, and the certificates that make it safe."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from labledger.cluster import certificates
+from labledger.cluster.cluster_file import Cluster
+from labledger.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("address", "refusal"),
+    [
+        ("tcp://127.0.0.1:8786", None),
+        ("tcp://[::1]:8786", None),
+        ("tls://scheduler.example:8786", None),
+        ("tcp://scheduler.example:8786", "without TLS"),
+        ("tcp://127.0.0.1.example:8786", "without TLS"),
+        ("http://127.0.0.1:8786", "expected tls://"),
+        ("tcp://", "expected tls://"),
+    ],
+)
+def test_only_this_machine_is_reached_without_tls(address: str, refusal: str | None) -> None:
+    """An address without TLS is refused unless it is loopback or --insecure is given."""
+    if refusal is None:
+        assert Cluster.read(address).address == address
+    else:
+        with pytest.raises(InvalidInput, match=refusal):
+            Cluster.read(address)
+    if refusal == "without TLS":
+        assert Cluster.read(address, insecure=True).address == address
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[]", "expected a mapping"),
+        ("{}", "exactly one of `address` and `cluster`"),
+        ("{address: 'tls://h:1', cluster: X}", "exactly one"),
+        ("{address: 'tls://h:1', adress: 2}", "adress: unknown"),
+        ("{address: 7}", "address: expected text"),
+        ("{address: 'tls://h:1', tls: {ca: a, cert: b}}", "tls.key: expected the path"),
+        ("{address: 'tls://h:1', tls: ca.pem}", "tls: expected a mapping"),
+        ("{address: 'tls://h:1', host: {slots: 2}}", "host: only for a `cluster`"),
+        ("{cluster: X, host: {slots: 0}}", "host.slots: expected a number from 1"),
+        ("{cluster: X, scale: true}", "scale: expected a whole number"),
+        ("{cluster: X, insecure: maybe}", "insecure: expected true or false"),
+        ("{address: 'tls://h:1'", "cluster.yaml"),
+    ],
+)
+def test_a_cluster_file_with_a_mistake_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    """Every mistake in a cluster file is named, unknown fields among them."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidInput) as raised:
+        Cluster.read(str(file))
+    assert problem in raised.value.message
+
+
+def test_paths_of_a_cluster_file_start_at_its_folder(tmp_path: Path) -> None:
+    """TLS files and the hosts' folder are found from wherever a command is run."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text("{cluster: X, tls: {ca: a, cert: b, key: c}, host: {slots: 3, folder: hosts}}")
+    cluster = Cluster.read(str(file))
+    assert cluster.tls is not None
+    assert cluster.tls.cert == tmp_path / "b"
+    assert cluster.host is not None
+    assert (cluster.host.slots, cluster.host.folder) == (3, tmp_path / "hosts")
+
+
+def test_each_role_gets_a_certificate_of_the_authority(tmp_path: Path) -> None:
+    """Every certificate is signed by the authority, keys are secret, and no file is replaced."""
+    files = certificates.make_certificates(tmp_path)
+    for role in certificates.ROLES:
+        pair = certificates.CertificateFiles.of_role(tmp_path, role)
+        context = ssl.create_default_context(cafile=str(pair.ca))
+        context.load_cert_chain(pair.cert, pair.key)
+    assert {file.name for file in files if file.stat().st_mode & 0o077 == 0} == {
+        file.name for file in files if file.name.endswith("-key.pem")
+    }
+    with pytest.raises(InvalidInput, match="is not replaced"):
+        certificates.make_certificates(tmp_path)

@@ -1,0 +1,198 @@
+"""The parts of a cluster that need neither an engine nor Dask."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from sample_trials import Trials
+from waiting import wait_until
+
+from labledger.cluster.blocked_hosts import BlockedHosts
+from labledger.cluster.host_link import HostLink, Pending
+from labledger.cluster.host_messages import Describe, Described, decode, encode
+from labledger.cluster.outbox import Outbox
+from labledger.cluster.partial_files import DigestMismatch, PartialFile
+from labledger.executors.executor import HostState
+from labledger.executors.placement import choose_host
+from labledger.records.artifacts import Artifact
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.canonical_json import sha256_hex
+from labledger.records.identity import TrialIds
+from labledger.records.outcomes import SlotStatus
+from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused
+
+IMAGES = {"labledger/busybox:1": "sha256:" + "1" * 64, "labledger/python:3": "sha256:" + "2" * 64}
+
+
+@pytest.fixture
+def trials(tmp_path: Path) -> Trials:
+    return Trials(tmp_path, IMAGES)
+
+
+def host(name: str, slots: int = 2, busy: int = 0, **more: object) -> HostState:
+    return HostState(name, name, slots, busy, **more)  # type: ignore[arg-type]
+
+
+def test_a_file_that_arrives_in_pieces_is_checked(tmp_path: Path) -> None:
+    """Repeated and misplaced pieces change nothing, and only the right content gets the name."""
+    content = bytes(range(256)) * 10
+    target = tmp_path / "deep" / "file"
+    partial = PartialFile(tmp_path / "incoming" / "part", target)
+    assert partial.append(-1, b"") == 0
+    assert partial.append(0, content[:1000]) == 1000
+    assert partial.append(1500, content[1500:]) == 1000
+    assert partial.append(1000, content[1000:2000]) == 2000
+    assert partial.append(1000, content[1000:2000]) == 2000
+    assert partial.append(2000, content[2000:]) == len(content)
+    partial.finish(sha256_hex(content))
+    assert target.read_bytes() == content
+    partial.append(0, b"other")
+    with pytest.raises(DigestMismatch):
+        partial.finish(sha256_hex(content))
+    assert target.read_bytes() == content
+    assert partial.size == 0
+
+
+def test_the_outbox_gives_back_what_was_put(tmp_path: Path) -> None:
+    """A result and its small artifacts come out of the outbox as they went in, until discarded."""
+    small = Artifact.inline(b"\x00small\xff")
+    result = AttemptResult(
+        ids=TrialIds("run", "trial", "base", "task", 0),
+        schedule_idx=3,
+        slot_commit_id="commit",
+        attempt=2,
+        status=SlotStatus.COMPLETED,
+        started_at="2026-01-01T00:00:00.000Z",
+        ended_at="2026-01-01T00:00:01.000Z",
+        duration_ms=1000,
+        container="name",
+        image_ref="image",
+        image_id="sha256:0",
+        artifacts=(small, Artifact("a" * 64, 10, None)),
+    )
+    outbox = Outbox(tmp_path / "outbox")
+    outbox.put((3, 2), result)
+    again = Outbox(tmp_path / "outbox")
+    assert list(again.keys()) == [(3, 2)]
+    message = again.get((3, 2))
+    assert message is not None
+    assert message.contents == {small.sha256: small.content}
+    assert AttemptResult.from_json(message.result).as_json() == result.as_json()
+    again.discard((3, 2))
+    assert (list(outbox.keys()), outbox.get((3, 2))) == ([], None)
+
+
+def test_messages_show_nothing_of_what_they_hold() -> None:
+    """A transport that logs the bytes of a message shows none of its texts."""
+    reply = Described(1, "a-session-to-be-hidden", host("a"), 1.0, 2.0)
+    assert b"to-be-hidden" not in encode(reply)
+    assert decode(encode(reply)) == reply
+    assert decode(encode([b"x" * (2 << 20)])) == [b"x" * (2 << 20)]
+    assert decode(encode(Describe())) == Describe()
+
+
+def test_a_host_is_chosen_by_free_slots_then_image_then_workspace(trials: Trials) -> None:
+    """The freest host that can run the trial wins; of equal ones, the one that has more already."""
+    spec = trials.spec()
+    image = frozenset({spec.image_id})
+    workspace = frozenset({"w"})
+
+    def chosen(*hosts: HostState, **taken: int) -> str | None:
+        return choose_host(spec, hosts, taken, ["w"])
+
+    assert chosen(host("a"), host("b", busy=1), host("c", busy=2)) == "a"
+    assert chosen(host("a"), host("b"), a=1) == "b"
+    assert chosen(host("a"), host("b", images=image)) == "b"
+    assert chosen(host("a", images=image), host("b", images=image, inputs=workspace)) == "b"
+    assert chosen(host("a", images=image, busy=1), host("b")) == "b"
+    assert chosen(host("a", problem="its disk is full"), host("b", busy=2)) == "b"
+    assert chosen(host("a", cpus=0.5), host("b", cpus=4, busy=1)) == "b"
+    assert chosen(host("a", memory_bytes=1 << 20)) is None
+    assert chosen() is None
+
+
+def test_a_delayed_grant_is_never_longer_than_the_lease() -> None:
+    """What a host is allowed is counted from its own last reply, whatever the clocks show."""
+    link = HostLink("a")
+    assert link.grant_until(time.monotonic() + 30) is None
+    link.record_contact(1_000_000.0)
+    granted = link.grant_until(time.monotonic() + 30)
+    assert granted is not None
+    assert 1_000_000.0 + 29 < granted <= 1_000_000.0 + 30.001
+    link.connect("address", Described(1, "another-process", host("a"), 5.0, 5.0))
+    assert link.grant_until(time.monotonic() + 30) is None
+
+
+def test_limiters_that_share_permits_take_turns() -> None:
+    """Runs share a host's slots: a free one goes to the run with fewer trials, if it may start."""
+    permits, order = RunPermits(1), []
+    first, second, closed = (StartLimiter(1, permits=permits) for _ in range(3))
+    closed.allow_until(0)
+    release = threading.Event()
+
+    def run(limiter: StartLimiter, name: str, turn: int) -> None:
+        with suppress(StartRefused), limiter.running(turn):
+            order.append(name)
+            release.wait()
+
+    def start(limiter: StartLimiter, name: str, turn: int) -> threading.Thread:
+        thread = threading.Thread(target=run, args=(limiter, name, turn), daemon=True)
+        thread.start()
+        return thread
+
+    refused = start(closed, "never", 0)
+    wait_until(lambda: len(permits.waiting) == 1, "the limiter that may not start")
+    threads = [start(first, "first-5", 5)]
+    wait_until(lambda: order == ["first-5"], "the first trial")
+    threads += [start(first, "first-1", 1), start(second, "second-9", 9)]
+    wait_until(lambda: len(permits.waiting) == 3, "both trials")
+    assert (permits.busy, permits.free) == (1, 0)
+    with first.reservation():
+        release.set()
+        wait_until(lambda: "second-9" in order or permits.free < 0, "the next trial")
+    for thread in threads:
+        thread.join()
+    assert order[0] == "first-5"
+    assert set(order[1:]) == {"first-1", "second-9"}
+    closed.abandon()
+    refused.join()
+
+
+def test_a_host_needs_a_grant_to_start_trials_alone() -> None:
+    """Without a grant a host starts nothing, and still collects what has ended."""
+    limiter = StartLimiter(1, clock=time.monotonic, owns_attempts=True)
+    limiter.allow_until(0)
+    assert (limiter.may_start, limiter.starting_allowed) == (False, True)
+    limiter.require_starting_allowed()
+    limiter.allow_until(time.monotonic() + 60)
+    with limiter.running(0):
+        assert limiter.running_trials == 1
+    limiter.abandon()
+    assert (limiter.may_start, limiter.starting_allowed) == (False, False)
+
+
+def test_a_run_stops_only_when_nothing_can_advance(trials: Trials) -> None:
+    """Slots that wait for a host stop the run once the others have ended, and are named."""
+    gone, works = HostLink("gone/1"), HostLink("works/2")
+    gone.pending = {(idx, 1): Pending(trials.spec(), Future()) for idx in (4, 7)}
+    works.connect("address", Described(1, "session", host("works/2"), 0.0, 0.0))
+    works.record_contact(0.0)
+    works.pending = {(5, 1): Pending(trials.spec(), Future())}
+    blocked = BlockedHosts()
+    links = [gone, works]
+    wait_until(lambda: time.monotonic() - gone.blocked_since > 0.01)
+    assert blocked.stop_cause(links, 0.0) is None
+    works.pending.clear()
+    assert blocked.stop_cause(links, 3600.0) is None
+    assert (blocked.stop_cause(links, 0.0) or "").endswith(
+        "it does not answer; slots 4, 7 wait for it"
+    )
+    gone.lost_because = "burnt"
+    assert blocked.stop_cause(links, 0.0) is None
+    works.disconnect()
+    assert "no host could take a trial" in (blocked.stop_cause(links, 0.0) or "")
