@@ -7,6 +7,7 @@ subclasses for an error that the engine reports, `EngineUnavailable` if it does 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from docker.errors import APIError
 
 _SERVER_ERROR = 500
+_NAME_TAKEN = re.compile("container name .* is already in use by ")
 _DISK_FULL_MESSAGE = "no space left on device"
 
 
@@ -52,7 +54,8 @@ def translating_errors(action: str) -> Iterator[None]:
     try:
         yield
     except NotFound as error:
-        missing = "No such container" in str(error)
+        # Docker and Podman write it with different letters.
+        missing = "no such container" in str(error).lower()
         error_class = NoSuchContainer if missing else ContainerFailed
         raise error_class(f"could not {action}: {first_line(error)}") from error
     except APIError as error:
@@ -62,7 +65,7 @@ def translating_errors(action: str) -> Iterator[None]:
 
 
 def _error_class(error: APIError) -> type[LabLedgerError]:
-    if "is already in use by container" in str(error):
+    if _NAME_TAKEN.search(str(error)):
         return ContainerNameTaken
     if _DISK_FULL_MESSAGE in str(error).lower():
         return EngineDiskFull
