@@ -20,7 +20,9 @@ from typing import Any
 from engine_cgroups import cgroup_name, remove_cgroups, remove_left_cgroups
 from waiting import wait_until
 
-from host_cluster.ground import NETWORK, Ground, run
+from labledger.cluster.certificates import make_certificates
+
+from host_cluster.ground import NETWORK, Ground
 from host_cluster.host import Host
 
 SCHEDULER = "scheduler"
@@ -115,7 +117,8 @@ class Cluster:
         host, _, port = ADDRESS.removeprefix("tls://").partition(":")
         words = ["-m", "distributed.cli.dask_scheduler", "--protocol", "tls", "--host", host]
         words += ["--port", port, "--no-dashboard", "--tls-ca-file", f"{_TLS_INSIDE}/ca.pem"]
-        words += ["--tls-cert", f"{_TLS_INSIDE}/cert.pem", "--tls-key", f"{_TLS_INSIDE}/key.pem"]
+        words += ["--tls-cert", f"{_TLS_INSIDE}/scheduler.pem"]
+        words += ["--tls-key", f"{_TLS_INSIDE}/scheduler-key.pem"]
         environment = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0", **self._environment}
         if self.scheduler.part(SCHEDULER) is not None:
             return
@@ -130,7 +133,8 @@ class Cluster:
         """Start the worker of a host; it finds what one before it has left there."""
         words = [sys.executable, "-m", "labledger", "worker", ADDRESS]
         words += ["--slots", self.plan.slots, "--tls-ca", f"{_TLS_INSIDE}/ca.pem"]
-        words += ["--tls-cert", f"{_TLS_INSIDE}/cert.pem", "--tls-key", f"{_TLS_INSIDE}/key.pem"]
+        words += ["--tls-cert", f"{_TLS_INSIDE}/worker.pem"]
+        words += ["--tls-key", f"{_TLS_INSIDE}/worker-key.pem"]
         if host.part("worker") is None:
             host.start_part("worker", words, self._environment)
 
@@ -178,7 +182,7 @@ class Cluster:
         make_certificates(self.tls)
         names = [f"{NETWORK}.{number} {self.host(name).name}" for number, name in self._numbers()]
         (self.folder / "hosts-file").write_text("\n".join(names) + "\n")
-        files = {"ca": "ca.pem", "cert": "cert.pem", "key": "key.pem"}
+        files = {"ca": "ca.pem", "cert": "client.pem", "key": "client-key.pem"}
         tls = "".join(f"  {name}: {self.tls / file}\n" for name, file in files.items())
         self.file.write_text(f"address: {ADDRESS}\ntls:\n{tls}")
 
@@ -188,7 +192,10 @@ class Cluster:
 
     def _give_files(self, member: Host) -> None:
         home = member.folder / "home"
-        shutil.copytree(self.tls, home / "tls", dirs_exist_ok=True)
+        (home / "tls").mkdir(parents=True, exist_ok=True)
+        role = "scheduler" if member.name == SCHEDULER else "worker"
+        for name in ("ca.pem", f"{role}.pem", f"{role}-key.pem"):
+            shutil.copy(self.tls / name, home / "tls")
         shutil.copy(self.folder / "hosts-file", member.folder / "hosts")
 
     def _load_images(self) -> None:
@@ -202,19 +209,6 @@ class Cluster:
         images.unlink()
         if any(codes):
             raise RuntimeError("an image was not loaded: see above")
-
-
-def make_certificates(folder: Path) -> None:
-    """Make an authority and one certificate for all, as `labledger hosts make-certificates`."""
-    folder.mkdir(exist_ok=True)
-    ca, ca_key, key, request, cert = (
-        str(folder / name) for name in ("ca.pem", "ca-key.pem", "key.pem", "request", "cert.pem")
-    )
-    new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    run([*new, "-x509", "-days", "30", "-subj", "/CN=authority", "-keyout", ca_key, "-out", ca])
-    run([*new, "-subj", "/CN=labledger", "-keyout", key, "-out", request])
-    sign = ["openssl", "x509", "-req", "-days", "30", "-CAcreateserial", "-in", request]
-    run([*sign, "-CA", ca, "-CAkey", ca_key, "-out", cert])
 
 
 @contextlib.contextmanager
