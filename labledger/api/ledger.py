@@ -360,8 +360,9 @@ class Ledger:
     def report(self, run_id: str, options: ReportOptions | None = None) -> JsonObject:
         """Return the facts of a run's report: the `report_v1` of what is committed so far.
 
-        A run stands for its current grading; ``RUN.g1``, ``RUN.g2``, … name its gradings. Raises
-        `InvalidInput` for an option that is not valid.
+        A run stands for its current grading; ``RUN.g1``, ``RUN.g2``, … name its gradings, and
+        ``RUN1+RUN2`` several runs that are taken as one. Raises `InvalidInput` for an option that
+        is not valid.
         """
         from labledger.report.options import ReportOptions
         from labledger.report.run_report import collect

@@ -191,8 +191,8 @@ class ErrorGroup:
     reason: str | None
     count: int
     variants: Mapping[str, int]
-    examples: tuple[int, ...]
-    """The first few slots."""
+    examples: tuple[int | str, ...]
+    """The first few slots; RUN:SLOT where there are several runs."""
     message: str | None
     """The first message."""
 
@@ -260,6 +260,14 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedPart:
+    """One of several runs that a report takes as one."""
+
+    run: ReportedRun
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything that a report says about a run."""
 
@@ -269,7 +277,7 @@ class Report:
     run: ReportedRun
     headline: str
     missing: tuple[str, ...]
-    """What the report lacks and why, as sentences."""
+    """What the report lacks and why, and what it takes as one, as sentences."""
     variants: tuple[VariantOutcomes, ...]
     comparisons: tuple[Comparison, ...]
     tasks: tuple[TaskOutcomes, ...]
@@ -279,6 +287,9 @@ class Report:
     errors: tuple[ErrorGroup, ...]
     trials: tuple[Trial, ...]
     provenance: Provenance
+    """Of several runs: what they have in common, and digests joined by `+`."""
+    runs: tuple[ReportedPart, ...] = ()
+    """The runs, where the report takes several as one; else empty."""
 
     def as_json(self) -> JsonObject:
         """Return the document `report_v1`, checked against its schema."""
@@ -289,6 +300,9 @@ class Report:
                     document[name] = [each.as_json() for each in self.comparisons]
                 case "trials":
                     document[name] = [trial.as_json() for trial in self.trials]
+                case "runs":
+                    if self.runs:
+                        document[name] = to_json(self.runs)
                 case _:
                     document[name] = to_json(getattr(self, name))
         # The rows of long lists are alike: only their ends are checked.

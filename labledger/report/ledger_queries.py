@@ -57,6 +57,15 @@ class Trial(NamedTuple):
     grader_ms: int | None
     image_ref: str | None
     image_id: str | None
+    run_id: str | None = None
+    """The run that holds it, where a report takes several runs as one; else None."""
+
+    @property
+    def key(self) -> str:
+        """What to call it: its slot, or RUN:SLOT where there are several runs."""
+        return (
+            str(self.schedule_idx) if self.run_id is None else f"{self.run_id}:{self.schedule_idx}"
+        )
 
     @property
     def counted_verdict(self) -> str | None:
@@ -68,14 +77,14 @@ class Trial(NamedTuple):
         return self.counted_verdict is not None
 
     def as_json(self) -> JsonObject:
-        return {name: getattr(self, name) for name in TRIAL_FIELDS}
+        document = {name: getattr(self, name) for name in TRIAL_FIELDS}
+        return document if self.run_id is None else {**document, "run_id": self.run_id}
 
     @property
-    def badness(self) -> tuple[int, int]:
+    def badness(self) -> tuple[int, str, int]:
         """The order of trials from the worst: not completed, not passed, passed."""
-        if self.status != "completed":
-            return 0, self.schedule_idx
-        return (2 if self.verdict == "pass" else 1), self.schedule_idx
+        rank = 0 if self.status != "completed" else 2 if self.verdict == "pass" else 1
+        return rank, self.run_id or "", self.schedule_idx
 
 
 def _with_shared_texts(row: Iterable[Any], texts: dict[Any, Any]) -> Iterator[Any]:
@@ -94,11 +103,15 @@ class ReportedCommits:
     run_id: str
     """The run that holds the rows."""
     committed: int
+    is_part: bool = False
+    """Whether the report takes this run and others as one."""
 
     def trials(self) -> Iterator[Trial]:
         """Yield every committed slot in schedule order."""
         texts: dict[Any, Any] = {}
-        return (Trial(*_with_shared_texts(row, texts)) for row in self._rows(_TRIALS_SQL))
+        run_id = self.run_id if self.is_part else None
+        rows = self._rows(_TRIALS_SQL)
+        return (Trial(*_with_shared_texts((*row, run_id), texts)) for row in rows)
 
     def metrics(self) -> Iterator[tuple[str, str, float]]:
         """Yield the id, variant and value of every numeric metric, in no particular order."""

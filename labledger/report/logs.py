@@ -38,8 +38,8 @@ _HEAD_BYTES, _TAIL_BYTES = 24 * 1024, 40 * 1024
 class PackedLogs:
     """The logs of trials, for data islands: script elements of the page that hold only data."""
 
-    islands: Mapping[int, str]
-    """Base64 of gzip of JSON, by slot."""
+    islands: Mapping[str, str]
+    """Base64 of gzip of JSON, by the key of the trial."""
     requested: int
     """How many trials should have their logs in the page."""
 
@@ -51,24 +51,28 @@ class PackedLogs:
 
 def pack(
     reader: LedgerReader,
-    commits: ReportedCommits,
+    commits: Mapping[str | None, ReportedCommits],
     trials: Iterable[Trial],
     logs: LogSelection,
     max_bytes: int,
 ) -> PackedLogs:
-    """Return the logs of the trials that `logs` names, worst first, as many as fit."""
+    """Return the logs of the trials that `logs` names, worst first, as many as fit.
+
+    `commits` are those of each `Trial.run_id`.
+    """
     ranked = sorted(trials, key=lambda trial: trial.badness)
-    requested = [trial.schedule_idx for trial in ranked if _is_requested(trial, logs)]
-    islands: dict[int, str] = {}
-    for schedule_idx in requested:
-        texts = list(_inputs_and_reports(reader, commits.root_id, schedule_idx))
-        attempts = _records(reader, commits.run_id, "evidence", schedule_idx)
+    requested = [trial for trial in ranked if _is_requested(trial, logs)]
+    islands: dict[str, str] = {}
+    for trial in requested:
+        run, schedule_idx = commits[trial.run_id], trial.schedule_idx
+        texts = list(_inputs_and_reports(reader, run.root_id, schedule_idx))
+        attempts = _records(reader, run.run_id, "evidence", schedule_idx)
         texts += _texts(reader, attempts[-1]["evidence"] if attempts else {})
         island = _compressed(texts)
         max_bytes -= len(island)
         if max_bytes < 0:
             break
-        islands[schedule_idx] = island
+        islands[trial.key] = island
     return PackedLogs(islands, len(requested))
 
 

@@ -21,7 +21,6 @@ def render(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    origin = report.provenance
     yield f"## {_text(sentences.title(report))}"
     yield ""
     yield f"**{_text(report.headline)}**"
@@ -35,17 +34,23 @@ def _lines(report: Report) -> Iterator[str]:
     yield from _errors(report)
     yield from _hardest(report)
     yield from _metrics(report)
-    if grading := sentences.grading(report):
-        yield _text(f"The numbers are from {grading}.")
-        yield ""
+    runs = [(part.run, part.provenance) for part in report.runs]
+    runs = runs or [(report.run, report.provenance)]
+    for run, origin in runs:
+        if grading := sentences.grading(origin):
+            yield _text(
+                f"The numbers{f' of {run.run_id}' if report.runs else ''} are from {grading}."
+            )
+            yield ""
     yield _text(sentences.verified(report))
-    yield ""
-    yield (
-        f"Run {_code(report.run.run_id)}, experiment digest {_code(origin.experiment_digest)}, "
-        f"chain digest {_code(origin.chain_head)}, "
-        f"grader digest {_code(origin.grading.grader_digest or 'not written')}, "
-        f"labledger {_text(origin.labledger_version)}."
-    )
+    for run, origin in runs:
+        yield ""
+        yield (
+            f"Run {_code(run.run_id)}, experiment digest {_code(origin.experiment_digest)}, "
+            f"chain digest {_code(origin.chain_head)}, "
+            f"grader digest {_code(origin.grading.grader_digest or 'not written')}, "
+            f"labledger {_text(origin.labledger_version)}."
+        )
 
 
 def _outcomes(report: Report) -> Iterator[str]:
@@ -107,7 +112,7 @@ def _errors(report: Report) -> Iterator[str]:
             _code(group.status),
             _code(group.reason) if group.reason else DASH,
             count(group.count),
-            ", ".join(f"slot {idx}" for idx in group.examples),
+            ", ".join(_text(f"slot {idx}") for idx in group.examples),
         )
         for group in report.errors
     ]

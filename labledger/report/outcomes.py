@@ -14,7 +14,7 @@ from labledger import optional_libraries
 from labledger.compare.statistics import rates
 from labledger.compare.statistics.samples import Estimate
 from labledger.errors import ExtraMissing
-from labledger.ledger.database.model import RunInfo, Variant
+from labledger.ledger.database.model import Variant
 from labledger.records.outcomes import SlotStatus, Verdict
 from labledger.report.document import (
     Cell,
@@ -30,7 +30,7 @@ Scheduled = Mapping[tuple[str, str], int]
 
 
 def by_variant(
-    run: RunInfo, tally: Tally, scheduled: Scheduled, confidence: float
+    variants: Sequence[Variant], tally: Tally, scheduled: Scheduled, confidence: float
 ) -> tuple[VariantOutcomes, ...]:
     """Return the outcomes of each variant, in the order of the experiment."""
     totals: Counter[str] = Counter()
@@ -38,7 +38,7 @@ def by_variant(
         totals[variant_id] += count
     return tuple(
         _variant(v, tally.variants[v.variant_id], totals[v.variant_id], confidence)
-        for v in run.variants
+        for v in variants
     )
 
 
@@ -89,12 +89,12 @@ def _primary_metric(tally: VariantTally) -> PrimaryMetric | None:
 
 
 def by_task(
-    run: RunInfo, tally: Tally, scheduled: Scheduled, task_ids: Iterable[str]
+    variants: Sequence[Variant], tally: Tally, scheduled: Scheduled, task_ids: Iterable[str]
 ) -> tuple[TaskOutcomes, ...]:
     """Return the outcomes of each scheduled task, in the order of the dataset."""
     tasks = []
     for task_id in task_ids:
-        keys = [(variant.variant_id, task_id) for variant in run.variants]
+        keys = [(variant.variant_id, task_id) for variant in variants]
         if any(key in scheduled for key in keys):
             cells = tuple(_cell(tally, *key, scheduled.get(key, 0)) for key in keys)
             tasks.append(TaskOutcomes(task_id, cells))
@@ -112,7 +112,7 @@ def _cell(tally: Tally, variant_id: str, task_id: str, scheduled: int) -> Cell:
     )
 
 
-def errors(run: RunInfo, tally: Tally) -> tuple[ErrorGroup, ...]:
+def errors(variants: Sequence[Variant], tally: Tally) -> tuple[ErrorGroup, ...]:
     """Return the slots that did not complete, by status and reason, the most frequent first."""
     ranked = sorted(tally.errors.items(), key=lambda item: (-item[1].variants.total(), item[0]))
     return tuple(
@@ -122,7 +122,7 @@ def errors(run: RunInfo, tally: Tally) -> tuple[ErrorGroup, ...]:
             count=group.variants.total(),
             variants={
                 variant.variant_id: count
-                for variant in run.variants
+                for variant in variants
                 if (count := group.variants[variant.variant_id])
             },
             examples=tuple(group.examples),

@@ -7,8 +7,11 @@ run takes minutes. The report says which of these checks was made.
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
+from labledger.compare.combined_runs import SEPARATOR
 from labledger.experiment.stored_facts import StoredFacts, benchmark_identity
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
@@ -63,6 +66,55 @@ def provenance(
         if options.verify
         else _verify_chain(reader, run),
     )
+
+
+def combined_provenance(parts: Sequence[Provenance]) -> Provenance:
+    """Return the provenance of several runs that a report takes as one.
+
+    Texts that differ are joined, as the names of the runs are.
+    """
+    verified = [part.verification for part in parts]
+    isolation: Counter[str] = Counter()
+    for group in (group for part in parts for group in part.isolation):
+        isolation[json.dumps(group.facts, sort_keys=True)] += group.scores
+    groups = [Isolation(json.loads(text), scores) for text, scores in isolation.most_common()]
+    images = {(image.ref, image.id): image for part in parts for image in part.images}
+    gradings = [part.grading for part in parts]
+    return Provenance(
+        experiment_digest=_joined(part.experiment_digest for part in parts),
+        labledger_version=_joined(part.labledger_version for part in parts),
+        ledger_id=parts[0].ledger_id,
+        chain_head=SEPARATOR.join(part.chain_head for part in parts),
+        images=tuple(image for _, image in sorted(images.items())),
+        benchmark=parts[0].benchmark,
+        evaluator=parts[0].evaluator,
+        grading=ReportedGrading(
+            root_id=SEPARATOR.join(grading.root_id for grading in gradings),
+            run_id=SEPARATOR.join(grading.run_id for grading in gradings),
+            generation=1,
+            generations=1,
+            counts=all(grading.counts for grading in gradings),
+            grader_digest=_joined(g.grader_digest for g in gradings if g.grader_digest) or None,
+            created_at=min(grading.created_at for grading in gradings),
+        ),
+        isolation=tuple(sorted(groups, key=lambda group: not group.is_suspected)),
+        verification=Verification(
+            extent=verified[0].extent,
+            clean=all(of_run.clean for of_run in verified),
+            commits=sum(of_run.commits for of_run in verified),
+            artifacts=sum(of_run.artifacts for of_run in verified),
+            findings=sum(of_run.findings for of_run in verified),
+            listed_findings=tuple(
+                f"{part.grading.run_id}: {text}"
+                for part in parts
+                for text in part.verification.listed_findings
+            )[:_MAX_LISTED_FINDINGS],
+        ),
+    )
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return SEPARATOR.join(dict.fromkeys(texts))
 
 
 def _verify_all(reader: LedgerReader, run_id: str) -> Verification:

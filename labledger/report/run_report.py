@@ -7,11 +7,15 @@ A report is about the slots that are committed when it begins; the run may conti
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import chain
+from typing import Self
 
 from labledger import __version__, clock, optional_libraries
+from labledger.compare.combined_runs import SEPARATOR, CombinedRuns, read_combined
 from labledger.compare.compare import compare_family
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.options import CompareOptions
@@ -19,12 +23,13 @@ from labledger.errors import ExtraMissing, InvalidInput, Problem
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.report import markdown, outcomes, sentences, spending
-from labledger.report.document import Report, ReportedRun
+from labledger.report.document import Report, ReportedPart, ReportedRun
 from labledger.report.ledger_queries import ReportedCommits, Trial
 from labledger.report.options import ReportOptions
 from labledger.report.page import page
-from labledger.report.provenance import provenance
+from labledger.report.provenance import combined_provenance, provenance
 from labledger.report.tally import Tally
+from labledger.text.phrases import counted
 
 FORMS = ("html", "markdown", "json")
 
@@ -53,48 +58,123 @@ def render(reader: LedgerReader, run_id: str, form: str, options: ReportOptions)
 def collect(
     reader: LedgerReader, run_id: str, options: ReportOptions, max_trials: int | None = None
 ) -> Report:
-    """Return the facts about the committed slots of a run, or of one of its gradings.
+    """Return the facts about the committed slots of a run, of one of its gradings, or of several.
 
     The report lists the trials in schedule order: all of them, or the worst `max_trials`. Raises
     `RunNotFound`, or `InvalidInput` if an option or a side to compare is not valid.
     """
     options.check()
-    graded = reader.graded(run_id)
-    run, root = graded.run, reader.run(graded.root_id)
-    commits = ReportedCommits(reader.path, root.run_id, run.run_id, run.next_schedule_idx)
+    combined = read_combined(reader, run_id)
+    parts = [_Part.of(reader, graded, is_part=len(combined.runs) > 1) for graded in combined.runs]
     # Comparisons come first, because they need the most memory.
-    comparisons, missing = _compare(reader, graded, options)
+    comparisons, missing = _compare(reader, combined, options)
     tally = Tally()
-    trials = _worst(tally.counting(commits.trials()), max_trials)
-    scheduled = reader.scheduled(run.run_id)
-    variants = outcomes.by_variant(run, tally, scheduled, options.confidence)
+    trials = _worst(tally.counting(_trials(parts)), max_trials)
+    scheduled: Counter[tuple[str, str]] = Counter()
+    for part in parts:
+        scheduled.update(part.scheduled)
+    variants = outcomes.by_variant(combined.variants, tally, scheduled, options.confidence)
+    reported = [part.reported(reader, tally, options) for part in parts]
+    task_ids = dict.fromkeys(
+        task_id for part in parts for task_id in reader.task_digests(part.graded.run.run_id)
+    )
+    values = chain.from_iterable(part.commits.metrics() for part in parts)
     return Report(
         written_at=clock.utc_now(),
         written_by=__version__,
         confidence=options.confidence,
-        run=_run(graded, root, tally),
+        run=reported[0].run if len(parts) == 1 else _combined_run(run_id, reported),
         headline=sentences.headline(variants, comparisons),
-        missing=missing,
+        missing=(*missing, *_combination(combined)),
         variants=variants,
         comparisons=comparisons,
-        tasks=outcomes.by_task(run, tally, scheduled, reader.task_digests(run.run_id)),
-        time=spending.times(root, tally),
-        metrics=spending.metrics(run, tally, commits.metrics()),
-        errors=outcomes.errors(run, tally),
+        tasks=outcomes.by_task(combined.variants, tally, scheduled, task_ids),
+        time=spending.times(
+            combined.variants, tally, spending.wall_ms(parts[0].root) if len(parts) == 1 else None
+        ),
+        metrics=spending.metrics(combined.variants, tally, values),
+        errors=outcomes.errors(combined.variants, tally),
         trials=trials,
-        provenance=provenance(reader, graded, commits, tally, options),
+        provenance=reported[0].provenance
+        if len(parts) == 1
+        else combined_provenance([part.provenance for part in reported]),
+        runs=tuple(reported) if len(parts) > 1 else (),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The run of a report, or one of several that it takes as one."""
+
+    graded: Graded
+    root: RunInfo
+    commits: ReportedCommits
+    scheduled: Mapping[tuple[str, str], int]
+    tally: Tally | None
+    """Its own trials, counted; None where the report's tally has them alone."""
+
+    @classmethod
+    def of(cls, reader: LedgerReader, graded: Graded, *, is_part: bool) -> Self:
+        run, root = graded.run, reader.run(graded.root_id)
+        commits = ReportedCommits(
+            reader.path, root.run_id, run.run_id, run.next_schedule_idx, is_part=is_part
+        )
+        tally = Tally() if is_part else None
+        return cls(graded, root, commits, reader.scheduled(run.run_id), tally)
+
+    def reported(self, reader: LedgerReader, whole: Tally, options: ReportOptions) -> ReportedPart:
+        """Return its facts; `whole` is the report's tally, once all trials are counted."""
+        tally = self.tally or whole
+        return ReportedPart(
+            _run(self.graded, self.root, tally),
+            provenance(reader, self.graded, self.commits, tally, options),
+        )
+
+
+def _trials(parts: Iterable[_Part]) -> Iterator[Trial]:
+    """Yield the trials, run by run, in schedule order."""
+    for part in parts:
+        trials = part.commits.trials()
+        yield from trials if part.tally is None else part.tally.counting(trials)
+
+
+def _combination(combined: CombinedRuns) -> Iterator[str]:
+    """Yield which runs are taken as one, and how their experiments differ."""
+    if len(combined.runs) > 1:
+        names = ", ".join(graded.name for graded in combined.runs)
+        yield f"{counted(len(combined.runs), 'run')} are taken as one: {names}."
+        yield from (f"{difference}." for difference in combined.differences)
+
+
+def _combined_run(name: str, parts: Sequence[ReportedPart]) -> ReportedRun:
+    """Return several runs as one; it is completed, and has ended, when all have."""
+    runs = [part.run for part in parts]
+    statuses = {run.status for run in runs}
+    ends = [run.ended_at for run in runs]
+    return ReportedRun(
+        run_id=name,
+        experiment_id=SEPARATOR.join(dict.fromkeys(run.experiment_id for run in runs)),
+        name=runs[0].name,
+        status=next(s for s in ("running", "interrupted", "completed") if s in statuses),
+        created_at=min(run.created_at for run in runs),
+        updated_at=max(run.updated_at for run in runs),
+        ended_at=None if None in ends else max(end for end in ends if end is not None),
+        scheduled=sum(run.scheduled for run in runs),
+        committed=sum(run.committed for run in runs),
+        scored=sum(run.scored for run in runs),
+        passed=sum(run.passed for run in runs),
     )
 
 
 def _worst(trials: Iterable[Trial], max_trials: int | None) -> tuple[Trial, ...]:
-    """Return the worst `max_trials` trials, in schedule order; consume all of `trials`."""
+    """Return the worst `max_trials` trials, in their order; consume all of `trials`."""
     if max_trials is None:
         return tuple(trials)
     if not max_trials:
         deque(trials, maxlen=0)  # Trials are counted as they are consumed; nsmallest takes none.
         return ()
-    worst = nsmallest(max_trials, trials, key=lambda trial: trial.badness)
-    return tuple(sorted(worst, key=lambda trial: trial.schedule_idx))
+    worst = nsmallest(max_trials, enumerate(trials), key=lambda item: item[1].badness)
+    return tuple(trial for _, trial in sorted(worst, key=lambda item: item[0]))
 
 
 def _run(graded: Graded, root: RunInfo, tally: Tally) -> ReportedRun:
@@ -118,7 +198,7 @@ def _run(graded: Graded, root: RunInfo, tally: Tally) -> ReportedRun:
 
 
 def _compare(
-    reader: LedgerReader, graded: Graded, options: ReportOptions
+    reader: LedgerReader, combined: CombinedRuns, options: ReportOptions
 ) -> tuple[tuple[Comparison, ...], tuple[str, ...]]:
     """Return what `options.compare` asks for, and sentences about what could not be compared.
 
@@ -126,11 +206,11 @@ def _compare(
     baseline. All comparisons are one family, corrected for their number. Without the extra
     `analysis` there are none. Raises `RunNotFound` or `InvalidInput`.
     """
-    requests = [sides_of(graded, words) for words in options.compare]
+    requests = [sides_of(combined, words) for words in options.compare]
     if options.all_pairs:
-        requests = [[graded.name]] if len(graded.run.variants) > 1 else []
+        requests = [[combined.name]] if len(combined.variants) > 1 else []
     elif not requests:
-        requests = _default_sides(graded)
+        requests = _default_sides(combined)
     compare_options = CompareOptions(
         confidence=options.confidence,
         estimand=options.estimand,
@@ -143,7 +223,7 @@ def _compare(
         return (), (f"No comparisons and no intervals: {error.message}; {error.hint}",)
 
 
-def sides_of(graded: Graded, words: str) -> list[str]:
+def sides_of(combined: CombinedRuns, words: str) -> list[str]:
     """Return the arguments of `labledger compare` that one `--compare` of a report stands for.
 
     ``OTHER`` (a RUN or RUN:VARIANT) is compared with this run: OTHER is A, this run is B.
@@ -151,15 +231,15 @@ def sides_of(graded: Graded, words: str) -> list[str]:
     """
     match words.split():
         case [other]:
-            return [other, graded.name]
-        case [a, b] if {a, b} <= {variant.variant_id for variant in graded.run.variants}:
-            return [graded.name, a, b]
+            return [other, combined.name]
+        case [a, b] if {a, b} <= set(combined.variant_ids):
+            return [combined.name, a, b]
         case [a, b]:
             return [a, b]
     message = f"found {words!r}; expected another run, two variants such as 'A B', or two sides"
     raise InvalidInput("what to compare", [Problem("--compare", message)])
 
 
-def _default_sides(graded: Graded) -> list[list[str]]:
-    roles = [variant.role for variant in graded.run.variants]
-    return [[graded.name]] if roles.count("baseline") == 1 and len(roles) > 1 else []
+def _default_sides(combined: CombinedRuns) -> list[list[str]]:
+    roles = [variant.role for variant in combined.variants]
+    return [[combined.name]] if roles.count("baseline") == 1 and len(roles) > 1 else []

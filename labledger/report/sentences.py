@@ -11,7 +11,7 @@ from labledger.compare import sentences as comparisons
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
 from labledger.compare.ranking_text import ranking_text
-from labledger.report.document import Report, VariantOutcomes
+from labledger.report.document import Provenance, Report, VariantOutcomes
 from labledger.report.logs import PackedLogs
 from labledger.report.options import LogSelection
 from labledger.text.figures import confidence_level, count, duration
@@ -76,9 +76,9 @@ def generation(report: Report) -> str | None:
     return f"scores of grading {grading.generation} of {grading.generations}"
 
 
-def grading(report: Report) -> str | None:
+def grading(provenance: Provenance) -> str | None:
     """Return which grading the numbers are from and when it began, where there are several."""
-    reported = report.provenance.grading
+    reported = provenance.grading
     if reported.generations == 1:
         return None
     is_current = "is the current one" if reported.counts else "is not the current one"
@@ -176,7 +176,9 @@ def logs(report: Report, listed: int, packed: PackedLogs, requested: LogSelectio
 def verified(report: Report) -> str:
     """Return what was verified of the run's rows, and the result."""
     verification = report.provenance.verification
-    command = f"`labledger verify {report.provenance.grading.run_id}`"
+    # Without a run, the command verifies all of them.
+    run = "" if report.runs else f" {report.provenance.grading.run_id}"
+    command = f"`labledger verify{run}`"
     commits = counted(verification.commits, "commit")
     changed = (
         f"The ledger was changed after the run: {counted(verification.findings, 'finding')} in"
@@ -191,7 +193,8 @@ def verified(report: Report) -> str:
         return f"{changed} the chain of {commits}. {command} lists them and verifies the records."
     rows = f"{commits} and {counted(verification.artifacts, 'artifact')}"
     if verification.clean:
-        return f"The ledger was verified: {rows} of this run are as they were committed."
+        runs = "these runs" if report.runs else "this run"
+        return f"The ledger was verified: {rows} of {runs} are as they were committed."
     return f"{changed} {rows}. {command} lists them."
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from labledger import clock
 from labledger.compare.statistics.samples import Estimate
-from labledger.ledger.database.model import RunInfo
+from labledger.ledger.database.model import RunInfo, Variant
 from labledger.ledger.database.tables import USUAL_METRICS
 from labledger.records.outcomes import RunStatus
 from labledger.report.document import (
@@ -28,14 +28,18 @@ from labledger.report.document import (
 from labledger.report.tally import PHASES, Tally, VariantTally
 
 
-def times(run: RunInfo, tally: Tally) -> Times:
-    """Return the time from the run's creation to its completion, and each variant's times."""
-    wall = None
-    if run.status is RunStatus.COMPLETED and run.ended_at is not None:
-        elapsed = clock.parse(run.ended_at) - clock.parse(run.created_at)
-        wall = round(elapsed.total_seconds() * 1000)
-    ids = [variant.variant_id for variant in run.variants]
-    return Times(wall, tuple(_variant_times(id_, tally.variants[id_]) for id_ in ids))
+def times(variants: Sequence[Variant], tally: Tally, wall_ms: int | None) -> Times:
+    """Return each variant's times, beside what the run took (`wall_ms`)."""
+    ids = [variant.variant_id for variant in variants]
+    return Times(wall_ms, tuple(_variant_times(id_, tally.variants[id_]) for id_ in ids))
+
+
+def wall_ms(run: RunInfo) -> int | None:
+    """Return the milliseconds from a run's creation to its completion; None until then."""
+    if run.status is not RunStatus.COMPLETED or run.ended_at is None:
+        return None
+    elapsed = clock.parse(run.ended_at) - clock.parse(run.created_at)
+    return round(elapsed.total_seconds() * 1000)
 
 
 def _variant_times(variant_id: str, tally: VariantTally) -> VariantTimes:
@@ -64,7 +68,7 @@ def _spread(durations: Sequence[int]) -> Spread | None:
 
 
 def metrics(
-    run: RunInfo, tally: Tally, reported: Iterable[tuple[str, str, float]]
+    variants: Sequence[Variant], tally: Tally, reported: Iterable[tuple[str, str, float]]
 ) -> tuple[Metric, ...]:
     """Return each numeric metric by variant; `reported` are metric id, variant and value."""
     # Arrays take eight bytes a value, of which a large run has millions.
@@ -77,7 +81,7 @@ def metrics(
             metric_id,
             tuple(
                 _metric(v.variant_id, by_variant[v.variant_id], tally.variants[v.variant_id].ran)
-                for v in run.variants
+                for v in variants
             ),
         )
         for metric_id, by_variant in sorted(values.items())

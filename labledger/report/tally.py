@@ -93,15 +93,15 @@ class ErrorTally:
     """The slots that ended with the same status and reason."""
 
     variants: Counter[str] = field(default_factory=Counter)
-    examples: list[int] = field(default_factory=list)
-    """The first few slots."""
+    examples: list[int | str] = field(default_factory=list)
+    """The first few slots; RUN:SLOT where there are several runs."""
     message: str | None = None
     """The first message."""
 
     def add(self, trial: Trial) -> None:
         self.variants[trial.variant_id] += 1
         if len(self.examples) < _EXAMPLES:
-            self.examples.append(trial.schedule_idx)
+            self.examples.append(trial.schedule_idx if trial.run_id is None else trial.key)
         self.message = self.message or trial.message or None
 
 

@@ -394,3 +394,24 @@ def _luminance(colour: str) -> float:
         c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels
     )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_trials_of_several_runs_are_told_apart(path: Path, chromium: Browser) -> None:
+    """Of runs that are taken as one, a link opens the slot of its run, with that run's command."""
+    for run_id in ("s1", "s2"):
+        comparison_ledgers.make_run(path, {"base": "PP", "treat": "Fi"}, run_id)
+    page = written(path, "s1+s2", logs=LogSelection.ALL)
+    chromium.open(page)
+    links = [row[0] for row in chromium.rows("#trial-table tbody tr")]
+    assert sorted(links) == sorted(f"{run_id}:{n}" for run_id in ("s1", "s2") for n in range(4))
+    assert "2 runs are taken as one: s1, s2." in chromium.text(".missing")
+    for run_id in ("s1", "s2"):
+        chromium.run(
+            f"document.querySelector('#trial').close(); location.hash = '#trial-{run_id}:3'"
+        )
+        chromium.until(
+            f"document.querySelector('#trial-title').textContent.startsWith('Slot {run_id}:3:')"
+            " && document.querySelector('#trial-body code')"
+        )
+        assert f"labledger show {run_id} 3 --full" in chromium.text("#trial-body")
+    stayed_inside(chromium, page)

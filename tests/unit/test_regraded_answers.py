@@ -29,8 +29,8 @@ SECOND = "FF" * 9 + "PF" * 3
 THIRD = "PP" * 6 + "PF" * 5 + "gF"
 """Verdicts by slot; the baseline's and the treatment's in turn."""
 
-OVER_ALL = ("task_difficulty", "flaky_tasks")
-"""Views that do not say which run a row is of."""
+OVER_ALL = ("task_difficulty", "flaky_tasks", "same_experiment")
+"""Views whose rows are about several runs."""
 
 
 @pytest.fixture(scope="module")

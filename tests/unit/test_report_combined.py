@@ -8,7 +8,7 @@ from typing import Any
 import comparison_ledgers as runs
 import pytest
 
-from labledger.api import ReportOptions, open_ledger
+from labledger.api import LogSelection, ReportOptions, open_ledger
 from labledger.errors import InvalidInput
 from labledger.records import JsonObject, json_schemas
 
@@ -43,3 +43,91 @@ def test_a_report_of_all_pairs_ranks_the_variants(path: Path) -> None:
     assert "ranking" not in rendered(path, "run-1", "html").partition("<body>")[2]
     with pytest.raises(InvalidInput, match="--all-pairs"):
         facts(path, "run-1", all_pairs=True, compare=("base good",))
+
+
+BASE = ["PP", "PF", "Pi", "FF", "PP", "PP"]
+TREAT = ["FF", "PF", "Fs", "FF", "FP", "aP"]
+
+
+def make_shards(path: Path) -> None:
+    """The runs `s1` and `s2`, which share the slots of the run `whole`."""
+    runs.make_run(path, {"base": BASE, "treat": TREAT}, "whole")
+    for parity, run_id in enumerate(("s1", "s2")):
+        letters = {
+            name: [group if n % 2 == parity else "" for n, group in enumerate(groups)]
+            for name, groups in (("base", BASE), ("treat", TREAT))
+        }
+        runs.make_run(path, letters, run_id)
+
+
+def test_a_report_of_shards_is_that_of_the_whole_run(path: Path) -> None:
+    """Outcomes, tasks, times, metrics, errors and figures are those of the run done at once."""
+    make_shards(path)
+    whole, both = facts(path, "whole"), facts(path, "s1+s2")
+    for name in ("variants", "tasks", "metrics", "headline"):
+        assert both[name] == whole[name], name
+    assert both["time"]["variants"] == whole["time"]["variants"]
+    for name in ("scheduled", "committed", "scored", "passed", "status"):
+        assert both["run"][name] == whole["run"][name], name
+    assert [(e["status"], e["count"], e["variants"]) for e in both["errors"]] == [
+        (e["status"], e["count"], e["variants"]) for e in whole["errors"]
+    ]
+    assert both["run"]["run_id"] == "s1+s2"
+    (compared,) = both["comparisons"][0]["comparisons"]
+    (expected,) = whole["comparisons"][0]["comparisons"]
+    assert compared["difference"] == expected["difference"]
+    assert "runs" not in whole
+    assert all("run_id" not in trial for trial in whole["trials"])
+
+
+def test_each_run_keeps_its_trials_and_its_provenance(path: Path) -> None:
+    """Trials and examples name their run, and each run has its own digests and verification."""
+    make_shards(path)
+    both = facts(path, "s1+s2", verify=True)
+    assert [part["run"]["run_id"] for part in both["runs"]] == ["s1", "s2"]
+    heads = []
+    for part in both["runs"]:
+        alone = facts(path, part["run"]["run_id"], verify=True)
+        assert part["run"] == alone["run"]
+        assert part["provenance"] == alone["provenance"]
+        assert [t for t in both["trials"] if t["run_id"] == part["run"]["run_id"]] == [
+            {**trial, "run_id": part["run"]["run_id"]} for trial in alone["trials"]
+        ]
+        heads.append(alone["provenance"]["chain_head"])
+    assert both["provenance"]["chain_head"] == "+".join(heads)
+    assert both["provenance"]["verification"]["commits"] == both["run"]["committed"]
+    assert both["missing"] == ["2 runs are taken as one: s1, s2."]
+    examples = [example for group in both["errors"] for example in group["examples"]]
+    assert "s1:5" in examples
+    markdown = rendered(path, "s1+s2", "markdown")
+    assert "2 runs are taken as one: s1, s2." in markdown
+    assert "Run `s2`, experiment digest" in markdown
+
+
+def test_a_page_of_several_runs_has_the_logs_of_each(path: Path) -> None:
+    """Slots of the same number are told apart, in the list, in links and in the logs."""
+    make_shards(path)
+    page = rendered(path, "s1+s2", "html", logs=LogSelection.ALL)
+    for key in ("s1:3", "s2:3"):
+        assert f'data-trial="{key}"' in page
+    assert '<a href="#trial-s1:5">slot s1:5</a>' in page
+    assert "`labledger verify`" in page
+    runs.make_run(path, {"base": "PP"}, "other", digest="e" * 64)
+    assert "other is not the same experiment as s1" in rendered(path, "s1+other", "markdown")
+    with pytest.raises(InvalidInput, match="s1 twice"):
+        facts(path, "s1+s1")
+
+
+def test_several_runs_are_compared_with_others(path: Path) -> None:
+    """`--compare` takes another run, two variants, or sides, and gradings of unfinished runs."""
+    make_shards(path)
+    runs.make_run(path, {"base": "PPPPPP", "treat": "PPPPP-"}, "later")
+    document = facts(path, "s1+s2", compare=("whole", "base treat"))
+    labels = [
+        (c["a"]["run_id"], c["b"]["run_id"])
+        for comparison in document["comparisons"]
+        for c in comparison["comparisons"]
+    ]
+    assert labels == [("whole", "s1+s2")] * 2 + [("s1+s2", "s1+s2")]
+    unfinished = facts(path, "s1+later")["run"]
+    assert (unfinished["status"], unfinished["committed"]) == ("interrupted", 23)

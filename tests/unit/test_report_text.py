@@ -243,11 +243,11 @@ def packed(path: Path, logs: LogSelection, room: int) -> dict[int, list[JsonObje
     with open_ledger(path) as ledger:
         trials = collect(ledger._reader, kit.RUN, ReportOptions()).trials
         commits = ReportedCommits(path, kit.RUN, kit.RUN, len(trials))
-        found = pack(ledger._reader, commits, trials, logs, room)
+        found = pack(ledger._reader, {None: commits}, trials, logs, room)
     assert found.left_out == found.requested - len(found.islands)
     return {
-        idx: json.loads(gzip.decompress(base64.b64decode(island)))
-        for idx, island in found.islands.items()
+        int(key): json.loads(gzip.decompress(base64.b64decode(island)))
+        for key, island in found.islands.items()
     }
 
 

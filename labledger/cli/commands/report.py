@@ -23,7 +23,13 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run_id: arguments.RunId,
+    run_id: Annotated[
+        str,
+        typer.Argument(
+            help="A run's id, as `labledger runs` lists it, or RUN1+RUN2 for several runs as one.",
+            autocompletion=arguments.complete_run_id,
+        ),
+    ],
     out_path: Annotated[
         Path | None,
         typer.Option(

@@ -147,6 +147,8 @@
     pass: (t) => t.counted && t.verdict === "pass",
     fail: (t) => t.counted && t.verdict === "fail",
   };
+  // Of several runs that are taken as one, each trial names its own.
+  const key = (trial) => (trial.run_id ? `${trial.run_id}:${trial.schedule_idx}` : String(trial.schedule_idx));
   const view = { task: null, page: 0, key: "schedule_idx", sign: 1 };
   function matching() {
     const words = $("#trial-find").value.trim().toLowerCase();
@@ -155,7 +157,7 @@
     return trials
       .filter((t) => (view.task === null || t.task_id === view.task)
         && (!variant || t.variant_id === variant) && fits(t)
-        && (!words || `${t.schedule_idx} ${t.task_id} ${t.outcome}`.toLowerCase().includes(words)))
+        && (!words || `${key(t)} ${t.task_id} ${t.outcome}`.toLowerCase().includes(words)))
       .sort((a, b) => compare(a[view.key], b[view.key], view.sign) || a.schedule_idx - b.schedule_idx);
   }
   function badge(trial) {
@@ -164,7 +166,7 @@
   function trialRow(trial) {
     const cell = (text, className = "") => make("td", { className }, text);
     const name = (text) => make("span", { className: "name" }, text);
-    const link = make("a", { href: `#trial-${trial.schedule_idx}`, textContent: trial.schedule_idx });
+    const link = make("a", { href: `#trial-${key(trial)}`, textContent: key(trial) });
     const row = make("tr", {}, cell(link, "number"), cell(name(trial.task_id)), cell(name(trial.variant_id)),
       cell(String(trial.repl_idx), "number extra"), cell(badge(trial)),
       cell(figure(trial.metric_value), "number extra"), cell(duration(trial.duration_ms), "number extra"));
@@ -255,14 +257,14 @@
     return list;
   }
   async function open(trial) {
-    $("#trial-title").textContent = `Slot ${trial.schedule_idx}: ${trial.variant_id} on ${trial.task_id}, replication ${trial.repl_idx}`;
+    $("#trial-title").textContent = `Slot ${key(trial)}: ${trial.variant_id} on ${trial.task_id}, replication ${trial.repl_idx}`;
     const body = $("#trial-body");
-    const command = `labledger show ${report.run_id} ${trial.schedule_idx} --full`;
+    const command = `labledger show ${trial.run_id ?? report.run_id} ${trial.schedule_idx} --full`;
     const fullCommand = make("p", { className: "small" }, "In full: ", make("code", {}, command));
     opened = trial;
     body.replaceChildren(facts(trial));
     if (!dialog.open) dialog.showModal();
-    const island = $(`script[data-trial="${trial.schedule_idx}"]`);
+    const island = $(`script[data-trial="${key(trial)}"]`);
     if (!island) {
       const why = trial.attempt === null ? "Nothing was run for this slot." : "The logs of this trial are not in this file.";
       body.append(make("p", {}, why), fullCommand);
@@ -279,11 +281,11 @@
   }
   $("#trial-close").addEventListener("click", () => dialog.close());
   dialog.addEventListener("close", () => {
-    if (location.hash === `#trial-${opened.schedule_idx}`) history.replaceState(null, "", "#trials");
+    if (location.hash === `#trial-${key(opened)}`) history.replaceState(null, "", "#trials");
   });
   function openLinkedTrial() {
-    const match = /^#trial-(\d+)$/.exec(location.hash);
-    const trial = match && trials.find((t) => t.schedule_idx === Number(match[1]));
+    const match = /^#trial-(.+)$/.exec(location.hash);
+    const trial = match && trials.find((t) => key(t) === match[1]);
     if (trial) open(trial);
     else if (dialog.open) dialog.close();
   }

@@ -20,7 +20,13 @@ from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.ranking_text import ranking_text
 from labledger.ledger.reader import LedgerReader
 from labledger.report import outcomes, sentences, spending
-from labledger.report.document import Report, TaskOutcomes, VariantOutcomes
+from labledger.report.document import (
+    Provenance,
+    Report,
+    ReportedRun,
+    TaskOutcomes,
+    VariantOutcomes,
+)
 from labledger.report.ledger_queries import TRIAL_FIELDS, ReportedCommits, Trial
 from labledger.report.logs import PackedLogs, pack
 from labledger.report.options import ReportOptions
@@ -54,9 +60,7 @@ View = dict[str, Any]
 def render(reader: LedgerReader, report: Report, options: ReportOptions) -> bytes:
     """Return the page of a report, in UTF-8. Raises `ExtraMissing`."""
     optional_libraries.require_page()
-    grading = report.provenance.grading
-    committed = report.run.committed
-    commits = ReportedCommits(reader.path, grading.root_id, grading.run_id, committed)
+    commits = _commits(reader, report)
     report = report.with_plain_text()
     listed = trials_that_fit(report.trials, options.max_bytes // 2)
     view = _view(report, listed)
@@ -64,6 +68,20 @@ def render(reader: LedgerReader, report: Report, options: ReportOptions) -> byte
     remaining = options.max_bytes - len(_fill_template(view, report, PackedLogs({}, 0), options))
     logs = pack(reader, commits, listed, options.logs, remaining)
     return _fill_template(view, report, logs, options)
+
+
+def _commits(reader: LedgerReader, report: Report) -> dict[str | None, ReportedCommits]:
+    """Return the commits of the run, or of each run, by `Trial.run_id`."""
+    if not report.runs:
+        grading, committed = report.provenance.grading, report.run.committed
+        return {None: ReportedCommits(reader.path, grading.root_id, grading.run_id, committed)}
+    return {
+        grading.run_id: ReportedCommits(
+            reader.path, grading.root_id, grading.run_id, part.run.committed, is_part=True
+        )
+        for part in report.runs
+        for grading in (part.provenance.grading,)
+    }
 
 
 def _fill_template(view: View, report: Report, packed: PackedLogs, options: ReportOptions) -> bytes:
@@ -272,11 +290,18 @@ def flaky_cells(task: TaskOutcomes, variants: Sequence[VariantOutcomes]) -> str:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    run, origin = report.run, report.provenance
+    if not report.runs:
+        yield from _run_facts(report.run, report.provenance)
+    for part in report.runs:
+        yield from _run_facts(part.run, part.provenance)
+    yield "ledger", report.provenance.ledger_id
+
+
+def _run_facts(run: ReportedRun, origin: Provenance) -> Iterator[tuple[str, str]]:
     yield "run", run.run_id
     yield "experiment", run.experiment_id
     yield "experiment digest", origin.experiment_digest
-    if grading := sentences.grading(report):
+    if grading := sentences.grading(origin):
         yield "grading", grading
     yield "grader digest", origin.grading.grader_digest or "not written"
     yield "created", run.created_at
@@ -287,7 +312,6 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     for image in origin.images:
         yield f"image {image.ref}", image.id
     yield "run by", f"labledger {origin.labledger_version}"
-    yield "ledger", origin.ledger_id
     yield "chain digest", origin.chain_head
 
 
@@ -295,20 +319,20 @@ def _data(report: Report, listed: Sequence[Trial]) -> View:
     """Return what the script needs: the trials, as rows of columns."""
     return {
         "run_id": report.provenance.grading.run_id,
-        "columns": TRIAL_FIELDS,
+        "columns": (*TRIAL_FIELDS, "run_id") if report.runs else TRIAL_FIELDS,
         "trials": [_row(trial) for trial in listed],
     }
 
 
 def trials_that_fit(trials: Sequence[Trial], max_bytes: int) -> list[Trial]:
-    """Return the trials whose rows fit into `max_bytes`, worst first, in schedule order."""
+    """Return the trials whose rows fit into `max_bytes`, worst first, in their order."""
     listed = []
-    for trial in sorted(trials, key=lambda trial: trial.badness):
-        max_bytes -= len(json.dumps(_row(trial))) + 2
+    for index in sorted(range(len(trials)), key=lambda index: trials[index].badness):
+        max_bytes -= len(json.dumps(_row(trials[index]))) + 2
         if max_bytes < 0:
             break
-        listed.append(trial)
-    return sorted(listed, key=lambda trial: trial.schedule_idx)
+        listed.append(index)
+    return [trials[index] for index in sorted(listed)]
 
 
 def _row(trial: Trial) -> list[Any]:
