@@ -20,10 +20,9 @@ from typing import Any
 from engine_cgroups import cgroup_name, remove_cgroups, remove_left_cgroups
 from waiting import wait_until
 
-from labledger.cluster.certificates import make_certificates
-
 from host_cluster.ground import NETWORK, Ground
 from host_cluster.host import Host
+from labledger.cluster.certificates import make_certificates
 
 SCHEDULER = "scheduler"
 ADDRESS = f"tls://{NETWORK}.2:8786"
