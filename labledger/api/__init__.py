@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from labledger.api.ledger import *
     from labledger.api.maintenance import *
     from labledger.api.notes_and_tags import *
+    from labledger.api.planning import expectation as expectation
+    from labledger.api.planning import plan as plan
     from labledger.api.run_state import *
     from labledger.api.runs import *
     from labledger.api.tidying import archive_run as archive_run
@@ -46,6 +48,11 @@ if TYPE_CHECKING:
     from labledger.maintenance.import_runs import ImportedRun as ImportedRun
     from labledger.maintenance.preflight import Preflight as Preflight
     from labledger.maintenance.verify_lab import VerificationReport as VerificationReport
+    from labledger.planning.options import PlanOptions as PlanOptions
+    from labledger.planning.plan_text import PlanTable as PlanTable
+    from labledger.planning.plan_text import PlanText as PlanText
+    from labledger.planning.plan_text import plan_text as plan_text
+    from labledger.planning.size_plan import *
     from labledger.records import JsonObject as JsonObject
     from labledger.records.outcomes import *
     from labledger.records.pass_rate import PassCounts as PassCounts
@@ -63,6 +70,7 @@ _NAMES_BY_MODULE = {
     "api.ledger": "Ledger open_ledger view_names",
     "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
     "ledger_revision upgrade_ledger verify",
+    "api.planning": "expectation plan",
     "api.run_state": "RunSelection RunState",
     "api.runs": "regrade resume run",
     "api.tidying": "archive_run collect_garbage",
@@ -89,6 +97,9 @@ _NAMES_BY_MODULE = {
     "maintenance.import_runs": "ImportedRun",
     "maintenance.preflight": "Preflight",
     "maintenance.verify_lab": "VerificationReport",
+    "planning.options": "PlanOptions",
+    "planning.plan_text": "PlanTable PlanText plan_text",
+    "planning.size_plan": "Design PlannedExperiment Requirement SizePlan",
     "records": "JsonObject",
     "records.outcomes": "RunStatus SlotStatus StopCause Verdict",
     "records.pass_rate": "PassCounts",

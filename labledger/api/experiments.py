@@ -43,6 +43,8 @@ class RunPlan:
     sealing: str
     """How the grader's files are hidden from the agent, in words."""
     total_slots: int
+    tasks: int
+    """How many tasks are selected."""
     _experiment: ResolvedExperiment = field(repr=False)
 
     def slots(self) -> Iterator[Slot]:
@@ -123,6 +125,7 @@ def plan_run(experiment: str | Path, options: RunOptions | None = None) -> RunPl
         variants=resolved.variants,
         sealing="; ".join(sealing.meaning for sealing in resolved.sealings),
         total_slots=resolved.total_slots,
+        tasks=len(resolved.tasks),
         _experiment=resolved,
     )
 

@@ -20,6 +20,7 @@ from labledger.cli.commands import (
     ledger_queries,
     maintenance,
     notes_and_tags,
+    plan,
     report,
     tidying,
 )
@@ -56,6 +57,7 @@ benchmark_checks.register(app)
 ledger_queries.register(app)
 report.register(app)
 compare.register(app)
+plan.register(app)
 notes_and_tags.register(app)
 tidying.register(app)
 hosts.register(app)

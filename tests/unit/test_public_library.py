@@ -71,7 +71,9 @@ def test_help_is_enough_to_use_a_function(name: str) -> None:
     for parameter in inspect.signature(function).parameters:
         assert re.search(rf"^    {parameter}: ", text, re.MULTILINE), parameter
     assert "\nExample:\n" in text
-    assert "\nRaises:\n" in text or name in {"comparison_texts", "doctor", "view_names"}
+    assert "\nRaises:\n" in text or name in {
+        *("comparison_texts", "doctor", "expectation", "plan_text", "view_names")
+    }
     assert "->" in str(inspect.signature(function))
 
 
@@ -83,7 +85,7 @@ def test_every_method_of_a_ledger_has_help(name: str) -> None:
     assert "RunNotFound" in (inspect.getdoc(labledger.Ledger) or "")
 
 
-@pytest.mark.parametrize("name", ["RunOptions", "CompareOptions", "ReportOptions"])
+@pytest.mark.parametrize("name", ["RunOptions", "CompareOptions", "PlanOptions", "ReportOptions"])
 def test_the_help_of_options_explains_every_option(name: str) -> None:
     """Each field is described where `help` shows it, and seconds are called so."""
     text = inspect.getdoc(public(name)) or ""

@@ -173,7 +173,8 @@ def run(
         build=build,
     )
     if dry_run:
-        _print_plan(api.plan_run(experiment, options), as_json=running.json)
+        planned = api.plan_run(experiment, options)
+        _print_plan(planned, api.expectation(planned, running.lab_dir), as_json=running.json)
         return
     running.watch(
         options,
@@ -182,17 +183,20 @@ def run(
     )
 
 
-def _print_plan(plan: RunPlan, *, as_json: bool) -> None:
-    """Print the resolved experiment as YAML, and the schedule; or both as JSON."""
+def _print_plan(plan: RunPlan, expected: Sequence[str], *, as_json: bool) -> None:
+    """Print the resolved experiment as YAML, what is expected, and the schedule; or all as JSON."""
     if as_json:
         slots = [slot.as_json() for slot in plan.slots()]
-        out_json({"digest": plan.digest, "resolved": plan.resolved, "schedule": slots})
+        document = {"digest": plan.digest, "resolved": plan.resolved, "schedule": slots}
+        out_json({**document, "expected": list(expected)} if expected else document)
         return
     import yaml
 
     out_lines(yaml.safe_dump(plan.resolved, sort_keys=False, allow_unicode=True))
     out(f"# digest {plan.digest}")
     out(f"# grader: {plan.sealing}")
+    for line in expected:
+        out(f"# {line}")
     out(f"# schedule: {counted(plan.total_slots, 'slot')}")
     for slot in islice(plan.slots(), _MAX_PRINTED_SLOTS):
         out(f"# {slot.schedule_idx:6}  {slot.variant_id}  {slot.task_id}  {slot.repl_idx}")

@@ -46,7 +46,7 @@ def detectable_rate(size: float, discordant: float, confidence: float) -> float 
 
     if pairs < 2 or power(1.0) < POWER:
         return None
-    return _smallest_difference(power, 1.0)
+    return smallest_difference(power, 1.0)
 
 
 def rate_power(pairs: int, discordant: float, difference: float, confidence: float) -> float:
@@ -91,17 +91,28 @@ def detectable_shift(deviation: float, degrees: float, confidence: float) -> flo
     if degrees >= _NORMAL_DEGREES:
         return float((quantile(confidence) + special.ndtri(POWER)) * deviation)
     critical = float(special.stdtrit(degrees, (1 + confidence) / 2))
-
-    def power(shift: float) -> float:
-        return float(1 - special.nctdtr(degrees, shift, critical))
-
-    return _smallest_difference(power, 2 * (critical + 5)) * deviation
+    high = 2 * (critical + 5)
+    return smallest_difference(lambda shift: t_power(shift, degrees, confidence), high) * deviation
 
 
-def _smallest_difference(power: Callable[[float], float], high: float) -> float:
-    """Return where a power that grows with the difference passes `POWER`, up to `high`."""
+def t_power(shift: float, degrees: float, confidence: float) -> float:
+    """Return the power of a t test of a difference of `shift` standard errors."""
+    from scipy import special
+
+    if degrees < 1:
+        return 0.0
+    if degrees >= _NORMAL_DEGREES:
+        return float(special.ndtr(shift - quantile(confidence)))
+    critical = float(special.stdtrit(degrees, (1 + confidence) / 2))
+    return float(1 - special.nctdtr(degrees, shift, critical))
+
+
+def smallest_difference(
+    power: Callable[[float], float], high: float, least: float = POWER
+) -> float:
+    """Return where a power that grows with the difference passes `least`, up to `high`."""
     low = 0.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if power(middle) < POWER else (low, middle)
+        low, high = (middle, high) if power(middle) < least else (low, middle)
     return high

@@ -1,0 +1,180 @@
+"""How much two sides differ from task to task, and from trial to trial of one task.
+
+The variance of a mean difference over T tasks with R replications is (between + within / R) / T for
+tasks like these, and within / (R T) for these tasks (Brennan 2001, Generalizability Theory,
+chapter 2). `of_pairs` estimates both parts from earlier trials; `planned_power` uses them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from labledger.compare.statistics.samples import Groups, mean, quantile, units_deviation
+
+if TYPE_CHECKING:
+    from labledger.compare.statistics.samples import Array
+
+
+class PairedTasks(NamedTuple):
+    """The trials of two sides, for the tasks that both have."""
+
+    task_ids: Sequence[str]
+    a: Groups
+    b: Groups
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """What the components are computed from, summed over tasks."""
+
+    squares: Array | float
+    """Squared deviations of the tasks' differences from the mean of their pair of sides."""
+    degrees: Array | float
+    noise: Array | float
+    """The variances of the tasks' differences that are due to their trials."""
+    within: Array | float
+    count: Array | float
+
+    def variance(self, replications: float, *, replicated: bool) -> Array | float:
+        """Return the variance of a task's difference with so many replications a side."""
+        import numpy as np
+
+        if not replicated:
+            return self.squares / self.degrees
+        between = np.maximum(self.squares / self.degrees - self.noise / self.count, 0.0)
+        return between + self.within / self.count / replications
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """The variances of differences between tasks and within them."""
+
+    tasks: int
+    """The distinct tasks that they were estimated from."""
+    between: float
+    """The variance of the tasks' true differences. Without replications this is the variance of the
+    observed ones, of which the part within tasks is not known."""
+    within: float | None
+    """The variances of single trials of a task on both sides, added up; None without
+    replications."""
+    design_effect: float
+    """How many times larger the variance of the mean is because tasks come in clusters; 1 or
+    more."""
+    _whole: _Sums = field(repr=False)
+    _without: _Sums = field(repr=False)
+    """The sums without each of the tasks."""
+
+    def variance(self, replications: int) -> float:
+        """Return the variance of a task's difference, as it is seen with so many replications."""
+        return self.between + (self.within or 0.0) / replications
+
+    def range_of_variance(self, replications: int, confidence: float) -> float | None:
+        """Return the factor by which that variance may be larger, or smaller.
+
+        It is the interval of its logarithm, by the jackknife over tasks (Miller 1974, Biometrika
+        61:1–15). None for fewer than three tasks, or where nothing varies.
+        """
+        is_replicated = self.within is not None
+        return self._range(
+            self._without.variance(replications, replicated=is_replicated), confidence
+        )
+
+    def range_of_within(self, confidence: float) -> float | None:
+        """Return the factor by which the variance within tasks may be larger, or smaller."""
+        return self._range(self._without.within / self._without.count, confidence)
+
+    def _range(self, without: Array | float, confidence: float) -> float | None:
+        """Return the factor for a variance, from its estimates without each of the tasks."""
+        import numpy as np
+
+        if self.tasks < 3 or not np.all(np.asarray(without) > 0):
+            return None
+        logs = np.log(without)
+        error = math.sqrt((self.tasks - 1) / self.tasks * float(((logs - logs.mean()) ** 2).sum()))
+        return math.exp(quantile(confidence, self.tasks - 1) * error)
+
+
+def of_pairs(
+    pairs: Sequence[PairedTasks], clusters: Mapping[str, str] | None = None
+) -> Components | None:
+    """Estimate the components from pairs of sides, such as baseline and treatment of some runs.
+
+    Each pair needs two tasks; None where none has. `clusters` names the cluster of each task.
+    Components of a metric are in its unit squared. An estimate below 0 is taken as 0.
+    """
+    import numpy as np
+
+    usable = [pair for pair in pairs if len(pair.task_ids) > 1]
+    if not usable:
+        return None
+    names = sorted({task_id for pair in usable for task_id in pair.task_ids})
+    position = {name: number for number, name in enumerate(names)}
+    is_replicated = any(len(g) > 1 for pair in usable for side in (pair.a, pair.b) for g in side)
+    squares, noise, within, count = (np.zeros(len(names)) for _ in range(4))
+    squares_without, degrees, effects = np.zeros(len(names)), 0, []
+    for pair in usable:
+        index = np.array([position[name] for name in pair.task_ids])
+        size = len(index)
+        differences = np.array([mean(b) - mean(a) for a, b in zip(pair.a, pair.b, strict=True)])
+        deviations = (differences - differences.mean()) ** 2
+        np.add.at(squares, index, deviations)
+        # Without one value, the sum of squares falls by its own times n / (n − 1).
+        np.add.at(squares_without, index, deviations * size / (size - 1))
+        np.add.at(count, index, 1)
+        degrees += size - 1
+        for side in (pair.a, pair.b):
+            of_trial = _trial_variances(side, usable)
+            np.add.at(within, index, of_trial)
+            np.add.at(noise, index, of_trial / np.array([len(group) for group in side]))
+        if clusters is not None:
+            effects.append(_design_effect(differences, [clusters[t] for t in pair.task_ids]))
+    whole = _Sums(squares.sum(), degrees, noise.sum(), within.sum(), count.sum())
+    with np.errstate(invalid="ignore", divide="ignore"):
+        without = _Sums(
+            squares.sum() - squares_without,
+            degrees - count,
+            noise.sum() - noise,
+            within.sum() - within,
+            count.sum() - count,
+        )
+    return Components(
+        tasks=len(names),
+        between=float(
+            whole.variance(math.inf, replicated=True)
+            if is_replicated
+            else whole.variance(1, replicated=False)
+        ),
+        within=float(within.sum() / count.sum()) if is_replicated else None,
+        design_effect=max(1.0, mean(effects)) if effects else 1.0,
+        _whole=whole,
+        _without=without,
+    )
+
+
+def _trial_variances(side: Groups, pairs: Sequence[PairedTasks]) -> Array:
+    """Return the variance of a trial of each task; the usual one where a task has one trial."""
+    import numpy as np
+
+    known = [_variance(group) for group in side]
+    measured = [value for value in known if value is not None]
+    if not measured:
+        every = (group for pair in pairs for other in (pair.a, pair.b) for group in other)
+        measured = [v for group in every if (v := _variance(group)) is not None]
+    usual = mean(measured) if measured else 0.0
+    return np.array([usual if value is None else value for value in known])
+
+
+def _variance(group: Sequence[float]) -> float | None:
+    if len(group) < 2:
+        return None
+    centre = mean(group)
+    return math.fsum((value - centre) ** 2 for value in group) / (len(group) - 1)
+
+
+def _design_effect(differences: Array, clusters: Sequence[str]) -> float:
+    clustered, _, degrees = units_deviation(differences, clusters)
+    single, _, _ = units_deviation(differences)
+    return (clustered / single) ** 2 if degrees and single else 1.0

@@ -1,0 +1,175 @@
+"""Variance components and planned power: against simulation, statsmodels and the tests planned."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from statsmodels.stats.power import TTestPower
+
+from labledger.compare.statistics import paired_rates, planned_power, variance_components
+from labledger.compare.statistics.planned_power import Variation
+from labledger.compare.statistics.variance_components import PairedTasks
+
+Rates = np.ndarray
+
+
+def task_rates(chance: np.random.Generator, tasks: int, shift: float) -> tuple[Rates, Rates]:
+    """Pass probabilities of tasks on both sides, whose differences vary."""
+    a = chance.beta(0.8, 0.8, tasks)
+    return a, np.clip(a + shift + chance.normal(0, 0.15, tasks), 0, 1)
+
+
+def draw(chance: np.random.Generator, rates: Rates, replications: int) -> list[list[float]]:
+    trials = chance.random((len(rates), replications)) < rates[:, None]
+    return trials.astype(float).tolist()
+
+
+def true_variation(a: Rates, b: Rates) -> Variation:
+    return Variation(float((b - a).var()), float((a * (1 - a) + b * (1 - b)).mean()), is_rate=True)
+
+
+def paired(a: list[list[float]], b: list[list[float]]) -> PairedTasks:
+    return PairedTasks([f"t{n}" for n in range(len(a))], a, b)
+
+
+@pytest.mark.parametrize(("tasks", "replications"), [(60, 1), (60, 3), (150, 2)])
+def test_power_on_tasks_like_these_is_how_often_the_test_shows_a_difference(
+    tasks: int, replications: int
+) -> None:
+    """Drawn new tasks and trials each time, as the comparison assumes."""
+    chance = np.random.default_rng(21)
+    a, b = task_rates(chance, 200_000, 0.12)
+    planned = planned_power.tasks_power(
+        true_variation(a, b), tasks, replications, float((b - a).mean()), 0.95
+    )
+    draws, shown = 300, 0
+    for _ in range(draws):
+        a, b = task_rates(chance, tasks, 0.12)
+        sides = draw(chance, a, replications), draw(chance, b, replications)
+        shown += paired_rates.of_tasks(*sides, 0.95).p < 0.05
+    # Three hundred draws stray by at most 2.9 % (one standard error).
+    assert shown / draws == pytest.approx(planned, abs=0.09)
+
+
+@pytest.mark.parametrize(("tasks", "replications"), [(40, 5), (60, 2)])
+def test_power_on_this_suite_is_how_often_the_test_shows_a_difference(
+    tasks: int, replications: int
+) -> None:
+    """Drawn new trials of the same tasks each time."""
+    chance = np.random.default_rng(22)
+    a, b = task_rates(chance, tasks, 0.1)
+    planned = planned_power.suite_power(
+        true_variation(a, b), tasks, replications, float((b - a).mean()), 0.95
+    )
+    draws, shown = 300, 0
+    for _ in range(draws):
+        sides = draw(chance, a, replications), draw(chance, b, replications)
+        shown += paired_rates.of_suite(*sides, 0.95).p < 0.05
+    assert shown / draws == pytest.approx(planned, abs=0.09)
+
+
+@pytest.mark.parametrize(("tasks", "shift"), [(12, 0.9), (30, 0.5), (200, 0.15)])
+def test_power_of_a_metric_is_statsmodels(tasks: int, shift: float) -> None:
+    """That of a t test of the tasks' differences, without the far tail that is never reached."""
+    variation = Variation(between=0.5, within=1.5, is_rate=False)
+    planned = planned_power.tasks_power(variation, tasks, 3, shift, 0.95)
+    reference = TTestPower().power(shift, tasks, 0.05)
+    assert planned == pytest.approx(reference, abs=1e-4)
+    needed = planned_power.tasks_needed(variation, 3, shift, 0.95)
+    assert needed == math.ceil(TTestPower().solve_power(shift, power=0.8, alpha=0.05))
+
+
+def test_components_are_those_of_the_tasks() -> None:
+    """Between and within are estimated without bias, from unequal replications and several
+    pairs, and the range contains the true variance."""
+    chance = np.random.default_rng(23)
+    pairs, truths = [], []
+    for _ in range(2):
+        a, b = task_rates(chance, 1500, 0.1)
+        truths.append(true_variation(a, b))
+        sides = draw(chance, a, 4), draw(chance, b, 2)
+        sides[0][:500] = [trials[:1] for trials in sides[0][:500]]
+        pairs.append(paired(*sides))
+    found = variance_components.of_pairs(pairs)
+    assert found is not None
+    assert found.within is not None
+    within = np.mean([truth.within for truth in truths])
+    assert found.within == pytest.approx(within, rel=0.05)
+    assert found.between == pytest.approx(np.mean([t.between for t in truths]), abs=0.012)
+    factor = found.range_of_variance(3, 0.95)
+    assert factor is not None
+    true = np.mean([truth.of_task(3) for truth in truths])
+    assert found.variance(3) / factor < true < found.variance(3) * factor
+
+
+def test_the_range_covers_the_variance_as_often_as_it_says() -> None:
+    """Of 40 tasks with 3 replications, drawn anew each time."""
+    chance = np.random.default_rng(24)
+    true = true_variation(*task_rates(chance, 200_000, 0.1)).of_task(3)
+    covered, draws = 0, 200
+    for _ in range(draws):
+        a, b = task_rates(chance, 40, 0.1)
+        found = variance_components.of_pairs([paired(draw(chance, a, 3), draw(chance, b, 3))])
+        assert found is not None
+        factor = found.range_of_variance(3, 0.95)
+        assert factor is not None
+        covered += found.variance(3) / factor <= true <= found.variance(3) * factor
+    assert 0.88 * draws <= covered
+
+
+def test_the_jackknife_is_that_of_leaving_out_each_task() -> None:
+    """The estimates without a task are those from the other tasks alone."""
+    chance = np.random.default_rng(25)
+    a, b = task_rates(chance, 6, 0.3)
+    pair = paired(draw(chance, a, 5), draw(chance, b, 5))
+    found = variance_components.of_pairs([pair])
+    assert found is not None
+    without = found._without.variance(2, replicated=True)
+    for number in range(6):
+        rest = [n for n in range(6) if n != number]
+        fewer = PairedTasks(*([side[n] for n in rest] for side in pair))
+        expected = variance_components.of_pairs([fewer])
+        assert expected is not None
+        assert np.asarray(without)[number] == pytest.approx(expected.variance(2))
+
+
+def test_without_replications_the_parts_are_not_told_apart() -> None:
+    """All of the variance counts as between tasks: replications add nothing, and a suite has no
+    power."""
+    chance = np.random.default_rng(26)
+    a, b = task_rates(chance, 80, 0.1)
+    once = variance_components.of_pairs([paired(draw(chance, a, 1), draw(chance, b, 1))])
+    assert once is not None
+    assert once.within is None
+    variation = Variation(once.between, None, is_rate=True)
+    few, many = (planned_power.tasks_power(variation, 80, r, 0.2, 0.95) for r in (1, 10))
+    assert few == pytest.approx(many)
+    assert planned_power.suite_power(variation, 80, 10, 0.2, 0.95) == 0
+    assert planned_power.replications_needed(variation, 80, 0.2, 0.95) is None
+
+
+def test_what_is_needed_is_enough_and_one_less_is_not() -> None:
+    """For both estimands and several powers."""
+    variation = Variation(between=0.03, within=0.3, is_rate=True)
+    for least in (0.5, 0.8, 0.95):
+        tasks = planned_power.tasks_needed(variation, 3, 0.1, 0.95, least)
+        repls = planned_power.replications_needed(variation, 30, 0.1, 0.95, least)
+        assert tasks is not None
+        assert repls is not None
+        assert planned_power.tasks_power(variation, tasks, 3, 0.1, 0.95) >= least
+        assert planned_power.tasks_power(variation, tasks - 1, 3, 0.1, 0.95) < least
+        assert planned_power.suite_power(variation, 30, repls, 0.1, 0.95) >= least
+        assert planned_power.suite_power(variation, 30, repls - 1, 0.1, 0.95) < least
+
+
+def test_clusters_need_more_tasks() -> None:
+    """The design effect is how much larger the clusters make the variance of the mean."""
+    a = [[0.0, 0.0]] * 40
+    b = [[float(n // 10 % 2)] * 2 for n in range(40)]
+    clusters = {f"t{n}": f"c{n // 10}" for n in range(40)}
+    found = variance_components.of_pairs([paired(a, b)], clusters)
+    assert found is not None
+    # Tasks of a cluster do not differ: ten count as one; 39/3 corrects for so few clusters.
+    assert found.design_effect == pytest.approx(10 * (4 / 3) / (40 / 39))

@@ -1,0 +1,211 @@
+"""`labledger plan` and what a dry run expects, from ledgers of earlier runs, without any engine."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import comparison_ledgers as runs
+import pytest
+import sample_ledgers as kit
+from commands import run_forked
+
+import labledger
+from labledger.compare.statistics.samples import Estimate
+from labledger.errors import InvalidInput, RunNotFound
+from labledger.planning.history import TrialSpent
+from labledger.planning.spending import usual_spending
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    """An experiment of 5 tasks, 2 variants and 3 replications, beside an empty ledger."""
+    labledger.create_experiment(tmp_path / "demo", "ab-test")
+    kit.make_ledger(tmp_path)
+    return tmp_path
+
+
+def make_history(lab: Path, run_id: str = "early", replications: int = 3, **changes: Any) -> None:
+    """Thirty tasks, of which the candidate passes somewhat more."""
+    chance = random.Random(4)
+    rates = [chance.betavariate(0.8, 0.8) for _ in range(30)]
+
+    def letters(shift: float) -> list[str]:
+        return [
+            "".join("FP"[chance.random() < rate + shift] for _ in range(replications))
+            for rate in rates
+        ]
+
+    changes.setdefault("experiment_id", "demo")
+    runs.make_run(
+        lab / ".lab" / "ledger.sqlite",
+        {"simplest": letters(0), "shuffled": letters(0.1)},
+        run_id,
+        **changes,
+    )
+
+
+def plan(lab: Path, **options: Any) -> labledger.SizePlan:
+    return labledger.plan(
+        lab / "demo",
+        labledger.PlanOptions(**{"detect": 0.1, **options}),
+        labledger.RunOptions(lab_dir=lab / ".lab"),
+    )
+
+
+def test_a_plan_answers_for_both_estimands(lab: Path) -> None:
+    """More replications need fewer tasks, a smaller difference more; ranges contain the number;
+    the curves pass the power where the tables say."""
+    make_history(lab)
+    found = plan(lab)
+    assert found.runs == ("early",)
+    assert (found.experiment.tasks, found.experiment.replications) == (5, 3)
+    *tasks, suite = found.requirements
+    assert [each.replications for each in tasks] == [1, 2, 3, 5, 10]
+    needed = [each.design.tasks for each in tasks if each.design]
+    assert needed == sorted(set(needed), reverse=True)
+    for each in found.requirements:
+        assert each.design is not None
+        assert each.design.power >= 0.8
+        assert each.design.detectable == pytest.approx(0.1, abs=0.01)
+        number = each.design.replications if each is suite else each.design.tasks
+        assert each.low is not None
+        assert each.low <= number <= (each.high or number)
+        assert each.design.trials == each.design.tasks * each.design.replications * 2
+    smaller = plan(lab, detect=0.05).requirements[0].design
+    assert smaller is not None
+    assert smaller.tasks > needed[0]
+    for curve in found.curves:
+        powers = [design.power for design in curve]
+        assert powers == sorted(powers)
+        assert powers[0] < 0.8 <= powers[-1]
+    assert json.loads(json.dumps(found.as_json()))["requirements"][0]["estimand"] == "tasks"
+
+
+def test_the_command_prints_tables_and_curves(lab: Path) -> None:
+    """What is sought, what it is estimated from, both tables, both curves; JSON has it all."""
+    make_history(lab)
+    done = run_forked("plan", "demo", "--detect", "0.1", "--from", "early", folder=lab)
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "To show a difference of 10.0 points in pass rate with 80 % power",
+        "(from early: 30 tasks)",
+        "On tasks like these",
+        "On this suite",
+        "Power to show 10.0 points on tasks like these, with 3 replications",
+        "Power to show 10.0 points on this suite, with 5 tasks",
+        "####",
+    ):
+        assert words in done.stdout
+    as_json = run_forked("plan", "demo", "--detect", "0.1", "--json", folder=lab)
+    assert json.loads(as_json.stdout) == json.loads(json.dumps(plan(lab).as_json()))
+
+
+def test_a_dry_run_says_what_to_expect(lab: Path) -> None:
+    """Two lines where there is a history, and none, without an error, where there is none."""
+    without = run_forked("run", "demo", "--dry-run", folder=lab)
+    assert without.returncode == 0
+    assert "power" not in without.stdout
+    make_history(lab)
+    lines = run_forked("run", "demo", "--dry-run", folder=lab).stdout.splitlines()
+    assert [line for line in lines if "with 80 % power" in line or "expected, from" in line] == [
+        f"# {line}"
+        for line in labledger.expectation(labledger.plan_run(lab / "demo"), lab / ".lab")
+    ]
+    document = json.loads(run_forked("run", "demo", "--dry-run", "--json", folder=lab).stdout)
+    assert len(document["expected"]) == 2
+
+
+def test_runs_of_the_same_experiment_are_found(lab: Path) -> None:
+    """Other experiments and runs without a committed slot are not used, unless they are named."""
+    with pytest.raises(InvalidInput, match="no earlier run of this experiment"):
+        plan(lab)
+    make_history(lab, "other", experiment_id="another")
+    with pytest.raises(InvalidInput, match="no earlier run of this experiment"):
+        plan(lab)
+    assert plan(lab, from_runs=("other",)).runs == ("other",)
+    make_history(lab, "one")
+    make_history(lab, "two")
+    assert set(plan(lab).runs) == {"one", "two"}
+    with pytest.raises(RunNotFound):
+        plan(lab, from_runs=("absent",))
+
+
+def test_without_replications_a_plan_says_so(lab: Path) -> None:
+    """Replications add nothing for tasks like these, and this suite has no answer."""
+    make_history(lab, replications=1)
+    found = plan(lab)
+    *tasks, suite = found.requirements
+    assert len({each.design.tasks for each in tasks[1:] if each.design}) == 1
+    assert suite.design is None
+    assert any("one replication" in note for note in found.notes)
+    assert "unknown" in labledger.plan_text(found).tables[1].rows[0]
+
+
+def test_runs_of_one_variant_are_paired_across_runs(lab: Path) -> None:
+    """Where no run has two variants, those of two runs tell how much differences vary."""
+    path = lab / ".lab" / "ledger.sqlite"
+    for name, letters in (("a", ["PF", "PP", "FF"] * 5), ("b", ["PP", "PF", "FF"] * 5)):
+        runs.make_run(path, {"solo": letters}, name, experiment_id="demo")
+    found = plan(lab)
+    assert found.observed_tasks == 15
+    assert any("No run has two variants" in note for note in found.notes)
+
+
+def test_a_metric_has_its_own_unit(lab: Path) -> None:
+    """A difference of a metric may be larger than 1; what it cannot be is refused."""
+    numbers = {
+        side: [[float(7 * n % 11 + shift + r) for r in range(2)] for n in range(12)]
+        for side, shift in (("simplest", 0), ("shuffled", 3))
+    }
+    numbers["shuffled"] = [
+        [v * (1 + n % 3) for v in row] for n, row in enumerate(numbers["shuffled"])
+    ]
+    letters = {side: ["PP"] * 12 for side in numbers}
+    path = lab / ".lab" / "ledger.sqlite"
+    runs.make_run(path, letters, "early", numbers=numbers, experiment_id="demo")
+    found = plan(lab, metric="tokens", detect=5.0)
+    assert found.requirements[0].design is not None
+    assert found.requirements[0].design.tasks > 2
+    with pytest.raises(InvalidInput, match="there is pass_rate"):
+        plan(lab, metric="absent", detect=5.0)
+    for wrong in ({"detect": 5.0}, {"detect": 0.0}, {"power": 1.0}, {"confidence": 0.2}):
+        with pytest.raises(InvalidInput, match="the options of the plan"):
+            plan(lab, **wrong)
+
+
+def test_cost_and_time_have_ranges() -> None:
+    """Each variant's own mean, all variants' for a new one; the range is wider for few tasks, and
+    time is divided by what runs at once."""
+    spent = [
+        TrialSpent(variant, f"t{task}", cost * (1 + task % 3), 1000.0 * (1 + task % 3))
+        for variant, cost in (("a", 1.0), ("b", 3.0))
+        for task in range(9)
+        for _ in range(2)
+    ]
+    known = usual_spending(spent, ["a", "b"], 4, 0.95)
+    cost = known.cost_usd(10, 2)
+    assert cost is not None
+    assert cost.value == pytest.approx(10 * 2 * (2.0 + 6.0))
+    assert cost.low is not None
+    assert cost.high is not None
+    assert cost.low < cost.value < cost.high
+    longer = known.cost_usd(1000, 2)
+    assert longer is not None
+    assert (longer.high or 0) / longer.value < cost.high / cost.value
+    time = known.duration_ms(10, 2)
+    assert time is not None
+    assert time.value == pytest.approx(40 * 2000 / 4)
+    new = usual_spending(spent, ["new"], 1, 0.95)
+    assert new.new_variants == ("new",)
+    assert new.cost_usd(1, 1) == Estimate(pytest.approx(4.0), *_bounds(new.cost_usd(1, 1)))
+    unknown = usual_spending([TrialSpent("a", "t", None, 5.0)], ["a"], 1, 0.95)
+    assert unknown.cost_usd(3, 1) is None
+    assert unknown.duration_ms(3, 1) == Estimate(15.0, None, None)
+
+
+def _bounds(estimate: Estimate | None) -> tuple[float | None, float | None]:
+    assert estimate is not None
+    return estimate.low, estimate.high
