@@ -126,7 +126,7 @@ class Coordinator:
             if time.monotonic() - self._last_report > _POLL_S:
                 self._report_state()
             return True
-        if not (self._pending or self._removing) and (self._stopping or not self.pauses.active):
+        if self._is_over:
             return False
         self._kill_if_requested()
         self._report_state()
@@ -288,6 +288,15 @@ class Coordinator:
         window = self.window or max(MIN_WINDOW, WINDOW_PER_CAPACITY * self.executor.capacity)
         ahead = self.slot_queue.upcoming_idx - self.commit_queue.next_idx
         return ahead >= window and not self._only_collects_started
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether there is nothing left to wait for, given that nothing could be done just now."""
+        if self._pending or self._removing:
+            return False
+        lacks_room = self._unplaced is not None or self.executor.capacity < 1
+        waits_for_room = lacks_room and self.commit_queue.next_idx < self.run.total_slots
+        return self._stopping or not (self.pauses.active or waits_for_room)
 
     @property
     def _stopping(self) -> bool:

@@ -30,8 +30,9 @@ from labledger.records.identity import RUN_ID
 from labledger.run_control.disk_space import DiskSpace
 from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
+from labledger.runner.run_hosts import given_settings
 from labledger.runner.session import Session
-from labledger.runner.start_and_resume import require_environment_and_images
+from labledger.runner.start_and_resume import require_environment, require_images
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
 
@@ -63,7 +64,7 @@ def regrade_run(
             _refuse_repetition(plan, gradings, regrading)
         new_plan = ExperimentPlan.of_document(regrading.resolved)
         root = replace(root, images=_images(engine, root, new_plan))
-        regrading = replace(regrading, images=root.images)
+        regrading = replace(regrading, images=root.images, settings=given_settings(options))
         _check_requirements(engine, lab, root, new_plan, values, options)
         with LedgerWriter.open(lab.ledger, store) as writer:
             new_grader.freeze(store)
@@ -125,7 +126,8 @@ def _check_requirements(
 ) -> None:
     """Raise if something that a regrading needs is missing. May run probe containers."""
     oci = regrading.runtime.oci
-    require_environment_and_images(engine, root, oci, regrading.environment, values)
+    require_environment(root, regrading.environment, values)
+    require_images(engine, root, oci)
     require_egress_image(engine, regrading, options.egress_image)
     info = engine.info()
     checks = [check_disk_space(DiskSpace.of(lab.root, info, options.min_free_bytes))]

@@ -172,6 +172,9 @@ class Session:
         """Create the run folder and its files from the ledger and the artifact store."""
         folder = self.lab.run_folder(run.run_id)
         create_run_folder(folder, run)
+        if run.on is not None:
+            # Each host stages them for its own trials.
+            return
         sealed = experiment.is_sealed
         stage_dependencies(experiment.files, self.store, folder / "deps", sealed=sealed)
 
@@ -191,13 +194,14 @@ class Session:
         `stack` closes the executor when the session ends.
         """
         folder = self.lab.run_folder(self.run_id)
-        width = self.options.max_concurrency or experiment.design.max_concurrency
         counts = reader.counts(self.run_id)
-        self.options.on_event(_started_event(run, folder, unfinished, width, budget, counts))
-        engine_info = self._engine_info()
+        engine_info = {} if run.on else self._engine_info()
         full_disks = FullDisks()
         disk_space = self._disk_space(engine_info, full_disks)
-        executor = stack.enter_context(closing(self._executor(width, full_disks)))
+        executor = self._executor(run, experiment, lease, full_disks)
+        stack.enter_context(closing(executor))
+        width = executor.width
+        self.options.on_event(_started_event(run, folder, unfinished, width, budget, counts))
         if run.next_schedule_idx > 0 or unfinished:
             full_disks.check(disk_space.locations)
             self._clean_up(executor, run, reader)
@@ -250,10 +254,27 @@ class Session:
             self._clean_up(executor, reader.run(self.run_id), reader)
         return coordinator.stop_cause
 
-    @staticmethod
-    def _executor(width: int, full_disks: FullDisks) -> TrialExecutor:
+    def _executor(
+        self, run: RunInfo, experiment: ExperimentPlan, lease: Lease, full_disks: FullDisks
+    ) -> TrialExecutor:
         """Return the executor of this run's trials."""
-        return LocalExecutor(width, full_disks)
+        if run.on is None:
+            width = self.options.max_concurrency or experiment.design.max_concurrency
+            return LocalExecutor(width, full_disks)
+        # Imported late: runs on this machine need none of it.
+        from labledger.cluster.cluster_executor import ClusterRun
+        from labledger.cluster.connect import open_executor
+
+        cluster_run = ClusterRun(
+            ledger_id=self.writer.ledger_id,
+            run_id=run.run_id,
+            epoch=lease.epoch,
+            files=experiment.files,
+            is_sealed=experiment.is_sealed,
+            store_root=self.store.root,
+            max_concurrency=self.options.max_concurrency,
+        )
+        return open_executor(run.on, cluster_run, insecure=self.options.insecure)
 
     def _clean_up(self, executor: TrialExecutor, run: RunInfo, reader: LedgerReader) -> None:
         """Remove the containers, folders and notes of attempts whose results are durable."""

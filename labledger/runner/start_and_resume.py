@@ -43,7 +43,7 @@ from labledger.run_control.budget import check_limits
 from labledger.run_control.events import run_event
 from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
-from labledger.runner.run_hosts import given_settings
+from labledger.runner.run_hosts import cluster_of, given_settings
 from labledger.runner.session import Session
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
@@ -128,9 +128,12 @@ def resume_run(run_id: str, options: RunOptions) -> RunOutcome:
             else:
                 if not options.frozen and run.regrades is None:
                     refuse_changed(run, reader.task_digests(run_id), options)
-                oci = plan.runtime.oci
-                require_environment_and_images(engine, run, oci, plan.environment, values)
-                require_egress_image(engine, plan, options.egress_image)
+                require_environment(run, plan.environment, values)
+                if cluster_of(run, options) is None:
+                    # Hosts of a cluster get images from a registry or this machine, each for its
+                    # trials.
+                    require_images(engine, run, plan.runtime.oci)
+                    require_egress_image(engine, plan, options.egress_image)
             # A regrading has no budget: it runs no agent.
             limits = options.budget if run.regrades is None else {}
             check_limits(plan.metrics, limits)
@@ -176,24 +179,19 @@ def _warn_of_changes(run: RunInfo, tasks: Mapping[str, str], options: RunOptions
         options.on_event(run_event("warning", message=message))
 
 
-def require_environment_and_images(
-    engine: Engine,
-    run: RunInfo,
-    oci: str | None,
-    names: Iterable[str],
-    values: Mapping[str, str],
-) -> None:
-    """Raise `InvalidInput` for a missing environment value, `PreflightFailed` for a missing image.
-
-    `names` are the variables that must have a value. Raises `PreflightFailed` also if the engine
-    lacks the OCI runtime `oci`.
-    """
+def require_environment(run: RunInfo, names: Iterable[str], values: Mapping[str, str]) -> None:
+    """Raise `InvalidInput` unless each of the variables `names` has a value."""
     problems = [
         Problem("environment", f"${name} is not set", hint=f"give it with --env {name}=…")
         for name in environment_values.missing(names, values)
     ]
     if problems:
         raise InvalidInput(f"run {run.run_id} cannot continue", problems)
+
+
+def require_images(engine: Engine, run: RunInfo, oci: str | None) -> None:
+    """Raise `PreflightFailed` if the engine lacks an image, or the OCI runtime `oci`."""
+    problems = []
     for ref, image in run.images.items():
         if engine.image_id(image) is None:
             hint = _missing_image_hint(ref, run)

@@ -18,15 +18,6 @@ if TYPE_CHECKING:
 
 hosts = typer.Typer(help="The hosts of a cluster.", rich_markup_mode=None)
 
-Insecure = Annotated[
-    bool,
-    typer.Option(
-        "--insecure",
-        help="Connect without TLS to another machine. Whoever reaches the scheduler can run "
-        "programs on every host.",
-    ),
-]
-
 
 def register(app: typer.Typer) -> None:
     app.command()(worker)
@@ -61,7 +52,7 @@ def worker(
     tls_ca: Annotated[Path | None, typer.Option(help="The authority's certificate.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="This worker's key.")] = None,
-    insecure: Insecure = False,
+    insecure: arguments.Insecure = False,
 ) -> None:
     """Serve this machine as a host of a cluster, until it is stopped.
 
@@ -94,7 +85,7 @@ def list_hosts(
             help="The cluster: the address of its Dask scheduler, or a cluster file.",
         ),
     ] = None,
-    insecure: Insecure = False,
+    insecure: arguments.Insecure = False,
     json: arguments.Json = False,
 ) -> None:
     """List the hosts of a cluster: slots, images, disk, version, clock, and what is wrong."""

@@ -72,6 +72,22 @@ Agents = Annotated[
     typer.Option("--agent", help="An agent that comes with the benchmark; repeatable."),
 ]
 Image = Annotated[str | None, typer.Option(help="The image for the trials of a benchmark.")]
+On = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS|FILE|local",
+        help="Run the trials on the hosts of a cluster: the address of its Dask scheduler, or a "
+        "cluster file. A run stores it; `local` is this machine.",
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Connect without TLS to another machine. Whoever reaches the scheduler can run "
+        "programs on every host.",
+    ),
+]
 SkipRefused = Annotated[
     bool,
     typer.Option(

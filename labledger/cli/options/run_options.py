@@ -86,6 +86,8 @@ class Running:
         ),
     ] = None
     egress_image: arguments.EgressImage = None
+    on: arguments.On = None
+    insecure: arguments.Insecure = False
     window: Annotated[
         int | None,
         typer.Option(
@@ -124,6 +126,8 @@ class Running:
             budget_usd=arguments.parse_budget("--budget-usd", self.budget_usd),
             budget_tokens=arguments.parse_budget("--budget-tokens", self.budget_tokens),
             egress_image=self.egress_image,
+            on=self.on,
+            insecure=self.insecure,
             window=self.window,
             keep=FolderRetention(self.keep),
             lease_ttl_s=self.lease_ttl,
