@@ -1,0 +1,50 @@
+"""Shards of an experiment on a real engine: killed, resumed, and taken as the run done at once."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from experiments import BY_MODE, FAILS, PASSING, RIGHT, WRONG, Project
+
+from labledger import faults
+from labledger.api import open_ledger
+
+pytestmark = pytest.mark.docker
+
+TASKS = {"a": RIGHT, "b": BY_MODE, "c": WRONG, "d": FAILS}
+
+
+def outcomes(project: Project, *run_ids: str) -> list[str]:
+    sql = "SELECT run_id, variant_id, task_id, repl_idx, status, verdict FROM trials"
+    with open_ledger(lab_dir=project.lab) as ledger:
+        rows = list(ledger.rows(sql)[1])
+    return sorted(repr(row[1:]) for row in rows if row[0] in run_ids)
+
+
+@pytest.mark.usefixtures("image_ids")
+def test_killed_shards_give_the_run_done_at_once(tmp_path: Path) -> None:
+    """A shard that was killed resumes as that shard; both together are the whole experiment."""
+    project = Project(tmp_path, TASKS)
+    words = ("run", project.experiment, *PASSING, "--shard")
+    killed = project.command(*words, "1/2", "--run-id", "s1", **{faults.VARIABLE: "after_commit:1"})
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert project.command("resume", "s1", *PASSING).returncode == 0
+    assert project.command(*words, "2/2", "--run-id", "s2").returncode == 0
+    assert project.command("run", project.experiment, *PASSING, "--run-id", "whole").returncode == 0
+    assert outcomes(project, "s1", "s2") == outcomes(project, "whole")
+    assert len(outcomes(project, "s1")) == 4
+    for run_id in ("s1", "s2"):
+        project.check_whole(run_id)
+    together = project.json("compare", "s1+s2", "--format", "json")["comparisons"]
+    (expected,) = project.json("compare", "whole", "--format", "json")["comparisons"]
+    assert [c["difference"] for c in together] == [expected["difference"]]
+    assert together[0]["warnings"] == []
+    report = project.json("report", "s1+s2", "--json")
+    assert report["run"]["committed"] == 8
+    assert report["variants"] == project.json("report", "whole", "--json")["variants"]
+    (shared, *_) = project.json(
+        "query", "SELECT together, shard FROM same_experiment ORDER BY run_id", "--format", "json"
+    )
+    assert shared == {"together": "s1+s2+whole", "shard": "1/2"}
