@@ -48,10 +48,12 @@ POINTS = (
     "inside_import",
     "inside_archive",
     "inside_gc",
+    "inside_delete",
+    "after_delete",
 )
 """Every point. Up to `after_remove` in the order in which a slot passes them; the last ones are of
-the end of a run, of a part that is appended to one, of a migration, an import, an archive and a
-garbage collection."""
+the end of a run, of a part that is appended to one, of a migration, an import, an archive, a
+garbage collection and a deletion."""
 
 _STOP_PREFIX = "stop@"
 

@@ -248,7 +248,15 @@ def make_older(path: Path, revision: str) -> None:
         for name, view in views_and_triggers.VIEWS.items():
             connection.exec_driver_sql(f"CREATE VIEW {name} AS {view.sql}")
         for sql in views_and_triggers.TRIGGERS.values():
-            later = ("slot_outcome", "grading", "counted", "run_note", "run_part", "host_fence")
+            later = (
+                "slot_outcome",
+                "grading",
+                "counted",
+                "run_note",
+                "deleted_run",
+                "run_part",
+                "host_fence",
+            )
             needed = {name for name in later if name in sql}
             if needed <= tables:
                 connection.exec_driver_sql(sql)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from labledger.api.runs import *
     from labledger.api.tidying import archive_run as archive_run
     from labledger.api.tidying import collect_garbage as collect_garbage
+    from labledger.api.tidying import delete_run as delete_run
     from labledger.api.trial_logs import LogPiece as LogPiece
     from labledger.compare.comparison_document import *
     from labledger.compare.comparison_text import ComparisonText as ComparisonText
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from labledger.maintenance.garbage_collection import GarbageCollection as GarbageCollection
     from labledger.maintenance.import_runs import ImportedRun as ImportedRun
     from labledger.maintenance.preflight import Preflight as Preflight
+    from labledger.maintenance.run_deletion import DeletedRun as DeletedRun
     from labledger.maintenance.verify_lab import VerificationReport as VerificationReport
     from labledger.planning.options import PlanOptions as PlanOptions
     from labledger.planning.plan_text import PlanTable as PlanTable
@@ -73,7 +75,7 @@ _NAMES_BY_MODULE = {
     "api.planning": "expectation plan",
     "api.run_state": "RunSelection RunState",
     "api.runs": "regrade resume run",
-    "api.tidying": "archive_run collect_garbage",
+    "api.tidying": "archive_run collect_garbage delete_run",
     "api.trial_logs": "LogPiece",
     "compare.comparison_document": "Compared Comparison Standing TaskRow",
     "compare.run_differences": "OutcomeChange",
@@ -96,6 +98,7 @@ _NAMES_BY_MODULE = {
     "maintenance.garbage_collection": "GarbageCollection",
     "maintenance.import_runs": "ImportedRun",
     "maintenance.preflight": "Preflight",
+    "maintenance.run_deletion": "DeletedRun",
     "maintenance.verify_lab": "VerificationReport",
     "planning.options": "PlanOptions",
     "planning.plan_text": "PlanTable PlanText plan_text",

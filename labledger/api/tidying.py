@@ -1,4 +1,4 @@
-"""Keep a lab folder tidy: archive runs, and remove artifacts that nothing names.
+"""Keep a lab folder tidy: archive runs, delete them, and remove artifacts that nothing names.
 
 Each function takes the lab folder as `lab_dir`; None means `LABLEDGER_DIR` or the nearest `.lab`
 folder upwards. Modules are imported when a function is called.
@@ -14,6 +14,7 @@ from labledger.storage.lab_folder import LabFolder
 if TYPE_CHECKING:
     from labledger.maintenance.archives import Archive
     from labledger.maintenance.garbage_collection import GarbageCollection
+    from labledger.maintenance.run_deletion import DeletedRun
 
 
 def archive_run(run_id: str, path: str | Path, *, lab_dir: str | Path | None = None) -> Archive:
@@ -43,6 +44,39 @@ def archive_run(run_id: str, path: str | Path, *, lab_dir: str | Path | None = N
     from labledger.maintenance import archives
 
     return archives.archive_run(LabFolder.find(lab_dir), run_id, Path(path))
+
+
+def delete_run(
+    run_id: str, because: str, *, lab_dir: str | Path | None = None, dry_run: bool = False
+) -> list[DeletedRun]:
+    """Delete a run with its regradings and its folder. Nobody is asked.
+
+    A tombstone of each stays in the ledger, with this reason and the last digest of its chain: the
+    view `deleted_runs`. No other run can get its id; the same run can be imported again. Artifacts
+    stay until `collect_garbage`.
+
+    Args:
+        run_id: The run; its regradings go with it.
+        because: Why, in at most 10,000 characters.
+        lab_dir: The lab folder.
+        dry_run: Delete nothing, only return what would be deleted.
+
+    Returns:
+        The run and its regradings.
+
+    Raises:
+        RunNotFound: The ledger holds no such run.
+        InvalidInput: The reason is empty or too long, or the run is a regrading.
+        LeaseHeld: A coordinator owns one of the runs. Nothing was deleted.
+
+    Example:
+        >>> import labledger
+        >>> [run.run_id for run in labledger.delete_run("demo", "a first try", dry_run=True)]
+        ['demo']
+    """
+    from labledger.maintenance import run_deletion
+
+    return run_deletion.delete_run(LabFolder.find(lab_dir), run_id, because, dry_run=dry_run)
 
 
 def collect_garbage(

@@ -139,6 +139,20 @@ class LedgerReader:
         with self._of_run(run_id) as (connection, run_no):
             return gradings.read_gradings(connection, run_no)
 
+    def deleted_run_ids(self) -> list[str]:
+        """Return the ids of the runs that were deleted and not imported again."""
+        with self._snapshot("list the deleted runs") as connection:
+            sql = (
+                "SELECT DISTINCT run_id FROM deleted_run "
+                "WHERE run_id NOT IN (SELECT run_id FROM run) ORDER BY 1"
+            )
+            return list(connection.exec_driver_sql(sql).scalars())
+
+    def with_regradings(self, run_id: str) -> list[str]:
+        """Return the ids of a run and its regradings. Raises `InvalidInput` for a regrading."""
+        with self._snapshot(f"read run {run_id}") as connection:
+            return gradings.with_regradings(connection, run_id)
+
     def graded(self, name: str) -> Graded:
         """Return the grading that a run's id, or a grading's id such as ``RUN.g1``, stands for.
 

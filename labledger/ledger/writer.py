@@ -44,7 +44,9 @@ from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.batches import batched
 
 if TYPE_CHECKING:
+    from labledger.ledger.database.model import Owner
     from labledger.ledger.exchange.import_writer import ImportWriter
+    from labledger.ledger.read.tombstones import Tombstone
 
 UNEXECUTED = frozenset({SlotStatus.CANCELLED, SlotStatus.SKIPPED_PRUNED})
 """Statuses of slots that are committed without a trial."""
@@ -176,6 +178,21 @@ class LedgerWriter:
             run_no = run_number(connection, run_id)
             notes_and_tags.remove_tags(connection, run_no, remove)
             notes_and_tags.add_tags(connection, run_no, add, self._work.now())
+
+    def delete_run(
+        self, run_id: str, because: str, is_dead: Callable[[Owner], bool]
+    ) -> list[Tombstone]:
+        """Delete every row of a run and its regradings, and return their tombstones.
+
+        Raises `RunNotFound`, `LeaseHeld` if a coordinator owns one of them, and `InvalidInput` for
+        a regrading.
+        """
+        from labledger.ledger.removal import run_deletion
+
+        with self._work.transaction(f"delete run {run_id}") as connection:
+            stones = run_deletion.delete(connection, run_id, because, self._work.now(), is_dead)
+            faults.fault_point("inside_delete")
+            return stones
 
     # -- trials that are not committed yet
 

@@ -18,6 +18,7 @@ from labledger import clock, faults
 from labledger.errors import LeaseHeld, LedgerError
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.database.model import RunInfo
 from labledger.ledger.database.sqlite import (
     empty_log,
     readonly_engine,
@@ -28,6 +29,7 @@ from labledger.ledger.reader import LedgerReader
 from labledger.ledger.removal import unnamed_content
 from labledger.ledger.removal.unnamed_content import UnnamedRows
 from labledger.records import JsonObject
+from labledger.records.identity import RUN_ID
 from labledger.records.outcomes import RunStatus
 from labledger.run_control.process_identity import holder_is_dead
 from labledger.storage.artifact_store import ArtifactStore
@@ -107,13 +109,18 @@ def _refuse_live_runs(lab: LabFolder) -> None:
     """Raise `LeaseHeld` if a coordinator owns a run, such as one of an older labledger."""
     with LedgerReader.open(lab.ledger) as reader:
         for run in reader.runs():
-            lease = run.lease
-            if lease and lease.expires_at > clock.utc_now() and not holder_is_dead(lease):
-                raise LeaseHeld(
-                    f"run {run.run_id} is in progress: it belongs to process {lease.owner.pid} on "
-                    f"{lease.owner.machine}; nothing was removed",
-                    hint="try again when it has ended; --dry-run counts what would be removed",
-                )
+            refuse_live_run(run)
+
+
+def refuse_live_run(run: RunInfo) -> None:
+    """Raise `LeaseHeld` if a coordinator owns a run."""
+    lease = run.lease
+    if lease and lease.expires_at > clock.utc_now() and not holder_is_dead(lease):
+        raise LeaseHeld(
+            f"run {run.run_id} is in progress: it belongs to process {lease.owner.pid} on "
+            f"{lease.owner.machine}; nothing was removed",
+            hint="try again when it has ended",
+        )
 
 
 def _collect(lab: LabFolder) -> GarbageCollection:
@@ -181,7 +188,10 @@ def _leftovers(lab: LabFolder) -> Iterator[Path]:
     yield from _entries(lab.artifacts / "incoming")
     yield from (lab.root / "runs").glob(f"{DELETED_PREFIX}*")
     with LedgerReader.open(lab.ledger) as reader:
+        deleted = reader.deleted_run_ids()
         unfinished = {run.run_id for run in reader.runs() if run.status is not RunStatus.COMPLETED}
+    deleted_folders = [lab.run_folder(run_id) for run_id in deleted if RUN_ID.fullmatch(run_id)]
+    yield from (folder for folder in deleted_folders if folder.is_dir())
     staged = _entries(ArtifactStore(lab.artifacts).staged_events)
     yield from (folder for folder in staged if folder.name not in unfinished)
 

@@ -28,6 +28,8 @@ class VerificationReport:
     runs: int
     slots: int
     artifacts: int
+    deleted: tuple[str, ...]
+    """The ids of deleted runs. Their tombstones were verified, and nothing else is left of them."""
     findings: tuple[str, ...]
     """A message for each difference; empty if there is none."""
 
@@ -41,7 +43,10 @@ class VerificationReport:
             )
         )
         if not self.findings:
-            return f"verified: {verified}; nothing was changed, removed or inserted"
+            line = f"verified: {verified}; nothing was changed, removed or inserted"
+            if not self.deleted:
+                return line
+            return f"{line}, except {counted(len(self.deleted), 'run')} deleted with a tombstone"
         return f"{counted(len(self.findings), 'finding')} in {verified}"
 
     def as_json(self) -> JsonObject:
@@ -49,6 +54,7 @@ class VerificationReport:
             "runs": self.runs,
             "slots": self.slots,
             "artifacts": self.artifacts,
+            "deleted": list(self.deleted),
             "findings": list(self.findings),
         }
 
@@ -63,7 +69,10 @@ def verify_lab(lab: LabFolder, run_id: str | None) -> VerificationReport:
     with LedgerReader.open(lab.ledger) as reader:
         for name in _runs_not_running(reader, run_id, findings):
             findings += _mirror_findings(lab, reader, name)
-    return VerificationReport(verified.runs, verified.slots, verified.artifacts, tuple(findings))
+        deleted = tuple(reader.deleted_run_ids()) if run_id is None else ()
+    return VerificationReport(
+        verified.runs, verified.slots, verified.artifacts, deleted, tuple(findings)
+    )
 
 
 def _runs_not_running(reader: LedgerReader, run_id: str | None, findings: list[str]) -> list[str]:

@@ -23,7 +23,7 @@ EARLY = frozenset({"inside_upgrade"})
 ELSEWHERE = frozenset(
     {
         *("inside_import", "before_append", "inside_append", "after_append"),
-        *("inside_archive", "inside_gc"),
+        *("inside_archive", "inside_gc", "inside_delete", "after_delete"),
     }
 )
 """Points that no run passes; other tests kill there."""

@@ -135,7 +135,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += objects.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0009": "e5dd934f87b47e756317ffb8bdad5b610245220afe08c27657631af398590d1b"
+        "0010": "c28a3314c5ae0d9fefec24bd789f49338b690b79203811c49be1481078c80dd2"
     }
 
 

@@ -1,4 +1,4 @@
-"""Commands that keep a lab folder tidy: archive and gc.
+"""Commands that keep a lab folder tidy: archive, delete and gc.
 
 Each calls one function of the library and prints its result.
 """
@@ -10,14 +10,17 @@ from typing import Annotated
 
 import typer
 
+from labledger.api import Exit
 from labledger.cli.options import arguments
-from labledger.cli.output.console import out, out_json
+from labledger.cli.output.console import out, out_json, say
+from labledger.cli.output.questions import confirm
 from labledger.text.byte_sizes import format_size
 from labledger.text.phrases import counted
 
 
 def register(app: typer.Typer) -> None:
     app.command()(archive)
+    app.command()(delete)
     app.command()(gc)
 
 
@@ -44,6 +47,44 @@ def archive(
         out(f"{results} not committed: not in the archive; `labledger resume` commits them")
     artifacts = counted(archived.artifacts, "large artifact")
     out(f"{archived.path}: {format_size(archived.size)}, {artifacts}")
+
+
+def delete(
+    run_id: arguments.RunId,
+    because: Annotated[str, typer.Option(help="Why; this text stays in the ledger.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be deleted.")
+    ] = False,
+    lab_dir: arguments.LabDir = None,
+    json: arguments.Json = False,
+) -> None:
+    """Delete a run with its regradings, after asking.
+
+    A tombstone with the last digest of each stays in the ledger. The artifacts stay until
+    `labledger gc` removes them.
+    """
+    from labledger.api import delete_run
+
+    runs = delete_run(run_id, because, lab_dir=lab_dir, dry_run=True)
+    if not dry_run:
+        for run in runs:
+            say(f"{run.run_id}: {run.committed} of {run.total} slots committed")
+        say(f"`labledger archive {run_id} FILE` would keep a copy that can be imported")
+        if not confirm(f"delete {counted(len(runs), 'run')} for ever?", yes=yes):
+            say("nothing was deleted")
+            raise typer.Exit(int(Exit.INCOMPLETE))
+        runs = delete_run(run_id, because, lab_dir=lab_dir)
+    if json:
+        out_json([run.as_json() for run in runs])
+        return
+    verb = "would delete" if dry_run else "deleted"
+    for run in runs:
+        out(f"{verb} {run.run_id}: {counted(run.committed, 'commit')}, the last {run.chain_head}")
+    if not dry_run:
+        say("`labledger gc` removes the artifacts that nothing names any more")
+    if any(run.committed < run.total for run in runs):
+        say("`labledger clean` removes containers of deleted runs, if there are any")
 
 
 def gc(

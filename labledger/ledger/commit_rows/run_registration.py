@@ -47,7 +47,12 @@ def register(
             f"the ledger holds a run {run.run_id} already",
             hint=f"`labledger resume {run.run_id}` continues it; --run-id names another",
         )
-    run_no = connection.exec_driver_sql("SELECT coalesce(max(run_no), 0) + 1 FROM run").scalar_one()
+    if connection.exec_driver_sql(statements.SELECT_TOMBSTONE, (run.run_id,)).first():
+        raise RunExists(
+            f"a run {run.run_id} was deleted from the ledger, and no other run can have its id",
+            hint="choose another --run-id; `labledger import` brings an archived run back",
+        )
+    run_no = connection.exec_driver_sql(statements.NEXT_RUN_NO).scalar_one()
     row = {name: _as_text(getattr(run, name, now)) for name in statements.RUN_COLUMNS}
     connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row.values()))
     genesis = Genesis(row)

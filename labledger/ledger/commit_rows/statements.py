@@ -26,6 +26,12 @@ SELECT_STAGED = (
     f"{row_sql.select_with_digest('staged_result')} AND schedule_idx = ? ORDER BY attempt"
 )
 
+NEXT_RUN_NO = """
+SELECT coalesce(max(number), 0) + 1 FROM (
+  SELECT max(run_no) AS number FROM run UNION ALL SELECT max(former_run_no) FROM deleted_run)"""
+"""The number of the next run: greater than that of every run, deleted ones included."""
+SELECT_TOMBSTONE = "SELECT 1 FROM deleted_run WHERE run_id = ?"
+
 ADVANCE = (
     row_sql.update("schedule_progress", next_schedule_idx="?1", updated_at="?2")
     + " WHERE run_no = ?3 AND next_schedule_idx = ?4 AND epoch = ?5"

@@ -22,6 +22,8 @@ _COMMON = {
     "baseline_passed": "`passed` of the baseline's slot; also null if it is not committed",
     "baseline_schedule_idx": "schedule index of the baseline's slot; null if it is not committed",
     "baseline_verdict": "the baseline's verdict; null if the slot is not scored",
+    "chain_head": "the digest of the last commit, or of the run's creation if there was none",
+    "deleted_at": "when the run was deleted (UTC)",
     "begun": "slots that were dispatched and are not committed yet",
     "body": "the event as JSON",
     "cancelled": "committed slots with this status",
@@ -137,6 +139,7 @@ _COMMON = {
 }
 _PASSED = "1 if it passed, 0 if it did not, null if the pass rate leaves it out"
 _EXCEPTIONS = {
+    "deleted_runs.because": "why the run was deleted, as a person wrote it",
     **{f"{view}.passed": _PASSED for view in ("trials", "trial_facts", "task_history")},
     "paired_outcomes.passed": "`passed` of the treatment's slot; also null if not committed",
     "runs.status": "`running`, `interrupted` or `completed`",

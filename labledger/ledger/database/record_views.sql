@@ -248,3 +248,8 @@ JOIN schedule_progress ON schedule_progress.run_no = run.run_no;
 CREATE VIEW notes AS SELECT run.run_id, run_note.note_no, run_note.noted_at, run_note.note
 FROM run_note
 JOIN run ON run.run_no = run_note.run_no;
+
+-- one row per run that was deleted, with what is left of it
+CREATE VIEW deleted_runs AS SELECT
+  run_id, experiment_id, created_at, deleted_at, because, committed, chain_head
+FROM deleted_run;

@@ -404,6 +404,33 @@ host_fence = Table(
 )
 """The hosts that somebody declared lost for a run: nothing that they deliver is accepted."""
 
+deleted_run = Table(
+    "deleted_run",
+    metadata,
+    _integer("deletion_no"),
+    _integer("former_run_no"),
+    _text("run_id"),
+    _text("experiment_id"),
+    _text("created_at"),
+    _text("genesis_digest"),
+    _integer("committed"),
+    _text("chain_head"),
+    _text("deleted_at"),
+    _text("because"),
+    _text("digest"),
+    _key("deleted_run", "deletion_no"),
+    UniqueConstraint("former_run_no", name="uq_deleted_run_former_run_no"),
+    _check("deleted_run", "deletion_no", "deletion_no >= 1"),
+    _check("deleted_run", "committed", "committed >= 0"),
+    **_STRICT,
+)
+"""The tombstone of each run that was deleted. `digest` covers the row and that of the one before.
+
+No run gets the number of a deleted one.
+"""
+
+Index("ix_deleted_run_run_id", deleted_run.c.run_id)
+
 dispatch = Table(
     "dispatch",
     metadata,

@@ -36,6 +36,7 @@ APPEND_ONLY = (
     "artifact",
     "run_note",
     "host_fence",
+    "deleted_run",
 )
 """Tables whose rows are never changed and never removed."""
 

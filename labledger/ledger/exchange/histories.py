@@ -15,6 +15,7 @@ from labledger.ledger.commit_rows import statements
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.read.lookup import run_number
+from labledger.ledger.read.tombstones import newest_tombstone
 
 
 class RunRelation(StrEnum):
@@ -77,7 +78,11 @@ def compare(source: Connection, target: Connection | None, run_id: str) -> Histo
         sql = "SELECT run_no FROM run WHERE run_id = ?"
         target_no = target.exec_driver_sql(sql, (run_id,)).scalar()
     if target is None or target_no is None:
-        return History(run_id, RunRelation.NEW, total, committed, left_staged=staged)
+        difference = "" if target is None else _tombstone_difference(source, run_id, target)
+        relation = RunRelation.CONFLICT if difference else RunRelation.NEW
+        return History(
+            run_id, relation, total, committed, left_staged=staged, difference=difference
+        )
     target_genesis, total_in_target, committed_in_target = target.exec_driver_sql(
         _PROGRESS_SQL, (target_no,)
     ).one()
@@ -100,6 +105,22 @@ def compare(source: Connection, target: Connection | None, run_id: str) -> Histo
         has_all = committed_in_target >= committed and total_in_target >= total
         relation = RunRelation.SAME if has_all else RunRelation.GROWN
     return History(run_id, relation, total, committed, committed_in_target, staged, difference)
+
+
+def _tombstone_difference(source: Connection, run_id: str, target: Connection) -> str:
+    """Describe how a run differs from the one of that id that was deleted, or return ""."""
+    stone = newest_tombstone(target, run_id)
+    if stone is None:
+        return ""
+    source_no = run_number(source, run_id)
+    genesis, _, committed = source.exec_driver_sql(_PROGRESS_SQL, (source_no,)).one()
+    if genesis != stone.genesis_digest:
+        return f"another run of this id was deleted on {stone.deleted_at}"
+    if stone.committed and committed >= stone.committed:
+        last = source.exec_driver_sql(_CHAIN_DIGEST_SQL, (source_no, stone.committed - 1))
+        if last.scalar() != stone.chain_head:
+            return f"it has other commits than the run that was deleted on {stone.deleted_at}"
+    return ""
 
 
 def _first_creation_difference(

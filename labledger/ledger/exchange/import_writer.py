@@ -245,9 +245,7 @@ def _create_run(source: Source, connection: Connection, run_id: str) -> int:
     `_copy_parts` copies the variants, tasks and slots of all parts.
     """
     source_no = run_number(source.connection, run_id)
-    run_no: int = connection.exec_driver_sql(
-        "SELECT coalesce(max(run_no), 0) + 1 FROM run"
-    ).scalar_one()
+    run_no: int = connection.exec_driver_sql(statements.NEXT_RUN_NO).scalar_one()
     row = source.connection.exec_driver_sql(row_sql.select("run", start=1), (source_no,)).one()
     connection.exec_driver_sql(statements.INSERT_RUN, (run_no, *row))
     schedule = source.connection.exec_driver_sql(_SCHEDULE_SQL, (source_no,)).one()

@@ -17,14 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from labledger import clock
-from labledger.errors import (
-    InvalidInput,
-    LeaseHeld,
-    LedgerError,
-    LedgerMissing,
-    NotALedger,
-    Problem,
-)
+from labledger.errors import LeaseHeld, LedgerError, LedgerMissing, NotALedger
 from labledger.ledger.database import migrations
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Owner
@@ -113,13 +106,7 @@ class Source:
 
     def with_regradings(self, run_id: str) -> list[str]:
         """Return the run and its regradings, the oldest first. Raises `InvalidInput` for one."""
-        run_no = run_number(self.connection, run_id)
-        known = gradings.read_gradings(self.connection, run_no)
-        if known[0].run_id != run_id:
-            message = f"it is a regrading of {known[0].root_id}, which it cannot do without"
-            hint = f"name {known[0].root_id}: its regradings go with it"
-            raise InvalidInput("the run", [Problem(run_id, message, hint=hint)])
-        return [grading.run_id for grading in known]
+        return gradings.with_regradings(self.connection, run_id)
 
     def refuse_live(self, run_ids: Sequence[str], is_dead: Callable[[Owner], bool]) -> None:
         """Raise `LeaseHeld` if a coordinator is writing one of these runs."""

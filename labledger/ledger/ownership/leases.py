@@ -19,7 +19,10 @@ IsDead = Callable[[Owner], bool]
 
 def checked_next_slot(connection: Connection, lease: Lease) -> int:
     """Return the run's next slot. Raise `LeaseLost` unless the run is in the lease's epoch."""
-    epoch, next_idx = connection.exec_driver_sql(statements.SELECT_PROGRESS, (lease.run_no,)).one()
+    progress = connection.exec_driver_sql(statements.SELECT_PROGRESS, (lease.run_no,)).first()
+    if progress is None:
+        raise LeaseLost(f"run {lease.run_id} was deleted; nothing more was written")
+    epoch, next_idx = progress
     if epoch != lease.epoch:
         raise lease_lost_error(connection, lease)
     return int(next_idx)

@@ -12,10 +12,12 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from labledger.errors import InvalidInput, Problem
 from labledger.ledger.database import row_sql
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.model import Grading
 from labledger.ledger.database.table_rows import KEYS
+from labledger.ledger.read.lookup import run_number
 
 _GRADINGS_SQL = """
 SELECT
@@ -55,6 +57,19 @@ def read_gradings(connection: Connection, run_no: int) -> list[Grading]:
         )
         for row in rows
     ]
+
+
+def with_regradings(connection: Connection, run_id: str) -> list[str]:
+    """Return a run and its regradings, the oldest first.
+
+    Raises `RunNotFound`, and `InvalidInput` for a regrading, which goes with its run alone.
+    """
+    known = read_gradings(connection, run_number(connection, run_id))
+    if known[0].run_id != run_id:
+        message = f"it is a regrading of {known[0].root_id}, which it cannot be parted from"
+        hint = f"name {known[0].root_id}: its regradings go with it"
+        raise InvalidInput("the run", [Problem(run_id, message, hint=hint)])
+    return [grading.run_id for grading in known]
 
 
 class Regrades(NamedTuple):

@@ -10,6 +10,7 @@ import re
 
 from labledger.errors import RunNotFound
 from labledger.ledger.database.connection import Connection
+from labledger.ledger.read.tombstones import newest_tombstone
 from labledger.text.phrases import near_names
 
 _GENERATION = re.compile(r"(.+)\.g([1-9][0-9]{0,8})")
@@ -57,6 +58,13 @@ def run_number(connection: Connection, run_id: str) -> int:
     run_no = _find_run_no(connection, run_id)
     if run_no is not None:
         return run_no
+    stone = newest_tombstone(connection, run_id)
+    if stone is not None:
+        raise RunNotFound(
+            f"run {run_id} was deleted on {stone.deleted_at}: {stone.because}",
+            hint=f"`labledger import` of an archive brings it back; after {stone.committed} "
+            f"committed slots, its last digest was {stone.chain_head}",
+        )
     grading = _GENERATION.fullmatch(run_id)
     if (
         grading is not None

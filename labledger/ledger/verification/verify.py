@@ -14,7 +14,7 @@ from pathlib import Path
 from labledger.ledger.database import migrations, schema_checks
 from labledger.ledger.database.connection import Connection
 from labledger.ledger.database.sqlite import readonly_engine, translated
-from labledger.ledger.read import gradings
+from labledger.ledger.read import gradings, tombstones
 from labledger.ledger.read.lookup import run_number
 from labledger.ledger.verification import run_checks, slot_workers
 from labledger.ledger.verification.slot_checks import (
@@ -172,6 +172,7 @@ class _Checker:
 
         def problems() -> Iterator[Message]:
             yield from ((None, text) for text in schema_checks.find_problems(self._connection))
+            yield from ((None, text) for text in tombstones.find_problems(self._connection))
 
         for _, message in run_checks.guarded("SQLite cannot check the file", problems):
             yield Finding(None, None, message)

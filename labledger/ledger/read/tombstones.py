@@ -1,0 +1,78 @@
+"""Read the tombstones of deleted runs, and check them.
+
+A tombstone says which run there was and with which digest its chain ended. Tombstones are chained
+by digests of their own, and no number of a run is used twice, so that a run that was removed in any
+other way leaves a gap. All functions run inside the caller's snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+
+from labledger.ledger.database import row_sql
+from labledger.ledger.database.connection import Connection
+from labledger.records import canonical_json
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What is left of a deleted run. The fields are the columns of `deleted_run` but the last."""
+
+    deletion_no: int
+    former_run_no: int
+    run_id: str
+    experiment_id: str
+    created_at: str
+    genesis_digest: str
+    committed: int
+    """How many slots were committed."""
+    chain_head: str
+    """The digest of its last commit, or of its creation if there was none."""
+    deleted_at: str
+    because: str
+    """Why it was deleted, as a person wrote it."""
+
+    def digest(self, previous: str) -> str:
+        """Return the digest of this tombstone and of the one before it, or of the ledger's id."""
+        return canonical_json.digest(["tombstone", previous, *astuple(self)])
+
+
+_ALL_SQL = f"SELECT {row_sql.columns('deleted_run')} FROM deleted_run"  # noqa: S608
+_LEDGER_ID_SQL = "SELECT value FROM ledger_meta WHERE key = 'ledger_id'"
+_LAST_DIGEST_SQL = "SELECT digest FROM deleted_run ORDER BY deletion_no DESC LIMIT 1"
+_NUMBERS_SQL = """
+SELECT number FROM (
+  SELECT run_no AS number FROM run UNION ALL SELECT former_run_no FROM deleted_run)
+ORDER BY number"""
+
+
+def newest_tombstone(connection: Connection, run_id: str) -> Tombstone | None:
+    """Return the newest tombstone of a run, which may have been imported again since."""
+    sql = f"{_ALL_SQL} WHERE run_id = ? ORDER BY deletion_no DESC LIMIT 1"
+    row = connection.exec_driver_sql(sql, (run_id,)).first()
+    return None if row is None else Tombstone(*row[:-1])
+
+
+def last_digest(connection: Connection) -> str:
+    """Return the digest of the newest tombstone, or the ledger's id if there is none."""
+    found = connection.exec_driver_sql(_LAST_DIGEST_SQL).scalar()
+    return str(found or connection.exec_driver_sql(_LEDGER_ID_SQL).scalar_one())
+
+
+def find_problems(connection: Connection) -> Iterator[str]:
+    """Yield each tombstone that was changed or removed, and each run that is gone without one."""
+    previous = str(connection.exec_driver_sql(_LEDGER_ID_SQL).scalar_one())
+    rows = connection.exec_driver_sql(f"{_ALL_SQL} ORDER BY deletion_no")
+    for number, row in enumerate(rows, 1):
+        tombstone = Tombstone(*row[:-1])
+        if tombstone.deletion_no != number or tombstone.digest(previous) != row[-1]:
+            yield f"the tombstone of run {tombstone.run_id} or the one before it was changed"
+        previous = row[-1]
+    expected = 1
+    for (number,) in connection.exec_driver_sql(_NUMBERS_SQL):
+        if number > expected:
+            yield f"the run with the number {expected} was removed without a tombstone"
+        elif number < expected:
+            yield f"the run with the number {number} has a tombstone, and is there"
+        expected = number + 1
