@@ -44,9 +44,10 @@ def make_run(
     numbers: Mapping[str, Sequence[Sequence[float]]] | None = None,
     digests: Mapping[str, str] | None = None,
     payloads: Mapping[str, Any] | None = None,
+    metric_id: str = "tokens",
     **changes: Any,
 ) -> None:
-    """A run of tasks t00, t01, …; `numbers` are values of the metric `tokens`, like the letters.
+    """A run of tasks t00, t01, …; `numbers` are values of the metric `metric_id`, like the letters.
 
     `payloads` are what the tasks hold, by their ids.
     """
@@ -86,12 +87,12 @@ def make_run(
             if letter == "p":
                 writer.commit_unexecuted(lease, slot.schedule_idx, SlotStatus.SKIPPED_PRUNED, "p")
             else:
-                writer.commit_result(lease, _result(run_id, slot, letter, number))
+                writer.commit_result(lease, _result(run_id, slot, letter, number, metric_id))
         complete = all(letter != "-" for *_, letter in ordered)
         writer.leases.release(lease, RunStatus.COMPLETED if complete else RunStatus.INTERRUPTED)
 
 
-def _result(run_id: str, slot: Slot, letter: str, number: float | None) -> Any:
+def _result(run_id: str, slot: Slot, letter: str, number: float | None, metric_id: str) -> Any:
     status, verdict = LETTERS[letter]
     idx = slot.schedule_idx
     ids = TrialIds.of(run_id, slot)
@@ -112,5 +113,5 @@ def _result(run_id: str, slot: Slot, letter: str, number: float | None) -> Any:
         artifacts=(),
         events=(),
         phases={"agent": Phase(3 if letter in "atAc" else 0, 900), "grader": Phase(0, 200)},
-        metrics=() if number is None else (Metric("tokens", "events", number),),
+        metrics=() if number is None else (Metric(metric_id, "events", number),),
     )

@@ -175,6 +175,10 @@ class VariantMetric:
     sum: float | None
     mean: float | None
     median: float | None
+    mean_low: float | None = None
+    """The bounds of the mean's interval, which takes account of tasks; None where it is not known,
+    as for a single task."""
+    mean_high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, message, ver
        setup_duration_ms, agent_duration_ms, grader_duration_ms, image_ref, image_id
 FROM trials WHERE run_id = :run AND schedule_idx < :committed ORDER BY schedule_idx"""
 _METRICS_SQL = """
-SELECT metric_id, variant_id, value FROM metrics_long
+SELECT metric_id, variant_id, task_id, value FROM metrics_long
 WHERE run_id = :run AND schedule_idx < :committed AND typeof(value) IN ('integer', 'real')"""
 _ISOLATION_SQL = """
 SELECT record -> '$.ext.isolation', count(*) FROM scores
@@ -113,8 +113,8 @@ class ReportedCommits:
         rows = self._rows(_TRIALS_SQL)
         return (Trial(*_with_shared_texts((*row, run_id), texts)) for row in rows)
 
-    def metrics(self) -> Iterator[tuple[str, str, float]]:
-        """Yield the id, variant and value of every numeric metric, in no particular order."""
+    def metrics(self) -> Iterator[tuple[str, str, str, float]]:
+        """Yield the id, variant, task and value of every numeric metric, in no particular order."""
         yield from self._rows(_METRICS_SQL)
 
     def isolation(self) -> list[tuple[str, int]]:

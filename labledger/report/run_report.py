@@ -92,7 +92,7 @@ def collect(
         time=spending.times(
             combined.variants, tally, spending.wall_ms(parts[0].root) if len(parts) == 1 else None
         ),
-        metrics=spending.metrics(combined.variants, tally, values),
+        metrics=spending.metrics(combined.variants, tally, values, options.confidence),
         errors=outcomes.errors(combined.variants, tally),
         trials=trials,
         provenance=reported[0].provenance

@@ -12,8 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from labledger import clock
+from labledger import clock, optional_libraries
+from labledger.compare.statistics import samples
 from labledger.compare.statistics.samples import Estimate
+from labledger.errors import ExtraMissing
 from labledger.ledger.database.model import RunInfo, Variant
 from labledger.ledger.database.tables import USUAL_METRICS
 from labledger.records.outcomes import RunStatus
@@ -67,20 +69,59 @@ def _spread(durations: Sequence[int]) -> Spread | None:
     )
 
 
+class _Values:
+    """The values of a metric that a variant's trials reported, each with its task's number.
+
+    Arrays take eight bytes a value, of which a large run has millions.
+    """
+
+    def __init__(self) -> None:
+        self.values = array("d")
+        self.tasks = array("q")
+
+    def interval(self, confidence: float) -> Estimate | None:
+        """Return the mean with a t interval over tasks; None without the extra `analysis`."""
+        try:
+            optional_libraries.require_analysis()
+        except ExtraMissing:
+            return None
+        if not self.values:
+            return None
+        import numpy as np
+
+        values = np.array(self.values)
+        error, _, degrees = samples.units_deviation(values, self.tasks)
+        if not degrees:
+            return None
+        half = samples.quantile(confidence, degrees) * error
+        mean = math.fsum(self.values) / len(self.values)
+        return Estimate(mean, mean - half, mean + half)
+
+
 def metrics(
-    variants: Sequence[Variant], tally: Tally, reported: Iterable[tuple[str, str, float]]
+    variants: Sequence[Variant],
+    tally: Tally,
+    reported: Iterable[tuple[str, str, str, float]],
+    confidence: float,
 ) -> tuple[Metric, ...]:
-    """Return each numeric metric by variant; `reported` are metric id, variant and value."""
-    # Arrays take eight bytes a value, of which a large run has millions.
-    values: dict[str, dict[str, array[float]]] = defaultdict(lambda: defaultdict(_doubles))
-    for metric_id, variant_id, value in reported:
+    """Return each numeric metric by variant; `reported` are metric id, variant, task and value."""
+    values: dict[str, dict[str, _Values]] = defaultdict(lambda: defaultdict(_Values))
+    numbers: dict[str, int] = {}
+    for metric_id, variant_id, task_id, value in reported:
         if value >= 0 or metric_id not in USUAL_METRICS:
-            values[metric_id][variant_id].append(value)
+            of_variant = values[metric_id][variant_id]
+            of_variant.values.append(value)
+            of_variant.tasks.append(numbers.setdefault(task_id, len(numbers)))
     return tuple(
         Metric(
             metric_id,
             tuple(
-                _metric(v.variant_id, by_variant[v.variant_id], tally.variants[v.variant_id].ran)
+                _metric(
+                    v.variant_id,
+                    by_variant[v.variant_id].values,
+                    tally.variants[v.variant_id].ran,
+                    by_variant[v.variant_id].interval(confidence) if adds_up(metric_id) else None,
+                )
                 for v in variants
             ),
         )
@@ -88,11 +129,10 @@ def metrics(
     )
 
 
-def _doubles() -> array[float]:
-    return array("d")
-
-
-def _metric(variant_id: str, values: Sequence[float], ran: int) -> VariantMetric:
+def _metric(
+    variant_id: str, values: Sequence[float], ran: int, interval: Estimate | None
+) -> VariantMetric:
+    """Return a variant's values of a metric; `interval` is that of a mean that is never below 0."""
     total = math.fsum(values) if values else None
     return VariantMetric(
         variant_id=variant_id,
@@ -101,6 +141,8 @@ def _metric(variant_id: str, values: Sequence[float], ran: int) -> VariantMetric
         sum=total,
         mean=None if total is None else total / len(values),
         median=statistics.median(values) if values else None,
+        mean_low=None if interval is None else max(0.0, interval.low or 0.0),
+        mean_high=None if interval is None else interval.high,
     )
 
 
@@ -117,8 +159,12 @@ class VariantCost:
     pass_rate: Estimate | None
     cost: float | None
     """The mean cost of a trial, in USD."""
+    cost_bounds: tuple[float, float] | None
+    """The interval of that mean; None where it is not known."""
     tokens: float | None
     """The mean tokens of a trial, in and out."""
+    tokens_bounds: tuple[float, float] | None
+    """The sum of the intervals of both, which is never too narrow."""
     cost_of_pass: float | None
     """The cost of a trial divided by the pass rate, in USD."""
 
@@ -128,7 +174,11 @@ def cost_and_quality(
 ) -> list[VariantCost]:
     """Return each variant's cost with its pass rate; an empty list if no cost is known."""
     means = {
-        metric.metric_id: {variant.variant_id: variant.mean for variant in metric.variants}
+        metric.metric_id: {
+            v.variant_id: Estimate(v.mean, v.mean_low, v.mean_high)
+            for v in metric.variants
+            if v.mean is not None
+        }
         for metric in reported
         if adds_up(metric.metric_id)
     }
@@ -136,17 +186,29 @@ def cost_and_quality(
 
 
 def _variant_cost(
-    variant: VariantOutcomes, means: Mapping[str, Mapping[str, float | None]]
+    variant: VariantOutcomes, means: Mapping[str, Mapping[str, Estimate]]
 ) -> VariantCost:
     name, rate = variant.variant_id, variant.pass_rate
     share = rate.value if rate else 0
-    cost = means.get("cost_usd", {}).get(name)
-    known = [means.get(metric_id, {}).get(name) for metric_id in ("tokens_in", "tokens_out")]
-    tokens = [mean for mean in known if mean is not None]
+    costs = [means["cost_usd"][name]] if name in means.get("cost_usd", {}) else []
+    known = (means.get(metric_id, {}).get(name) for metric_id in ("tokens_in", "tokens_out"))
+    tokens = [estimate for estimate in known if estimate is not None]
+    cost = costs[0].value if costs else None
     return VariantCost(
         variant_id=name,
         pass_rate=rate,
         cost=cost,
-        tokens=math.fsum(tokens) if tokens else None,
+        cost_bounds=_added_bounds(costs),
+        tokens=math.fsum(each.value for each in tokens) if tokens else None,
+        tokens_bounds=_added_bounds(tokens),
         cost_of_pass=cost / share if cost is not None and share else None,
     )
+
+
+def _added_bounds(estimates: Sequence[Estimate]) -> tuple[float, float] | None:
+    """Return the sums of some bounds; None where one is not known."""
+    lows = [estimate.low for estimate in estimates if estimate.low is not None]
+    highs = [estimate.high for estimate in estimates if estimate.high is not None]
+    if not estimates or len(lows) < len(estimates) or len(highs) < len(estimates):
+        return None
+    return math.fsum(lows), math.fsum(highs)

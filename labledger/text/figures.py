@@ -70,6 +70,11 @@ def usd(amount: float | None, digits: int = 2) -> str:
     return DASH if amount is None else f"${amount:,.{digits}f}"
 
 
+def usd_range(bounds: tuple[float, float] | None, digits: int = 4) -> str:
+    """Return the bounds of an amount of money: ``$0.1200 to $0.1800``."""
+    return DASH if bounds is None else f"{usd(bounds[0], digits)} to {usd(bounds[1], digits)}"
+
+
 def confidence_level(confidence: float) -> str:
     """Return the name of an interval, such as ``95 % CI``."""
     return f"{100 * confidence:.6g} % CI"

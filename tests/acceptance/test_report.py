@@ -356,6 +356,40 @@ def test_letters_of_charts_stay_inside_on_a_phone(path: Path, chromium: Browser)
         assert chromium.run(_CUT_TEXTS) == []
 
 
+_INTERVALS = """[...document.querySelectorAll('#cost .chart .wide svg line')]
+  .filter((line) => line.getAttribute('stroke-width') === '6')
+  .map((line) => {
+    const box = line.getBoundingClientRect();
+    return [line.getAttribute('stroke'), Math.round(box.width), Math.round(box.height)];
+  })"""
+
+
+def test_cost_and_quality_have_intervals(path: Path, chromium: Browser) -> None:
+    """The chart has one across and one upright interval for each variant, in its colour; the table
+    beside it has the same bounds."""
+    letters = {"base": ["PP", "PF", "FF", "PP", "PF"], "treat": ["PP", "PP", "PF", "PP", "PP"]}
+    numbers = {
+        side: [[scale * (1 + n % 3 + r / 2) for r in range(2)] for n in range(5)]
+        for side, scale in (("base", 0.01), ("treat", 0.03))
+    }
+    comparison_ledgers.make_run(path, letters, numbers=numbers, metric_id="cost_usd")
+    page = written(path)
+    chromium.open(page)
+    lines = chromium.run(_INTERVALS)
+    assert len({colour for colour, _, _ in lines}) == 2
+    for colour in {colour for colour, _, _ in lines}:
+        shapes = sorted((width > height) for c, width, height in lines if c == colour)
+        assert shapes == [False, True]
+    with open_ledger(path) as ledger:
+        (metric,) = ledger.report(RUN)["metrics"]
+    rows = chromium.rows("#worth-table tbody tr")
+    for variant in metric["variants"]:
+        assert variant["mean_low"] < variant["mean"] < variant["mean_high"]
+        bounds = f"${variant['mean_low']:.4f} to ${variant['mean_high']:.4f}"
+        assert any(variant["variant_id"] in row[0] and bounds in row for row in rows)
+    stayed_inside(chromium, page)
+
+
 def test_a_run_without_scores_has_no_hard_tasks(path: Path, chromium: Browser) -> None:
     """A report of a run without scores lists no task as passed or hard."""
     comparison_ledgers.make_run(path, {"base": "gg", "treat": "gi"})

@@ -10,6 +10,7 @@ from typing import Any
 import comparison_ledgers
 import pytest
 import sample_ledgers as kit
+from scipy import stats
 
 from labledger.api import ReportOptions, open_ledger
 from labledger.compare.statistics.samples import Estimate
@@ -144,6 +145,24 @@ def test_cost_stands_beside_quality() -> None:
     ]
     assert spending.cost_and_quality(variants, metrics[3:]) == []
     assert [spending.adds_up(each.metric_id) for each in metrics] == [True, True, True, False]
+
+
+def test_the_interval_of_a_cost_knows_its_tasks(path: Path) -> None:
+    """Replications that are copies add nothing; a single task has no interval; none is below 0."""
+    costs = [0.1, 0.2, 0.6, 0.1, 5.0]
+    numbers = {"base": [[cost] for cost in costs], "treat": [[cost] * 4 for cost in costs]}
+    letters = {"base": ["P"] * 5, "treat": ["PPPP"] * 5}
+    comparison_ledgers.make_run(path, letters, numbers=numbers, metric_id="cost_usd")
+    base, treat = facts(path)["metrics"][0]["variants"]
+    error = stats.sem(costs)
+    assert base["mean_high"] == pytest.approx(1.2 + stats.t.ppf(0.975, 4) * error)
+    assert base["mean_low"] == 0
+    assert (treat["mean_low"], treat["mean_high"]) == pytest.approx((0, base["mean_high"]))
+    one = {"base": ["PP"], "treat": ["PP"]}
+    numbers = {side: [[1.0, 2.0]] for side in one}
+    comparison_ledgers.make_run(path, one, "one", numbers=numbers, metric_id="cost_usd")
+    for variant in facts(path, "one")["metrics"][0]["variants"]:
+        assert (variant["mean_low"], variant["mean_high"]) == (None, None)
 
 
 def test_what_is_compared_can_be_chosen(path: Path) -> None:

@@ -77,7 +77,9 @@ def deviation(values: Sequence[float]) -> float:
     return spread if spread > 1e-12 * abs(centre) else 0.0
 
 
-def cluster_sums(values: Array, clusters: Sequence[str] | None) -> tuple[Array, Array]:
+def cluster_sums(
+    values: Array, clusters: Sequence[str] | Sequence[int] | None
+) -> tuple[Array, Array]:
     """Return the sum of the tasks' values in each sampled unit, and its number of tasks.
 
     A unit is a cluster, or a single task where `clusters` is None.
@@ -92,7 +94,7 @@ def cluster_sums(values: Array, clusters: Sequence[str] | None) -> tuple[Array, 
 
 
 def units_deviation(
-    values: Array, clusters: Sequence[str] | None = None
+    values: Array, clusters: Sequence[str] | Sequence[int] | None = None
 ) -> tuple[float, float, int]:
     """Return the standard error of the mean of the tasks' values, and the sample behind it.
 

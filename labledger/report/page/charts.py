@@ -242,16 +242,18 @@ def durations(variants: Sequence[VariantTimes]) -> Chart:
 
 
 def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
-    """Draw the pass rate of each variant and its interval over a trial's cost, or its tokens.
+    """Draw the pass rate of each variant over a trial's cost, or its tokens, with both intervals.
 
     Return None where fewer than two variants have both.
     """
     key = "cost" if any(variant.cost is not None for variant in worth) else "tokens"
-    values = [
-        {"variant": variant.variant_id, "spent": spent, **to_json(variant.pass_rate)}
-        for variant in worth
-        if (spent := getattr(variant, key)) is not None and variant.pass_rate is not None
-    ]
+    values = []
+    for variant in worth:
+        spent, bounds = getattr(variant, key), getattr(variant, f"{key}_bounds")
+        if spent is not None and variant.pass_rate is not None:
+            least, most = (None, None) if bounds is None else bounds
+            row = {"variant": variant.variant_id, "spent": spent, "least": least, "most": most}
+            values.append({**row, **to_json(variant.pass_rate)})
     if len(values) < 2:
         return None
     title = "mean cost of a trial, USD" if key == "cost" else "mean tokens of a trial"
@@ -261,6 +263,7 @@ def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
     y |= {"axis": {"format": "%"}}
     colour = {"field": "variant", "type": "nominal", "sort": [row["variant"] for row in values]}
     known = [row for row in values if row["low"] is not None]
+    spans = [row for row in values if row["least"] is not None]
     return draw(
         [
             {
@@ -274,12 +277,22 @@ def cost_against_quality(worth: Sequence[VariantCost]) -> Chart | None:
                 },
             },
             {
+                "data": {"values": spans},
+                "mark": {"type": "rule", "strokeWidth": 6, "opacity": 0.35},
+                "encoding": {
+                    "x": {**x, "field": "least"},
+                    "x2": {"field": "most"},
+                    "y": {"field": "value", **y},
+                    "color": colour,
+                },
+            },
+            {
                 "data": {"values": values},
                 "mark": {"type": "point", "filled": True, "size": 130, "opacity": 1},
                 "encoding": {"x": x, "y": {"field": "value", **y}, "color": colour},
             },
         ],
-        "Pass rate over cost by variant.",
+        "Pass rate over cost by variant, with the intervals of both.",
         named_by_legend=True,
     )
 

@@ -110,6 +110,7 @@ def _template() -> Any:
         "bounds": comparisons.rate_bounds,
         "rounded": figures.rounded,
         "usd": figures.usd,
+        "usd_range": figures.usd_range,
         "whole": figures.whole_number,
         "duration": figures.duration,
         "moment": figures.date_and_time,
