@@ -181,6 +181,12 @@ class AlreadyGraded(LedgerError):
     exit_code = Exit.INVALID
 
 
+class NothingToExtend(LedgerError):
+    """The run has every cell of the experiment already."""
+
+    exit_code = Exit.INVALID
+
+
 class ExperimentChanged(LabLedgerError):
     """The experiment is no longer the one that the run was started with."""
 

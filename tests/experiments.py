@@ -249,7 +249,8 @@ class Project:
 
     def check_run(self, run_id: str) -> None:
         """The ledger verifies, mirrors, chain and summary are what it makes of them."""
-        assert verify_lab(LabFolder(self.lab), run_id).findings == ()
+        findings = verify_lab(LabFolder(self.lab), run_id).findings
+        assert findings == (), findings
         folder = self.lab / "runs" / run_id
         with open_ledger(lab_dir=self.lab) as ledger:
             files = {**mirrors.PATHS, "summary": summary.PATH, "chain": run_folder.CHAIN_PATH}

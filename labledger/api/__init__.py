@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from labledger.api.notes_and_tags import *
     from labledger.api.planning import expectation as expectation
     from labledger.api.planning import plan as plan
+    from labledger.api.run_extensions import *
     from labledger.api.run_state import *
     from labledger.api.runs import *
     from labledger.api.tidying import archive_run as archive_run
@@ -73,6 +74,7 @@ _NAMES_BY_MODULE = {
     "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
     "ledger_revision upgrade_ledger verify",
     "api.planning": "expectation plan",
+    "api.run_extensions": "RunExtension extend plan_extension",
     "api.run_state": "RunSelection RunState",
     "api.runs": "regrade resume run",
     "api.tidying": "archive_run collect_garbage delete_run",
@@ -84,13 +86,15 @@ _NAMES_BY_MODULE = {
     "compare.options": "CompareOptions ErrorCounting Estimand",
     "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "
     "HostLost InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError "
-    "LedgerMissing LedgerOutdated LedgerTooNew MalformedJson NotALedger PreflightFailed Problem "
+    "LedgerMissing LedgerOutdated LedgerTooNew MalformedJson NotALedger NothingToExtend "
+    "PreflightFailed Problem "
     "QueryFailed "
     "RunExists RunNotComplete RunNotFound SchemaInvalid SlotNotFound TakeoverStopped "
     "ImageBuildsStopped",
     "executors.executor": "HostState",
     "ledger.database.migrations": "LedgerUpgrade",
-    "ledger.database.model": "Grading LostHost Note RunInfo Spent Stop VariantCounts",
+    "ledger.database.model": "ExperimentRevision Grading LostHost Note RunInfo RunPart Spent Stop "
+    "VariantCounts",
     "ledger.query": "ViewInfo",
     "maintenance.archives": "Archive ArchivedRun",
     "maintenance.check_results": "CheckResult TaskSupport",

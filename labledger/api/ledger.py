@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from labledger.api.trial_logs import LogPiece
     from labledger.compare.comparison_document import Comparison
     from labledger.compare.options import CompareOptions
+    from labledger.ledger.database.model import ExperimentRevision
     from labledger.report.options import ReportOptions
 
 
@@ -167,6 +168,22 @@ class Ledger:
         Its coordinator was killed, or its machine failed.
         """
         return run.status is RunStatus.RUNNING and not self.is_owned(run)
+
+    def revisions(self, run_id: str) -> dict[int, ExperimentRevision]:
+        """Return each revision of a run's resolved experiment by the part that brought it.
+
+        Part 1 is what the run was created with; `run` has the newest.
+
+        Args:
+            run_id: The run's id.
+
+        Example:
+            >>> import labledger
+            >>> with labledger.open_ledger() as ledger:
+            ...     ledger.revisions("demo")[1].resolved["design"]["replications"]
+            1
+        """
+        return self._reader.resolved_revisions(run_id)
 
     def notes(self, run_id: str) -> list[Note]:
         """Return what people wrote about a run, the oldest first."""

@@ -42,23 +42,24 @@ def document_differences(
     """Return the `differences` of two stored experiments."""
     before, after = result_part(old_document), result_part(new_document)
     old_digest, new_digest = before["dataset"].pop("digest"), after["dataset"].pop("digest")
-    sentences = list(_file_sentences(before.pop("files"), after.pop("files")))
-    sentences += _image_sentences(before.pop("images", {}), after.pop("images", {}))
+    sentences = list(file_sentences(before.pop("files"), after.pop("files")))
+    sentences += image_sentences(before.pop("images", {}), after.pop("images", {}))
     for noun, key, id_key in (("variant", "variants", "variant_id"), ("metric", "metrics", "id")):
-        before[key], after[key] = _by_id(before[key], id_key), _by_id(after[key], id_key)
-        sentences += _membership_sentences(noun, before[key], after[key])
-    sentences += _field_sentences(dict(_leaves(before, "")), dict(_leaves(after, "")))
-    tasks = list(_task_sentences(old_task_digests, new_task_digests))
+        before[key], after[key] = items_by_id(before[key], id_key), items_by_id(after[key], id_key)
+        sentences += membership_sentences(noun, before[key], after[key])
+    sentences += field_sentences(before, after)
+    tasks = list(task_sentences(old_task_digests, new_task_digests))
     if not tasks and old_digest != new_digest:
         tasks = ["the order of the tasks changed, or a file for the agents of certain variants"]
     return sentences + tasks
 
 
-def _by_id(items: Sequence[JsonObject], name: str) -> dict[str, JsonObject]:
+def items_by_id(items: Sequence[JsonObject], name: str) -> dict[str, JsonObject]:
+    """Return items by the value of their key `name`."""
     return {item[name]: item for item in items}
 
 
-def _membership_sentences(
+def membership_sentences(
     noun: str, old: dict[str, JsonObject], new: dict[str, JsonObject]
 ) -> Iterator[str]:
     """Yield a sentence for each added, removed or reordered item.
@@ -84,7 +85,9 @@ def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-def _field_sentences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def field_sentences(before: JsonObject, after: JsonObject) -> Iterator[str]:
+    """Yield a sentence for each field of two documents that differs."""
+    old, new = dict(_leaves(before, "")), dict(_leaves(after, ""))
     for field in sorted(old.keys() | new.keys()):
         if _is_replaced_by_fields(field, old, new) or _is_replaced_by_fields(field, new, old):
             continue
@@ -102,7 +105,8 @@ def _is_replaced_by_fields(field: str, empty: Mapping[str, Any], filled: Mapping
     return is_empty and any(name.startswith(f"{field}.") for name in filled)
 
 
-def _file_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:
+def file_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:
+    """Yield a sentence for each staged file, by phase, that differs."""
     for phase in sorted(old.keys() | new.keys()):
         before = {file["name"]: file for file in old.get(phase, [])}
         after = {file["name"]: file for file in new.get(phase, [])}
@@ -117,7 +121,8 @@ def _file_sentences(old: JsonObject, new: JsonObject) -> Iterator[str]:
                 yield f"{name} became executable or not executable (a file of the {phase})"
 
 
-def _image_sentences(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+def image_sentences(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each image whose build, by its digest, differs."""
     for ref in sorted(old.keys() & new.keys()):
         if old[ref] != new[ref]:
             yield f"what the image {ref} is built from changed"
@@ -127,7 +132,8 @@ def _image_sentences(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator
         yield f"the image {ref} is now built from files of the experiment"
 
 
-def _task_sentences(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+def task_sentences(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    """Yield sentences for the tasks, by their digests, that differ."""
     for change, ids in (
         ("removed", [task for task in old if task not in new]),
         ("added", [task for task in new if task not in old]),

@@ -57,6 +57,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             "experiment_id": run.experiment_id,
             "run_digest": run.digest,
             "chain_head": reader.chain_head(run_id),
+            **({"parts": [part.as_json() for part in run.parts]} if run.parts else {}),
             **_coverage(_total(counts)),
             **_spending(reader, run),
             "variants": [

@@ -231,6 +231,15 @@ class LedgerReader:
             ).all()
             return dict(map(tuple, rows))
 
+    def task_row_digests(self, run_id: str) -> dict[str, str]:
+        """Return the digest of each task's whole frozen row by the task's id."""
+        with self._of_run(run_id) as (connection, run_no):
+            rows = connection.exec_driver_sql(
+                "SELECT task_id, payload_digest FROM run_task WHERE run_no = ? ORDER BY task_idx",
+                (run_no,),
+            ).all()
+            return dict(map(tuple, rows))
+
     # -- staged results and dispatches
 
     def staged(self, run_id: str) -> dict[int, StagedAttempt]:

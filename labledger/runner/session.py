@@ -2,17 +2,18 @@
 
 It prepares the run folder, repairs the mirrors, runs the coordinator, and writes the chain file and
 the summary. The lease is released last, so that every file is written while the run is owned. Used
-by starting, resuming and regrading.
+by starting, resuming, extending and regrading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from labledger import faults
 from labledger.compare.run_differences import outcome_changes
 from labledger.docker.engine import Engine
 from labledger.errors import EngineUnavailable, LabLedgerError, LeaseLost
@@ -74,6 +75,8 @@ class Session:
     options: RunOptions
     new_limits: Mapping[str, float] = field(default_factory=dict)
     """New limits of the run's budget, by kind. Kinds that are missing keep their limit."""
+    append_part: Callable[[Lease], object] | None = None
+    """Appends a part to the run's schedule before anything is run; None appends nothing."""
 
     def run_session(self) -> RunOutcome:
         """Acquire the run, run its uncommitted slots, and return how it ended.
@@ -88,6 +91,7 @@ class Session:
             run = reader.run(self.run_id)
             unfinished = find_unfinished_slots(reader, run)
             require_reachable_attempts(run, cluster_of(run, self.options), unfinished)
+            self._append_part(reader, lease)
             run = self._apply_options(reader, lease)
             budget = Budget.of(run, reader, self.options.on_event)
             experiment = ExperimentPlan.of_document(run.resolved)
@@ -126,6 +130,20 @@ class Session:
         )
         self.options.on_event(_ended_event(outcome))
         return outcome
+
+    def _append_part(self, reader: LedgerReader, lease: Lease) -> None:
+        """Append the new part. If that fails, a run that was complete is complete again."""
+        if self.append_part is None:
+            return
+        faults.fault_point("before_append")
+        try:
+            self.append_part(lease)
+        except LabLedgerError:
+            run = reader.run(self.run_id)
+            if run.next_schedule_idx == run.total_slots:
+                self.writer.leases.release(lease, RunStatus.COMPLETED)
+            raise
+        faults.fault_point("after_append")
 
     def _stop_reason(self, stop_cause: Stop | None, budget: Budget) -> Stop | None:
         """Return why the run stopped. Called after every trial in flight has ended."""

@@ -1,7 +1,7 @@
-"""Commands that create and run experiments: init, preflight, run, resume, regrade.
+"""Commands that create and run experiments: init, preflight, run, resume, extend, regrade.
 
-`run`, `resume` and `regrade` share the options of `Running`, which also displays the run and raises
-`typer.Exit` with its exit code.
+`run`, `resume`, `extend` and `regrade` share the options of `Running`, which also displays the run
+and raises `typer.Exit` with its exit code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from labledger.text.phrases import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from labledger.api import RunPlan, TaskSupport
+    from labledger.api import RunExtension, RunPlan, TaskSupport
 
 _MAX_PRINTED_SLOTS = 200
 _REGRADING_ERROR_RATE = 0.5
@@ -38,7 +38,7 @@ _REGRADING_ERROR_RATE = 0.5
 
 
 def register(app: typer.Typer) -> None:
-    for command in (init, preflight, run, resume, regrade):
+    for command in (init, preflight, run, resume, extend, regrade):
         app.command()(command)
 
 
@@ -233,6 +233,93 @@ def resume(
         lambda watched_options: api.resume(run_id, watched_options),
         lambda: variants_of(run_id, running.lab_dir),
     )
+
+
+@runs_trials
+def extend(
+    run_id: arguments.RunId,
+    running: Running,
+    experiment: Annotated[
+        str | None,
+        typer.Argument(
+            help="The experiment with all that the run shall have; by default the file from which "
+            "it was started or last extended.",
+        ),
+    ] = None,
+    limit: arguments.Limit = None,
+    task: arguments.Tasks = None,
+    variant: arguments.Variants = None,
+    shard: arguments.Shard = None,
+    agent: arguments.Agents = None,
+    image: arguments.Image = None,
+    skip_refused: arguments.SkipRefused = False,
+    build: arguments.Build = False,
+    because: Annotated[
+        str | None, typer.Option(help="Why the run is extended; stored with the run.")
+    ] = None,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Take the run over from another coordinator when its lease ends."
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be added, and add nothing.")
+    ] = False,
+) -> None:
+    """Add tasks, variants or replications to a run, and run them.
+
+    The new slots are appended to the run's schedule, in the experiment's order, and committed
+    after those that are there. --limit, --task, --variant and --shard choose all that the run shall
+    have; without them, that is the whole experiment. What the run has run must be the same in the
+    experiment; what differs is named otherwise. `labledger resume` continues if this is killed.
+    """
+    from labledger import api
+
+    options = running.options(
+        limit=limit,
+        tasks=tuple(task or ()),
+        variants=tuple(variant or ()),
+        shard=shard,
+        agents=tuple(agent or ()),
+        image=image,
+        skip_refused=skip_refused,
+        build=build,
+        take_over=take_over,
+    )
+    if dry_run:
+        _print_extension(api.plan_extension(run_id, experiment, options), as_json=running.json)
+        return
+
+    def variants() -> list[str]:
+        new = api.plan_extension(run_id, experiment, options).variants
+        return [*variants_of(run_id, running.lab_dir), *new]
+
+    running.watch(
+        options,
+        lambda watched_options: api.extend(run_id, experiment, watched_options, because=because),
+        variants,
+    )
+
+
+def _print_extension(extension: RunExtension, *, as_json: bool) -> None:
+    """Print what an extension would add: counts, new variants and tasks, and slots; or JSON."""
+    if as_json:
+        slots = [slot.as_json() for slot in extension.slots()]
+        out_json({**extension.as_json(), "schedule": slots})
+        return
+    out(f"# {counted(extension.slot_count, 'slot')} would be added to {extension.run_id}")
+    for name in extension.variants:
+        out(f"# new variant {name}")
+    if extension.tasks:
+        out(f"# {counted(len(extension.tasks), 'new task')}")
+    out(f"# digest {extension.digest}")
+    for slot in islice(extension.slots(), _MAX_PRINTED_SLOTS):
+        out(f"# {slot.schedule_idx:6}  {slot.variant_id}  {slot.task_id}  {slot.repl_idx}")
+    if extension.slot_count > _MAX_PRINTED_SLOTS:
+        rest = extension.slot_count - _MAX_PRINTED_SLOTS
+        out(f"# … and {rest} more; --json prints them all")
+    say("nothing was added")
 
 
 @grades_trials

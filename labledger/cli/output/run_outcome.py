@@ -16,12 +16,13 @@ from labledger.cli.output.run_progress import (
     without_verdict,
 )
 from labledger.text.figures import percent
+from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from labledger.api import Grading, JsonObject, Regrading, RunOutcome, RunState
+    from labledger.api import Grading, JsonObject, Regrading, RunInfo, RunOutcome, RunState
 
 _MAX_SLOTS = 12
 """How many open slots of a host are listed."""
@@ -77,13 +78,19 @@ def grading_lines(run_id: str, gradings: Sequence[Grading]) -> Iterator[str]:
     if own.generation > 1:
         yield f"{run_id} is grading {own.generation} of {own.root_id}{_grading_note(own)}"
     elif len(gradings) > 1:
-        regradings = ", ".join(f"{each.run_id}{_grading_note(each)}" for each in gradings[1:])
+        slots = gradings[0].slots
+        regradings = ", ".join(
+            f"{each.run_id}{_grading_note(each, slots)}" for each in gradings[1:]
+        )
         yield f"{run_id} was graded again: {regradings}"
 
 
-def _grading_note(grading: Grading) -> str:
+def _grading_note(grading: Grading, slots: int | None = None) -> str:
+    """Return what to know of a grading in parentheses; `slots` is how many its run has."""
     if grading.counts:
         return " (current)"
+    if slots is not None and grading.slots < slots:
+        return f" (of the run's first {counted(grading.slots, 'slot')})"
     return "" if grading.complete else " (not complete)"
 
 
@@ -104,6 +111,14 @@ def _host_lines(state: RunState) -> Iterator[str]:
         yield f"  {each.host}: declared lost at {each.declared_at}: {each.because}"
 
 
+def part_lines(run: RunInfo) -> Iterator[str]:
+    """Yield a sentence for each part that was appended to a run's schedule."""
+    for part in run.parts:
+        what = "added" if part.kind == "extended" else "run again"
+        because = f": {part.because}" if part.because else ""
+        yield f"{counted(part.slot_count, 'slot')} {what} at {part.created_at}{because}"
+
+
 def print_status(state: RunState, lab_dir: Path | None) -> None:
     """Print how far a run is, who owns it, what it spent, and what to type next."""
     run = state.run
@@ -120,6 +135,8 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
     if why := _why_stopped(state):
         out(why)
     for line in grading_lines(run.run_id, state.gradings):
+        out(line)
+    for line in part_lines(run):
         out(line)
     if texts := spent_texts(state.spent, run.budget):
         out(" · ".join(texts))

@@ -1,0 +1,102 @@
+"""`labledger extend`: a run grows by tasks, variants and replications, and stays one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments import BY_MODE, RIGHT, WRONG, Project
+
+from labledger.api import RunOptions, extend, import_runs, open_ledger, plan_extension, regrade
+from labledger.errors import ExperimentChanged, InvalidInput, NothingToExtend
+from labledger.export import mirrors
+from labledger.maintenance.verify_lab import verify_lab
+from labledger.storage.lab_folder import LabFolder
+
+pytestmark = pytest.mark.docker
+
+RUN = "grown"
+
+
+@pytest.fixture
+def project(tmp_path: Path, image_ids: dict[str, str]) -> Project:
+    """Three tasks and two variants."""
+    return Project(tmp_path, {"a": RIGHT, "b": BY_MODE, "c": WRONG})
+
+
+def options(project: Project, **changes: Any) -> RunOptions:
+    return RunOptions(lab_dir=project.lab, env={"PACE": "passing"}, **changes)
+
+
+def cells(project: Project, run_id: str) -> dict[tuple[str, str, int], Any]:
+    """Status and verdict by variant, task and replication."""
+    sql = (
+        "SELECT variant_id, task_id, repl_idx, status, verdict, passed FROM trials WHERE run_id = ?"
+    )
+    with open_ledger(lab_dir=project.lab) as ledger:
+        return {tuple(row[:3]): tuple(row[3:]) for row in ledger.rows(sql, (run_id,))[1]}
+
+
+def test_a_run_that_grew_three_times_answers_as_one_done_at_once(
+    project: Project, tmp_path: Path
+) -> None:
+    """Tasks, a variant and replications come after what is there; rows, pairs and files agree."""
+    project.start(RUN, limit=2, variants=("base",))
+    folder = project.lab / "runs" / RUN
+    first = {name: (folder / path).read_bytes() for name, path in mirrors.PATHS.items()}
+    outcome = extend(RUN, None, options(project, variants=("base",)), because="one task more")
+    assert (outcome.complete, outcome.summary["ext"]["committed"]) == (True, 3)
+    outcome = extend(RUN, options=options(project))
+    assert outcome.summary["ext"]["committed"] == 6
+    project.document["design"]["replications"] = 2
+    project.save()
+    planned = plan_extension(RUN, project.experiment, options(project))
+    assert (planned.first_idx, planned.slot_count) == (6, 6)
+    assert (planned.variants, planned.tasks) == ((), ())
+    order = [(slot.task_id, slot.variant_id, slot.repl_idx) for slot in planned.slots()]
+    assert order == [(task, variant, 1) for task in "abc" for variant in ("base", "treat")]
+    outcome = extend(RUN, project.experiment, options(project))
+    assert (outcome.complete, outcome.exit_code) == (True, 0)
+    project.check_whole(RUN)
+    for name, path in mirrors.PATHS.items():
+        assert (folder / path).read_bytes().startswith(first[name])
+
+    project.start("at-once")
+    assert cells(project, RUN) == cells(project, "at-once")
+    with open_ledger(lab_dir=project.lab) as ledger:
+        grown, at_once = ledger.run(RUN), ledger.run("at-once")
+        assert (grown.digest, grown.images) == (at_once.digest, at_once.images)
+        assert grown.resolved == at_once.resolved
+        assert [part.slot_count for part in grown.parts] == [1, 3, 6]
+        assert grown.parts[0].because == "one task more"
+        assert grown.parts[0].selection == {"variants": ["base"]}
+        assert json.loads((folder / "resolved.json").read_text()) == grown.resolved
+        pairs = "SELECT wins, losses, ties, unpaired FROM win_loss_tie WHERE run_id = ?"
+        assert list(ledger.rows(pairs, (RUN,))[1]) == list(ledger.rows(pairs, ("at-once",))[1])
+        compared = [ledger.compare(run_id).comparisons[0] for run_id in (RUN, "at-once")]
+        assert [each.tasks for each in compared] == [3, 3]
+    ledger_before = (project.lab / "ledger.sqlite").read_bytes()
+    with pytest.raises(NothingToExtend, match="has every cell"):
+        extend(RUN, options=options(project))
+    with pytest.raises(ExperimentChanged, match="2 tasks were removed: b, c"):
+        extend(RUN, options=options(project, limit=1))
+    project.tasks({"a": RIGHT, "b": BY_MODE, "c": WRONG, "d": RIGHT})
+    dry_run = project.command("extend", RUN, "--dry-run", "--env", "PACE=passing")
+    assert dry_run.returncode == 0, dry_run.stderr
+    assert "4 slots would be added to grown" in dry_run.stdout
+    project.write("agent.sh", "exit 1\n")
+    refused = project.command("extend", RUN, "--env", "PACE=passing")
+    assert refused.returncode == 2
+    assert "agent.sh changed (a file of the agent)" in refused.stderr
+    assert (project.lab / "ledger.sqlite").read_bytes() == ledger_before
+
+    regraded = regrade(RUN, project.experiment, options(project), again=True)
+    assert regraded.complete
+    with pytest.raises(InvalidInput, match="is a regrading"):
+        extend(regraded.run_id, options=options(project))
+    there = LabFolder(tmp_path / "there" / ".lab")
+    import_runs(project.lab / "ledger.sqlite", lab_dir=there.root)
+    for lab in (there, LabFolder(project.lab)):
+        assert verify_lab(lab, None).findings == ()

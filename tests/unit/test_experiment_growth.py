@@ -1,0 +1,111 @@
+"""What an experiment adds to a run, and which changes of it would touch cells that the run has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_files import TASKS, Folder
+
+from labledger.experiment import growth
+from labledger.experiment.growth import Growth
+from labledger.experiment.resolve import ResolvedExperiment
+from labledger.experiment.shards import Shard
+from labledger.records.identity import Slot
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def grow(
+    before: ResolvedExperiment, after: ResolvedExperiment, slots: list[Slot] | None = None
+) -> tuple[Growth, list[str]]:
+    """What `after` adds to a run of `before`, and what differs for the cells of that run."""
+    rows = {task.task_id: task.row_digest for task in before.tasks}
+    known = list(before.slots()) if slots is None else slots
+    found = growth.find_growth(after, known, before.variants, rows)
+    return found, growth.changes(before.document, rows, found)
+
+
+def set_design(folder: Folder, **design: Any) -> None:
+    folder.data["design"] = {**folder.data.get("design", {}), **design}
+
+
+def add_variant(folder: Folder, **runtime: Any) -> None:
+    new = {"variant_id": "new", "bindings": {"mode": "new", "n": 5}}
+    folder.data["variant_plan"].append({**new, **({"runtime": runtime} if runtime else {})})
+
+
+@pytest.mark.parametrize("schedule", ["paired_interleaved", "variant_sequential", "randomized"])
+def test_new_slots_follow_in_the_order_of_the_experiment(folder: Folder, schedule: str) -> None:
+    """Tasks, variants and replications are added once each, in the order of the whole schedule."""
+    set_design(folder, schedule=schedule, random_seed=7)
+    before = folder.resolve(limit=2, variants=("reference",))
+    set_design(folder, replications=2)
+    add_variant(folder)
+    folder.tasks([TASKS[4], *TASKS[:3]])
+    after = folder.resolve()
+    found, changes = grow(before, after)
+    assert changes == []
+    assert (found.first_idx, found.slot_count) == (2, 4 * 3 * 2 - 2)
+    assert (found.variants, found.tasks) == (("empty", "new"), {"t/2", "t/4"})
+    new = [(slot.variant_id, slot.task_id, slot.repl_idx) for slot in found.slots()]
+    assert [slot.schedule_idx for slot in found.slots()] == list(range(2, 24))
+    whole = [(slot.variant_id, slot.task_id, slot.repl_idx) for slot in after.slots()]
+    assert new == [cell for cell in whole if cell not in found.existing]
+    assert [task_id for task_id, _, _ in found.frozen_tasks()] == ["t/4", "t/2"]
+
+
+CHANGES: dict[str, Callable[[Folder], object]] = {
+    "1 task was changed: t/0": lambda f: f.tasks([{"id": "t/0", "task": 1}, *TASKS[1:]]),
+    "1 task was removed: t/4": lambda f: f.tasks(TASKS[:4]),
+    "the variant 'empty' was removed": lambda f: f.data.update(variant_plan=[]),
+    "agent.py changed (a file of the agent)": lambda f: f.write("agent.py", "print()"),
+    "extra.py was added to the grader's files": lambda f: (
+        f.write("extra.py", ""),
+        f.data["benchmark"]["grader"]["files"].append("extra.py"),
+    ),
+    "extra.py was added to the agent's files": lambda f: (
+        f.write("extra.py", ""),
+        f.data["runtime"]["agent"]["files"].append("extra.py"),
+    ),
+    "design.replications was 2 and is 1": lambda f: set_design(f, replications=1),
+    "design.random_seed": lambda f: set_design(f, random_seed=9),
+    "the metric 'tokens' was removed": lambda f: f.data.update(metrics=[]),
+    "experiment.id was": lambda f: f.data["experiment"].update(id="other"),
+    "variants.empty.bindings.n was 4 and is 5": lambda f: f.data["variant_plan"][0][
+        "bindings"
+    ].update(n=5),
+    "runtime.image": lambda f: f.data["runtime"].update(image="other"),
+}
+
+
+@pytest.mark.parametrize("sentence", CHANGES)
+def test_a_change_of_a_cell_is_named(folder: Folder, sentence: str) -> None:
+    """Whatever could change what the run has run is named, beside any growth."""
+    set_design(folder, replications=2)
+    before = folder.resolve()
+    CHANGES[sentence](folder)
+    assert any(sentence in change for change in grow(before, folder.resolve())[1])
+
+
+def test_a_new_variant_may_bring_files(folder: Folder) -> None:
+    """A file that only a new variant stages concerns no cell of the run."""
+    before = folder.resolve()
+    folder.write("new.py", "")
+    add_variant(folder, agent={"command": ["python3", "new.py"], "files": ["new.py"]})
+    assert grow(before, folder.resolve())[1] == []
+
+
+def test_a_shard_grows_to_the_whole_and_not_to_another_shard(folder: Folder) -> None:
+    """Cells of the run that the experiment leaves out are counted and one of them is named."""
+    first = folder.resolve(shard=Shard.parse("1/2"))
+    found, changes = grow(first, folder.resolve())
+    assert (changes, found.slot_count) == ([], 10 - first.total_slots)
+    second = folder.resolve(shard=Shard.parse("2/2"))
+    [sentence] = grow(first, second)[1]
+    assert "6 slots of the run are not among those of the experiment, such as variant" in sentence
