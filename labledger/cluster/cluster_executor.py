@@ -237,6 +237,11 @@ class ClusterExecutor:
                 for _, link in sorted(self._links.items())
             ]
 
+    @property
+    def sent_bytes(self) -> dict[str, int]:
+        """How many bytes of inputs each host was sent, by its name."""
+        return dict(self._inputs.sent_bytes)
+
     def lose_host(self, host: str, because: str) -> None:
         with self._lock:
             link = self._link(host)
@@ -415,7 +420,9 @@ class ClusterExecutor:
             self._tell(f"a worker of the cluster is not used: {found.problem}")
             return
         with self._lock:
-            self._link(described.state.name).connect(found.address, described)
+            link = self._link(described.state.name)
+            for key in link.connect(found.address, described):
+                self._spawn(self._prepare(link, key))
 
     def _disconnect(self, link: HostLink) -> None:
         """Record that a host does not answer. The lock is held."""

@@ -122,8 +122,12 @@ class HostLink:
         """How many attempts of this run it has."""
         return len(self.reserved) + len(self.pending)
 
-    def connect(self, address: str, described: Described) -> None:
-        """Use the process of the host that answers at an address."""
+    def connect(self, address: str, described: Described) -> list[AttemptKey]:
+        """Use the process of the host that answers at an address.
+
+        Return the attempts that have to be prepared and delivered to it again.
+        """
+        unprepared = []
         if described.session != self.session:
             self.session = described.session
             self.has_answered = False
@@ -133,13 +137,16 @@ class HostLink:
             self._stop_delivered = False
             self.received.clear()
             self.confirmed.clear()
-            for pending in self.pending.values():
+            for key, pending in self.pending.items():
+                if pending.is_ready:
+                    unprepared.append(key)
                 pending.is_ready = pending.is_delivered = False
             for leaving in self.leaving.values():
                 leaving.is_delivered = False
         self.address = address
         self.state = described.state
         self.wake.set()
+        return unprepared
 
     def disconnect(self) -> None:
         """Forget where the process of the host is: it did not answer, or has gone."""

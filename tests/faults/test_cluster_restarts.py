@@ -1,0 +1,198 @@
+"""Runs on a real Dask cluster whose scheduler, workers and coordinators come and go."""
+
+from __future__ import annotations
+
+import tarfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dask_clusters import DaskCluster, dask_cluster
+from sample_trials import ENGINE, Trials, trials_in
+from waiting import PATIENCE_S, wait_until
+
+from labledger.cluster.cluster_executor import ClusterExecutor, ClusterRun
+from labledger.cluster.connect import open_executor
+from labledger.errors import HostLost
+from labledger.executors.executor import RunRecords
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.identity import Slot
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life.start_limiter import StartRefused
+
+SLOW = "sleep 3; date +%s%N"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with dask_cluster(folder, f"a{folder.name}", f"b{folder.name}") as made:
+        yield made
+
+
+@pytest.fixture
+def run(cluster: DaskCluster, tmp_path: Path, image_ids: dict[str, str]) -> Iterator[Run]:
+    with trials_in(tmp_path, image_ids) as trials:
+        yield Run(cluster, trials)
+
+
+class Run:
+    """A run's attempts on a cluster, and its coordinators."""
+
+    def __init__(self, cluster: DaskCluster, trials: Trials) -> None:
+        self.cluster = cluster
+        self.trials = trials
+        self.epoch = 0
+        self.run_id = "cluster-run"
+
+    @contextmanager
+    def coordinator(self) -> Iterator[ClusterExecutor]:
+        """The executor of the next coordinator, which owns the run."""
+        self.epoch += 1
+        own = (self.trials.ledger_id, self.run_id, self.epoch, {}, False, self.trials.store.root)
+        executor = open_executor(self.cluster.on, ClusterRun(*own))
+        try:
+            wait_until(lambda: executor.width == 4, "both hosts")
+            executor.allow_starts_until(time.time() + 4 * PATIENCE_S)
+            yield executor
+        finally:
+            executor.close()
+
+    def spec(self, idx: int, agent: str = "true", **more: Any) -> AttemptSpec:
+        spec = self.trials.spec(agent, **more)
+        return replace(spec, run_id=self.run_id, slot=Slot(idx, "base", "t/1", 0))
+
+    def clean_up(self, executor: ClusterExecutor) -> list[str]:
+        records = RunRecords(
+            self.trials.ledger_id, self.run_id, Path(), lambda *_: True, lambda *_: False
+        )
+        return executor.clean_up(records)
+
+
+def submit(
+    executor: ClusterExecutor, *specs: AttemptSpec
+) -> list[tuple[AttemptSpec, Future[AttemptResult]]]:
+    placed = [executor.place(spec) for spec in specs]
+    assert None not in placed
+    return [(spec, executor.submit(spec)) for spec in placed if spec is not None]
+
+
+def started(spec: AttemptSpec) -> str | None:
+    """When an attempt's container was started; None if it was not."""
+    state = ENGINE.inspect(spec.container_name)
+    return state.started_at if state is not None and state.has_started else None
+
+
+def test_results_arrive_whole_and_inputs_are_sent_once(run: Run, tmp_path: Path) -> None:
+    """Attempts are spread over the hosts, with large outputs and inputs, and nothing is left."""
+    content = tmp_path / "content"
+    content.write_bytes(b"\x01" * (9 << 20))
+    with tarfile.open(tmp_path / "w.tar", "w") as tar:
+        tar.add(content, "big.bin")
+    digest, size = run.trials.store.put_file(tmp_path / "w.tar")
+    task = {"workspace": {"tar": digest, "size": size}}
+    agent = "cp big.bin copy.bin; head -c 3000000 /dev/urandom | od -v; seq 9 > small"
+    with run.coordinator() as executor:
+        pending = submit(executor, *(run.spec(idx, agent, task=task) for idx in range(4)))
+        assert len({spec.host for spec, _ in pending}) == 2
+        for spec, future in pending:
+            result = future.result(PATIENCE_S)
+            assert (result.status.value, result.verdict) == ("completed", "pass")
+            for artifact in result.artifacts:
+                if artifact.content is None:
+                    assert run.trials.store.find_damage(artifact.sha256, artifact.size) is None
+            assert any(artifact.content is None for artifact in result.artifacts)
+            executor.remove(spec, keep_folder=False).result(PATIENCE_S)
+        assert run.trials.containers() == []
+        sent = executor.sent_bytes
+        assert set(sent) == {spec.host for spec, _ in pending}
+        assert set(sent.values()) == {size}
+        executor.shutdown()
+        assert run.clean_up(executor) == []
+        assert executor.warnings() == []
+    left = [
+        path
+        for path in (run.cluster.folder / "hosts").rglob("*-1*")
+        if run.run_id in path.parts and path.exists()
+    ]
+    assert left == []
+
+
+def test_killed_workers_and_schedulers_cost_nothing(run: Run) -> None:
+    """A worker and the scheduler are killed while trials run; each trial still runs once."""
+    with run.coordinator() as executor:
+        pending = submit(executor, *(run.spec(idx, SLOW) for idx in range(4)))
+        wait_until(lambda: all(started(spec) for spec, _ in pending), "the containers")
+        begins = [started(spec) for spec, _ in pending]
+        name = pending[0][0].host.partition("/")[0]
+        run.cluster.kill(run.cluster.workers[name])
+        run.cluster.kill(run.cluster.scheduler)
+        run.cluster.start_scheduler()
+        run.cluster.start_worker(name)
+        for _, future in pending:
+            assert future.result(PATIENCE_S).status.value == "completed"
+        assert [started(spec) for spec, _ in pending] == begins
+
+
+def test_the_next_coordinator_collects_what_the_last_one_started(run: Run) -> None:
+    """A coordinator that vanishes loses nothing: the next one gets every result, once run."""
+    with run.coordinator() as executor:
+        specs = [spec for spec, _ in submit(executor, *(run.spec(i, SLOW) for i in range(3)))]
+        wait_until(lambda: all(map(started, specs)), "the containers")
+        begins = list(map(started, specs))
+    with run.coordinator() as executor:
+        assert all(map(executor.has_started, specs))
+        again = [replace(spec, container_may_exist=True).on_host(spec.host) for spec in specs]
+        for _, future in submit(executor, *again):
+            assert future.result(PATIENCE_S).status.value == "completed"
+        assert list(map(started, specs)) == begins
+
+
+def test_a_host_that_is_gone_is_waited_for_and_may_be_declared_lost(run: Run) -> None:
+    """Slots of a host without a worker wait, others go on, and a lost host delivers nothing."""
+    with run.coordinator() as executor:
+        pending = submit(executor, *(run.spec(idx, SLOW) for idx in range(4)))
+        wait_until(lambda: all(started(spec) for spec, _ in pending), "the containers")
+        lost = pending[0][0].host
+        name = lost.partition("/")[0]
+        run.cluster.kill(run.cluster.workers[name])
+        for spec, future in pending:
+            if spec.host != lost:
+                assert future.result(PATIENCE_S).status.value == "completed"
+        wait_until(lambda: lost in (executor.stop_cause(0.0) or ""), "the reason to stop")
+        (gone,) = (state for state in executor.hosts() if state.name == lost)
+        assert gone.problem == "it does not answer"
+        executor.lose_host(lost, "its power supply burnt")
+        for spec, future in pending:
+            if spec.host == lost:
+                with pytest.raises(HostLost, match="power supply"):
+                    future.result(PATIENCE_S)
+        retry = executor.place(run.spec(9))
+        assert retry is not None
+        assert retry.host != lost
+        assert executor.submit(retry).result(PATIENCE_S).status.value == "completed"
+        run.cluster.start_worker(name)
+        run.cluster.wait_for_hosts(name)
+        late = executor.submit(pending[0][0])
+        with pytest.raises(HostLost):
+            late.result(PATIENCE_S)
+
+
+def test_a_stopping_run_leaves_what_did_not_start(run: Run) -> None:
+    """After a stop, running trials end, and those that wait for a slot are refused."""
+    with run.coordinator() as executor:
+        pending = submit(executor, *(run.spec(idx, SLOW) for idx in range(8)))
+        wait_until(lambda: sum(started(s) is not None for s, _ in pending) == 4, "four trials")
+        executor.stop_starting()
+        ends: list[str] = []
+        for _, future in pending:
+            try:
+                ends.append(future.result(PATIENCE_S).status.value)
+            except StartRefused:
+                ends.append("refused")
+        assert sorted(ends) == ["completed"] * 4 + ["refused"] * 4

@@ -1,0 +1,276 @@
+"""A host without a network: what it does with requests that are repeated, late or from the past."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_trials import ENGINE, Trials
+from waiting import PATIENCE_S, wait_until
+
+from labledger.cluster.host_identity import HostBusy, serving_host
+from labledger.cluster.host_messages import (
+    CleanUp,
+    Describe,
+    Exchange,
+    ExchangeReply,
+    ListAttempts,
+    PutChunk,
+    ReadChunk,
+    Refusal,
+    Removal,
+    RunKey,
+    RunSetup,
+    SupersededEpoch,
+    WrongSession,
+    decode,
+    encode,
+)
+from labledger.cluster.host_service import HostService, HostSettings
+from labledger.errors import InvalidInput
+from labledger.records.attempt_result import AttemptResult
+from labledger.records.canonical_json import sha256_hex
+from labledger.records.identity import Slot
+from labledger.trial.attempt_spec import AttemptSpec
+
+RUN = "host-run"
+
+
+class Host:
+    """A host's process in this one, and a coordinator's view of it."""
+
+    def __init__(self, folder: Path, name: str, trials: Trials) -> None:
+        self.settings = HostSettings(2, folder, name)
+        self.trials = trials
+        self.epoch = 1
+        self.start()
+
+    def start(self) -> None:
+        self._stack = ExitStack()
+        self.service: HostService = self.settings.open(self._stack)
+
+    def stop(self) -> None:
+        self._stack.close()
+
+    def spec(self, idx: int, agent: str = "true", **more: Any) -> AttemptSpec:
+        spec = self.trials.spec(agent, **more)
+        slot = Slot(idx, "base", "t/1", 0)
+        return replace(spec, run_id=RUN, slot=slot).on_host(self.service.identity.name)
+
+    @property
+    def setup(self) -> RunSetup:
+        return RunSetup(RunKey(self.trials.ledger_id, RUN), self.epoch, {}, is_sealed=False)
+
+    def ask(self, request: object) -> Any:
+        return decode(self.service.answer(encode(request)))
+
+    def exchange(self, *specs: AttemptSpec, **more: Any) -> Any:
+        grant = time.monotonic() + PATIENCE_S
+        request = Exchange(self.service.session, self.setup, grant, attempts=specs, wait_s=0.0)
+        return self.ask(replace(request, **more))
+
+    def result(self, idx: int) -> AttemptResult:
+        """The result of an attempt, as soon as the host reports it."""
+        replies: list[ExchangeReply] = []
+
+        def reported() -> bool:
+            replies.append(self.exchange(wait_s=0.5))
+            return any(message.key == (idx, 1) for message in replies[-1].results)
+
+        wait_until(reported, f"the result of slot {idx}")
+        (message,) = (each for each in replies[-1].results if each.key == (idx, 1))
+        return AttemptResult.from_json(message.result)
+
+    def remove(self, spec: AttemptSpec) -> None:
+        self.exchange(removals=(Removal(spec, keep_folder=False),))
+        key = (spec.slot.schedule_idx, 1)
+        wait_until(lambda: key in self.exchange(wait_s=0.5).removed, "a removal")
+
+    def containers(self) -> list[str]:
+        return self.trials.containers()
+
+
+@pytest.fixture
+def host(tmp_path: Path, trials: Trials) -> Iterator[Host]:
+    made = Host(tmp_path / "host", tmp_path.parent.name + tmp_path.name, trials)
+    with closing(ENGINE):
+        yield made
+        made.stop()
+
+
+def test_a_repeated_request_starts_nothing_twice(host: Host) -> None:
+    """An attempt that is delivered again while it runs, when it has ended, or late, runs once."""
+    spec = host.spec(0, "date +%s%N; sleep 0.5")
+    for _ in range(3):
+        host.exchange(spec)
+    result = host.result(0)
+    host.exchange(spec)
+    assert host.result(0).as_json() == result.as_json()
+    (container,) = host.containers()
+    host.remove(spec)
+    host.exchange(spec)
+    assert host.exchange(wait_s=0.3).results == ()
+    assert (container, host.containers()) == (spec.container_name, [])
+    left = [path for path in host.settings.folder.rglob("*000000-1*") if path.exists()]  # type: ignore[union-attr]
+    assert left == []
+
+
+def test_nothing_starts_without_a_grant(host: Host) -> None:
+    """Without a grant, a host prepares a container and starts it only once it gets one."""
+    spec = host.spec(0)
+    host.exchange(spec, grant_until=None)
+    wait_until(lambda: ENGINE.inspect(spec.container_name), "the container")
+    state = ENGINE.inspect(spec.container_name)
+    assert state is not None
+    assert not state.has_started
+    host.exchange(grant_until=time.monotonic() - 1)
+    state = ENGINE.inspect(spec.container_name)
+    assert state is not None
+    assert not state.has_started
+    assert host.result(0).status.value == "completed"
+
+
+def test_a_restarted_host_adopts_what_ran_and_delivers_what_ended(host: Host) -> None:
+    """The next process of a host waits for the same container, and has the results of the last."""
+    runs, ended = host.spec(0, "sleep 2; echo done"), host.spec(1)
+    host.exchange(runs, ended)
+    host.result(1)
+    wait_until(lambda: _started(runs), "the container")
+    before = ENGINE.inspect_existing(runs.container_name)
+    request = encode(Exchange(host.service.session, host.setup, None, attempts=(runs,)))
+    host.stop()
+    host.start()
+    assert decode(host.service.answer(request)).kind == WrongSession.__name__
+    assert host.result(1).status.value == "completed"
+    host.exchange(runs)
+    assert host.result(0).status.value == "completed"
+    after = ENGINE.inspect_existing(runs.container_name)
+    assert (after.container_id, after.started_at) == (before.container_id, before.started_at)
+
+
+def test_an_attempt_that_was_never_accepted_has_not_run(host: Host) -> None:
+    """A dispatch whose message was lost runs as new, without a note that it may have run before."""
+    spec = replace(host.spec(0), container_may_exist=True)
+    host.exchange(spec.on_host(host.service.identity.name))
+    assert host.result(0).notes == []
+
+
+def test_a_coordinator_that_lost_the_run_is_refused(host: Host) -> None:
+    """An earlier epoch gets nothing done, also after a restart of the host's process."""
+    spec = host.spec(0)
+    host.epoch = 2
+    host.exchange(spec)
+    host.result(0)
+    host.stop()
+    host.start()
+    host.epoch = 1
+    refusal = host.exchange(removals=(Removal(spec, keep_folder=False),))
+    assert isinstance(refusal, Refusal)
+    assert refusal.kind == SupersededEpoch.__name__
+    assert host.containers() == [spec.container_name]
+
+
+def test_a_stopping_run_refuses_what_waits_and_a_later_one_runs_it(host: Host) -> None:
+    """What waits for a slot when a run stops is not started, and the next coordinator starts it."""
+    running = [host.spec(idx, "sleep 1") for idx in (0, 1)]
+    waiting = host.spec(2)
+    host.exchange(*running)
+    wait_until(lambda: all(map(_started, running)), "two trials")
+    host.exchange(waiting)
+    failures: list[Any] = []
+
+    def refused() -> bool:
+        failures.extend(host.exchange(stopping=True, wait_s=0.5).failures)
+        return bool(failures)
+
+    wait_until(refused, "the refusal")
+    assert {failure.key for failure in failures} == {(2, 1)}
+    assert host.result(0).status.value == "completed"
+    host.epoch = 2
+    host.exchange(replace(waiting, container_may_exist=True).on_host(waiting.host))
+    assert host.result(2).notes == []
+
+
+def test_large_outputs_are_read_in_pieces_and_removed_with_their_attempt(host: Host) -> None:
+    """An artifact that is too large for a message is read from the attempt's own store."""
+    agent = "head -c 3000000 /dev/urandom | od -v > big; seq 100000"
+    spec = host.spec(0, agent)
+    host.exchange(spec)
+    result = host.result(0)
+    large = [artifact for artifact in result.artifacts if artifact.size > 256 * 1024]
+    assert large
+    key = RunKey(host.trials.ledger_id, RUN)
+    for artifact in large:
+        content = b""
+        while len(content) < artifact.size:
+            request = ReadChunk(host.service.session, key, (0, 1), artifact.sha256, len(content))
+            content += host.ask(request).content
+        assert sha256_hex(content) == artifact.sha256
+    host.remove(spec)
+    request = ReadChunk(host.service.session, key, (0, 1), large[0].sha256, 0)
+    assert isinstance(host.ask(request), Refusal)
+
+
+def test_inputs_are_checked_and_shared(host: Host) -> None:
+    """An input arrives in pieces and is listed; a damaged one, and an odd name, are refused."""
+    content = b"0123456789" * 100
+    digest = sha256_hex(content)
+    session = host.service.session
+    assert host.ask(PutChunk(session, digest, 0, content[:500], last=False)).size == 500
+    assert host.ask(PutChunk(session, digest, 500, content[500:], last=True)).complete
+    damaged = host.ask(PutChunk(session, "0" * 64, 0, b"other", last=True))
+    assert isinstance(damaged, Refusal)
+    outside = host.ask(PutChunk(session, "../../../escape", 0, b"x", last=True))
+    assert isinstance(outside, Refusal)
+    assert host.ask(Describe()).state.inputs == {digest}
+
+
+def test_a_cleanup_removes_what_is_durable_and_nothing_else(host: Host) -> None:
+    """Containers, folders and results of durable attempts go; those of other attempts stay."""
+    done, open_ = host.spec(0), host.spec(1)
+    host.exchange(done, open_)
+    host.result(0)
+    host.result(1)
+    session = host.service.session
+    assert host.ask(ListAttempts(session, host.setup)).attempts == {(0, 1), (1, 1)}
+    cleaned = host.ask(CleanUp(session, host.setup, frozenset({(0, 1)}), frozenset()))
+    assert cleaned.warnings == ()
+    assert host.containers() == [open_.container_name]
+    assert host.ask(ListAttempts(session, host.setup)).attempts == {(1, 1)}
+    assert [message.key for message in host.exchange().results] == [(1, 1)]
+
+
+def test_a_second_worker_of_a_host_is_refused(host: Host, tmp_path: Path) -> None:
+    """Neither the same folder nor the same name on the same engine gets a second worker."""
+    name, folder = host.service.identity.node, host.settings.folder
+    assert folder is not None
+    with pytest.raises(HostBusy, match="another worker serves the host in"), serving_host(folder):
+        pass
+    with (
+        pytest.raises(HostBusy, match="under the name"),
+        serving_host(tmp_path / "other", name),
+    ):
+        pass
+    with serving_host(tmp_path / "other", "another-name") as other:
+        assert other.host_id != host.service.identity.host_id
+
+
+def test_a_folder_stays_with_its_engine(host: Host, tmp_path: Path) -> None:
+    """The folder of a host whose attempts are on another engine is refused."""
+    folder = tmp_path / "moved"
+    with serving_host(folder, "moved"):
+        pass
+    identity = folder / "host.json"
+    identity.write_text(identity.read_text().replace(host.service.identity.engine_id, "other"))
+    with pytest.raises(InvalidInput, match="containers of the engine other"), serving_host(folder):
+        pass
+
+
+def _started(spec: AttemptSpec) -> bool:
+    state = ENGINE.inspect(spec.container_name)
+    return state is not None and state.has_started
