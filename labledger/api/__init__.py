@@ -69,7 +69,8 @@ _NAMES_BY_MODULE = {
     "api.benchmark_checks": "BenchmarkCheck CheckedTrial Finding check_benchmark",
     "api.notes_and_tags": "add_note change_tags",
     "api.experiments": "RunPlan create_experiment plan_run preflight",
-    "api.hosts": "ClusterHost declare_host_lost list_hosts make_certificates serve_host",
+    "api.hosts": "ClusterHost clean_hosts declare_host_lost list_hosts make_certificates "
+    "serve_host",
     "api.ledger": "Ledger open_ledger view_names",
     "api.maintenance": "LedgerBackup LedgerRevision back_up_ledger clean doctor import_runs "
     "ledger_revision upgrade_ledger verify",

@@ -147,6 +147,42 @@ def make_certificates(folder: str | Path) -> list[Path]:
     return certificates.make_certificates(Path(folder))
 
 
+def clean_hosts(
+    on: str,
+    run_id: str | None = None,
+    *,
+    insecure: bool = False,
+    lab_dir: str | Path | None = None,
+) -> list[str]:
+    """Remove from the hosts of a cluster what attempts with durable results left there.
+
+    Ends also what runs of a run on a host that was declared lost for it and has come back. Runs
+    that a live coordinator owns are left alone; a coordinator cleans up its own run.
+
+    Args:
+        on: The address of the scheduler, or a cluster file.
+        run_id: Only this run; None for every run of the ledger that ran on a cluster.
+        insecure: Connect without TLS to another machine.
+        lab_dir: The lab folder.
+
+    Returns:
+        A sentence for each run, and for what could not be removed.
+
+    Raises:
+        LedgerMissing: There is no ledger.
+        RunNotFound: The ledger holds no such run.
+        LabLedgerError: The scheduler does not answer.
+
+    Example:
+        >>> import labledger
+        >>> labledger.clean_hosts("tcp://127.0.0.1:8786", "demo")
+        ['demo was cleaned up on node7/3f2a91c0']
+    """
+    from labledger.maintenance import container_cleanup
+
+    return container_cleanup.clean_hosts(LabFolder.find(lab_dir), on, run_id, insecure=insecure)
+
+
 def declare_host_lost(
     run_id: str, host: str, because: str, *, lab_dir: str | Path | None = None
 ) -> None:

@@ -14,10 +14,12 @@ from labledger import clock
 from labledger.docker.engine import Engine, ListedContainer
 from labledger.docker.networks import Networks
 from labledger.errors import RunNotFound
+from labledger.experiment.plan import ExperimentPlan
 from labledger.ledger.database.model import RunInfo, StagedAttempt
 from labledger.ledger.reader import LedgerReader
-from labledger.maintenance.unfinished_slots import is_durable
+from labledger.maintenance.unfinished_slots import is_durable, run_records
 from labledger.run_control.process_identity import holder_is_dead
+from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.storage.lab_folder import LabFolder
 from labledger.trial import attempt_notes
 from labledger.trial.contract import Labels, trial_folder
@@ -80,6 +82,55 @@ def clean(
     return decisions
 
 
+def clean_hosts(
+    lab: LabFolder, on: str, run_id: str | None = None, *, insecure: bool = False
+) -> list[str]:
+    """Remove from the hosts of a cluster what attempts with durable results left there.
+
+    That includes whatever still runs on a host that was declared lost: its attempts are stored as
+    `host_lost`. Without `run_id`, every run that ran on a cluster is cleaned up. Return a sentence
+    for each run and each thing that could not be removed. Raises `RunNotFound`.
+    """
+    # Imported late: it needs what only runs on clusters need.
+    from labledger.cluster.cluster_executor import ClusterRun
+    from labledger.cluster.connect import open_executor
+
+    sentences = []
+    with LedgerReader.open(lab.ledger) as reader:
+        chosen = [reader.run(run_id)] if run_id is not None else reader.runs()
+        for run in chosen:
+            if run.on is None and run_id is None:
+                continue
+            if (owner := _live_owner(run)) is not None:
+                sentences.append(f"{run.run_id} was left alone: it belongs to {owner}")
+                continue
+            plan = ExperimentPlan.of_document(run.resolved)
+            cluster_run = ClusterRun(
+                ledger_id=reader.ledger_id,
+                run_id=run.run_id,
+                epoch=run.epoch,
+                files=plan.files,
+                is_sealed=plan.is_sealed,
+                store_root=lab.artifacts,
+            )
+            folder = lab.run_folder(run.run_id)
+            with closing(open_executor(on, cluster_run, insecure=insecure)) as executor:
+                sentences += executor.clean_up(
+                    run_records(reader, run, folder, FolderRetention.NONE)
+                )
+                names = ", ".join(host.name for host in executor.hosts() if not host.problem)
+            sentences.append(f"{run.run_id} was cleaned up on {names or 'no host: none answers'}")
+    return sentences
+
+
+def _live_owner(run: RunInfo) -> str | None:
+    """Return who owns a run and may be alive, in words; None if nobody is."""
+    lease = run.lease
+    if lease is None or lease.expires_at <= clock.utc_now() or holder_is_dead(lease):
+        return None
+    return f"process {lease.owner.pid} on {lease.owner.machine}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     """What the ledger holds of a container's run."""
@@ -108,9 +159,7 @@ def _decide(container: ListedContainer, run: _Run, *, unfinished: bool) -> Conta
         return decision(remove=False, why="it lacks the labels of a run, a slot and an attempt")
     if run.info is None:
         return decision(remove=True, why="its run is not in the ledger")
-    lease = run.info.lease
-    if lease is not None and lease.expires_at > clock.utc_now() and not holder_is_dead(lease):
-        owner = f"process {lease.owner.pid} on {lease.owner.machine}"
+    if (owner := _live_owner(run.info)) is not None:
         return decision(remove=False, why=f"its run belongs to {owner}")
     if is_durable(*attempt, run.info, run.staged):
         return decision(remove=True, why="its result is in the ledger")

@@ -38,9 +38,14 @@ def given_settings(options: RunOptions) -> dict[str, str]:
     return settings
 
 
+def given_cluster(options: RunOptions) -> str | None:
+    """Return the cluster on which a new run runs; None for this machine."""
+    return None if options.on is None else _cluster_of(options.on) or None
+
+
 def cluster_of(run: RunInfo, options: RunOptions) -> str | None:
     """Return the cluster on which a resumed run continues; None for this machine."""
-    return run.on if options.on is None else _cluster_of(options.on) or None
+    return run.on if options.on is None else given_cluster(options)
 
 
 def _cluster_of(on: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,7 +44,7 @@ from labledger.run_control.budget import check_limits
 from labledger.run_control.events import run_event
 from labledger.runner import environment_values
 from labledger.runner.options import RunOptions, RunOutcome
-from labledger.runner.run_hosts import cluster_of, given_settings
+from labledger.runner.run_hosts import cluster_of, given_cluster, given_settings
 from labledger.runner.session import Session
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.lab_folder import LabFolder
@@ -60,14 +61,41 @@ def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> 
     values = environment_values.gather(options.env, options.env_files)
     lab = LabFolder.find(options.lab_dir)
     supply = Supply(pull, options.build, options.on_event, options.stop_request)
-    return preflight(
+    return _preflight(experiment, lab, values, options, supply)
+
+
+def _preflight(
+    experiment: ResolvedExperiment,
+    lab: LabFolder,
+    values: Mapping[str, str],
+    options: RunOptions,
+    supply: Supply,
+    *,
+    use_cache: bool = False,
+) -> Preflight:
+    """Check what a run needs on this machine, and on the hosts of its cluster."""
+    results = preflight(
         experiment,
         lab,
         values,
         supply=supply,
         min_free_bytes=options.min_free_bytes,
+        use_cache=use_cache,
         egress_image=options.egress_image,
     )
+    cluster = given_cluster(options)
+    if cluster is None:
+        return results
+    # Imported late: runs on this machine need none of it.
+    from labledger.maintenance.host_checks import check_hosts
+
+    of_hosts = check_hosts(
+        cluster,
+        results.images.values(),
+        insecure=options.insecure,
+        min_free_bytes=options.min_free_bytes,
+    )
+    return replace(results, checks=(*results.checks, *of_hosts))
 
 
 def start_run(
@@ -84,15 +112,8 @@ def start_run(
     _require_run_id(run_id)
     values = environment_values.gather(options.env, options.env_files)
     check_limits(experiment.plan.metrics, options.budget)
-    results = preflight(
-        experiment,
-        lab,
-        values,
-        supply=Supply(True, options.build, options.on_event, options.stop_request),
-        min_free_bytes=options.min_free_bytes,
-        use_cache=True,
-        egress_image=options.egress_image,
-    )
+    supply = Supply(True, options.build, options.on_event, options.stop_request)
+    results = _preflight(experiment, lab, values, options, supply, use_cache=True)
     for check in results.checks:
         if check.warning:
             options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))

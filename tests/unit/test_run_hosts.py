@@ -5,6 +5,8 @@ The coordinator's loop over a real ledger; only the hosts and their containers a
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -255,3 +257,14 @@ def test_settings_are_kept_with_the_run(writer: LedgerWriter, reader: LedgerRead
     lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30.0)
     writer.set_settings(lease, {"on": ""})
     assert (reader.run(kit.RUN).on, reader.run(kit.RUN).window) == (None, 50)
+
+
+def test_runs_on_this_machine_load_nothing_of_clusters() -> None:
+    """What `run`, `resume`, `regrade` and `clean` import has neither Dask nor our part of it."""
+    modules = (
+        "labledger.api.runs, labledger.runner.session, labledger.maintenance.container_cleanup"
+    )
+    wanted = "('dask', 'distributed', 'labledger.cluster')"
+    program = f"import sys, {modules}\nprint([m for m in sys.modules if m.startswith({wanted})])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -87,8 +87,12 @@ def preflight(
     ] = False,
     build: arguments.Build = False,
     egress_image: arguments.EgressImage = None,
+    on: arguments.On = None,
+    insecure: arguments.Insecure = False,
 ) -> None:
     """Check everything that a run needs, without creating a run.
+
+    With --on, each host of the cluster is checked too: version, engine, clock, disk and images.
 
     For a benchmark, lists each task and why it cannot be run, if so.
     """
@@ -104,6 +108,8 @@ def preflight(
         skip_refused=skip_refused,
         build=build,
         egress_image=egress_image,
+        on=on,
+        insecure=insecure,
         env=arguments.parse_environment(env),
         env_files=tuple(env_file or ()),
     )
@@ -126,6 +132,8 @@ def preflight(
     chosen += [] if image is None else ["--image", image]
     chosen += ["--skip-refused"] if skip_refused else []
     chosen += ["--build"] if build else []
+    chosen += [] if on is None else ["--on", on]
+    chosen += ["--insecure"] if insecure else []
     say(f"next: {add_lab_dir(shlex.join(['labledger', 'run', experiment, *chosen]), lab_dir)}")
 
 

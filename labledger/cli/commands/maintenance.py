@@ -158,6 +158,15 @@ def clean(
             help="Also remove containers of trials that `labledger resume` would continue.",
         ),
     ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS|FILE",
+            help="Clean up the hosts of this cluster instead of this machine, also those that were "
+            "declared lost and are back.",
+        ),
+    ] = None,
+    insecure: arguments.Insecure = False,
     lab_dir: arguments.LabDir = None,
 ) -> None:
     """Remove containers that are not needed any more.
@@ -167,6 +176,13 @@ def clean(
     """
     from labledger import api
 
+    if on is not None:
+        if dry_run or unfinished:
+            message = "--dry-run and --unfinished are for this machine's own containers"
+            raise api.InvalidInput("the options", [api.Problem("--on", message)])
+        for sentence in api.clean_hosts(on, run, insecure=insecure, lab_dir=lab_dir):
+            out(sentence)
+        return
     decisions = api.clean(run, lab_dir=lab_dir, dry_run=dry_run, unfinished=unfinished)
     for container in decisions:
         action = "kept" if not container.remove else "would remove" if dry_run else "removed"

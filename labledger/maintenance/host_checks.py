@@ -1,0 +1,73 @@
+"""The checks of a cluster's hosts before a run: version, engine, clock, disk space and images.
+
+What is wrong with one host is a warning: the others run the trials. It is a failure if no host can
+run any. Images that a host lacks are pulled there, or sent to it, before its first trial. Used by
+starting a run and `labledger preflight`; `labledger hosts` lists the same facts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator
+
+from labledger import __version__
+from labledger.cluster import connect
+from labledger.cluster.host_messages import Described
+from labledger.errors import LabLedgerError
+from labledger.maintenance.check_results import CheckResult
+from labledger.text.phrases import counted
+
+_MAX_CLOCK_DIFFERENCE_S = 60.0
+"""Clocks are never compared for what starts when, but times of records come from the hosts."""
+
+
+def check_hosts(
+    on: str, images: Collection[str], *, insecure: bool, min_free_bytes: int
+) -> list[CheckResult]:
+    """Check every host of a cluster. `images` are the ids of the images that trials need."""
+    try:
+        found = connect.list_hosts(on, insecure=insecure)
+    except LabLedgerError as error:
+        return [CheckResult("hosts", error.message, ok=False, hint=error.hint)]
+    checks: list[CheckResult] = []
+    slots = 0
+    for host in found:
+        if host.described is None:
+            checks.append(_warning(host.address, host.problem or "it does not answer"))
+            continue
+        state = host.described.state
+        checks += [
+            _warning(state.name, problem) for problem in _problems(host.described, min_free_bytes)
+        ]
+        if state.problem is None:
+            slots += state.slots
+            missing = len(set(images) - state.images)
+            supply = f", {counted(missing, 'image')} to be pulled or sent" if missing else ""
+            busy = f"{state.busy} of {counted(state.slots, 'slot')} busy"
+            checks.append(CheckResult("hosts", f"{state.name}: {busy}{supply}"))
+    if slots == 0:
+        detail = f"none of the {counted(len(found), 'worker')} of {on} can run trials"
+        hint = f"`labledger worker {on} --slots N` on a machine with Docker makes it a host"
+        checks.append(CheckResult("hosts", detail, ok=False, hint=hint))
+    return checks
+
+
+def _problems(host: Described, min_free_bytes: int) -> Iterator[str]:
+    """Yield what is wrong with a host."""
+    state = host.state
+    if state.problem is not None:
+        yield state.problem
+    if state.labledger_version != __version__:
+        yield f"it has labledger {state.labledger_version}, and this machine {__version__}"
+    difference_s = host.unix_time - time.time()
+    if abs(difference_s) > _MAX_CLOCK_DIFFERENCE_S:
+        side = "ahead of" if difference_s > 0 else "behind"
+        yield f"its clock is {abs(difference_s):.0f} s {side} this machine's"
+    if state.free_bytes is not None and state.free_bytes < min_free_bytes:
+        free, needed = state.free_bytes / 1e6, min_free_bytes / 1e6
+        yield f"{free:,.0f} MB are free on its disk, --min-free asks for {needed:,.0f} MB"
+
+
+def _warning(host: str, problem: str) -> CheckResult:
+    hint = "`labledger hosts` shows it again once it is fixed"
+    return CheckResult("hosts", f"{host}: {problem}", ok=False, hint=hint, warning=True)
