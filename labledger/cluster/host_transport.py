@@ -68,7 +68,7 @@ class ClusterConnection:
     def __init__(self, transport: HostTransport) -> None:
         self.transport = transport
         self._loop = asyncio.new_event_loop()
-        # Dask leaves futures behind when it is closed; what fails here is reported to who awaits it.
+        # Dask leaves futures behind when it is closed; whoever awaits a failure is told of it.
         self._loop.set_exception_handler(lambda _loop, _context: None)
         self._thread = threading.Thread(target=self._run_loop, name="cluster", daemon=True)
 
