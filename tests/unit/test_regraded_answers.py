@@ -430,3 +430,23 @@ def test_the_shell_completes_regradings_too(path: Path) -> None:
 
     found = arguments.complete_run_id(Typed, "run-1")  # type: ignore[arg-type]
     assert sorted(found) == ["run-1", "run-1.g2", "run-1.g3", "run-1.g4"]
+
+
+def test_gradings_are_combined_by_name(path: Path) -> None:
+    """Several runs in two gradings are the same trials; a grading is not combined with another."""
+    [compared] = compare(path, "run-1.g1+run-2:base", "run-1.g3+run-2:base").comparisons
+    assert compared.same_trials
+    assert [(run.run_id, run.generation) for run in compared.b.runs] == [("run-1", 3), ("run-2", 1)]
+    assert compared.decision.verdict not in ("better", "worse")
+    with pytest.raises(InvalidInput, match="gradings of the same trials"):
+        compare(path, "run-1.g1+run-1.g3")
+    with pytest.raises(InvalidInput, match="both hold the trials of base in run-1"):
+        compare(path, "run-1.g1+run-2:base", "run-1:base")
+    with open_ledger(path) as ledger:
+        report = ledger.report("run-1.g2+run-2")
+        alone = ledger.report("run-1.g2")
+    assert report["runs"][0]["provenance"] == alone["provenance"]
+    assert {trial["run_id"] for trial in report["trials"]} == {
+        alone["provenance"]["grading"]["run_id"],
+        "run-2",
+    }
