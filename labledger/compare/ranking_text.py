@@ -27,7 +27,7 @@ class RankingText:
     """The first names the sides; figures are in the other columns."""
     rows: tuple[Row, ...]
     pair_headings: Row
-    """The first two name the sides, A and B; the last is the decision about B."""
+    """The first two name the sides, A and B; the last is the decision."""
     pair_rows: tuple[Row, ...]
     summary: str
     """A sentence: which sides are tied with the first."""
@@ -68,7 +68,7 @@ def ranking_text(comparison: Comparison) -> RankingText | None:
         ),
         pair_headings=(
             *("A", "B", "B - A", sentences.level(comparison)),
-            *(sentences.p_heading([comparison]), "B is"),
+            *(sentences.p_heading([comparison]), "decision"),
         ),
         pair_rows=tuple(_pair_row(compared, labels, comparison) for compared in by_place),
         summary=_summary(comparison, labels),
@@ -115,7 +115,10 @@ def _pair_row(compared: Compared, labels: Mapping[Side, str], comparison: Compar
 
 
 def _decision(compared: Compared) -> str:
-    word = sentences.VERDICTS[compared.decision.verdict].lower()
+    verdict = compared.decision.verdict
+    word = sentences.VERDICTS[verdict].lower()
+    if verdict not in ("not_shown", "nothing_paired"):
+        word = f"B is {word}"
     equivalence = compared.equivalence
     shown = equivalence is not None and equivalence.verdict == "equivalent"
     return f"{word}, equivalent" if shown else word

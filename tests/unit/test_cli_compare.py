@@ -107,7 +107,7 @@ def test_all_pairs_are_two_tables(path: Path, say: Typed) -> None:
     assert "good was shown to differ from all others but fair on tasks like these." in said.out
     markdown = say("run-1", "--all-pairs", "--format", "markdown").out
     assert "| base | 0.0% |" in markdown
-    assert "| A | B | B - A | 95 % CI | p of 3 comparisons | B is |" in markdown
+    assert "| A | B | B - A | 95 % CI | p of 3 comparisons | decision |" in markdown
     document = json.loads(say("run-1", "--all-pairs", "--format", "json").out)
     assert [standing["groups"] for standing in document["ranking"]] == [["a"], ["a"], ["b"]]
     assert say("run-1", "--all-pairs", "--junit", "x.xml").code == 2
