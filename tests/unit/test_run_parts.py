@@ -205,6 +205,28 @@ def test_an_earlier_copy_of_a_run_grows_by_its_parts(tmp_path: Path) -> None:
         assert after[name].startswith(first[name])
 
 
+def test_commits_come_to_a_run_that_was_extended_here_alone(tmp_path: Path) -> None:
+    """A source that completed the first part leaves the part that is here alone as it is."""
+    there, here = kit.make_ledger(tmp_path / "there"), LabFolder(tmp_path / "here" / ".lab")
+    with kit.open_writer(there) as writer:
+        lease = kit.begin_run(writer, 2)
+        writer.commit_result(lease, kit.result(0))
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+        import_runs(here, there)
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+        writer.commit_result(lease, kit.result(1))
+        writer.leases.release(lease, RunStatus.COMPLETED)
+    with kit.open_writer(here.ledger) as writer:
+        lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30)
+        grown.extend(writer, lease, 4)
+        writer.leases.release(lease, RunStatus.INTERRUPTED)
+    assert import_runs(here, there)[0].relation is RunRelation.GROWN
+    with LedgerReader.open(here.ledger) as reader:
+        run = reader.run(kit.RUN)
+    assert (run.status, run.next_schedule_idx, run.total_slots) == (RunStatus.INTERRUPTED, 2, 4)
+    assert verify(here.ledger).is_clean
+
+
 def test_runs_that_grew_apart_are_a_conflict(tmp_path: Path) -> None:
     """Two copies of a run with different parts are refused, and the part is named."""
     there, here = kit.make_ledger(tmp_path / "there"), LabFolder(tmp_path / "here" / ".lab")

@@ -87,6 +87,7 @@ _UPDATE_PROGRESS = (
     )
     + " WHERE run_no = ?7"
 )
+_TOTAL_SQL = "SELECT total_slots FROM schedule WHERE run_no = ?"
 _STAGED_SQL = "SELECT count(*) FROM staged_result WHERE run_no = ?"
 _DELETE_LEASE = "DELETE FROM lease WHERE run_no = ?"
 _HEAD_SQL = (
@@ -292,6 +293,10 @@ def _write_progress(
         steps = [(run_no,)] * (committed - history.committed_in_target)
         if steps:
             connection.exec_driver_sql(_ADVANCE_SQL, steps)
+        total = connection.exec_driver_sql(_TOTAL_SQL, (run_no,)).scalar_one()
+        if status == RunStatus.COMPLETED.value and committed < total:
+            # A part was appended here that the source does not have.
+            status = RunStatus.INTERRUPTED.value
         connection.exec_driver_sql(
             _UPDATE_PROGRESS, (epoch, status, updated_at, ended_at, *stop, run_no)
         )
