@@ -80,3 +80,14 @@ def test_a_shard_without_slots_is_refused(folder: Folder) -> None:
     assert folder.resolve(shard=Shard(10, 11)).total_slots == 2
     with pytest.raises(InvalidInput, match="at most 10 shards"):
         folder.resolve(shard=Shard(11, 11))
+
+
+def test_a_shard_grows_as_a_shard(folder: Folder) -> None:
+    """Further tasks and replications leave each cell in its shard, so that shards stay disjoint."""
+    before = shards(folder, 3)
+    folder.data["design"] = {"replications": 2}
+    folder.tasks([{"id": f"t/{n}", "task": {"n": n}} for n in range(8)])
+    after = shards(folder, 3)
+    for old, new in zip(before, after, strict=True):
+        assert set(cells(old)) <= set(cells(new))
+    assert len({cell for part in after for cell in cells(part)}) == 8 * 2 * 2
