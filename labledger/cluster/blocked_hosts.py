@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from labledger.cluster.host_link import HostLink
+from labledger.trial.attempt_spec import AttemptSpec
 
 _MAX_NAMED_SLOTS = 10
 
@@ -20,6 +21,12 @@ class BlockedHosts:
 
     def __init__(self) -> None:
         self._last_activity = time.monotonic()
+        self._too_large: AttemptSpec | None = None
+        """The attempt to place next, if it asks for more than any host with room offers."""
+
+    def record_placement(self, too_large: AttemptSpec | None) -> None:
+        """Record an attempt that asks for more than hosts with room offer, or None for others."""
+        self._too_large = too_large
 
     def record_activity(self) -> None:
         """Record that an attempt was submitted, or that a result arrived."""
@@ -36,6 +43,8 @@ class BlockedHosts:
             return None
         waiting = [link for link in blocked if link.pending]
         if not waiting:
+            if working and self._too_large is not None:
+                return _too_large(self._too_large, patience_s)
             return None if working else _no_host(links, patience_s)
         if any(now - link.blocked_since <= patience_s for link in waiting):
             return None
@@ -46,6 +55,14 @@ def _no_host(links: Sequence[HostLink], patience_s: float) -> str:
     problems = "; ".join(f"{link.name}: {link.problem}" for link in links)
     found = f" ({problems})" if problems else ""
     return f"no host could take a trial for {patience_s:.0f} s{found}"
+
+
+def _too_large(spec: AttemptSpec, patience_s: float) -> str:
+    resources = spec.settings.runtime.resources
+    return (
+        f"no host could take slot {spec.slot.schedule_idx} for {patience_s:.0f} s: it asks for "
+        f"{resources.cpus} CPUs and {resources.memory_bytes} bytes of memory"
+    )
 
 
 def _sentence(link: HostLink, patience_s: float) -> str:

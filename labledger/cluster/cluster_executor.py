@@ -166,6 +166,8 @@ class ClusterExecutor:
             ]
             taken = {name: link.taken for name, link in self._links.items()}
             chosen = choose_host(spec, with_room, taken, input_digests(spec))
+            healthy = any(host.problem is None for host in with_room)
+            self._blocked.record_placement(spec if chosen is None and healthy else None)
             if chosen is None:
                 return None
             self._links[chosen].reserved.add(key)
@@ -333,7 +335,8 @@ class ClusterExecutor:
                 continue
             durable = frozenset(key for key in reply.attempts if run.is_durable(*key))
             kept = frozenset(key for key in durable if run.keeps_folder(*key))
-            if durable and link.session is not None:
+            if link.session is not None:
+                # Also if nothing is left: the host then deletes what the run's trials shared.
                 orders[link.name] = CleanUp(link.session, self._setup, durable, kept)
         ordered = [link for link in links if link.name in orders]
         replies = self._ask_all(ordered, None, orders)
@@ -393,13 +396,15 @@ class ClusterExecutor:
     async def _discover(self) -> None:
         """Watch which workers the cluster has, and ask new ones which hosts they are."""
         not_hosts: dict[str, float] = {}
+        trouble = ""
         while True:
             try:
                 addresses = await self._connection.transport.addresses()
             except LabLedgerError as error:
-                self._tell(error.message)
+                trouble = error.message
+                self._tell(trouble)
             else:
-                self._told.discard("cluster")
+                self._told.discard(trouble)
                 with self._lock:
                     known = {link.address for link in self._links.values()}
                     for link in self._links.values():

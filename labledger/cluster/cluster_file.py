@@ -150,7 +150,7 @@ def require_secure(address: str, *, insecure: bool, has_tls: bool) -> None:
     if parts.scheme == "tcp" and has_tls:
         problem = Problem(address, "TLS files are given, and an address with tcp does not use them")
         raise InvalidInput("the cluster", [problem])
-    if parts.scheme == "tcp" and not insecure and not is_loopback(parts.hostname):
+    if not insecure and not is_secure(address):
         problem = Problem(
             address,
             "without TLS, anybody on the network could run programs on every host",
@@ -160,12 +160,15 @@ def require_secure(address: str, *, insecure: bool, has_tls: bool) -> None:
         raise InvalidInput("the cluster", [problem])
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or an address means this machine, whatever the network."""
+def is_secure(address: str) -> bool:
+    """Return whether an address has TLS, or is this machine's whatever the network."""
+    parts = urlsplit(address)
+    host = parts.hostname or ""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        is_local = ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        is_local = host == "localhost"
+    return parts.scheme == "tls" or is_local
 
 
 def _host_settings(folder: Path, host: JsonObject) -> HostSettings:

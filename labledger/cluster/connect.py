@@ -106,7 +106,8 @@ def _connection(on: str, *, insecure: bool) -> ClusterConnection:
     cluster = Cluster.read(on, insecure=insecure)
     security = cluster.security()
     if cluster.address is not None:
-        return ClusterConnection(DaskTransport(cluster.address, security))
+        transport = DaskTransport(cluster.address, security, insecure=cluster.insecure)
+        return ClusterConnection(transport)
     from labledger.cluster.dask_host import HostPlugin
 
     plugin = HostPlugin(cluster.host or HostSettings(slots=1))
@@ -114,7 +115,8 @@ def _connection(on: str, *, insecure: bool) -> ClusterConnection:
     def start() -> Any:
         return _start(cluster, security)
 
-    return ClusterConnection(DaskTransport(cluster.given, security, start, plugin))
+    transport = DaskTransport(cluster.given, security, start, plugin, insecure=cluster.insecure)
+    return ClusterConnection(transport)
 
 
 def _start(cluster: Cluster, security: Any) -> Any:

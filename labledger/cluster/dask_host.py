@@ -121,6 +121,7 @@ async def _serve_once(
                 name=f"{service.identity.name}@{service.session}",
                 security=security,
                 memory_limit=0,
+                local_directory=str(service.folder / "dask"),
                 plugins=(HostPlugin(settings, service),),
                 dashboard=False,
                 death_timeout=None,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from labledger.cluster import dask_call
+from labledger.cluster.cluster_file import is_secure
 from labledger.cluster.host_transport import HostUnreachable, NotAHost
 from labledger.optional_libraries import require_for
 from labledger.records import JsonObject
@@ -51,15 +52,18 @@ class DaskTransport:
         security: Security | None = None,
         start_cluster: Callable[[], Any] | None = None,
         plugin: Any = None,
+        insecure: bool = False,
     ) -> None:
         """`start_cluster` makes a cluster that lives as long as the connection.
 
         `address` is then only its name in messages, and `plugin` makes its workers into hosts.
+        Workers without TLS on other machines are not used, unless `insecure`.
         """
         self._address = address
         self._security = security
         self._start_cluster = start_cluster
         self._plugin = plugin
+        self._insecure = insecure
         self._cluster: Any = None
         self._client: Client | None = None
         self._connected = asyncio.Event()
@@ -131,6 +135,8 @@ class DaskTransport:
     async def call(self, address: str, request: bytes, timeout_s: float) -> bytes:
         from distributed.scheduler import KilledWorker
 
+        if not (self._insecure or is_secure(address)):
+            raise NotAHost(f"the worker at {address} would be reached without TLS")
         client = self._running_client()
         future = None
         try:

@@ -44,7 +44,7 @@ from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
 from labledger.trial.full_disks import FullDisks
-from labledger.trial.life.container_identity import attempt_of, find_container, kill_container
+from labledger.trial.life.container_identity import attempt_of, kill_container
 from labledger.trial.life.input_files.inputs import stage_dependencies
 from labledger.trial.life.start_limiter import RunPermits, StartLimiter, StartRefused, WaitAbandoned
 
@@ -57,6 +57,7 @@ _RECORD_BYTES = 8192
 REFUSALS_BEFORE_PROBLEM = 5
 """After so many attempts in a row that could not be started, the host tries them again itself."""
 
+_SHARED_FOLDERS = ("deps", "sealed", "unpacked", "incoming", "stores")
 _FIRST_RETRY_S = 0.5
 _MAX_RETRY_S = 10.0
 
@@ -444,12 +445,18 @@ class HostRun:
                 self._ended.discard(key)
                 self._failures.pop(key, None)
                 self._removed[key] = self.epoch
+        if not self.attempts(request.setup.run.ledger_id, request.setup.run.run_id):
+            self._delete_shared_files()
         return warnings
 
-    def has_started(self, spec: AttemptSpec) -> bool:
-        with self.engines.engine() as engine:
-            state = find_container(engine, spec)
-        return state is not None and state.has_started
+    def _delete_shared_files(self) -> None:
+        """Delete what attempts shared: none is left. A further one gets it again."""
+        with self.changed:
+            if self._open or self._leaving:
+                return
+            for name in _SHARED_FOLDERS:
+                shutil.rmtree(self.folder / name, ignore_errors=True)
+            self._setup_done = False
 
     @contextmanager
     def closing(self) -> Iterator[None]:
@@ -461,11 +468,6 @@ class HostRun:
         yield
         self._executor.shutdown()
         self._executor.close()
-
-    @property
-    def is_idle(self) -> bool:
-        with self.changed:
-            return not (self._open or self._leaving)
 
     def _accept_files(self) -> Iterator[Path]:
         return (self.folder / "accepted").glob("*-*")

@@ -57,7 +57,7 @@ class HostService:
         """`folder` is that of the host, which this process serves alone (`serving_host`)."""
         self.identity = identity
         self.session = secrets.token_hex(8)
-        self._folder = folder
+        self.folder = folder
         self._slots = slots
         self._min_free_bytes = min_free_bytes
         self._engines = EnginePool()
@@ -117,7 +117,7 @@ class HostService:
         """Return the state of the host."""
         self._read_engine()
         info = self._engine_info
-        free = free_space(self._folder)
+        free = free_space(self.folder)
         return HostState(
             name=self.identity.name,
             host_id=self.identity.host_id,
@@ -202,7 +202,7 @@ class HostService:
             if run is None:
                 prefix = key.ledger_id[:_LEDGER_PREFIX]
                 run = self._runs[key] = HostRun(
-                    folder=self._folder / "runs" / prefix / key.run_id,
+                    folder=self.folder / "runs" / prefix / key.run_id,
                     slots=self._slots,
                     permits=self._permits,
                     inputs=self._inputs,
@@ -218,7 +218,7 @@ class HostService:
         """Return why no trial should be placed here, None if trials may be."""
         if self._engine_problem is not None:
             return self._engine_problem
-        space = DiskSpace.of(self._folder, self._engine_info, self._min_free_bytes)
+        space = DiskSpace.of(self.folder, self._engine_info, self._min_free_bytes)
         if (shortage := space.find_shortage()) is not None:
             return shortage
         with self._changed:

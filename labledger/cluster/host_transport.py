@@ -68,7 +68,7 @@ class ClusterConnection:
     def __init__(self, transport: HostTransport) -> None:
         self.transport = transport
         self._loop = asyncio.new_event_loop()
-        # Dask leaves futures behind when it is closed; whoever awaits a failure is told of it.
+        # Dask leaves failed futures behind when it is closed; ours are reported to who awaits them.
         self._loop.set_exception_handler(lambda _loop, _context: None)
         self._thread = threading.Thread(target=self._run_loop, name="cluster", daemon=True)
 

@@ -196,3 +196,26 @@ def test_a_stopping_run_leaves_what_did_not_start(run: Run) -> None:
             except StartRefused:
                 ends.append("refused")
         assert sorted(ends) == ["completed"] * 4 + ["refused"] * 4
+
+
+def test_a_cluster_class_makes_its_workers_hosts(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """A run that starts its cluster from a file uses each plain Dask worker as a host."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "cluster: distributed.LocalCluster\n"
+        "arguments: {n_workers: 1, threads_per_worker: 1, dashboard_address: '127.0.0.1:0'}\n"
+        f"host: {{slots: 2, folder: host, name: local{tmp_path.name}}}\n"
+    )
+    with trials_in(tmp_path / "trials", image_ids) as trials:
+        cluster_run = ClusterRun(trials.ledger_id, "run", 1, {}, False, trials.store.root)
+        executor = open_executor(str(file), cluster_run)
+        try:
+            executor.allow_starts_until(time.time() + 4 * PATIENCE_S)
+            wait_until(lambda: executor.width == 2, "the worker")
+            spec = replace(trials.spec("sleep 0.2"), run_id="run")
+            ((placed, future),) = submit(executor, spec)
+            assert future.result(PATIENCE_S).verdict == "pass"
+            executor.remove(placed, keep_folder=False).result(PATIENCE_S)
+        finally:
+            executor.close()
+        assert trials.containers() == []

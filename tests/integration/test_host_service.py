@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from containers import build_image, docker
 from sample_trials import ENGINE, Trials
 from waiting import PATIENCE_S, wait_until
 
@@ -20,6 +21,7 @@ from labledger.cluster.host_messages import (
     Exchange,
     ExchangeReply,
     ListAttempts,
+    MissingInputs,
     PutChunk,
     ReadChunk,
     Refusal,
@@ -32,6 +34,7 @@ from labledger.cluster.host_messages import (
     encode,
 )
 from labledger.cluster.host_service import HostService, HostSettings
+from labledger.docker import image_files
 from labledger.errors import InvalidInput
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.canonical_json import sha256_hex
@@ -274,3 +277,24 @@ def test_a_folder_stays_with_its_engine(host: Host, tmp_path: Path) -> None:
 def _started(spec: AttemptSpec) -> bool:
     state = ENGINE.inspect(spec.container_name)
     return state is not None and state.has_started
+
+
+def test_an_image_that_no_registry_offers_is_loaded_from_a_tar(host: Host, tmp_path: Path) -> None:
+    """A host that cannot pull an image says so, and has it once its tar has arrived."""
+    tag = f"labledger-test/{host.service.identity.host_id}"
+    image_id = build_image(tag, f"FROM labledger/busybox:1\nLABEL test={tag}\n")
+    try:
+        tar = b"".join(image_files.save(ENGINE, image_id))
+    finally:
+        docker("rmi", "--force", image_id)
+    session, ask = host.service.session, host.ask
+    try:
+        wanted = MissingInputs(session, (), ((tag, image_id),))
+        wait_until(lambda: ask(wanted).images, "the refusal of the registry")
+        half = len(tar) // 2
+        assert ask(PutChunk(session, image_id, 0, tar[:half], last=False)).size == half
+        assert ask(PutChunk(session, image_id, half, tar[half:], last=True)).complete
+        wait_until(lambda: not (ask(wanted).images or ask(wanted).pulling), "the image")
+        assert ENGINE.image_id(image_id) == image_id
+    finally:
+        docker("rmi", "--force", image_id)
