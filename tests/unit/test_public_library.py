@@ -72,7 +72,7 @@ def test_help_is_enough_to_use_a_function(name: str) -> None:
         assert re.search(rf"^    {parameter}: ", text, re.MULTILINE), parameter
     assert "\nExample:\n" in text
     assert "\nRaises:\n" in text or name in {
-        *("comparison_texts", "doctor", "expectation", "plan_text", "view_names")
+        *("comparison_texts", "doctor", "expectation", "plan_text", "ranking_text", "view_names")
     }
     assert "->" in str(inspect.signature(function))
 
