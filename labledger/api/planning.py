@@ -40,7 +40,8 @@ def plan(
         >>> import labledger
         >>> plan = labledger.plan("demo", labledger.PlanOptions(detect=0.05))
         >>> for needed in plan.requirements:
-        ...     print(needed.estimand, needed.replications, needed.design and needed.design.trials)
+        ...     if needed.design is not None:
+        ...         print(needed.estimand, needed.design.tasks, needed.design.replications)
     """
     from labledger.ledger.reader import LedgerReader
     from labledger.planning.size_plan import plan_size

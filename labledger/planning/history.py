@@ -11,17 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
+from labledger.compare.combined_runs import CombinedRuns, read_combined
 from labledger.compare.options import CompareOptions
 from labledger.compare.pairs import pair
 from labledger.compare.side_trials import Side, Trials, read_clusters, read_trials, require_metric
 from labledger.compare.statistics.variance_components import PairedTasks
 from labledger.errors import InvalidInput, Problem
-from labledger.ledger.database.model import Graded
 from labledger.ledger.query import query
 from labledger.ledger.reader import LedgerReader
 
 MOST_RUNS = 10
 """How many runs of an experiment are used, the newest first, where none is named."""
+_MOST_SLOTS = 200_000
+"""Older runs are not used where newer ones have more committed slots: a dry run is short."""
 _MOST_PAIRS = 40
 
 _SPENT_SQL = """
@@ -63,17 +65,18 @@ def read_history(
 ) -> History:
     """Return what some runs tell, or the newest of an experiment where none is named.
 
-    `metric` is None for pass rates; `cluster` is the experiment's field. A history without runs has
-    no pairs. Raises `RunNotFound`, or `InvalidInput` where no trial has a number of the metric.
+    A name is that of a run, of one of its gradings, or of several runs taken as one. `metric` is
+    None for pass rates; `cluster` is the experiment's field. A history without runs has no pairs.
+    Raises `RunNotFound`, or `InvalidInput` where no trial has a number of the metric.
     """
-    runs = [reader.graded(name) for name in names or _newest(reader, experiment_id)]
-    holders = {graded.name: (graded.run.run_id,) for graded in runs}
-    sides = [Side(g.name, v.variant_id) for g in runs for v in g.run.variants]
+    runs = [read_combined(reader, name) for name in names or _newest(reader, experiment_id)]
+    holders = {run.name: run.run_ids for run in runs}
+    sides = [Side(run.name, variant_id) for run in runs for variant_id in run.variant_ids]
     trials = read_trials(reader.path, sides, holders, metric) if runs else {}
     if metric is not None and runs:
         require_metric(reader.path, trials, holders, metric)
     options = CompareOptions() if metric is None else CompareOptions(metric=metric)
-    within = [two for graded in runs for two in _of_run(graded)]
+    within = [two for run in runs for two in _of_run(run)]
     pairs = _paired(within, trials, options) or _paired(_across(runs), trials, options)
     clusters = None
     if cluster is not None and runs:
@@ -84,7 +87,7 @@ def read_history(
     return History(
         runs=tuple(holders),
         pairs=pairs,
-        are_within_runs=any(len(graded.run.variants) > 1 for graded in runs),
+        are_within_runs=any(len(run.variants) > 1 for run in runs),
         clusters=clusters,
         spent=_spent(reader, runs),
     )
@@ -103,34 +106,38 @@ def require_history(history: History) -> None:
 
 
 def _newest(reader: LedgerReader, experiment_id: str) -> list[str]:
-    return [
-        run.run_id
-        for run in reader.runs()
-        if run.experiment_id == experiment_id
-        and run.next_schedule_idx
-        # A regrading holds other scores of a run that is used anyway.
-        and reader.graded(run.run_id).root_id == run.run_id
-    ][:MOST_RUNS]
+    names: list[str] = []
+    slots = 0
+    for run in reader.runs():
+        if run.experiment_id != experiment_id or not run.next_schedule_idx:
+            continue
+        if reader.graded(run.run_id).root_id != run.run_id:
+            continue  # A regrading holds other scores of a run that is used anyway.
+        slots += run.next_schedule_idx
+        if names and (len(names) == MOST_RUNS or slots > _MOST_SLOTS):
+            break
+        names.append(run.run_id)
+    return names
 
 
-def _of_run(graded: Graded) -> list[tuple[Side, Side]]:
+def _of_run(run: CombinedRuns) -> list[tuple[Side, Side]]:
     """Return the baseline with each treatment; every two variants where there is no baseline."""
-    variants = graded.run.variants
+    variants = run.variants
     baselines = [v.variant_id for v in variants if v.role == "baseline"]
-    sides = [Side(graded.name, v.variant_id) for v in variants]
+    sides = [Side(run.name, v.variant_id) for v in variants]
     if len(baselines) != 1:
         return list(combinations(sides, 2))
-    base = Side(graded.name, baselines[0])
+    base = Side(run.name, baselines[0])
     return [(base, side) for side in sides if side != base]
 
 
-def _across(runs: Sequence[Graded]) -> list[tuple[Side, Side]]:
+def _across(runs: Sequence[CombinedRuns]) -> list[tuple[Side, Side]]:
     """Return the variants of each run with those of the next one."""
     return [
         (Side(one.name, v.variant_id), Side(other.name, w.variant_id))
         for one, other in pairwise(runs)
-        for v in one.run.variants
-        for w in other.run.variants
+        for v in one.variants
+        for w in other.variants
     ]
 
 
@@ -141,8 +148,8 @@ def _paired(
     return tuple(PairedTasks(two.task_ids, two.a, two.b) for two in paired if len(two.task_ids) > 1)
 
 
-def _spent(reader: LedgerReader, runs: Sequence[Graded]) -> tuple[TrialSpent, ...]:
-    return tuple(_read_spent(reader, sorted({graded.root_id for graded in runs})))
+def _spent(reader: LedgerReader, runs: Sequence[CombinedRuns]) -> tuple[TrialSpent, ...]:
+    return tuple(_read_spent(reader, sorted({root for run in runs for root in run.roots})))
 
 
 def _read_spent(reader: LedgerReader, run_ids: Sequence[str]) -> Iterator[TrialSpent]:

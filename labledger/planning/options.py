@@ -20,8 +20,8 @@ class PlanOptions:
         confidence: The level of the comparison's interval, as for `CompareOptions`; also that of
             the ranges of a plan.
         metric: `pass_rate`, the name of the primary metric, or the id of a metric that is a number.
-        from_runs: The runs that variances, costs and times are estimated from; by default the
-            newest runs of the same experiment.
+        from_runs: The runs that variances, costs and times are estimated from; `RUN1+RUN2` are
+            several taken as one. By default the newest runs of the same experiment.
     """
 
     detect: float

@@ -115,7 +115,7 @@ def _facts(plan: SizePlan) -> Iterator[str]:
         f"{_runs(plan)}: {counted(plan.observed_tasks, 'task')})"
     )
     written = plan.experiment
-    trials = plan.as_written[0].trials
+    trials = plan.as_written[0].total_trials
     yield (
         f"The experiment as it is: {counted(written.tasks, 'task')}, "
         f"{counted(written.replications, 'replication')}, "
@@ -171,7 +171,7 @@ def _with_range(number: int, requirement: Requirement) -> str:
 def _spent(design: Design) -> tuple[str, str, str]:
     cost = DASH if design.cost_usd is None else _cost(design.cost_usd)
     time = DASH if design.duration_ms is None else _time(design.duration_ms)
-    return count(design.trials), cost, time
+    return count(design.total_trials), cost, time
 
 
 def _curve(curve: Sequence[Design], plan: SizePlan) -> PlanTable:

@@ -55,7 +55,7 @@ class Design:
     estimand: str
     tasks: int
     replications: int
-    trials: int
+    total_trials: int
     """Of all variants."""
     power: float
     """The probability to show the difference of the plan."""
@@ -161,7 +161,7 @@ class _Planner:
             estimand=estimand.value,
             tasks=tasks,
             replications=replications,
-            trials=tasks * replications * len(self.experiment.variants),
+            total_trials=tasks * replications * len(self.experiment.variants),
             power=power_at(self.options.detect),
             detectable=least,
             cost_usd=self.spending.cost_usd(tasks, replications),

@@ -73,7 +73,7 @@ def test_a_plan_answers_for_both_estimands(lab: Path) -> None:
         number = each.design.replications if each is suite else each.design.tasks
         assert each.low is not None
         assert each.low <= number <= (each.high or number)
-        assert each.design.trials == each.design.tasks * each.design.replications * 2
+        assert each.design.total_trials == each.design.tasks * each.design.replications * 2
     smaller = plan(lab, detect=0.05).requirements[0].design
     assert smaller is not None
     assert smaller.tasks > needed[0]
@@ -152,6 +152,17 @@ def test_runs_of_one_variant_are_paired_across_runs(lab: Path) -> None:
     found = plan(lab)
     assert found.observed_tasks == 15
     assert any("No run has two variants" in note for note in found.notes)
+
+
+def test_several_runs_are_taken_as_one(lab: Path) -> None:
+    """The trials of a task in RUN1+RUN2 are its replications: what one replication cannot tell
+    apart, two runs can."""
+    make_history(lab, "one", replications=1)
+    make_history(lab, "two", replications=1)
+    assert plan(lab, from_runs=("one", "two")).within is None
+    combined = plan(lab, from_runs=("one+two",))
+    assert combined.runs == ("one+two",)
+    assert combined.within is not None
 
 
 def test_a_metric_has_its_own_unit(lab: Path) -> None:

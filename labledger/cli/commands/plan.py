@@ -43,7 +43,8 @@ def plan(
         typer.Option(
             "--from",
             metavar="RUN",
-            help="A run to estimate from; repeatable. By default the newest ten of the experiment.",
+            help="A run to estimate from, or RUN1+RUN2 for several as one; repeatable. By default "
+            "the newest ten of the experiment.",
         ),
     ] = None,
     limit: arguments.Limit = None,
