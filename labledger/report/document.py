@@ -23,6 +23,16 @@ SCHEMA = "report_v1"
 
 
 @dataclass(frozen=True, slots=True)
+class Extension:
+    """A part by which a run was extended after it was started."""
+
+    part: int
+    created_at: str
+    slots: int
+    because: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ReportedRun:
     """The run, when its agents ran, and how far it is graded."""
 
@@ -38,6 +48,7 @@ class ReportedRun:
     committed: int
     scored: int
     passed: int
+    extensions: tuple[Extension, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ def _lines(report: Report) -> Iterator[str]:
                 f"The numbers{f' of {run.run_id}' if report.runs else ''} are from {grading}."
             )
             yield ""
+        if extended := sentences.extensions(run):
+            yield _text(f"Run {run.run_id} was extended after it was started: {extended}.")
+            yield ""
     yield _text(sentences.verified(report))
     for run, origin in runs:
         yield ""

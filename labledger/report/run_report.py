@@ -23,7 +23,7 @@ from labledger.errors import ExtraMissing, InvalidInput, Problem
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.report import markdown, outcomes, sentences, spending
-from labledger.report.document import Report, ReportedPart, ReportedRun
+from labledger.report.document import Extension, Report, ReportedPart, ReportedRun
 from labledger.report.ledger_queries import ReportedCommits, Trial
 from labledger.report.options import ReportOptions
 from labledger.report.page import page
@@ -191,6 +191,12 @@ def _run(graded: Graded, root: RunInfo, tally: Tally) -> ReportedRun:
         committed=sum(variant.committed for variant in variants),
         scored=sum(variant.scored for variant in variants),
         passed=sum(variant.passed for variant in variants),
+        extensions=tuple(
+            Extension(part.part, part.created_at, part.slot_count, part.because)
+            for part in root.parts
+            # A regrading from before the run grew lacks the slots of later parts.
+            if part.kind == "extended" and part.first_idx < run.total_slots
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from labledger.compare import sentences as comparisons
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
 from labledger.compare.ranking_text import ranking_text
-from labledger.report.document import Provenance, Report, VariantOutcomes
+from labledger.report.document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.report.logs import PackedLogs
 from labledger.report.options import LogSelection
 from labledger.text.figures import confidence_level, count, duration
@@ -86,6 +86,16 @@ def grading(provenance: Provenance) -> str | None:
         f"grading {reported.generation} of {reported.generations} of run {reported.root_id}, which "
         f"{is_current}; begun {reported.created_at}"
     )
+
+
+def extensions(run: ReportedRun) -> str | None:
+    """Return by how many slots a run was extended, when and why; None if it was not."""
+    texts = [
+        f"by {counted(part.slots, 'slot')} at {part.created_at}"
+        + (f" ({part.because})" if part.because else "")
+        for part in run.extensions
+    ]
+    return "; ".join(texts) or None
 
 
 def tampering(report: Report) -> str | None:

@@ -273,3 +273,18 @@ def test_a_run_that_grew_counts_by_itself_until_it_is_regraded(tmp_path: Path) -
     assert verify(here.ledger).is_clean
     with LedgerReader.open(here.ledger) as reader:
         assert [grading.slots for grading in reader.gradings(kit.RUN)] == [6, 4, 4, 6]
+
+
+def test_reports_and_status_say_how_a_run_was_extended(path: Path) -> None:
+    """Each extension is in the report, its page and its Markdown, and in status and summary."""
+    with open_ledger(path) as ledger:
+        document = ledger.report(kit.RUN)
+        rendered = [ledger.rendered_report(kit.RUN, form) for form in ("markdown", "html")]
+        [part, *_] = ledger.state(kit.RUN).run.parts
+        [file] = ledger.export(kit.RUN, "summary", path.parent / "s")
+        summary = json.loads(file.read_text())
+    assert [each["slots"] for each in document["run"]["extensions"]] == [2, 1]
+    for content in rendered:
+        # Markdown escapes some of the characters of a time.
+        assert f"by 2 slots at {part.created_at}" in content.decode().replace("\\", "")
+    assert [each["kind"] for each in summary["ext"]["parts"]] == ["extended", "extended", "rerun"]

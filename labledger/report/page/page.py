@@ -306,6 +306,8 @@ def _run_facts(run: ReportedRun, origin: Provenance) -> Iterator[tuple[str, str]
         yield "grading", grading
     yield "grader digest", origin.grading.grader_digest or "not written"
     yield "created", run.created_at
+    if extended := sentences.extensions(run):
+        yield "extended", extended
     yield "ended", run.ended_at or "not yet"
     for name, values in (("benchmark", origin.benchmark), ("evaluator", origin.evaluator)):
         if values:
