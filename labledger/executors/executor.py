@@ -1,7 +1,7 @@
 """`TrialExecutor`: what a coordinator asks of whatever runs its trials, and the rules of it.
 
 Implemented by `local_executor` (threads of this process) and by executors for many hosts. The
-contract suite `tests/contract` runs over each of them.
+contract suite `tests/integration/test_executor_contract.py` runs over each of them.
 
 Ownership. An attempt belongs to one host, for ever: `place` chooses it, the coordinator journals
 slot, attempt, container name and host in one transaction, and only then calls `submit`. No executor
