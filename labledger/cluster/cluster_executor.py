@@ -22,18 +22,15 @@ from typing import Any
 
 from labledger import clock
 from labledger.cluster.blocked_hosts import BlockedHosts
+from labledger.cluster.host_cleanup import clean_up_hosts
 from labledger.cluster.host_inputs import input_digests, needed_images
 from labledger.cluster.host_link import HostLink, Leaving, Pending, attempt_key
 from labledger.cluster.host_messages import (
     AttemptKey,
     Cancellation,
-    CleanedUp,
-    CleanUp,
     Exchange,
     ExchangeReply,
     HostRefused,
-    ListAttempts,
-    ListedAttempts,
     Removal,
     ResultMessage,
     RunKey,
@@ -63,9 +60,8 @@ _STATE_INTERVAL_S = 5.0
 _DISCOVERY_INTERVAL_S = 1.0
 _RETRY_S = 0.5
 _MAX_RETRY_S = 5.0
-_FIRST_CONTACT_S = 20.0
+_FIRST_CONTACT_S = 10.0
 """How long opening waits for the hosts that are known to answer."""
-_CLEANUP_TIMEOUT_S = 120.0
 _SHUTDOWN_TIMEOUT_S = 60.0
 
 
@@ -325,48 +321,7 @@ class ClusterExecutor:
     def clean_up(self, run: RunRecords) -> list[str]:
         with self._lock:
             links = [link for link in self._links.values() if link.is_connected]
-        listed = self._ask_all(links, lambda s: ListAttempts(s, self._setup))
-        warnings = []
-        orders: dict[str, CleanUp] = {}
-        for link in links:
-            reply = listed[link.name]
-            if not isinstance(reply, ListedAttempts):
-                warnings.append(f"{link.name} was not cleaned up: {reply}")
-                continue
-            durable = frozenset(key for key in reply.attempts if run.is_durable(*key))
-            kept = frozenset(key for key in durable if run.keeps_folder(*key))
-            if link.session is not None:
-                # Also if nothing is left: the host then deletes what the run's trials shared.
-                orders[link.name] = CleanUp(link.session, self._setup, durable, kept)
-        ordered = [link for link in links if link.name in orders]
-        replies = self._ask_all(ordered, None, orders)
-        for link in ordered:
-            reply = replies[link.name]
-            if isinstance(reply, CleanedUp):
-                warnings += [f"{link.name}: {warning}" for warning in reply.warnings]
-            else:
-                warnings.append(f"{link.name} was not cleaned up: {reply}")
-        return warnings
-
-    def _ask_all(
-        self, links: list[HostLink], make: Any, requests: Mapping[str, object] | None = None
-    ) -> dict[str, Any]:
-        """Return the reply of each host, or the error, by its name."""
-
-        async def ask(link: HostLink) -> Any:
-            if link.address is None or link.session is None:
-                return HostUnreachable(f"{link.name} does not answer")
-            request = requests[link.name] if requests is not None else make(link.session)
-            try:
-                return await self._connection.call(link.address, request, _CLEANUP_TIMEOUT_S)
-            except LabLedgerError as error:
-                return error
-
-        async def ask_all() -> list[Any]:
-            return list(await asyncio.gather(*map(ask, links)))
-
-        replies = self._connection.run(ask_all()).result()
-        return {link.name: reply for link, reply in zip(links, replies, strict=True)}
+        return clean_up_hosts(self._connection, links, self._setup, run)
 
     # -- the connection's thread
 

@@ -124,6 +124,8 @@ async def _serve_once(
                 local_directory=str(service.folder / "dask"),
                 plugins=(HostPlugin(settings, service),),
                 dashboard=False,
+                # Dask serves its figures without TLS: to this machine alone.
+                dashboard_address="127.0.0.1:0",
                 death_timeout=None,
             )
             await worker

@@ -39,6 +39,8 @@ from labledger.trial.life.start_limiter import RunPermits
 
 _STATE_AGE_S = 5.0
 """For how long the engine's settings and images are not read again."""
+_RETRY_S = 1.0
+"""The same after the engine has not answered."""
 _MAX_INPUTS_REPORTED = 2000
 _LEDGER_PREFIX = 12
 
@@ -227,9 +229,13 @@ class HostService:
 
     def _read_engine(self) -> None:
         """Read the engine's settings and images, unless they were read a moment ago."""
-        with self._engine_lock:
-            if time.monotonic() - self._engine_read < _STATE_AGE_S and not self._engine_problem:
-                return
+        age_s = time.monotonic() - self._engine_read
+        if age_s < (_STATE_AGE_S if self._engine_problem is None else _RETRY_S):
+            return
+        # An engine may take a minute to fail: meanwhile what was read last is reported.
+        if not self._engine_lock.acquire(blocking=not self._engine_info):
+            return
+        try:
             try:
                 with self._engines.engine() as engine:
                     self._engine_info = engine.info()
@@ -238,6 +244,8 @@ class HostService:
             except EngineUnavailable as error:
                 self._engine_problem = error.message
             self._engine_read = time.monotonic()
+        finally:
+            self._engine_lock.release()
 
 
 @dataclass(frozen=True, slots=True)

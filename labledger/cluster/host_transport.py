@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from labledger import __version__
 from labledger.cluster import host_messages as messages
 from labledger.cluster.host_messages import Describe, Described, HostRefused, Refusal
 from labledger.errors import LabLedgerError
@@ -107,12 +108,10 @@ class ClusterConnection:
             described = await self.call(address, Describe(), DESCRIBE_TIMEOUT_S)
         except LabLedgerError as error:
             return FoundHost(address, None, error.message)
-        if described.protocol != messages.PROTOCOL:
-            problem = (
-                f"{described.state.name} has labledger {described.state.labledger_version}, whose "
-                "messages this version does not understand: install the same version"
-            )
-            return FoundHost(address, None, problem)
+        version = described.state.labledger_version
+        if (described.protocol, version) != (messages.PROTOCOL, __version__):
+            problem = f"{described.state.name} has labledger {version}, and this is {__version__}"
+            return FoundHost(address, None, f"{problem}: install the same version on both")
         return FoundHost(address, described)
 
     def close(self) -> None:
