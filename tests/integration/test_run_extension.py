@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import BY_MODE, RIGHT, WRONG, Project
+from experiments import BY_MODE, HOLDING, HOLDS, RIGHT, WRONG, EngineLog, Project
 
 from labledger.api import RunOptions, extend, import_runs, open_ledger, plan_extension, regrade
-from labledger.errors import ExperimentChanged, InvalidInput, NothingToExtend
+from labledger.errors import ExperimentChanged, InvalidInput, LeaseHeld, NothingToExtend
 from labledger.export import mirrors
 from labledger.maintenance.verify_lab import verify_lab
 from labledger.storage.lab_folder import LabFolder
@@ -100,3 +102,37 @@ def test_a_run_that_grew_three_times_answers_as_one_done_at_once(
     import_runs(project.lab / "ledger.sqlite", lab_dir=there.root)
     for lab in (there, LabFolder(project.lab)):
         assert verify_lab(lab, None).findings == ()
+
+
+def test_a_run_that_is_owned_is_refused_and_one_that_was_killed_is_extended(
+    tmp_path: Path, image_ids: dict[str, str], engine_log: EngineLog
+) -> None:
+    """A run is extended when its coordinator is gone; its trials go on, and none runs twice."""
+    project = Project(tmp_path, {"a": HOLDS, "b": RIGHT})
+    with closing(project.run(RUN, *HOLDING, "--limit", 1)) as coordinator:
+        coordinator.until("slot_dispatched")
+        slots = project.await_agents(RUN, 2)
+        with pytest.raises(LeaseHeld, match="belongs to process"):
+            extend(RUN, options=options(project))
+        coordinator.kill()
+    for slot in slots:
+        project.open_gate(RUN, slot)
+    assert extend(RUN, options=options(project)).complete
+    project.check_whole(RUN)
+    assert engine_log.starts(project, RUN) == {(slot, 1): 1 for slot in range(4)}
+
+
+def test_a_run_keeps_its_budget_when_it_grows(tmp_path: Path, image_ids: dict[str, str]) -> None:
+    """What the first part spent counts: new slots stop at the budget, and run with another."""
+    pays = """echo '{"type": "call", "usd": 0.5}' >>"$AGENTLAB_TRAJECTORY_PATH"\n""" + RIGHT
+    project = Project(tmp_path, {"a": pays, "b": pays}, max_concurrency=1)
+    project.document["metrics"] = [
+        {"id": "cost_usd", "from": "events", "event": "call", "field": "usd", "aggregate": "sum"}
+    ]
+    project.save()
+    assert project.start(RUN, limit=1, budget_usd=1).complete
+    outcome = extend(RUN, options=options(project))
+    assert (outcome.complete, outcome.stop and outcome.stop.cause) == (False, "budget")
+    assert outcome.summary["ext"]["committed"] == 2
+    assert project.go_on(RUN, budget_usd=math.inf).complete
+    project.check_whole(RUN)
