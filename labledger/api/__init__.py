@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from labledger.api.notes_and_tags import *
     from labledger.api.planning import expectation as expectation
     from labledger.api.planning import plan as plan
+    from labledger.api.reruns import *
     from labledger.api.run_extensions import *
     from labledger.api.run_state import *
     from labledger.api.runs import *
@@ -76,6 +77,7 @@ _NAMES_BY_MODULE = {
     "ledger_revision upgrade_ledger verify",
     "api.planning": "expectation plan",
     "api.run_extensions": "RunExtension extend plan_extension",
+    "api.reruns": "RerunPlan RerunSelection RerunSlot plan_rerun rerun rerun_sentences",
     "api.run_state": "RunSelection RunState",
     "api.runs": "regrade resume run",
     "api.tidying": "archive_run collect_garbage delete_run",
@@ -94,8 +96,8 @@ _NAMES_BY_MODULE = {
     "ImageBuildsStopped",
     "executors.executor": "HostState",
     "ledger.database.migrations": "LedgerUpgrade",
-    "ledger.database.model": "ExperimentRevision Grading LostHost Note RunInfo RunPart Spent Stop "
-    "VariantCounts",
+    "ledger.database.model": "ExperimentRevision Grading LostHost Note Rerun RunInfo RunPart Spent "
+    "Stop VariantCounts",
     "ledger.query": "ViewInfo",
     "maintenance.archives": "Archive ArchivedRun",
     "maintenance.check_results": "CheckResult TaskSupport",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
@@ -15,7 +16,7 @@ from labledger import clock
 from labledger.api.run_state import RunSelection, RunState
 from labledger.errors import InvalidInput, Problem
 from labledger.export import data_frames, query_rows, run_records, summary
-from labledger.ledger.database.model import Grading, Note, RunInfo, Spent, VariantCounts
+from labledger.ledger.database.model import Grading, Note, Rerun, RunInfo, Spent, VariantCounts
 from labledger.ledger.database.views_and_triggers import VIEWS
 from labledger.ledger.query import Params, ViewInfo, expand_view_name, query, require_names, views
 from labledger.ledger.reader import LedgerReader
@@ -120,6 +121,7 @@ class Ledger:
             staged=sum(staged.final for staged in self._reader.staged(run_id).values()),
             notes=tuple(self.notes(run_id)),
             gradings=tuple(self.gradings(run_id)),
+            reruns=tuple(self.reruns(run_id)),
             spent=self.spent(run_id),
             owned=self.is_owned(run),
             wanted_by=request if request and request.expires_at > clock.utc_now() else None,
@@ -197,6 +199,10 @@ class Ledger:
         """Return every grading of a run or of a regrading's root run, the oldest first."""
         return self._reader.gradings(run_id)
 
+    def reruns(self, run_id: str) -> list[Rerun]:
+        """Return which slots of a run were run again, the oldest rerun first."""
+        return self._reader.reruns(run_id)
+
     def begun(self, run_id: str) -> int:
         """Return how many slots were dispatched or finished and are not committed yet."""
         start = self._reader.run(run_id).next_schedule_idx
@@ -225,12 +231,18 @@ class Ledger:
     def slot(self, run_id: str, schedule_idx: int) -> JsonObject:
         """Return a slot, its status and reason, and its records by kind.
 
-        `status` is None if the slot is not committed yet. Raises `SlotNotFound`.
+        `status` is None if the slot is not committed yet. `superseded_by` is the slot that a rerun
+        put in its place, committed or not, if there is one. Raises `SlotNotFound`.
         """
         slot = self._reader.slot(run_id, schedule_idx)
         records = next(self._reader.slot_records(run_id, schedule_idx, schedule_idx + 1), None)
+        replacement = self._reader.replacement(run_id, schedule_idx)
         return {
-            "slot": {"run_id": run_id, **slot.as_json()},
+            "slot": {
+                "run_id": run_id,
+                **slot.as_json(),
+                **({} if replacement is None else {"superseded_by": replacement}),
+            },
             "status": records.status.value if records else None,
             "reason": records.reason if records else None,
             **{kind: records.objects(kind) if records else [] for kind in RECORD_KINDS},
@@ -273,7 +285,12 @@ class Ledger:
         return read_logs(self._reader, folder, run_id, schedule_idx, phases, follow=follow)
 
     def query(
-        self, sql: str, params: Params = (), generation: int | None = None
+        self,
+        sql: str,
+        params: Params = (),
+        generation: int | None = None,
+        *,
+        as_of: datetime | None = None,
     ) -> list[dict[str, Any]]:
         """Return the rows of one SELECT, or of a view, as dictionaries.
 
@@ -282,6 +299,8 @@ class Ledger:
             params: Values for `:name` (a mapping) or `?` (a sequence).
             generation: Let the views show, for every run, its newest complete grading up to this
                 one. None shows the newest.
+            as_of: Let the views show what was committed at this time, which needs a time zone; not
+                together with `generation`. Status and owner of runs, notes and tags are today's.
 
         Raises:
             QueryFailed: The statement is not valid, does more than read, or names a table.
@@ -292,16 +311,23 @@ class Ledger:
             ...     ledger.query("SELECT count(*) AS n FROM scores WHERE run_id = ?", ["demo"])
             [{'n': 41}]
         """
-        columns, rows = self.rows(sql, params, generation)
+        columns, rows = self.rows(sql, params, generation, as_of=as_of)
         with closing(rows):
             require_names(columns)
             return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def rows(
-        self, sql: str, params: Params = (), generation: int | None = None
+        self,
+        sql: str,
+        params: Params = (),
+        generation: int | None = None,
+        *,
+        as_of: datetime | None = None,
     ) -> tuple[tuple[str, ...], Generator[tuple[Any, ...]]]:
         """Return the column names of a query and its rows as a stream. See `query`."""
-        return query(self._path, expand_view_name(sql), params, generation, views_only=True)
+        moment = None if as_of is None else clock.iso(as_of)
+        sql = expand_view_name(sql)
+        return query(self._path, sql, params, generation, as_of=moment, views_only=True)
 
     def write_query(
         self,
@@ -310,13 +336,15 @@ class Ledger:
         format: str | query_rows.RowWriter = "csv",  # noqa: A002
         params: Params = (),
         generation: int | None = None,
+        *,
+        as_of: datetime | None = None,
     ) -> int:
         """Write the rows of a query to a file or a binary stream, and return their number.
 
         A file appears whole or not at all. Rows are streamed.
 
         Args:
-            sql: As for `query`; so are `params` and `generation`.
+            sql: As for `query`; so are `params`, `generation` and `as_of`.
             out: The file, or a binary stream.
             format: `csv`, `json`, `jsonl` or `parquet`, or a function that writes column names and
                 rows to a binary stream and returns their number. Parquet needs a file.
@@ -329,9 +357,9 @@ class Ledger:
         if format == "parquet":
             if not isinstance(out, str | Path):
                 raise InvalidInput("the query", [Problem("--format", "parquet needs a file")])
-            return self.parquet(sql, Path(out), params, generation)
+            return self.parquet(sql, Path(out), params, generation, as_of=as_of)
         writer = format if callable(format) else query_rows.text_writer(format)
-        columns, rows = self.rows(sql, params, generation)
+        columns, rows = self.rows(sql, params, generation, as_of=as_of)
         file = replace_output(Path(out)) if isinstance(out, str | Path) else nullcontext(out)
         with closing(rows), file as stream:
             return writer(columns, rows, stream)
@@ -343,13 +371,14 @@ class Ledger:
         engine: Literal["pandas", "polars"] = "pandas",
         *,
         generation: int | None = None,
+        as_of: datetime | None = None,
     ) -> Any:
         """Return a query's rows as a DataFrame of pandas or polars. See `query`.
 
         Integers are `Int64` in pandas, which has nulls; a column that mixes numbers and text is
         text. Raises `ExtraMissing` if the library is not installed.
         """
-        columns, rows = self.rows(view_or_sql, params, generation)
+        columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows):
             return data_frames.make_frame(columns, rows, engine)
 
@@ -359,6 +388,8 @@ class Ledger:
         out: Path,
         params: Params = (),
         generation: int | None = None,
+        *,
+        as_of: datetime | None = None,
     ) -> int:
         """Write a query's rows to a Parquet file, and return their number. See `query`.
 
@@ -366,7 +397,7 @@ class Ledger:
         not installed.
         """
         data_frames.require_parquet()
-        columns, rows = self.rows(view_or_sql, params, generation)
+        columns, rows = self.rows(view_or_sql, params, generation, as_of=as_of)
         with closing(rows), replace_output(out) as handle:
             return data_frames.write_parquet(columns, rows, handle, out.parent)
 

@@ -14,6 +14,7 @@ from labledger import clock
 from labledger.ledger.database.model import (
     Grading,
     Note,
+    Rerun,
     RunInfo,
     Spent,
     TakeoverRequest,
@@ -42,6 +43,8 @@ class RunState:
     """What people wrote about the run, the oldest first."""
     gradings: tuple[Grading, ...]
     """Every grading of the run, or of the run that a regrading grades, the oldest first."""
+    reruns: tuple[Rerun, ...]
+    """Which slots were run again, and why, the oldest rerun first."""
     spent: Mapping[str, Spent]
     """What its trials spent, committed or not, by kind (`cost_usd`, `tokens`); empty for a
     regrading."""
@@ -65,6 +68,7 @@ class RunState:
             "variants": [counts.as_json() for counts in self.variants],
             "notes": [asdict(note) for note in self.notes],
             "gradings": [grading.as_json() for grading in self.gradings],
+            "reruns": [rerun.as_json() for rerun in self.reruns],
             "spent": {kind: spent.as_json() for kind, spent in self.spent.items()},
         }
 

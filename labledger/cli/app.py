@@ -22,6 +22,7 @@ from labledger.cli.commands import (
     notes_and_tags,
     plan,
     report,
+    reruns,
     tidying,
 )
 from labledger.cli.error_messages import system_failure, usage_error
@@ -53,6 +54,7 @@ def _global_options(
 
 
 experiments.register(app)
+reruns.register(app)
 benchmark_checks.register(app)
 ledger_queries.register(app)
 report.register(app)

@@ -8,7 +8,7 @@ for the number of comparisons. `Ledger.compare` calls `compare`, and the report 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,6 +19,7 @@ from labledger.compare.comparison_document import (
     Compared,
     Comparison,
     LeftOutCount,
+    RunReruns,
     Sensitivity,
     SideGrading,
     SideReport,
@@ -96,6 +97,7 @@ class _Question:
     """The field whose values are the sample; None if tasks are the sample."""
     clusters: Mapping[str, str | None]
     """The cluster of each task."""
+    reruns: tuple[RunReruns, ...]
 
     def sample(self, paired: Paired, options: CompareOptions, family: int) -> Sample:
         clusters = None
@@ -123,7 +125,18 @@ def _read(
     clusters = {} if field is None else read_clusters(reader.path, holders, field)
     if field is not None:
         _require_clusters(pairs, clusters, field)
-    return _Question(runs, pairs, field, clusters)
+    return _Question(runs, pairs, field, clusters, tuple(read_reruns(reader, runs.values())))
+
+
+def read_reruns(reader: LedgerReader, runs: Iterable[CombinedRuns]) -> Iterator[RunReruns]:
+    """Yield the reruns of each run that has any, under the id of the run whose agents ran.
+
+    The report calls this, too.
+    """
+    root_ids = dict.fromkeys(graded.root_id for combined in runs for graded in combined.runs)
+    for root_id in root_ids:
+        if reruns := reader.reruns(root_id):
+            yield RunReruns(root_id, tuple(reruns))
 
 
 def _cluster_field(runs: Mapping[str, CombinedRuns], options: CompareOptions) -> str | None:
@@ -167,6 +180,7 @@ def _answer(question: _Question, options: CompareOptions, family: int) -> Compar
         estimand=options.estimand.value,
         cluster=question.cluster,
         family=max(1, family),
+        reruns=question.reruns,
     )
     decided, limit = [], options.equivalence_limit
     for two in question.pairs:

@@ -15,7 +15,7 @@ from labledger.compare.options import PASS_RATE
 from labledger.compare.side_trials import Side
 from labledger.compare.statistics.rates import PassAt
 from labledger.compare.statistics.samples import Estimate
-from labledger.ledger.database.model import Graded
+from labledger.ledger.database.model import Graded, Rerun
 from labledger.records import JsonObject, json_schemas
 
 SCHEMA = "comparison_v1"
@@ -235,6 +235,16 @@ class GateResult:
 
 
 @dataclass(frozen=True, slots=True)
+class RunReruns:
+    """The reruns of a run whose trials are compared: which of its slots were run again, and why."""
+
+    run_id: str
+    """The run whose agents ran."""
+    reruns: tuple[Rerun, ...]
+    """The oldest first; never empty."""
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Every comparison that was asked for."""
 
@@ -253,6 +263,8 @@ class Comparison:
     """For how many comparisons intervals, p values and gates are corrected."""
     ranking: tuple[Standing, ...] = ()
     """The sides, the best first, where all were compared in pairs; else empty."""
+    reruns: tuple[RunReruns, ...] = ()
+    """The runs that slots were run again of."""
 
     @property
     def is_rate(self) -> bool:

@@ -17,6 +17,7 @@ from labledger.compare.comparison_document import (
     Sensitivity,
     Significance,
 )
+from labledger.compare.rerun_sentences import rerun_sentences
 from labledger.compare.run_differences import grader_name
 from labledger.compare.sentences import (
     amount,
@@ -70,6 +71,8 @@ class ComparisonText:
     """The name of side A, which heads a column; so `b`."""
     b: str
     rows: tuple[Row, ...]
+    head: tuple[str, ...]
+    """What to know before the figures: which slots were run again, and why."""
     facts: tuple[Fact, ...]
     decision: str
 
@@ -92,11 +95,21 @@ def comparison_texts(comparison: Comparison) -> list[ComparisonText]:
             a=compared.labels[0],
             b=compared.labels[1],
             rows=tuple(_rows(compared, comparison)),
+            head=head(comparison),
             facts=tuple(facts(compared, comparison)),
             decision=compared.decision.text,
         )
         for compared in comparison.comparisons
     ]
+
+
+def head(document: Comparison) -> tuple[str, ...]:
+    """Return sentences about the slots of the compared runs that were run again."""
+    return tuple(
+        sentence
+        for of_run in document.reruns
+        for sentence in rerun_sentences(of_run.run_id, of_run.reruns)
+    )
 
 
 def title(compared: Compared, document: Comparison) -> str:

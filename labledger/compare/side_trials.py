@@ -32,7 +32,7 @@ SELECT asked.key, run_variant.variant_id, slot.task_idx, slot.repl_idx,
     coalesce(slot_outcome.status = 'grade_error' AND slot_outcome.passed = 0, 0), {number}
 FROM json_each(:runs) AS asked
 CROSS JOIN run ON run.run_id = asked.value
-JOIN slot ON slot.run_no = run.run_no
+JOIN slot ON slot.run_no = run.run_no AND slot.supersedes IS NULL
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
 LEFT JOIN slot_outcome
@@ -41,7 +41,7 @@ LEFT JOIN slot_outcome
 _NUMBER = """
     CASE WHEN slot_outcome.metric_name = :metric THEN slot_outcome.metric_value ELSE (
         SELECT metric.value FROM metric
-        WHERE metric.run_no = slot.run_no AND metric.schedule_idx = slot.schedule_idx
+        WHERE metric.run_no = slot.run_no AND metric.schedule_idx = slot_outcome.schedule_idx
           AND metric.metric_id = :metric AND typeof(metric.value) IN ('integer', 'real')
           AND NOT (metric.source = 'score' AND slot_outcome.status = 'grade_error')
         ORDER BY metric.row_seq LIMIT 1

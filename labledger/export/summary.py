@@ -60,6 +60,7 @@ def build_summary(reader: LedgerReader, run_id: str) -> JsonObject:
             **({"parts": [part.as_json() for part in run.parts]} if run.parts else {}),
             **_coverage(_total(counts)),
             **_spending(reader, run),
+            **_reruns(reader, run_id),
             "variants": [
                 {
                     "variant_id": count.variant_id,
@@ -81,6 +82,15 @@ def _spending(reader: LedgerReader, run: RunInfo) -> JsonObject:
     if run.regrades is not None:
         return {"regrades": run.regrades}
     return {"spent": {kind: spent.as_json() for kind, spent in reader.spent(run.run_id).items()}}
+
+
+def _reruns(reader: LedgerReader, run_id: str) -> JsonObject:
+    """Return which slots were run again; nothing for a run without reruns.
+
+    A slot that was run again is counted once, but what both of its trials spent is in `spent`.
+    """
+    reruns = reader.reruns(run_id)
+    return {"reruns": [rerun.as_json() for rerun in reruns]} if reruns else {}
 
 
 def summary_bytes(summary: JsonObject) -> bytes:

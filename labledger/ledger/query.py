@@ -36,6 +36,7 @@ _VIEW_PARTS = {
         for view in views_and_triggers.VIEWS.values()
         for part in re.findall(r"(\w+) AS (?:MATERIALIZED )?\(", view.sql)
     ),
+    *chosen_grading.VIEW_NAMES,
 }
 """The names of views and of their common table expressions, as SQLite reports them."""
 _REFUSALS = ("not authorized", "prohibited", "readonly", "cannot modify", "within a transaction")
@@ -78,16 +79,24 @@ def query(
     params: Params = (),
     generation: int | None = None,
     *,
+    as_of: str | None = None,
     views_only: bool = False,
 ) -> tuple[tuple[str, ...], Generator[Row]]:
     """Return the columns of one SELECT, and a generator of its rows.
 
     `params` are values for `:name` or `?` in the statement. With a `generation` the views show,
-    for every run, the newest complete grading up to that one. With `views_only` the ledger's own
-    tables, which change from one revision to another, are refused. Ctrl-C interrupts the query.
+    for every run, the newest complete grading up to that one; with `as_of`, a time as text of
+    `labledger.clock`, what was committed then. With `views_only` the ledger's own tables, which
+    change from one revision to another, are refused. Ctrl-C interrupts the query.
     Raises `QueryFailed`, with the nearest view or column if a name is unknown, `InvalidInput`, and
     what `migrations.require_current` raises.
     """
+    if as_of is not None:
+        if generation is not None:
+            problem = Problem("--as-of", "found a generation too; expected only one of both")
+            raise InvalidInput("the query", [problem])
+        prepare = partial(chosen_grading.select_time, moment=as_of)
+        return _execute(path, sql, params, prepare, views_only=views_only)
     if generation is None:
         return _execute(path, sql, params, lambda _: None, views_only=views_only)
     if generation < 1:
@@ -98,13 +107,15 @@ def query(
 
 
 def query_run(
-    path: Path, run_id: str, sql: str, params: Params = ()
+    path: Path, run_id: str, sql: str, params: Params = (), committed: int | None = None
 ) -> tuple[tuple[str, ...], Generator[Row]]:
     """Do what `query` does, with views that show only one run's rows, even if it is not current.
 
-    Rows of a regrading are shown under its root's id.
+    Rows of a regrading are shown under its root's id. With `committed` the views show what counted
+    when so many slots of the run were committed.
     """
-    return _execute(path, sql, params, partial(chosen_grading.select_run, run_id=run_id))
+    prepare = partial(chosen_grading.select_run, run_id=run_id, committed=committed)
+    return _execute(path, sql, params, prepare)
 
 
 def require_names(columns: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from labledger.ledger.database.model import (
     LostHost,
     Note,
     PrimaryMetric,
+    Rerun,
     RunInfo,
     Spent,
     StagedAttempt,
@@ -34,6 +35,7 @@ from labledger.ledger.read import (
     commit_stream,
     export_tables,
     gradings,
+    reruns,
     runs,
     spending,
     variant_counts,
@@ -62,7 +64,7 @@ FROM slot
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
 JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
-WHERE slot.run_no = ?
+WHERE slot.run_no = ? AND slot.supersedes IS NULL
 GROUP BY slot.variant_idx, slot.task_idx"""
 
 
@@ -134,6 +136,21 @@ class LedgerReader:
         with self._of_run(run_id) as (connection, run_no):
             return runs.read_lost_hosts(connection, run_no)
 
+    def reruns(self, run_id: str) -> list[Rerun]:
+        """Return every rerun of a run, the oldest first."""
+        with self._of_run(run_id) as (connection, run_no):
+            return reruns.read_reruns(connection, run_no)
+
+    def pending_reruns(self, run_id: str) -> set[int]:
+        """Return the slots of a run whose replacement is scheduled and not committed yet."""
+        with self._of_run(run_id) as (connection, run_no):
+            return reruns.pending_slots(connection, run_no)
+
+    def replacement(self, run_id: str, schedule_idx: int) -> int | None:
+        """Return the slot that supersedes another one, committed or not; None if none does."""
+        with self._of_run(run_id) as (connection, run_no):
+            return reruns.replacement(connection, run_no, schedule_idx)
+
     def gradings(self, run_id: str) -> list[Grading]:
         """Return every grading of a run, or of the root of a regrading, the oldest first."""
         with self._of_run(run_id) as (connection, run_no):
@@ -170,10 +187,16 @@ class LedgerReader:
             hint="`labledger verify` shows what else was changed",
         )
 
-    def counts(self, run_id: str) -> list[VariantCounts]:
-        """Return the slot counts of each variant, in the order of the experiment."""
+    def counts(self, run_id: str, *, without_pending: bool = False) -> list[VariantCounts]:
+        """Return the slot counts of each variant, in the order of the experiment.
+
+        A cell that was run again counts once, by its newest committed slot. With `without_pending`,
+        slots that are about to be superseded are not counted as committed.
+        """
         with self._of_run(run_id) as (connection, run_no):
-            return variant_counts.variant_counts(connection, run_no)
+            return variant_counts.variant_counts(
+                connection, run_no, without_pending=without_pending
+            )
 
     def consecutive_failures(self, run_id: str) -> dict[str, int]:
         """Return the number of each variant's committed slots since its last `completed` one.
@@ -192,7 +215,10 @@ class LedgerReader:
                 yield Slot(*row)
 
     def scheduled(self, run_id: str) -> dict[tuple[str, str], int]:
-        """Return the number of slots of each (variant id, task id) that has any."""
+        """Return the number of cells of each (variant id, task id) that has any.
+
+        A slot that supersedes another one is of the same cell.
+        """
         with self._of_run(run_id) as (connection, run_no):
             rows = connection.exec_driver_sql(_SLOT_COUNTS_SQL, (run_no,))
             return {(variant_id, task_id): count for variant_id, task_id, count in rows}

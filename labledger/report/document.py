@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from labledger.compare.comparison_document import Comparison, field_names, to_json
+from labledger.compare.comparison_document import Comparison, RunReruns, field_names, to_json
 from labledger.compare.statistics.samples import Estimate
 from labledger.records import JsonObject, json_schemas
 from labledger.records.pass_rate import PassCounts
@@ -293,6 +293,8 @@ class Report:
     headline: str
     missing: tuple[str, ...]
     """What the report lacks and why, and what it takes as one, as sentences."""
+    reruns: tuple[RunReruns, ...]
+    """Which slots of its runs were run again, and why."""
     variants: tuple[VariantOutcomes, ...]
     comparisons: tuple[Comparison, ...]
     tasks: tuple[TaskOutcomes, ...]

@@ -105,6 +105,8 @@ class ReportedCommits:
     committed: int
     is_part: bool = False
     """Whether the report takes this run and others as one."""
+    has_reruns: bool = False
+    """Whether a later commit can take the place of one of these."""
 
     def trials(self) -> Iterator[Trial]:
         """Yield every committed slot in schedule order."""
@@ -126,5 +128,6 @@ class ReportedCommits:
 
     def _rows(self, sql: str) -> Iterator[Any]:
         params = {"run": self.root_id, "committed": self.committed}
-        _, rows = query_run(self.path, self.run_id, sql, params)
+        horizon = self.committed if self.has_reruns else None
+        _, rows = query_run(self.path, self.run_id, sql, params, horizon)
         return rows

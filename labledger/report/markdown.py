@@ -25,7 +25,12 @@ def _lines(report: Report) -> Iterator[str]:
     yield ""
     yield f"**{_text(report.headline)}**"
     yield ""
-    notices = [sentences.unfinished(report), sentences.tampering(report), *report.missing]
+    notices = [
+        *sentences.reruns(report),
+        sentences.unfinished(report),
+        sentences.tampering(report),
+        *report.missing,
+    ]
     for notice in filter(None, notices):
         yield f"> {_text(notice)}"
         yield ""

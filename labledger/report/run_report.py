@@ -16,7 +16,7 @@ from typing import Self
 
 from labledger import __version__, clock, optional_libraries
 from labledger.compare.combined_runs import SEPARATOR, CombinedRuns, read_combined
-from labledger.compare.compare import compare_family
+from labledger.compare.compare import compare_family, read_reruns
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.options import CompareOptions
 from labledger.errors import ExtraMissing, InvalidInput, Problem
@@ -86,6 +86,7 @@ def collect(
         run=reported[0].run if len(parts) == 1 else _combined_run(run_id, reported),
         headline=sentences.headline(variants, comparisons),
         missing=(*missing, *_combination(combined)),
+        reruns=tuple(read_reruns(reader, [combined])),
         variants=variants,
         comparisons=comparisons,
         tasks=outcomes.by_task(combined.variants, tally, scheduled, task_ids),
@@ -117,7 +118,12 @@ class _Part:
     def of(cls, reader: LedgerReader, graded: Graded, *, is_part: bool) -> Self:
         run, root = graded.run, reader.run(graded.root_id)
         commits = ReportedCommits(
-            reader.path, root.run_id, run.run_id, run.next_schedule_idx, is_part=is_part
+            reader.path,
+            root.run_id,
+            run.run_id,
+            run.next_schedule_idx,
+            is_part=is_part,
+            has_reruns=any(part.kind == "rerun" for part in run.parts),
         )
         tally = Tally() if is_part else None
         return cls(graded, root, commits, reader.scheduled(run.run_id), tally)
@@ -126,7 +132,7 @@ class _Part:
         """Return its facts; `whole` is the report's tally, once all trials are counted."""
         tally = self.tally or whole
         return ReportedPart(
-            _run(self.graded, self.root, tally),
+            _run(self.graded, self.root, tally, sum(self.scheduled.values())),
             provenance(reader, self.graded, self.commits, tally, options),
         )
 
@@ -177,7 +183,7 @@ def _worst(trials: Iterable[Trial], max_trials: int | None) -> tuple[Trial, ...]
     return tuple(trial for _, trial in sorted(worst, key=lambda item: item[0]))
 
 
-def _run(graded: Graded, root: RunInfo, tally: Tally) -> ReportedRun:
+def _run(graded: Graded, root: RunInfo, tally: Tally, scheduled: int) -> ReportedRun:
     run, variants = graded.run, tally.variants.values()
     return ReportedRun(
         run_id=graded.name,
@@ -187,7 +193,7 @@ def _run(graded: Graded, root: RunInfo, tally: Tally) -> ReportedRun:
         created_at=root.created_at,
         updated_at=run.updated_at,
         ended_at=root.ended_at,
-        scheduled=run.total_slots,
+        scheduled=scheduled,
         committed=sum(variant.committed for variant in variants),
         scored=sum(variant.scored for variant in variants),
         passed=sum(variant.passed for variant in variants),

@@ -11,6 +11,7 @@ from labledger.compare import sentences as comparisons
 from labledger.compare.comparison_document import Compared, Comparison
 from labledger.compare.comparison_text import facts
 from labledger.compare.ranking_text import ranking_text
+from labledger.compare.rerun_sentences import rerun_sentences
 from labledger.report.document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.report.logs import PackedLogs
 from labledger.report.options import LogSelection
@@ -55,11 +56,26 @@ def _joined(clauses: Iterable[str]) -> str:
     return text if begins_with_name else text[0].upper() + text[1:]
 
 
+def reruns(report: Report) -> tuple[str, ...]:
+    """Return which slots of the run, and of runs that it is compared with, were run again."""
+    by_run = {of_run.run_id: of_run.reruns for of_run in report.reruns}
+    for document in report.comparisons:
+        by_run |= {of_run.run_id: of_run.reruns for of_run in document.reruns}
+    return tuple(
+        sentence for run_id, each in by_run.items() for sentence in rerun_sentences(run_id, each)
+    )
+
+
 def unfinished(report: Report) -> str | None:
     """Return that the run is not finished; None where it is."""
     run = report.run
     if run.status == "completed":
         return None
+    if run.committed == run.scheduled:
+        return (
+            f"This run is not finished ({run.status}): slots are to be run again that still count "
+            "as they ended the first time. Every number in this report may still change."
+        )
     return (
         f"This run is not finished ({run.status}): {count(run.committed)} of "
         f"{counted(run.scheduled, 'slot')} are committed, "

@@ -212,7 +212,7 @@ class Session:
         `stack` closes the executor when the session ends.
         """
         folder = self.lab.run_folder(self.run_id)
-        counts = reader.counts(self.run_id)
+        counts = reader.counts(self.run_id, without_pending=True)
         engine_info = {} if run.on else self._engine_info()
         full_disks = FullDisks()
         disk_space = self._disk_space(engine_info, full_disks)

@@ -135,7 +135,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += objects.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0010": "c28a3314c5ae0d9fefec24bd789f49338b690b79203811c49be1481078c80dd2"
+        "0011": "c210cb875b17e7dd049493c2bc205b4dc38978a61d12d55413a2e9e2a25efe5c"
     }
 
 

@@ -199,6 +199,14 @@ def query(
             "by default the newest.",
         ),
     ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Show what was committed at this time: a date, a local time, or an age such as "
+            "7d.",
+        ),
+    ] = None,
     format: Annotated[  # noqa: A002
         str, typer.Option(help="table, json, jsonl, csv or parquet.")
     ] = "table",
@@ -231,7 +239,9 @@ def query(
         if schema:
             print_schema(ledger.views(), sql)
             return
-        parsed = Query(read_statement(sql, file), parse_params(param or []), generation)
+        params = parse_params(param or [])
+        moment = arguments.parse_since(as_of, "--as-of")
+        parsed = Query(read_statement(sql, file), params, generation, moment)
         write_result(ledger, parsed, format, out_path)
 
 

@@ -163,7 +163,7 @@ def parse_run_status(text: str | None) -> RunStatus | None:
     raise InvalidInput("the status", [Problem("--status", message)])
 
 
-def parse_since(text: str | None) -> datetime | None:
+def parse_since(text: str | None, option: str = "--since") -> datetime | None:
     """Return a time from a date, a local time, or an age such as 7d. Raises `InvalidInput`."""
     if text is None:
         return None
@@ -175,7 +175,7 @@ def parse_since(text: str | None) -> datetime | None:
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         message = f"found {text!r}; expected a date such as 2026-11-22, or an age such as 7d or 12h"
-        raise InvalidInput("the time", [Problem("--since", message)]) from None
+        raise InvalidInput("the time", [Problem(option, message)]) from None
 
 
 def parse_budget(option: str, text: str | None) -> float | None:

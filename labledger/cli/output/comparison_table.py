@@ -35,6 +35,8 @@ def print_comparison(comparison: Comparison) -> None:
     for number, texts in enumerate(comparison_texts(comparison)):
         if number:
             out()
+        for sentence in () if number else texts.head:
+            out_sentence(sentence)
         out_sentence(texts.title)
         columns = ("", *_headings(texts), "difference")
         table(columns, texts.rows, right=columns[1:])
@@ -62,6 +64,9 @@ def print_markdown(comparison: Comparison) -> None:
         return
     for number, texts in enumerate(comparison_texts(comparison)):
         if number:
+            out()
+        for sentence in () if number else texts.head:
+            out(f"> {_escaped(sentence)}")
             out()
         out(f"### {_escaped(texts.title)}")
         out()

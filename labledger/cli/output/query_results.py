@@ -20,6 +20,8 @@ from labledger.cli.output.console import exact_stdout, out, say, table
 from labledger.text.phrases import counted
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from labledger.api import Ledger, ViewInfo
 
 _MAX_TABLE_ROWS = 1000
@@ -58,11 +60,12 @@ def parse_params(words: list[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement or a view, the values of its parameters, and the generation to show."""
+    """A statement or a view, the values of its parameters, and the generation or time to show."""
 
     sql: str
     params: Mapping[str, Any]
     generation: int | None = None
+    as_of: datetime | None = None
 
 
 def write_result(ledger: Ledger, query: Query, form: str, path: Path | None) -> None:
@@ -71,7 +74,7 @@ def write_result(ledger: Ledger, query: Query, form: str, path: Path | None) -> 
         problem = Problem("--format", "parquet needs a file: name it with --out FILE")
         raise InvalidInput("the query", [problem])
     if form == "table" and path is None:
-        columns, rows = ledger.rows(query.sql, query.params, query.generation)
+        columns, rows = ledger.rows(query.sql, query.params, query.generation, as_of=query.as_of)
         with closing(rows):
             _print_table(columns, rows)
         return
@@ -81,6 +84,7 @@ def write_result(ledger: Ledger, query: Query, form: str, path: Path | None) -> 
         _write_table if form == "table" else form,
         query.params,
         query.generation,
+        as_of=query.as_of,
     )
     if path is not None:
         say(f"wrote {counted(count, 'row')} to {path}" if form == "parquet" else f"wrote {path}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, Spent
+from labledger.api import Exit, PassCounts, RunStatus, SlotStatus, Spent, rerun_sentences
 from labledger.cli.output.console import add_lab_dir, out, say, table
 from labledger.cli.output.run_progress import (
     VERDICT_COLUMNS,
@@ -29,6 +29,8 @@ _MAX_SLOTS = 12
 
 _BUDGET_OPTIONS = {"cost_usd": "--budget-usd", "tokens": "--budget-tokens"}
 """The option that sets each kind of budget."""
+_ENVIRONMENT_STATUSES = (SlotStatus.INFRA_ERROR, SlotStatus.SETUP_ERROR, SlotStatus.GRADE_ERROR)
+"""Statuses of slots that `labledger rerun` runs again."""
 
 
 def print_outcome(outcome: RunOutcome) -> None:
@@ -112,11 +114,11 @@ def _host_lines(state: RunState) -> Iterator[str]:
 
 
 def part_lines(run: RunInfo) -> Iterator[str]:
-    """Yield a sentence for each part that was appended to a run's schedule."""
+    """Yield a sentence for each extension of a run's schedule."""
     for part in run.parts:
-        what = "added" if part.kind == "extended" else "run again"
-        because = f": {part.because}" if part.because else ""
-        yield f"{counted(part.slot_count, 'slot')} {what} at {part.created_at}{because}"
+        if part.kind == "extended":  # What was run again is said with its statuses.
+            because = f": {part.because}" if part.because else ""
+            yield f"{counted(part.slot_count, 'slot')} added at {part.created_at}{because}"
 
 
 def print_status(state: RunState, lab_dir: Path | None) -> None:
@@ -134,9 +136,11 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
         out(f"note of {note.noted_at}: {note.note}")
     if why := _why_stopped(state):
         out(why)
-    for line in grading_lines(run.run_id, state.gradings):
-        out(line)
-    for line in part_lines(run):
+    for line in (
+        *grading_lines(run.run_id, state.gradings),
+        *part_lines(run),
+        *rerun_sentences(run.run_id, state.reruns),
+    ):
         out(line)
     if texts := spent_texts(state.spent, run.budget):
         out(" · ".join(texts))
@@ -237,6 +241,8 @@ def _next_commands(outcome: RunOutcome) -> list[str]:
         where = f"run_id = '{run_id}' AND status <> 'completed'"
         sql = "SELECT schedule_idx, status, reason, message FROM trials"
         commands.append(f'labledger query "{sql} WHERE {where}"')
+    if any(statuses.get(status) for status in _ENVIRONMENT_STATUSES):
+        commands.append(f"labledger rerun {run_id}   (once the cause is gone)")
     if statuses.get(SlotStatus.GRADE_ERROR):
         commands.append(f"labledger regrade {run_id} --grader FILE   (once the grader is fixed)")
     commands.append(f"labledger show {run_id} 0")

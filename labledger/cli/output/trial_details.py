@@ -27,6 +27,10 @@ def print_trial(ledger: Ledger, records: JsonObject, *, full: bool) -> None:
     slot = records["slot"]
     cell = f"{slot['variant_id']} on {slot['task_id']}, replication {slot['repl_idx']}"
     out(f"slot {slot['schedule_idx']} of run {slot['run_id']}: {cell}")
+    if "supersedes" in slot:
+        out(f"runs slot {slot['supersedes']} again, and counts in its place once it is committed")
+    if "superseded_by" in slot:
+        out(f"run again in slot {slot['superseded_by']}, which counts once it is committed")
     if records["status"] is None:
         out("not committed yet")
         return

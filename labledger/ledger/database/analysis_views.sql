@@ -1,6 +1,7 @@
 -- The ledger's analysis views: facts, pairs, counts and histories.
 --
 -- A slot's verdict counts if the slot is scored: committed, with a score, and not a `grade_error`.
+-- A slot that a rerun superseded counts nowhere, but what it spent is in the sums of `run_history`.
 -- `slot_outcome` holds such verdicts, and `passed`, from which rates are computed
 -- (`labledger.records.pass_rate`). The order of joins and of grouped columns lets SQLite follow the
 -- keys and apply a condition on `run_id`, `experiment_id` or `task_id` before it counts. Sums of
@@ -49,7 +50,12 @@ LEFT JOIN trial
   ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
 LEFT JOIN score
   ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
-  AND score.row_seq = 0 AND slot_commit.status <> 'grade_error';
+  AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
+WHERE NOT EXISTS (
+    SELECT 1 FROM slot AS newer
+    JOIN slot_commit AS replacement
+      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+    WHERE newer.run_no = slot.run_no AND newer.supersedes = slot.schedule_idx);
 
 -- one row per variant of a run: its denominators, verdicts, pass rate and mean metric; the score of
 -- a grade_error does not count
@@ -57,7 +63,7 @@ CREATE VIEW leaderboard AS SELECT
     run.run_id, run.experiment_id, run_variant.variant_id, run_variant.role,
     (SELECT count(*) FROM slot
      WHERE slot.run_no = counted.run_no
-       AND slot.variant_idx = run_variant.variant_idx) AS scheduled,
+       AND slot.variant_idx = run_variant.variant_idx AND slot.supersedes IS NULL) AS scheduled,
     count(slot_outcome.status) AS committed,
     count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
     count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
@@ -96,13 +102,15 @@ CREATE VIEW paired_outcomes AS SELECT
                 ELSE 'baseline: ' || CASE WHEN a.passed IS NULL THEN coalesce(a.status, 'not_committed') END || ', treatment: ' || CASE WHEN b.passed IS NULL THEN coalesce(b.status, 'not_committed') END END
         WHEN a.passed IS NULL THEN 'baseline: ' || CASE WHEN a.passed IS NULL THEN coalesce(a.status, 'not_committed') END
         WHEN b.passed IS NULL THEN 'treatment: ' || CASE WHEN b.passed IS NULL THEN coalesce(b.status, 'not_committed') END END AS why,
-    a.schedule_idx AS baseline_schedule_idx, slot.schedule_idx
+    a.schedule_idx AS baseline_schedule_idx,
+    coalesce(b.schedule_idx, slot.schedule_idx) AS schedule_idx
 FROM run
 JOIN counted ON counted.root_no = run.run_no
 JOIN run_variant AS baseline ON baseline.run_no = counted.run_no AND baseline.role = 'baseline'
 JOIN run_variant AS treatment
   ON treatment.run_no = counted.run_no AND treatment.role = 'treatment'
 JOIN slot ON slot.run_no = treatment.run_no AND slot.variant_idx = treatment.variant_idx
+  AND slot.supersedes IS NULL
 LEFT JOIN slot_outcome AS a
   ON a.run_no = slot.run_no AND a.variant_idx = baseline.variant_idx
   AND a.task_idx = slot.task_idx AND a.repl_idx = slot.repl_idx
@@ -128,7 +136,8 @@ CREATE VIEW win_loss_tie AS SELECT
         WHEN a.passed = b.passed THEN 'same'
         WHEN a.passed THEN 'regression' ELSE 'improvement' END = 'same') AS ties,
     (SELECT count(*) FROM slot
-     WHERE slot.run_no = counted.run_no AND slot.variant_idx = treatment.variant_idx)
+     WHERE slot.run_no = counted.run_no AND slot.variant_idx = treatment.variant_idx
+       AND slot.supersedes IS NULL)
         - count(*) FILTER (WHERE CASE WHEN a.passed IS NULL OR b.passed IS NULL THEN 'unpaired'
         WHEN a.passed = b.passed THEN 'same'
         WHEN a.passed THEN 'regression' ELSE 'improvement' END <> 'unpaired') AS unpaired
@@ -250,7 +259,9 @@ HAVING sum(cell.passed + cell.not_passed) >
 -- one row per run in its experiment's history: its pass rate, cost and duration
 CREATE VIEW run_history AS SELECT
     run.experiment_id, run.run_id, run.name, run.created_at, schedule_progress.ended_at,
-    schedule_progress.status, schedule.total_slots AS scheduled,
+    schedule_progress.status, schedule.total_slots - (
+        SELECT count(*) FROM slot
+        WHERE slot.run_no = run.run_no AND slot.supersedes IS NOT NULL) AS scheduled,
     count(slot_outcome.status) AS committed,
     count(*) FILTER (WHERE slot_outcome.passed = 1) AS passed,
     count(*) FILTER (WHERE slot_outcome.passed = 0) AS not_passed,
@@ -335,7 +346,7 @@ CREATE VIEW coverage AS SELECT
     run.run_id, run.experiment_id, run_variant.variant_id, run_variant.role,
     (SELECT count(*) FROM slot
      WHERE slot.run_no = counted.run_no
-       AND slot.variant_idx = run_variant.variant_idx) AS scheduled,
+       AND slot.variant_idx = run_variant.variant_idx AND slot.supersedes IS NULL) AS scheduled,
     (SELECT count(DISTINCT dispatch.schedule_idx)
      FROM dispatch
      JOIN slot ON slot.run_no = dispatch.run_no AND slot.schedule_idx = dispatch.schedule_idx

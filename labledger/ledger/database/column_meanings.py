@@ -102,7 +102,7 @@ _COMMON = {
     "runs": "runs with a committed slot of it",
     "runs_that_differ": "runs in which replications of the same run got different verdicts",
     "schedule_idx": "the slot's number in the run's schedule, from 0",
-    "scheduled": "slots in the schedule",
+    "scheduled": "slots in the schedule; slots that run others again are not counted",
     "scored": "committed slots with a score, without those that are a `grade_error`",
     "selection": "the options that chose the part's slots, as JSON; null if there were none",
     "setup_duration_ms": "milliseconds in the setup phase; null if it did not run",
@@ -119,13 +119,16 @@ _COMMON = {
     "is complete, and if its coordinator was killed",
     "stop_message": "the stop cause as a sentence",
     "suite_id": "the dataset's `suite_id`",
+    "superseded_by": "schedule index of the committed slot that a rerun put in its place; null if "
+    "this one counts",
+    "supersedes": "schedule index of the slot that this one runs again; null if it runs none again",
     "task_digest": "digest of the task in that run",
     "task_id": "the task's `id`",
     "ties": "pairs that are `same`",
     "tokens_in": "the last attempt's metric of this name; null if unknown or negative",
     "tokens_out": "the last attempt's metric of this name; null if unknown or negative",
     "trial_id": "the trial's id: run and slot; the same in every generation",
-    "trials_ms": "sum of the durations of all committed trials, in milliseconds",
+    "trials_ms": "sum of the durations of the trials that count, in milliseconds",
     "type": "the event's `type`, if that is text",
     "unpaired": "scheduled slots that are not in a pair",
     "unscored": "committed slots that are not scored",
@@ -140,19 +143,24 @@ _COMMON = {
 _PASSED = "1 if it passed, 0 if it did not, null if the pass rate leaves it out"
 _EXCEPTIONS = {
     "deleted_runs.because": "why the run was deleted, as a person wrote it",
-    **{f"{view}.passed": _PASSED for view in ("trials", "trial_facts", "task_history")},
+    **{
+        f"{view}.passed": _PASSED
+        for view in ("trials", "all_trials", "trial_facts", "task_history")
+    },
     "paired_outcomes.passed": "`passed` of the treatment's slot; also null if not committed",
+    "runs.scheduled": "slots in the schedule, with those that run others again",
+    "gradings.scheduled": "slots in the schedule, with those that run others again",
     "runs.status": "`running`, `interrupted` or `completed`",
     "run_history.status": "`running`, `interrupted` or `completed`",
     "run_history.ended_at": "when the run last ended or stopped (UTC); null while it runs",
     "run_history.duration_ms": "milliseconds from the run's creation to `ended_at`, with pauses; "
     "null while it runs",
-    "run_history.tokens_in": "sum of the trials' metric of this name, without negative values; "
-    "null if none is known",
-    "run_history.tokens_out": "sum of the trials' metric of this name, without negative values; "
-    "null if none is known",
-    "run_history.cost_usd": "sum of the trials' metric of this name, without negative values; "
-    "null if none is known",
+    "run_history.tokens_in": "sum of the metric of this name over all trials, superseded ones too, "
+    "without negative values; null if none is known",
+    "run_history.tokens_out": "sum of the metric of this name over all trials, superseded ones "
+    "too, without negative values; null if none is known",
+    "run_history.cost_usd": "sum of the metric of this name over all trials, superseded ones too, "
+    "without negative values; null if none is known",
     "run_parts.kind": "`started`, `extended` or `rerun`",
     "run_parts.created_at": "when the part was added (UTC)",
     "run_parts.scheduled": "the part's slots",
@@ -170,6 +178,15 @@ _EXCEPTIONS = {
     "attempts.attempt": "number of the attempt, from 1",
     "attempts.duration_ms": "milliseconds from the attempt's start to its end",
     "trials.outcome": "the outcome that the agent reported",
+    "all_trials.outcome": "the outcome that the agent reported",
+    "all_trials.verdict": "the grader's verdict; not scored if the status is `grade_error`",
+    "all_trials.primary_metric_name": "name of the score's primary metric",
+    "reruns.slots": "how many slots were run again",
+    "reruns.committed": "how many of them have their new result",
+    "reruns.created_at": "when the rerun was begun (UTC)",
+    "reruns.superseded": "how many of the slots that were run again had each status, as JSON",
+    "reruns.despite_verdict": "1 if slots that counted in the pass rate could be chosen, too",
+    "reruns.because": "the reason that was given; null if none was",
     "trials.verdict": "the grader's verdict; not scored if the status is `grade_error`",
     "trials.primary_metric_name": "name of the score's primary metric",
     "scores.verdict": "the grader's verdict; not scored if the status is `grade_error`",

@@ -99,6 +99,27 @@ class RunPart:
 
 
 @dataclass(frozen=True, slots=True)
+class Rerun:
+    """Slots of a run that were run again together: a part of its schedule."""
+
+    part: int
+    created_at: str
+    slots: int
+    """How many slots were run again."""
+    committed: int
+    """How many of them have their new result; the others still count as they were."""
+    superseded: Mapping[str, int]
+    """How many of the slots that were run again had each status."""
+    despite_verdict: bool
+    """Whether slots that counted in the pass rate could be chosen too."""
+    because: str | None
+    """The reason that was given."""
+
+    def as_json(self) -> JsonObject:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Owner:
     """A coordinator process, identified so that others can check whether it is still alive."""
 

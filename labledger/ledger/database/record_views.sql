@@ -1,7 +1,8 @@
 -- The ledger's record views: one row for each stored row, joined with run, variant and task.
 --
 -- `run_id` is the run whose agents ran. For a run that was graded again, the rows are those of its
--- current grading, under the id of that run; the ids in `record` are those of the regrading.
+-- current grading, under the id of that run; the ids in `record` are those of the regrading. Slots
+-- that a committed slot supersedes are only in `all_trials`.
 --
 -- `labledger verify` compares these views with those of a ledger: any change needs a migration.
 -- `column_meanings.py` describes the columns, and `views_and_triggers.py` reads this file. The
@@ -69,6 +70,49 @@ LEFT JOIN trial
   ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
 LEFT JOIN score
   ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
+  AND score.row_seq = 0
+WHERE NOT EXISTS (
+    SELECT 1 FROM slot AS newer
+    JOIN slot_commit AS replacement
+      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+    WHERE newer.run_no = slot.run_no AND newer.supersedes = slot.schedule_idx);
+
+-- one row per committed slot, also of those that a rerun superseded; the view `trials` has those
+-- that count
+CREATE VIEW all_trials AS SELECT
+    run.run_id,
+    slot_commit.schedule_idx,
+    printf('%s-s%06d', run.run_id, slot_commit.schedule_idx) AS trial_id,
+    run_variant.variant_id,
+    run_task.task_id,
+    slot.repl_idx,
+    slot_commit.status, slot_commit.reason, trial.message, trial.verdict, CASE
+    WHEN slot_commit.status = 'completed' THEN trial.verdict = 'pass'
+    WHEN slot_commit.status IN ('agent_error', 'agent_timeout') THEN coalesce(trial.verdict = 'pass', 0)
+    WHEN slot_commit.status = 'grade_error' AND trial.agent_exit_status <> 0 THEN 0
+  END AS passed,
+    score.primary_metric_name, score.primary_metric_value, trial.outcome, trial.attempt,
+    trial.exit_status, trial.started_at, trial.ended_at, trial.duration_ms,
+    trial.setup_duration_ms, trial.setup_exit_status,
+    trial.agent_duration_ms, trial.agent_exit_status, trial.agent_timed_out,
+    trial.grader_duration_ms, trial.grader_exit_status, trial.grader_timed_out,
+    trial.image_ref, trial.image_id, trial.events_dropped,
+    slot_commit.slot_commit_id, slot_commit.committed_at, slot.supersedes,
+    (SELECT newer.schedule_idx FROM slot AS newer
+     JOIN slot_commit AS replacement
+       ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+     WHERE newer.run_no = slot.run_no AND newer.supersedes = slot.schedule_idx) AS superseded_by
+FROM slot_commit
+JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
+JOIN counted ON counted.run_no = slot.run_no
+JOIN run ON run.run_no = counted.root_no
+JOIN run_variant
+  ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+LEFT JOIN trial
+  ON trial.run_no = slot_commit.run_no AND trial.schedule_idx = slot_commit.schedule_idx
+LEFT JOIN score
+  ON score.run_no = slot_commit.run_no AND score.schedule_idx = slot_commit.schedule_idx
   AND score.row_seq = 0;
 
 -- one row per container that ran for a committed slot, including retried ones
@@ -91,7 +135,12 @@ JOIN counted ON counted.run_no = slot.run_no
 JOIN run ON run.run_no = counted.root_no
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx;
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+WHERE NOT EXISTS (
+    SELECT 1 FROM slot AS newer
+    JOIN slot_commit AS replacement
+      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+    WHERE newer.run_no = attempt.run_no AND newer.supersedes = attempt.schedule_idx);
 
 -- one row per score: the grader's verdict and primary metric, and the whole record as JSON
 --
@@ -116,7 +165,12 @@ JOIN counted ON counted.run_no = slot.run_no
 JOIN run ON run.run_no = counted.root_no
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx;
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+WHERE NOT EXISTS (
+    SELECT 1 FROM slot AS newer
+    JOIN slot_commit AS replacement
+      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+    WHERE newer.run_no = score.run_no AND newer.supersedes = score.schedule_idx);
 
 -- one row per score of every generation of a run, with the verdict of the first generation
 --
@@ -146,7 +200,12 @@ JOIN grading ON grading.run_no = slot.run_no
 JOIN run ON run.run_id = grading.root_id
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx;
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+WHERE NOT EXISTS (
+    SELECT 1 FROM slot AS newer
+    JOIN slot_commit AS replacement
+      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+    WHERE newer.run_no = score.run_no AND newer.supersedes = score.schedule_idx);
 
 -- one row per prediction: what the agent answered, and the whole record as JSON
 CREATE VIEW predictions AS SELECT
@@ -164,7 +223,12 @@ JOIN counted ON counted.run_no = slot.run_no
 JOIN run ON run.run_no = counted.root_no
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx;
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+WHERE NOT EXISTS (
+    SELECT 1 FROM slot AS newer
+    JOIN slot_commit AS replacement
+      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+    WHERE newer.run_no = prediction.run_no AND newer.supersedes = prediction.schedule_idx);
 
 -- one row per metric of a trial; `value` is a number or text
 CREATE VIEW metrics_long AS SELECT
@@ -181,7 +245,12 @@ JOIN counted ON counted.run_no = slot.run_no
 JOIN run ON run.run_no = counted.root_no
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx;
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+WHERE NOT EXISTS (
+    SELECT 1 FROM slot AS newer
+    JOIN slot_commit AS replacement
+      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+    WHERE newer.run_no = metric.run_no AND newer.supersedes = metric.schedule_idx);
 
 -- one row per event that an agent reported; `body` is the event as JSON
 CREATE VIEW events AS SELECT
@@ -198,7 +267,12 @@ JOIN counted ON counted.run_no = slot.run_no
 JOIN run ON run.run_no = counted.root_no
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx;
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+WHERE NOT EXISTS (
+    SELECT 1 FROM slot AS newer
+    JOIN slot_commit AS replacement
+      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+    WHERE newer.run_no = event.run_no AND newer.supersedes = event.schedule_idx);
 
 -- one row per attempt: references to its inputs, outputs and logs as JSON
 CREATE VIEW evidence AS SELECT
@@ -217,7 +291,12 @@ JOIN counted ON counted.run_no = slot.run_no
 JOIN run ON run.run_no = counted.root_no
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx;
+JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
+WHERE NOT EXISTS (
+    SELECT 1 FROM slot AS newer
+    JOIN slot_commit AS replacement
+      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+    WHERE newer.run_no = evidence_record.run_no AND newer.supersedes = evidence_record.schedule_idx);
 
 -- one row per part of a run's schedule: what it was started with, and what extended or reran it
 CREATE VIEW run_parts AS SELECT
@@ -253,3 +332,22 @@ JOIN run ON run.run_no = run_note.run_no;
 CREATE VIEW deleted_runs AS SELECT
   run_id, experiment_id, created_at, deleted_at, because, committed, chain_head
 FROM deleted_run;
+
+-- one row per rerun of a run: how many slots were run again, and why
+CREATE VIEW reruns AS SELECT
+    run.run_id, run_part.part, run_part.created_at, run_part.slot_count AS slots,
+    (SELECT count(*) FROM slot_commit
+     WHERE slot_commit.run_no = run_part.run_no AND slot_commit.schedule_idx >= run_part.first_idx
+       AND slot_commit.schedule_idx < run_part.first_idx + run_part.slot_count) AS committed,
+    (SELECT json_group_object(status, slots) FROM (
+       SELECT superseded.status, count(*) AS slots FROM slot
+       JOIN slot_commit AS superseded
+         ON superseded.run_no = slot.run_no AND superseded.schedule_idx = slot.supersedes
+       WHERE slot.run_no = run_part.run_no AND slot.schedule_idx >= run_part.first_idx
+         AND slot.schedule_idx < run_part.first_idx + run_part.slot_count
+       GROUP BY superseded.status ORDER BY superseded.status)) AS superseded,
+    coalesce(run_part.selection ->> '$.despite_verdict', 0) AS despite_verdict,
+    run_part.because, run_part.selection
+FROM run_part
+JOIN run ON run.run_no = run_part.run_no
+WHERE run_part.kind = 'rerun';

@@ -223,6 +223,13 @@ slot = Table(
 A trigger refuses a second slot of a cell that supersedes none.
 """
 
+Index(
+    "ix_slot_supersedes",
+    slot.c.run_no,
+    slot.c.supersedes,
+    sqlite_where=text("supersedes IS NOT NULL"),
+)
+
 schedule = Table(
     "schedule",
     metadata,

@@ -1,16 +1,20 @@
-"""Make the views of one connection show an earlier generation of gradings, or a single run.
+"""Make the views of one connection show an earlier generation or time, or a single run.
 
 A temporary table `counted` and temporary views hide the ledger's own, for this connection only. The
 views must be created again, because the ledger's own views always read the ledger's own `counted`.
-`ledger.query` uses this module for `--generation` and for `query_run`.
+For an earlier time, temporary views also hide what was committed later: each run ends at its
+*horizon*, the number of slots that it had committed then. `ledger.query` uses this module for
+`--generation`, `--as-of` and `query_run`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from labledger.ledger.database import views_and_triggers
 from labledger.ledger.database.connection import Connection
+from labledger.records.pass_rate import PASSED_SQL
 
 _CREATE_COUNTED_SQL = """
 CREATE TEMP TABLE counted (root_no INTEGER PRIMARY KEY, run_no INTEGER NOT NULL UNIQUE) STRICT"""
@@ -21,7 +25,7 @@ SELECT root_no, run_no FROM (
   FROM main.counted AS root
   JOIN run ON run.run_no = root.root_no
   JOIN grading ON grading.root_id = run.run_id
-  JOIN schedule ON schedule.run_no = root.root_no
+  JOIN schedule ON schedule.run_no = grading.run_no
   JOIN schedule_progress ON schedule_progress.run_no = grading.run_no
   WHERE grading.generation <= ? AND (
     grading.generation = 1 OR schedule_progress.next_schedule_idx = schedule.total_slots)
@@ -31,20 +35,133 @@ INSERT INTO temp.counted
 SELECT run.run_no, grading.run_no FROM grading JOIN run ON run.run_id = grading.root_id
 WHERE grading.run_no = (SELECT run_no FROM run WHERE run_id = ?)"""
 
+_CREATE_HORIZON_SQL = """
+CREATE TEMP TABLE horizon (
+  run_no INTEGER PRIMARY KEY, committed INTEGER NOT NULL, scheduled INTEGER NOT NULL) STRICT"""
+_INSERT_HORIZON_SQL = """
+INSERT INTO temp.horizon
+SELECT run.run_no,
+  (SELECT count(*) FROM slot_commit
+   WHERE slot_commit.run_no = run.run_no AND slot_commit.committed_at <= ?1),
+  (SELECT total_slots FROM schedule WHERE schedule.run_no = run.run_no) - (
+   SELECT coalesce(sum(slot_count), 0) FROM run_part
+   WHERE run_part.run_no = run.run_no AND run_part.created_at > ?1)
+FROM run WHERE run.created_at <= ?1"""
+_INSERT_AS_OF_SQL = """
+INSERT INTO temp.counted
+SELECT root_no, run_no FROM (
+  SELECT root.root_no, grading.run_no, max(grading.generation)
+  FROM main.counted AS root
+  JOIN run ON run.run_no = root.root_no
+  JOIN temp.horizon AS of_root ON of_root.run_no = root.root_no
+  JOIN grading ON grading.root_id = run.run_id
+  JOIN temp.horizon AS own ON own.run_no = grading.run_no
+  WHERE grading.generation = 1 OR (
+    own.committed = own.scheduled AND own.scheduled = of_root.scheduled)
+  GROUP BY root.root_no)"""
+
+_INSERT_RUN_HORIZON_SQL = """
+INSERT INTO temp.horizon
+SELECT run.run_no, ?2, schedule.total_slots
+FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_id = ?1"""
+
+_PASSED = PASSED_SQL.format(
+    status="slot_commit.status",
+    verdict="score.verdict",
+    agent_exit_status="trial.agent_exit_status",
+)
+_HIDING_VIEWS = {
+    "slot": """
+SELECT slot.* FROM main.slot JOIN temp.horizon ON horizon.run_no = slot.run_no
+WHERE slot.schedule_idx < horizon.committed""",
+    "slot_commit": """
+SELECT slot_commit.* FROM main.slot_commit JOIN temp.horizon ON horizon.run_no = slot_commit.run_no
+WHERE slot_commit.schedule_idx < horizon.committed""",
+    "schedule": """
+SELECT schedule.run_no, horizon.scheduled AS total_slots, schedule.genesis_digest
+FROM main.schedule JOIN temp.horizon ON horizon.run_no = schedule.run_no""",
+    "schedule_progress": """
+SELECT progress.run_no, horizon.committed AS next_schedule_idx, progress.epoch, progress.status,
+  progress.updated_at, progress.ended_at, progress.stop_cause, progress.stop_message
+FROM main.schedule_progress AS progress JOIN temp.horizon ON horizon.run_no = progress.run_no""",
+    "run_part": """
+SELECT run_part.* FROM main.run_part JOIN temp.horizon ON horizon.run_no = run_part.run_no
+WHERE run_part.first_idx < horizon.scheduled""",
+    "slot_outcome": f"""
+SELECT slot_outcome.* FROM main.slot_outcome
+JOIN temp.horizon ON horizon.run_no = slot_outcome.run_no
+WHERE slot_outcome.schedule_idx < horizon.committed
+UNION ALL SELECT
+  slot.run_no, slot.variant_idx, slot.task_idx, slot.repl_idx, slot.schedule_idx,
+  slot_commit.status, score.verdict, {_PASSED},
+  score.primary_metric_name, score.primary_metric_value, trial.duration_ms
+FROM main.slot AS newer
+JOIN temp.horizon ON horizon.run_no = newer.run_no
+JOIN main.slot ON slot.run_no = newer.run_no AND slot.schedule_idx = newer.supersedes
+JOIN main.slot_commit
+  ON slot_commit.run_no = slot.run_no AND slot_commit.schedule_idx = slot.schedule_idx
+LEFT JOIN main.trial
+  ON trial.run_no = slot.run_no AND trial.schedule_idx = slot.schedule_idx
+LEFT JOIN main.score
+  ON score.run_no = slot.run_no AND score.schedule_idx = slot.schedule_idx
+  AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
+WHERE newer.supersedes IS NOT NULL AND newer.schedule_idx >= horizon.committed
+  AND slot.schedule_idx < horizon.committed AND EXISTS (
+    SELECT 1 FROM main.slot_commit AS replacement
+    WHERE replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx)""",  # noqa: S608
+}
+"""What hides later rows. A cell whose slot was superseded later has the outcome of that slot."""
+
+VIEW_NAMES = frozenset(_HIDING_VIEWS)
+"""The names of temporary views that read the ledger's own tables of the same name."""
+
+
+_Statement = tuple[str, tuple[str | int, ...]]
+"""A statement and its values."""
+
 
 def select_generation(connection: Connection, generation: int) -> None:
     """Make the views use, for every run, its newest complete grading up to `generation`."""
-    _create_views(connection, _INSERT_NEWEST_SQL, generation)
+    _create_views(connection, [(_CREATE_COUNTED_SQL, ()), (_INSERT_NEWEST_SQL, (generation,))])
 
 
-def select_run(connection: Connection, run_id: str) -> None:
-    """Make the views show the rows of this run or regrading only, even if it is not current."""
-    _create_views(connection, _INSERT_RUN_SQL, run_id)
+def select_run(connection: Connection, run_id: str, committed: int | None = None) -> None:
+    """Make the views show the rows of this run or regrading only, even if it is not current.
+
+    With `committed` they show its first so many slots as they counted when these were committed.
+    """
+    statements: list[_Statement] = [(_CREATE_COUNTED_SQL, ()), (_INSERT_RUN_SQL, (run_id,))]
+    if committed is not None:
+        statements += [(_CREATE_HORIZON_SQL, ()), (_INSERT_RUN_HORIZON_SQL, (run_id, committed))]
+        statements += _hiding_views()
+    _create_views(connection, statements)
 
 
-def _create_views(connection: Connection, insert_sql: str, value: int | str) -> None:
+def select_time(connection: Connection, moment: str) -> None:
+    """Make the views show what was committed at a time, which is text of `labledger.clock`.
+
+    Status and owner of a run, notes and tags are those of today.
+    """
+    _create_views(connection, _as_of_statements(moment))
+
+
+def _as_of_statements(moment: str) -> Iterator[_Statement]:
+    yield _CREATE_HORIZON_SQL, ()
+    yield _INSERT_HORIZON_SQL, (moment,)
+    yield _CREATE_COUNTED_SQL, ()
+    yield _INSERT_AS_OF_SQL, ()
+    yield from _hiding_views()
+
+
+def _hiding_views() -> Iterator[_Statement]:
+    for name, sql in _HIDING_VIEWS.items():
+        yield f"CREATE TEMP VIEW {name} AS {sql.strip()}", ()
+
+
+def _create_views(connection: Connection, statements: Iterable[_Statement]) -> None:
+    """Execute the statements, and create the views again over what they created."""
     driver: Any = connection.driver
-    driver.execute(_CREATE_COUNTED_SQL)
-    driver.execute(insert_sql, (value,))
+    for sql, values in statements:
+        driver.execute(sql, values)
     for name, view in views_and_triggers.VIEWS.items():
         driver.execute(f"CREATE TEMP VIEW {name} AS {view.sql.strip()}")

@@ -1,6 +1,7 @@
 """Stream committed rows as flat tables with fixed columns and types, in schedule order.
 
-The columns are the stable format `labledger_table_v1`; views, in contrast, may gain columns.
+The columns are the stable format `labledger_table_v1`; views, in contrast, may gain columns. As in
+the views, slots that a committed slot supersedes are left out.
 `export` writes these tables as CSV and Parquet, and data frames are built from them.
 """
 
@@ -89,7 +90,12 @@ CROSS JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
 CROSS JOIN run_task ON run_task.run_no = slot.run_no AND run_task.task_idx = slot.task_idx
 {joins}
-WHERE {name}.run_no = ? ORDER BY {order}"""  # noqa: S608
+WHERE {name}.run_no = ? AND NOT EXISTS (
+  SELECT 1 FROM slot AS newer
+  JOIN slot_commit AS replacement
+    ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+  WHERE newer.run_no = {name}.run_no AND newer.supersedes = {name}.schedule_idx)
+ORDER BY {order}"""  # noqa: S608
     return FlatTable(columns, sql)
 
 

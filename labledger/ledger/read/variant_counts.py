@@ -2,7 +2,7 @@
 
 All queries run inside the caller's snapshot. Statuses, verdicts and passes are counted in
 `slot_outcome`, as in the views; scheduled slots, consecutive failures and primary metrics come from
-other tables. `LedgerReader` is the caller.
+other tables. A cell whose slot was run again is scheduled once. `LedgerReader` is the caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from labledger.ledger.read.runs import read_variants
 from labledger.records.outcomes import SlotStatus, Verdict
 from labledger.records.pass_rate import PassCounts
 
-_SCHEDULED_SQL = "SELECT variant_idx, count(*) FROM slot WHERE run_no = ? GROUP BY variant_idx"
+_SCHEDULED_SQL = """
+SELECT variant_idx, count(*) FROM slot WHERE run_no = ? AND supersedes IS NULL
+GROUP BY variant_idx"""
 
 
 def _filtered_counts(column: str, words: Iterable[str]) -> str:
@@ -31,14 +33,19 @@ _COUNTS_SQL = f"""
 SELECT variant_idx, count(*), total(passed = 1), total(passed = 0),
   {_filtered_counts("status", _STATUSES)}, {_filtered_counts("verdict", _VERDICTS)}
 FROM slot_outcome
-WHERE run_no = ?
+WHERE run_no = ? {{condition}}
 GROUP BY variant_idx"""  # noqa: S608
+_NOT_RUN_AGAIN = """AND NOT EXISTS (
+  SELECT 1 FROM slot AS newer
+  WHERE newer.run_no = slot_outcome.run_no AND newer.supersedes = slot_outcome.schedule_idx)"""
 _CONSECUTIVE_FAILURES_SQL = """
 WITH committed AS (
   SELECT slot.variant_idx, slot.schedule_idx, slot_commit.status
   FROM slot_commit
   JOIN slot ON slot.run_no = slot_commit.run_no AND slot.schedule_idx = slot_commit.schedule_idx
-  WHERE slot_commit.run_no = ?1
+  WHERE slot_commit.run_no = ?1 AND NOT EXISTS (
+    SELECT 1 FROM slot AS newer
+    WHERE newer.run_no = slot.run_no AND newer.supersedes = slot.schedule_idx)
 ),
 last_completed AS (
   SELECT variant_idx, max(schedule_idx) AS schedule_idx FROM committed
@@ -61,17 +68,28 @@ JOIN slot_commit
 JOIN slot ON slot.run_no = score.run_no AND slot.schedule_idx = score.schedule_idx
 JOIN run_variant
   ON run_variant.run_no = slot.run_no AND run_variant.variant_idx = slot.variant_idx
-WHERE score.run_no = ? AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'"""
+WHERE score.run_no = ? AND score.row_seq = 0 AND slot_commit.status <> 'grade_error'
+  AND NOT EXISTS (
+    SELECT 1 FROM slot AS newer
+    JOIN slot_commit AS replacement
+      ON replacement.run_no = newer.run_no AND replacement.schedule_idx = newer.schedule_idx
+    WHERE newer.run_no = slot.run_no AND newer.supersedes = slot.schedule_idx)"""
 
 
-def variant_counts(connection: Connection, run_no: int) -> list[VariantCounts]:
-    """Return the counts of each variant, in the order of the experiment."""
+def variant_counts(
+    connection: Connection, run_no: int, *, without_pending: bool = False
+) -> list[VariantCounts]:
+    """Return the counts of each variant, in the order of the experiment.
+
+    With `without_pending`, slots that are about to be superseded are not counted as committed.
+    """
     scheduled = dict(map(tuple, connection.exec_driver_sql(_SCHEDULED_SQL, (run_no,))))
     counts_by_idx = [
         VariantCounts(variant.variant_id, scheduled.get(idx, 0))
         for idx, variant in enumerate(read_variants(connection, run_no))
     ]
-    rows = connection.exec_driver_sql(_COUNTS_SQL, (run_no,))
+    sql = _COUNTS_SQL.format(condition=_NOT_RUN_AGAIN if without_pending else "")
+    rows = connection.exec_driver_sql(sql, (run_no,))
     for idx, committed, passed, not_passed, *word_counts in rows:
         counts_by_idx[idx] = replace(
             counts_by_idx[idx],
@@ -90,7 +108,8 @@ def _without_zeros(words: Iterable[str], counts: Iterable[int]) -> dict[str, int
 def consecutive_failures(connection: Connection, run_no: int) -> dict[str, int]:
     """Return how many slots of each variant were committed since its last `completed` one.
 
-    Pruned slots are not counted: they did not fail, and do not end a series of failures.
+    Pruned slots are not counted: they did not fail, and do not end a series of failures. Neither
+    are slots that a rerun supersedes, committed or not: it gives the variant another chance.
     """
     rows = connection.exec_driver_sql(_CONSECUTIVE_FAILURES_SQL, (run_no,)).all()
     return dict(map(tuple, rows))

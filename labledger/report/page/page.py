@@ -73,15 +73,26 @@ def render(reader: LedgerReader, report: Report, options: ReportOptions) -> byte
 def _commits(reader: LedgerReader, report: Report) -> dict[str | None, ReportedCommits]:
     """Return the commits of the run, or of each run, by `Trial.run_id`."""
     if not report.runs:
-        grading, committed = report.provenance.grading, report.run.committed
-        return {None: ReportedCommits(reader.path, grading.root_id, grading.run_id, committed)}
+        return {None: _commits_of(reader, report, report.provenance, is_part=False)}
     return {
-        grading.run_id: ReportedCommits(
-            reader.path, grading.root_id, grading.run_id, part.run.committed, is_part=True
-        )
+        part.provenance.grading.run_id: _commits_of(reader, report, part.provenance, is_part=True)
         for part in report.runs
-        for grading in (part.provenance.grading,)
     }
+
+
+def _commits_of(
+    reader: LedgerReader, report: Report, provenance: Provenance, *, is_part: bool
+) -> ReportedCommits:
+    """Return the commits of a run as they were when its trials were collected."""
+    grading = provenance.grading
+    return ReportedCommits(
+        reader.path,
+        grading.root_id,
+        grading.run_id,
+        provenance.verification.commits,
+        is_part=is_part,
+        has_reruns=any(of_run.run_id == grading.run_id for of_run in report.reruns),
+    )
 
 
 def _fill_template(view: View, report: Report, packed: PackedLogs, options: ReportOptions) -> bytes:
@@ -133,6 +144,7 @@ def _view(report: Report, listed: Sequence[Trial]) -> View:
         "run": report.run,
         "headline": report.headline,
         "missing": report.missing,
+        "reruns": sentences.reruns(report),
         "variants": report.variants,
         "time": report.time,
         "metrics": report.metrics,

@@ -1,0 +1,112 @@
+"""Reruns: slots that the environment spoilt run again in their run, and what follows from it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiments import GRADER, RIGHT, WRONG, Project
+from sample_ledgers import give_id
+
+import labledger
+from labledger.errors import ExperimentChanged
+from labledger.maintenance.verify_lab import verify_lab
+from labledger.storage.lab_folder import LabFolder
+
+pytestmark = pytest.mark.docker
+
+SPOILT = 'answer=right; [ "$PACE" = passing ] || answer=ungradable'
+"""An agent whose answer cannot be graded unless the environment is as it should be."""
+TASKS = {"right": RIGHT, "spoilt": SPOILT, "wrong": WRONG}
+STRICT = GRADER.replace('[ "$answer" = right ]', "false")
+"""Takes every answer for a wrong one."""
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]) -> Path:
+    """The folder of a project with one complete run, two slots of which could not be graded."""
+    project = Project(tmp_path_factory.mktemp("first"), TASKS)
+    project.start("first", "broken")
+    return project.folder
+
+
+@pytest.fixture
+def project(first: Path, tmp_path: Path) -> Project:
+    """A project of one's own with that run, whose containers are counted apart."""
+    shutil.copytree(first, tmp_path / "project")
+    project = Project(tmp_path / "project", TASKS)
+    give_id(project.lab / "ledger.sqlite")
+    return project
+
+
+def outcomes(project: Project, **options: Any) -> list[tuple[Any, ...]]:
+    """How every cell of the newest run ended, by task and variant."""
+    sql = (
+        "SELECT task_id, variant_id, status, verdict FROM trials WHERE run_id = 'first' "
+        "ORDER BY task_id, variant_id"
+    )
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        return list(ledger.rows(sql, **options)[1])
+
+
+def rerun(project: Project, **options: Any) -> labledger.RunOutcome:
+    given = labledger.RunOptions(lab_dir=project.lab, env={"PACE": "passing"}, **options)
+    return labledger.rerun(labledger.plan_rerun("first", lab_dir=project.lab), given)
+
+
+def test_spoilt_slots_run_again(project: Project, tmp_path: Path) -> None:
+    """The run is what it had been at once in a sound environment; committed rows stay."""
+    before = project.rows("first")
+    done = project.command("rerun", "first", "--yes", "--env", "PACE=passing")
+    assert done.returncode == 0, done.stderr
+    assert "2 slots; last time they took" in done.stdout
+    project.check_whole("first")
+    after = project.rows("first")
+    for kind, rows in before.items():
+        assert after[kind][: len(rows)] == rows, kind
+    assert [idx for idx, _ in after["slots"]] == list(range(8))
+    whole = Project(tmp_path / "whole", TASKS)
+    whole.start("first")
+    assert outcomes(project) == outcomes(whole)
+    again = project.command("rerun", "first", "--yes", "--env", "PACE=passing")
+    assert again.returncode == 0
+    assert "no slot of first is to be run again" in again.stdout
+
+
+def test_a_run_with_reruns_is_graded_again_and_imported(project: Project, tmp_path: Path) -> None:
+    """A regrading has all slots, superseded ones too; another ledger gives the same answers."""
+    project.write("strict.sh", STRICT)
+    options = labledger.RunOptions(lab_dir=project.lab)
+    labledger.regrade("first", project.folder / "strict.sh", options)
+    rerun(project)
+    # The first regrading lacks the new slots: the run's own scores count until the next one.
+    assert ("right", "base", "completed", "pass") in outcomes(project)
+    outcome = labledger.regrade("first", project.folder / "strict.sh", options, again=True)
+    assert outcome.complete
+    verdicts = outcomes(project)
+    assert {(status, verdict) for _, _, status, verdict in verdicts} == {("completed", "fail")}
+    assert len(verdicts) == 6
+    other = LabFolder(tmp_path / "other")
+    imported = labledger.import_runs(project.lab, lab_dir=other.root)
+    assert len(imported) == 3
+    with labledger.open_ledger(lab_dir=project.lab) as here:
+        for view in ("trial_facts", "all_trials", "scores", "reruns", "leaderboard"):
+            rows = list(here.rows(view)[1])
+            with labledger.open_ledger(lab_dir=other.root) as there:
+                assert list(there.rows(view)[1]) == rows, view
+    assert verify_lab(LabFolder(project.lab), None).findings == ()
+    assert verify_lab(other, None).findings == ()
+
+
+def test_nothing_is_appended_that_cannot_run(project: Project) -> None:
+    """A changed experiment is refused before the run grows, unless its own copy is to be used."""
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        before = ledger.run("first")
+    project.write("agent.sh", "exit 1")
+    with pytest.raises(ExperimentChanged):
+        rerun(project)
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        assert ledger.run("first") == before
+    assert rerun(project, frozen=True).complete
