@@ -1,0 +1,365 @@
+"""The exchanges of one coordinator with the hosts of its run, in the thread of the connection.
+
+There are two coroutines a host, one that delivers orders and one that asks what has happened, and
+none a trial, beyond those that transfer files. An exchange that fails is repeated, to whatever
+process the host has by then. Used by the cluster executor, which shares `ClusterState` with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
+from typing import Any
+
+from labledger import clock
+from labledger.cluster.blocked_hosts import BlockedHosts
+from labledger.cluster.host_inputs import input_digests, needed_images
+from labledger.cluster.host_link import HostLink
+from labledger.cluster.host_messages import (
+    AttemptKey,
+    Exchange,
+    ExchangeReply,
+    HostRefused,
+    ResultMessage,
+    RunSetup,
+    SupersededEpoch,
+    WrongSession,
+)
+from labledger.cluster.host_transport import ClusterConnection, FoundHost, HostUnreachable
+from labledger.cluster.input_supply import InputSupply
+from labledger.cluster.result_transfer import ResultTransfer
+from labledger.errors import LabLedgerError
+from labledger.storage.artifact_store import ArtifactStore
+from labledger.trial.attempt_spec import AttemptSpec
+from labledger.trial.life.start_limiter import StartRefused
+from labledger.trial.life.uncollected import OutputUnreadable
+
+_MAX_WAIT_S = 8.0
+"""How long an exchange waits at a host for something to report."""
+_CALL_MARGIN_S = 30.0
+"""How much longer than that its reply may take."""
+_STATE_INTERVAL_S = 5.0
+_DISCOVERY_INTERVAL_S = 1.0
+_RETRY_S = 0.5
+_MAX_RETRY_S = 5.0
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """What the coordinator's thread and the thread of the connection share."""
+
+    setup: RunSetup
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held while links change. No call to a host is made meanwhile."""
+    links: dict[str, HostLink] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+    """Why each host was declared lost."""
+    restarts: SimpleQueue[tuple[AttemptSpec, str]] = field(default_factory=SimpleQueue)
+    paused: SimpleQueue[AttemptSpec] = field(default_factory=SimpleQueue)
+    warnings: SimpleQueue[str] = field(default_factory=SimpleQueue)
+    told: set[str] = field(default_factory=set)
+    """Warnings that are not repeated."""
+    blocked: BlockedHosts = field(default_factory=BlockedHosts)
+    allowed_until: float = float("-inf")
+    """Until when containers may be started, by this machine's monotonic clock."""
+    stopping: bool = False
+    abandoned: bool = False
+    superseded: bool = False
+    """Whether a host has said that a later coordinator owns the run."""
+    last_start_created: float = float("-inf")
+    """When the newest container that could be started was created, by the monotonic clock."""
+
+    def tell(self, warning: str) -> None:
+        """Warn once."""
+        if warning not in self.told:
+            self.told.add(warning)
+            self.warnings.put(warning)
+
+
+class HostExchanges:
+    """Talks to the hosts of a run for as long as its executor is open."""
+
+    def __init__(
+        self, connection: ClusterConnection, store: ArtifactStore, state: ClusterState
+    ) -> None:
+        self._connection = connection
+        self._state = state
+        self._inputs = InputSupply(connection, store)
+        self._results = ResultTransfer(connection, store, state.setup.run)
+        self._tasks: set[Future[Any]] = set()
+
+    @property
+    def sent_bytes(self) -> dict[str, int]:
+        """How many bytes of inputs each host was sent, by its name."""
+        return dict(self._inputs.sent_bytes)
+
+    def close(self) -> None:
+        """End every exchange."""
+        for task in list(self._tasks):
+            task.cancel()
+        self._inputs.close()
+        self._results.close()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine until it ends or the executor is closed. A bug in it is a warning."""
+        future = self._connection.run(self._guarded(coroutine))
+        self._tasks.add(future)
+        future.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            await coroutine
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._state.tell(f"the exchange with a host broke: {type(error).__name__}: {error}")
+
+    def link(self, name: str) -> HostLink:
+        """Return the link to a host, which need not have been seen yet. The lock is held."""
+        link = self._state.links.get(name)
+        if link is None:
+            link = self._state.links[name] = HostLink(name, lost_because=self._state.lost.get(name))
+            self.spawn(self._deliver(link))
+            self.spawn(self._poll(link))
+        return link
+
+    async def discover(self) -> None:
+        """Watch which workers the cluster has, and ask new ones which hosts they are."""
+        not_hosts: dict[str, float] = {}
+        trouble = ""
+        while True:
+            try:
+                addresses = await self._connection.transport.addresses()
+            except LabLedgerError as error:
+                trouble = error.message
+                self._state.tell(trouble)
+            else:
+                self._state.told.discard(trouble)
+                with self._state.lock:
+                    known = {link.address for link in self._state.links.values()}
+                    for link in self._state.links.values():
+                        if link.address is not None and link.address not in addresses:
+                            self._disconnect(link)
+                recently = time.monotonic() - 10.0
+                not_hosts = {a: t for a, t in not_hosts.items() if t > recently}
+                new = [a for a in addresses if a not in known and a not in not_hosts]
+                for found in await self._connection.describe(new):
+                    if found.described is None:
+                        not_hosts[found.address] = time.monotonic()
+                    self._add(found)
+            await asyncio.sleep(_DISCOVERY_INTERVAL_S)
+
+    def _add(self, found: FoundHost) -> None:
+        described = found.described
+        if described is None:
+            self._state.tell(f"a worker of the cluster is not used: {found.problem}")
+            return
+        with self._state.lock:
+            link = self.link(described.state.name)
+            for key in link.connect(found.address, described):
+                self.spawn(self.prepare(link, key))
+
+    def _disconnect(self, link: HostLink) -> None:
+        """Record that a host does not answer. The lock is held."""
+        was_connected = link.is_connected
+        link.disconnect()
+        for each in link.leaving.values():
+            set_result(each.future, None)
+        if not was_connected:
+            return
+        if self._state.stopping:
+            for attempt in link.pending.values():
+                set_exception(attempt.future, StartRefused())
+            link.pending.clear()
+        elif link.pending and link.lost_because is None:
+            self._state.warnings.put(
+                f"{link.name} does not answer since {clock.utc_now()}; its trials go on there, and "
+                "are collected when it is back"
+            )
+
+    async def prepare(self, link: HostLink, key: AttemptKey) -> None:
+        """Bring to the host what an attempt needs, and then have the attempt delivered."""
+        retry_s = _RETRY_S
+        while True:
+            with self._state.lock:
+                pending = link.pending.get(key)
+                if pending is None or pending.is_ready:
+                    return
+                spec, session = pending.spec, link.session
+            if session is not None:
+                digests = input_digests(spec) | self._state.setup.digests.keys()
+                try:
+                    await self._inputs.provide(link, frozenset(digests), needed_images(spec))
+                except (HostUnreachable, WrongSession):
+                    pass
+                except LabLedgerError as error:
+                    self._record_supply_problem(link, error.message)
+                else:
+                    with self._state.lock:
+                        if link.session == session:
+                            link.supply_problem = None
+                            pending.is_ready = True
+                    link.wake.set()
+                    continue
+            await asyncio.sleep(retry_s)
+            retry_s = min(2 * retry_s, _MAX_RETRY_S)
+
+    def _record_supply_problem(self, link: HostLink, problem: str) -> None:
+        with self._state.lock:
+            if link.problem is None:
+                link.blocked_since = time.monotonic()
+            link.supply_problem = problem
+        self._state.tell(f"{link.name}: {problem}")
+
+    async def _deliver(self, link: HostLink) -> None:
+        """Send orders to a host as soon as there are any."""
+        retry_s = _RETRY_S
+        while True:
+            with self._state.lock:
+                has_orders = link.is_connected and link.has_orders(stopping=self._state.stopping)
+            if not has_orders:
+                await link.wake.wait()
+                link.wake.clear()
+                continue
+            if await self._exchange(link, wait_s=0.0, with_orders=True):
+                retry_s = _RETRY_S
+            else:
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+
+    async def _poll(self, link: HostLink) -> None:
+        """Ask a host what has happened, for as long as the run lasts."""
+        retry_s, state_due = _RETRY_S, 0.0
+        while True:
+            if not link.is_connected:
+                await asyncio.sleep(_RETRY_S / 2)
+                continue
+            wants_state = time.monotonic() >= state_due or not link.has_answered
+            lease_s = self._state.allowed_until - time.monotonic()
+            wait_s = 0.0 if wants_state else min(_MAX_WAIT_S, max(lease_s / 3, 0.2))
+            if await self._exchange(link, wait_s=wait_s, wants_state=wants_state):
+                retry_s = _RETRY_S
+                if wants_state:
+                    state_due = time.monotonic() + _STATE_INTERVAL_S
+            else:
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _MAX_RETRY_S)
+
+    async def _exchange(
+        self,
+        link: HostLink,
+        *,
+        wait_s: float,
+        with_orders: bool = False,
+        wants_state: bool = False,
+    ) -> bool:
+        """Exchange once with a host. Return whether it answered."""
+        with self._state.lock:
+            if not link.is_connected or link.address is None:
+                return False
+            address = link.address
+            request = link.next_exchange(
+                self._state.setup,
+                self._state.allowed_until,
+                stopping=self._state.stopping,
+                with_orders=with_orders,
+            )
+        request = replace(request, wait_s=wait_s, wants_state=wants_state)
+        try:
+            reply = await self._connection.call(address, request, wait_s + _CALL_MARGIN_S)
+        except SupersededEpoch:
+            self._state.superseded = True
+            await asyncio.sleep(_MAX_RETRY_S)
+            return False
+        except (HostUnreachable, WrongSession):
+            with self._state.lock:
+                if link.session == request.session:
+                    self._disconnect(link)
+            return False
+        except HostRefused as error:
+            self._state.tell(f"{link.name}: {error.message}")
+            return False
+        with self._state.lock:
+            if link.session != request.session:
+                return True
+            self._record_reply(link, request, reply)
+        return True
+
+    def _record_reply(self, link: HostLink, request: Exchange, reply: ExchangeReply) -> None:
+        """Handle a reply. The lock is held."""
+        was_blocked = link.problem is not None
+        link.record_contact(reply.monotonic)
+        link.record_delivery(request)
+        if reply.state is not None:
+            link.state = replace(reply.state, last_seen=clock.utc_now())
+            link.started = reply.started
+        if link.problem is not None and not was_blocked:
+            link.blocked_since = time.monotonic()
+            self._state.tell(f"{link.name}: {link.problem}")
+        if reply.last_start_age_s is not None:
+            created = time.monotonic() - reply.last_start_age_s
+            self._state.last_start_created = max(self._state.last_start_created, created)
+        self._record_ends(link, reply)
+        for key, reason in reply.restarts:
+            if (restarted := link.pending.get(key)) is not None:
+                self._state.restarts.put((restarted.spec, reason))
+        for key in reply.paused:
+            if (paused := link.pending.get(key)) is not None:
+                self._state.paused.put(paused.spec)
+        for warning in reply.warnings:
+            self._state.warnings.put(f"{link.name}: {warning}")
+
+    def _record_ends(self, link: HostLink, reply: ExchangeReply) -> None:
+        """Handle the attempts and removals that have ended. The lock is held."""
+        link.started |= {message.key for message in reply.results}
+        for message in reply.results:
+            if message.key not in link.received:
+                link.received.add(message.key)
+                if message.key in link.pending:
+                    self.spawn(self._receive(link, message))
+        for failure in reply.failures:
+            link.received.add(failure.key)
+            if (attempt := link.pending.pop(failure.key, None)) is not None:
+                is_refusal = failure.kind == "refused"
+                error = StartRefused() if is_refusal else OutputUnreadable(failure.message)
+                set_exception(attempt.future, error)
+        for key in reply.removed:
+            if (leaving := link.leaving.pop(key, None)) is not None:
+                set_result(leaving.future, None)
+            link.received.discard(key)
+            link.confirmed.add(key)
+
+    async def _receive(self, link: HostLink, message: ResultMessage) -> None:
+        """Make what belongs to a result durable here, and end its future."""
+        try:
+            result = await self._results.receive(link, message)
+        except (LabLedgerError, OSError) as error:
+            if not isinstance(error, (HostUnreachable, WrongSession)):
+                self._state.tell(f"a result of {link.name} could not be fetched: {error}")
+            await asyncio.sleep(_RETRY_S)
+            with self._state.lock:
+                link.received.discard(message.key)
+            return
+        with self._state.lock:
+            attempt = link.pending.pop(message.key, None)
+            self._state.blocked.record_activity()
+        if attempt is not None:
+            set_result(attempt.future, result)
+
+
+def set_result(future: Future[Any], result: Any) -> None:
+    """End a future, unless it has ended."""
+    with suppress(InvalidStateError):
+        future.set_result(result)
+
+
+def set_exception(future: Future[Any], error: BaseException) -> None:
+    """End a future with an error, unless it has ended."""
+    with suppress(InvalidStateError):
+        future.set_exception(error)
