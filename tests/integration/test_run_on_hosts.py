@@ -1,0 +1,53 @@
+"""`--on`: a run on the hosts of a Dask cluster by the commands, from preflight to clean."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from containers import docker
+from dask_clusters import dask_cluster
+from experiments import HOLDING, HOLDS, PASSING, Project
+
+from labledger.api import open_ledger
+
+pytestmark = pytest.mark.docker
+
+SLOTS = 4
+
+
+def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(
+    tmp_path: Path, image_ids: dict[str, str]
+) -> None:
+    """Resume finds the cluster in the ledger, is refused elsewhere, and starts nothing twice."""
+    project = Project(tmp_path / "project", {"a": HOLDS, "b": HOLDS})
+    with dask_cluster(tmp_path / "cluster", "one", "two") as cluster:
+        checks = project.output("preflight", project.experiment, *PASSING, "--on", cluster.on)
+        assert checks.count("of 2 slots busy") == 2
+        with closing(project.run("many", *HOLDING, "--on", cluster.on)) as coordinator:
+            coordinator.until("run_started")
+            project.await_agents("many", SLOTS)
+            coordinator.kill()
+        begun = project.running("many")
+        status = project.output("status", "many")
+        assert "one/" in status
+        assert "two/" in status
+        # The lease of the killed coordinator is taken over at once: its process is dead.
+        refused = project.command("resume", "many", *HOLDING, "--on", "local")
+        assert refused.returncode == 2, refused.stderr
+        assert "slots 0, 1, 2, 3 of run many are on hosts of a cluster" in refused.stderr
+        for name in begun.values():
+            docker("exec", name, "touch", "/agentlab/out/gate")
+        with closing(project.resume("many", *HOLDING)) as coordinator:
+            assert coordinator.finish() == 0, coordinator.stderr
+        with open_ledger(lab_dir=project.lab) as ledger:
+            sql = "SELECT status, attempt, host FROM trials ORDER BY schedule_idx"
+            rows = list(ledger.query(sql))
+            hosts = [ledger.slot("many", idx)["evidence"][0]["ext"]["host"] for idx in range(SLOTS)]
+        assert [(row["status"], row["attempt"]) for row in rows] == [("completed", 1)] * SLOTS
+        assert [f"{host['name']}/{host['id']}" for host in hosts] == [row["host"] for row in rows]
+        assert sorted(host["name"] for host in hosts) == ["one", "one", "two", "two"]
+        assert "many was cleaned up on" in project.output("clean", "--on", cluster.on)
+    project.check_run("many")
+    assert project.on_engine("many") == []
