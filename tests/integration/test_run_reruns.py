@@ -100,8 +100,10 @@ def test_a_run_with_reruns_is_graded_again_and_imported(project: Project, tmp_pa
     assert verify_lab(other, None).findings == ()
 
 
-def test_nothing_is_appended_that_cannot_run(project: Project) -> None:
+def test_nothing_is_appended_that_cannot_run(tmp_path: Path, image_ids: dict[str, str]) -> None:
     """A changed experiment is refused before the run grows, unless its own copy is to be used."""
+    project = Project(tmp_path, {"spoilt": SPOILT})
+    project.start("first", "broken")
     with labledger.open_ledger(lab_dir=project.lab) as ledger:
         before = ledger.run("first")
     project.write("agent.sh", "exit 1")
