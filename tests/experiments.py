@@ -79,6 +79,8 @@ class Project:
         self.lab = folder / ".lab"
         self.environment: dict[str, str] = {}
         """What else the environment of every command holds."""
+        self.before: list[str] = []
+        """Words that the command of each coordinator begins with, such as to enter a network."""
         self.document: dict[str, Any] = {
             "experiment": {"id": "small"},
             "dataset": {"path": "tasks.jsonl"},
@@ -268,7 +270,7 @@ class Coordinator:
         self.events: list[dict[str, Any]] = []
         self._log = (project.folder / f"stderr-{time.monotonic_ns()}").open("w+b")
         self._process = subprocess.Popen(
-            command_line(*words),
+            [*project.before, *command_line(*words)],
             cwd=project.folder,
             env=command_env(**project.environment),
             stdout=subprocess.PIPE,
@@ -324,6 +326,9 @@ class Coordinator:
         """`kill -9`, and wait until the process is gone."""
         self.signal(signal.SIGKILL)
         assert self._end() == -signal.SIGKILL
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def kill_unless_ended(self) -> bool:
         """`kill -9`; False where the process had ended by itself, which it must have done well."""

@@ -1,6 +1,6 @@
 """The hosts that `scripts/cluster` makes leave the machine alone, and share no file with it.
 
-What is tested runs in a stand-in for the machine, as engines of tests do.
+What is tested runs in a stand-in for the machine, as in the tests of single engines.
 """
 
 from __future__ import annotations

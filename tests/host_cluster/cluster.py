@@ -11,9 +11,8 @@ import json
 import shutil
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,16 @@ class Plan:
     images: tuple[str, ...] = ("labledger/busybox:1",)
     """What is loaded into each engine from the machine's."""
     environment: tuple[tuple[str, str], ...] = ()
-    """What scheduler and workers find in their environment, such as settings of Dask."""
+    """What scheduler, workers and coordinators find in their environment."""
+
+    def impatient(self) -> Plan:
+        """Return the same with time-outs of Dask that are a few seconds instead of minutes."""
+        settings = {
+            "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "12s",
+            "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "12s",
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "8s",
+        }
+        return replace(self, environment=(*self.environment, *settings.items()))
 
 
 class Cluster:
@@ -94,15 +102,20 @@ class Cluster:
         environment = tuple((name, value) for name, value in stored.pop("environment"))
         return Plan(**stored | {"images": tuple(stored["images"]), "environment": environment})
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its processes find in their environment, and coordinators are to find there."""
+        return dict(self.plan.environment)
+
     # -- its members
 
     @property
     def hosts(self) -> list[Host]:
-        return [self.host(f"host{number}") for number in range(1, self.plan.hosts + 1)]
+        return [self.host(name) for name in self._names()[1:]]
 
     def host(self, name: str) -> Host:
         """Return a host, or the scheduler's, by its name."""
-        names = [SCHEDULER, *(f"host{number}" for number in range(1, self.plan.hosts + 1))]
+        names = self._names()
         if name not in names:
             raise ValueError(f"no host {name} in this cluster; it has {', '.join(names)}")
         return Host(self.ground, self.folder / "hosts" / name, name, names.index(name) + 2)
@@ -118,7 +131,7 @@ class Cluster:
         words += ["--port", port, "--no-dashboard", "--tls-ca-file", f"{_TLS_INSIDE}/ca.pem"]
         words += ["--tls-cert", f"{_TLS_INSIDE}/scheduler.pem"]
         words += ["--tls-key", f"{_TLS_INSIDE}/scheduler-key.pem"]
-        environment = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0", **self._environment}
+        environment = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0", **self.environment}
         if self.scheduler.part(SCHEDULER) is not None:
             return
         before = len(self.scheduler.log(SCHEDULER))
@@ -135,7 +148,7 @@ class Cluster:
         words += ["--tls-cert", f"{_TLS_INSIDE}/worker.pem"]
         words += ["--tls-key", f"{_TLS_INSIDE}/worker-key.pem"]
         if host.part("worker") is None:
-            host.start_part("worker", words, self._environment)
+            host.start_part("worker", words, self.environment)
 
     def start(self, host: Host) -> None:
         """Start what does not run of a host, as when its power is back."""
@@ -147,12 +160,16 @@ class Cluster:
         host.await_engine()
         self.start_worker(host)
 
-    def starts(self) -> Counter[tuple[str, int, int]]:
-        """Count how often a container of each (run, slot, attempt) was started, on all hosts."""
-        total: Counter[tuple[str, int, int]] = Counter()
-        for host in self.hosts:
-            total += host.starts()
-        return total
+    def await_removal(self, host: Host) -> None:
+        """Return when the scheduler has given a host's worker up."""
+        address = f"tls://{self._address_of(host.name)}:"
+
+        def is_removed() -> bool:
+            lines = self.scheduler.log(SCHEDULER).splitlines()
+            about = [line for line in lines if address in line]
+            return any("Remove worker" in line for line in about[-1:])
+
+        wait_until(is_removed, f"the scheduler to give {host.name} up")
 
     def in_network(self) -> list[str]:
         """Return what begins a command that is to reach the scheduler, such as a coordinator."""
@@ -173,21 +190,19 @@ class Cluster:
 
     # -- what it is made of
 
-    @property
-    def _environment(self) -> Mapping[str, str]:
-        return dict(self.plan.environment)
-
     def _make_files(self) -> None:
         make_certificates(self.tls)
-        names = [f"{NETWORK}.{number} {self.host(name).name}" for number, name in self._numbers()]
+        names = [f"{self._address_of(name)} {name}" for name in self._names()]
         (self.folder / "hosts-file").write_text("\n".join(names) + "\n")
         files = {"ca": "ca.pem", "cert": "client.pem", "key": "client-key.pem"}
         tls = "".join(f"  {name}: {self.tls / file}\n" for name, file in files.items())
         self.file.write_text(f"address: {ADDRESS}\ntls:\n{tls}")
 
-    def _numbers(self) -> list[tuple[int, str]]:
-        names = [SCHEDULER, *(f"host{number}" for number in range(1, self.plan.hosts + 1))]
-        return list(enumerate(names, start=2))
+    def _names(self) -> list[str]:
+        return [SCHEDULER, *(f"host{number}" for number in range(1, self.plan.hosts + 1))]
+
+    def _address_of(self, name: str) -> str:
+        return f"{NETWORK}.{self._names().index(name) + 2}"
 
     def _give_files(self, member: Host) -> None:
         home = member.folder / "home"
@@ -219,8 +234,3 @@ def cluster_in(folder: Path, plan: Plan | None = None) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.down()
-
-
-def command_in(cluster: Cluster, words: Sequence[object]) -> list[str]:
-    """Return a `labledger` command that runs on the coordinator's side."""
-    return [*cluster.in_network(), sys.executable, "-m", "labledger", *map(str, words)]

@@ -25,7 +25,7 @@ from host_cluster.ground import Ground, name_of
 
 _HOST, _PART = "LABLEDGER_CLUSTER_HOST", "LABLEDGER_CLUSTER_PART"
 _TRIAL_FOLDER = re.compile(
-    r"/runs/(?P<ledger>[^/]+)/(?P<run>[^/]+)/trials/(?P<slot>\d+)-(?P<n>\d+)"
+    r"/runs/(?P<ledger>[^/]+)/(?P<run>[^/]+)/trials/(?P<slot>\d+)-(?P<attempt>\d+)"
 )
 _DOCKERD = (
     *("dockerd", "--bridge", "none", "--iptables=false", "--ip-masq=false", "--live-restore"),
@@ -181,17 +181,19 @@ class Host:
                 stdout=subprocess.DEVNULL,
             )
 
-    def starts(self) -> Counter[tuple[str, int, int]]:
-        """Count how often a container of each (run, slot, attempt) was started on this host."""
+    def starts(self, ledger_id: str, run_id: str) -> Counter[tuple[int, int]]:
+        """Count how often a container of each (slot, attempt) of a run was started here."""
         places = self.folder / "var" / "starts"
-        counted: Counter[tuple[str, int, int]] = Counter()
+        counted: Counter[tuple[int, int]] = Counter()
         lines = (places / "starts").read_text().split() if (places / "starts").exists() else []
         for container in lines:
             config = json.loads((places / f"{container}.json").read_text())
             sources = (mount.get("source", "") for mount in config["mounts"])
             trial = next(filter(None, map(_TRIAL_FOLDER.search, sources)), None)
-            if trial is not None:
-                counted[trial["run"], int(trial["slot"]), int(trial["attempt"])] += 1
+            if trial is None or trial["run"] != run_id:
+                continue
+            if ledger_id.startswith(trial["ledger"]):
+                counted[int(trial["slot"]), int(trial["attempt"])] += 1
         return counted
 
     def _init(self) -> int:

@@ -1,0 +1,185 @@
+"""Kills and cuts off the parts of a cluster at random while runs are on it, and counts the cost.
+
+The form for clusters of `torture`: next to coordinators it kills the scheduler, workers, engines
+and whole hosts, and partitions hosts. Commits must equal those of a local run but for hosts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from commands import CHECKOUT
+from experiments import BY_MODE, FAILS, PASSING, RIGHT, UNGRADABLE, Coordinator
+from host_cluster.cluster import SCHEDULER, Cluster, Plan, cluster_in
+from host_cluster.projects import ClusterProject, comparable_rows
+
+SLOTS = 40
+PARTITION_S = (1.0, 90.0)
+"""Partitions last from less to longer than every time-out."""
+_BEFORE_NEXT_S = (0.5, 6.0)
+_REPAIR_S = (0.2, 8.0)
+
+
+@dataclass
+class Toll:
+    """What the deaths did to the runs."""
+
+    deaths: Counter[str] = field(default_factory=Counter)
+    runs: int = 0
+    trials: int = 0
+    repeated: int = 0
+    """Containers that were started more than once, or for an attempt too many."""
+    lost: int = 0
+    """Rows that an undisturbed local run has and this one has not, or otherwise."""
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.repeated or self.lost or self.complaints)
+
+    def __str__(self) -> str:
+        deaths = ", ".join(f"{count} {what}" for what, count in sorted(self.deaths.items()))
+        return (
+            f"{self.deaths.total()} deaths ({deaths}) in {self.runs} runs of {SLOTS} slots: "
+            f"{self.trials} trials, {self.repeated} repeated, {self.lost} rows lost or doubled, "
+            f"{len(self.complaints)} complaints"
+        )
+
+
+def make_project(cluster: Cluster, folder: Path) -> ClusterProject:
+    kinds = [RIGHT, "sleep 2; " + RIGHT, BY_MODE, FAILS, "sleep 1; " + UNGRADABLE]
+    tasks = {f"t{n:02}": kinds[n % len(kinds)] for n in range(SLOTS // 2)}
+    return ClusterProject(cluster, folder, tasks, max_concurrency=4)
+
+
+class Tormentor:
+    """Hurts one part of a cluster at a time, and repairs it after a while."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random, toll: Toll) -> None:
+        self._cluster = cluster
+        self._chance = chance
+        self._toll = toll
+        self._repairs: list[tuple[float, Callable[[], None]]] = []
+
+    def strike(self, what: str) -> None:
+        """Kill or cut off something; `what` is anything of `STROKES` but `coordinator`."""
+        host = self._chance.choice(self._cluster.hosts)
+        repair_s = self._chance.uniform(*_REPAIR_S)
+        repair: Callable[[], None] = lambda: self._cluster.start(host)  # noqa: E731
+        if what == SCHEDULER:
+            self._cluster.scheduler.kill_part(SCHEDULER)
+            repair = self._cluster.start_scheduler
+        elif what == "partition":
+            host.partition()
+            repair, repair_s = host.heal, self._chance.uniform(*PARTITION_S)
+        else:
+            host.kill_part(what)
+        self._toll.deaths[what] += 1
+        self._repairs.append((time.monotonic() + repair_s, repair))
+
+    def repair(self, *, everything: bool = False) -> None:
+        """Repair what is due."""
+        now = time.monotonic()
+        due = [each for each in self._repairs if everything or each[0] <= now]
+        self._repairs = [each for each in self._repairs if each not in due]
+        for _, repair in due:
+            repair()
+
+
+STROKES = ("coordinator", SCHEDULER, "worker", "dockerd", "partition")
+
+
+def torment(
+    cluster: Cluster, folder: Path, deaths: int, seed: int, say: Callable[[str], Any] = print
+) -> Toll:
+    """Run and kill until there were at least so many deaths; every run is completed."""
+    chance = random.Random(seed)
+    project = make_project(cluster, folder)
+    project.start("whole")
+    toll = Toll()
+    while toll.deaths.total() < deaths:
+        run_id = f"run-{toll.runs}"
+        toll.runs += 1
+        _survive(project, run_id, Tormentor(cluster, chance, toll), chance, toll)
+        _count(project, run_id, toll)
+        say(str(toll))
+    return toll
+
+
+def _survive(
+    project: ClusterProject, run_id: str, tormentor: Tormentor, chance: random.Random, toll: Toll
+) -> None:
+    """Start a run, hurt its cluster again and again, and resume it until it is complete."""
+    # One stroke after the other first, then at random.
+    strokes = list(STROKES) if toll.runs == 1 else []
+    coordinator = project.run(run_id, *PASSING)
+    while True:
+        with closing(coordinator):
+            coordinator.until("run_started")
+            if _is_over_before_kill(coordinator, tormentor, chance, strokes):
+                break
+        toll.deaths["coordinator"] += 1
+        coordinator = project.resume(run_id, *PASSING)
+    tormentor.repair(everything=True)
+
+
+def _is_over_before_kill(
+    coordinator: Coordinator, tormentor: Tormentor, chance: random.Random, strokes: list[str]
+) -> bool:
+    """Hurt the cluster until the coordinator ends by itself (True) or is killed (False)."""
+    while True:
+        pause_until = time.monotonic() + chance.uniform(*_BEFORE_NEXT_S)
+        while time.monotonic() < pause_until:
+            tormentor.repair()
+            if coordinator.has_ended():
+                return not coordinator.kill_unless_ended()
+            time.sleep(0.05)
+        what = strokes.pop(0) if strokes else chance.choice(STROKES)
+        if what == "coordinator":
+            return not coordinator.kill_unless_ended()
+        tormentor.strike(what)
+
+
+def _count(project: ClusterProject, run_id: str, toll: Toll) -> None:
+    try:
+        project.check_on_cluster(run_id)
+    except AssertionError as error:
+        toll.complaints.append(f"{run_id}: {error}")
+    starts = project.starts(run_id)
+    toll.trials += len(starts)
+    toll.repeated += sum(count - 1 for count in starts.values())
+    toll.repeated += sum(attempt > 1 for _, attempt in starts)
+    ours, theirs = comparable_rows(project, run_id), comparable_rows(project, "whole")
+    for kind, expected in theirs.items():
+        mine, other = Counter(map(repr, ours[kind])), Counter(map(repr, expected))
+        toll.lost += (mine - other).total() + (other - mine).total()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/torture --cluster")
+    parser.add_argument("deaths", type=int, nargs="?", default=100)
+    parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=time.time_ns())
+    options = parser.parse_args()
+    folder = CHECKOUT / "build" / "torture"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    print(f"seed {options.seed}")
+    with cluster_in(folder / "cluster", Plan(options.hosts, slots=2).impatient()) as cluster:
+        toll = torment(cluster, folder / "project", options.deaths, options.seed)
+    for complaint in toll.complaints:
+        print(complaint)
+    raise SystemExit(0 if toll.is_nothing else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Runs on three hosts that share nothing, while coordinator, scheduler, workers, engines die."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from experiments import FAILS, HOLDING, HOLDS, PASSING, RIGHT, UNGRADABLE, WRONG
+from host_cluster.cluster import Cluster, Plan, cluster_in
+from host_cluster.host import Host
+from host_cluster.projects import ClusterProject, comparable_rows
+from waiting import wait_until
+
+from labledger.api import open_ledger
+
+pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("as_root")]
+
+HOSTS, SLOTS = 3, 2
+PLACES = HOSTS * SLOTS
+RUN = "spread"
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, image_ids: dict[str, str]
+) -> Iterator[Cluster]:
+    """Three hosts of two slots each, whose time-outs of Dask are a few seconds."""
+    folder = tmp_path_factory.mktemp("cluster") / "hosts"
+    with cluster_in(folder, Plan(HOSTS, SLOTS).impatient()) as made:
+        yield made
+
+
+def holding(cluster: Cluster, folder: Path) -> ClusterProject:
+    """A project whose first slots fill all hosts with agents that hold, and two slots more."""
+    tasks = {f"t{n}": HOLDS if n < PLACES else RIGHT for n in range(PLACES + 2)}
+    project = ClusterProject(cluster, folder, tasks)
+    del project.document["variant_plan"]
+    project.save()
+    return project
+
+
+def slots_on(places: dict[tuple[int, int], Host], host: Host) -> list[int]:
+    return sorted(slot for (slot, _), there in places.items() if there.name == host.name)
+
+
+def test_a_run_on_three_hosts_leaves_what_a_local_one_leaves(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Commits equal those of a local run but for times, ids and hosts; the hosts keep nothing."""
+    tasks = {f"t{n}": [RIGHT, WRONG, FAILS, UNGRADABLE][n % 4] for n in range(6)}
+    project = ClusterProject(cluster, tmp_path, tasks)
+    project.start("local")
+    with closing(project.run(RUN, *PASSING)) as coordinator:
+        assert coordinator.finish() == 0, coordinator.stderr
+    assert comparable_rows(project, RUN) == comparable_rows(project, "local")
+    assert set(project.starts(RUN).values()) == {1}
+    project.check_on_cluster(RUN)
+
+
+def test_deaths_of_every_part_cost_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """Coordinator, scheduler, a worker and an engine are killed; no agent is started twice."""
+    project = holding(cluster, tmp_path)
+    first, second, _ = cluster.hosts
+    with closing(project.run(RUN, *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        project.await_places(RUN, PLACES)
+        coordinator.kill()
+    first.kill_part("worker")
+    second.kill_part("dockerd")
+    cluster.scheduler.kill_part("scheduler")
+    project.open_gates(RUN)
+    cluster.start_scheduler()
+    with closing(project.resume(RUN, *PASSING)) as coordinator:
+        coordinator.until("run_started")
+        cluster.start(first)
+        cluster.start(second)
+        assert coordinator.finish() == 0, coordinator.stderr
+    check_started_once(project, PLACES + 2)
+
+
+def test_a_partition_is_waited_out(cluster: Cluster, tmp_path: Path) -> None:
+    """A host that is cut off until it is given up by Dask delivers when it is back."""
+    project = holding(cluster, tmp_path)
+    away = cluster.hosts[1]
+    with closing(project.run(RUN, *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        theirs = slots_on(project.await_places(RUN, PLACES), away)
+        away.partition()
+        cluster.await_removal(away)
+        project.open_gates(RUN)
+        coordinator.until("trial_finished", times=PLACES + 2 - len(theirs))
+        away.heal()
+        assert coordinator.finish() == 0, coordinator.stderr
+    check_started_once(project, PLACES + 2)
+
+
+def test_a_lost_host_that_comes_back_delivers_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """Attempts of a host that was declared lost are tried elsewhere; what it has is ended."""
+    project = holding(cluster, tmp_path)
+    away = cluster.hosts[2]
+    with closing(project.run(RUN, *HOLDING)) as coordinator:
+        coordinator.until("slot_dispatched")
+        theirs = slots_on(project.await_places(RUN, PLACES), away)
+        away.partition()
+        with open_ledger(lab_dir=project.lab) as ledger:
+            name = ledger.state(RUN).open_slots[theirs[0]]
+        words = ("hosts", "declare-lost", name, "--run", RUN, "--because", "unplugged", "--yes")
+        project.output(*words)
+        project.open_gates(RUN)
+        again = {(slot, 2) for slot in theirs}
+        wait_until(lambda: again <= project.places(RUN).keys(), "the slots to begin elsewhere")
+        away.heal()
+        project.open_gates(RUN)
+        assert coordinator.finish() == 0, coordinator.stderr
+    done = project.on_cluster("clean", "--run", RUN)
+    assert done.returncode == 0, done.stderr
+    with open_ledger(lab_dir=project.lab) as ledger:
+        for slot in theirs:
+            (trial,) = ledger.slot(RUN, slot)["trials"]
+            attempts = [(each["status"], each["reason"]) for each in trial["attempts"]]
+            assert attempts == [("infra_error", "host_lost"), ("completed", None)]
+    check_started_once(project, PLACES + 2 + len(theirs))
+
+
+def check_started_once(project: ClusterProject, count: int) -> None:
+    """So many attempts were started, none twice; the run is whole, and no host has any of it."""
+    starts = project.starts(RUN)
+    assert len(starts) == count
+    assert set(starts.values()) == {1}
+    project.check_on_cluster(RUN)

@@ -1,0 +1,112 @@
+"""Projects whose trials run on the hosts of a test cluster, and what they left there."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from commands import command_env, command_line
+from experiments import Coordinator, Project
+from waiting import wait_until
+
+from host_cluster.cluster import Cluster
+from host_cluster.host import Host
+from labledger.trial.contract import Labels
+
+_HOST_FOLDER = "home/.local/share/labledger/host"
+
+
+class ClusterProject(Project):
+    """A project in the machine's files, whose commands run in the network of a cluster."""
+
+    def __init__(self, cluster: Cluster, folder: Path, tasks: dict[str, str], **design: Any):
+        super().__init__(folder, tasks, **design)
+        self.cluster = cluster
+        self.before = cluster.in_network()
+        self.environment = cluster.environment
+
+    def run(self, run_id: str, *words: object) -> Coordinator:
+        return super().run(run_id, "--on", self.cluster.file, *words)
+
+    def on_cluster(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run `labledger WORDS --on CLUSTER` to its end."""
+        return subprocess.run(
+            [*self.before, *command_line(*words, "--on", self.cluster.file)],
+            cwd=self.folder,
+            env=command_env(**self.environment),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    # -- trials that hold
+
+    def places(self, run_id: str) -> dict[tuple[int, int], Host]:
+        """Return the host whose container of each (slot, attempt) of the run is running."""
+        found = {}
+        for host in self.cluster.hosts:
+            for slot, attempt in self._containers(host, run_id, "running"):
+                found[slot, attempt] = host
+        return found
+
+    def await_places(self, run_id: str, count: int) -> dict[tuple[int, int], Host]:
+        """Return as `places` does, when so many containers run."""
+        wait_until(lambda: len(self.places(run_id)) >= count, f"{count} containers to run")
+        return self.places(run_id)
+
+    def open_gates(self, run_id: str) -> None:
+        """Let all agents go on that hold now, on whichever host."""
+        for host in self.cluster.hosts:
+            for out in self._run_folder(host, run_id).glob("trials/*/out"):
+                (out / "gate").touch()
+
+    # -- what a run left
+
+    def left_on_hosts(self, run_id: str) -> list[str]:
+        """Return what any host still has of a run's trials, inputs of the run apart."""
+        left = []
+        for host in self.cluster.hosts:
+            left += [f"{host.name}: container {key}" for key in self._containers(host, run_id)]
+            for kind in ("trials/*", "outbox/*", "accepted/*", "traces/*"):
+                places = self._run_folder(host, run_id).glob(kind)
+                left += [f"{host.name}: {place.name}" for place in places]
+        return left
+
+    def starts(self, run_id: str) -> Counter[tuple[int, int]]:
+        """Count how often a container of each (slot, attempt) was started, over all hosts."""
+        counted: Counter[tuple[int, int]] = Counter()
+        for host in self.cluster.hosts:
+            counted += host.starts(self.labels(run_id)[Labels.LEDGER], run_id)
+        return counted
+
+    def check_on_cluster(self, run_id: str) -> None:
+        """The run's records are whole, and no host has anything left of it."""
+        self.check_run(run_id)
+        wait_until(lambda: not self.left_on_hosts(run_id), "the hosts to be tidy")
+
+    def _run_folder(self, host: Host, run_id: str) -> Path:
+        ledger_id = self.labels(run_id)[Labels.LEDGER]
+        return host.folder / _HOST_FOLDER / "runs" / ledger_id[:12] / run_id
+
+    def _containers(self, host: Host, run_id: str, *status: str) -> list[tuple[int, int]]:
+        filters = [f"label={name}={value}" for name, value in self.labels(run_id).items()]
+        filters += [f"status={each}" for each in status]
+        words = [word for each in filters for word in ("--filter", each)]
+        shown = " ".join(f'{{{{.Label "{name}"}}}}' for name in (Labels.SLOT, Labels.ATTEMPT))
+        if host.part("dockerd") is None:
+            return []
+        lines = host.docker("ps", "--all", *words, "--format", shown).stdout.decode().splitlines()
+        return [(int(slot), int(attempt)) for slot, attempt in map(str.split, lines)]
+
+
+def comparable_rows(project: ClusterProject, run_id: str) -> dict[str, list[Any]]:
+    """Every record of a run but for what names its hosts."""
+    rows = project.rows(run_id)
+    for record in rows["evidence"]:
+        ext = record.get("ext", {})
+        ext.pop("host", None)
+        if not ext:
+            record.pop("ext", None)
+    return rows
