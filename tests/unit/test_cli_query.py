@@ -23,7 +23,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: str)
         def __init__(self) -> None:
             pass
 
-        def rows(self, *_: Any) -> Any:
+        def rows(self, *_: Any, **__: Any) -> Any:
             return columns, (row for row in rows)
 
     query_results.write_result(Answering(), query_results.Query("SELECT", {}), form, None)
