@@ -46,7 +46,7 @@ CASES = [
         if point not in ELSEWHERE and point not in SEPARATE
     ),
     *((point, 5, "separate") for point in ("agent_running", *SEPARATE, "grader_running")),
-    *((point, 5, "separate") for point in ("after_exit", "after_commit", "after_remove")),
+    ("after_exit", 5, "separate"),
     ("agent_running", 5, "after_agent"),
     *((point, 5, "delivered") for point in ("agent_running", *IN_TWO_PARTS, "after_exit")),
     # The transaction that commits slot 0 journals the dispatch of another one.

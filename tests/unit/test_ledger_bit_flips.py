@@ -27,7 +27,7 @@ from labledger.records.outcomes import RunStatus, SlotStatus
 from labledger.records.slot_records import RECORD_KINDS
 from labledger.storage.lab_folder import LabFolder
 
-FLIPS = 500
+FLIPS = 200
 SEED = 20261122
 
 
