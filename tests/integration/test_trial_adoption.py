@@ -29,7 +29,7 @@ from sample_trials import (
     remove_attempt,
     run_attempt,
 )
-from waiting import wait_until
+from waiting import PATIENCE_S, wait_until
 
 from labledger import clock
 from labledger.docker.engine import Engine
@@ -267,7 +267,7 @@ def test_container_that_is_removed(trials: Trials) -> None:
 
 def test_outer_deadline(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """A container that does not keep its own limits is ended by the host."""
-    monkeypatch.setattr("labledger.trial.contract.OUTER_MARGIN_S", -59.5)
+    monkeypatch.setattr("labledger.trial.contract.OUTER_MARGIN_S", 0.5 - 2 * PATIENCE_S)
     result = trials.run("sleep 300")
     assert brief(result) == ("infra_error", "deadline", None)
     assert result.message is not None

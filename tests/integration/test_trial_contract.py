@@ -19,6 +19,7 @@ from sample_trials import (
     run_attempt,
     scores,
 )
+from waiting import PATIENCE_S
 
 from labledger.records.identity import Slot
 from labledger.trial.attempt_spec import AttemptSpec
@@ -116,7 +117,7 @@ def test_task_image_is_named_when_the_task_names_one(trials: Trials) -> None:
     assert trials.content(result, "agent_stdout").split()[:2] == [PYTHON.encode(), b"5000"]
     assert (result.image_ref, result.image_id) == (PYTHON, trials.images[PYTHON])
     result = trials.run(agent, image=BUSYBOX)
-    assert trials.content(result, "agent_stdout").split() == [b"none", b"30000"]
+    assert trials.content(result, "agent_stdout").split() == [b"none", b"%d" % (1000 * PATIENCE_S)]
     assert (result.image_ref, result.image_id) == (BUSYBOX, trials.images[BUSYBOX])
 
 
