@@ -40,12 +40,9 @@ def cells(project: Project) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("fault", "slots"),
     [
-        ("before_append", SLOTS),
-        ("inside_append", SLOTS),
         ("after_append", SLOTS + 2),
         ("agent_running:5", SLOTS + 2),
         ("inside_commit:4", SLOTS + 2),
-        ("after_commit:4", SLOTS + 2),
     ],
 )
 def test_killed_in_a_rerun(
