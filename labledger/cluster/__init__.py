@@ -1,4 +1,4 @@
-"""Runs on many hosts: the host's side, the coordinator's side, and Dask between them.
+"""Runs on many hosts: `host_side`, `coordinator_side`, and Dask between them.
 
 In: attempts of a coordinator. Out: their results, with the artifacts in the coordinator's store.
 Truth stays in the ledger and in the engine of each host; nothing here keeps state that a restart

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from labledger.cluster.host_service import HostSettings
+from labledger.cluster.host_side.host_service import HostSettings
 from labledger.errors import InvalidInput, Problem
 from labledger.records import JsonObject
 

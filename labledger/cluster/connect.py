@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from labledger.cluster.cluster_executor import ClusterExecutor, ClusterRun
 from labledger.cluster.cluster_file import Cluster, TlsFiles
+from labledger.cluster.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
 from labledger.cluster.dask_transport import DaskTransport, require_dask
-from labledger.cluster.host_service import HostSettings
+from labledger.cluster.host_side.host_service import HostSettings
 from labledger.cluster.host_transport import ClusterConnection, FoundHost
 from labledger.errors import InvalidInput, LabLedgerError, Problem
 

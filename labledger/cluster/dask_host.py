@@ -19,7 +19,7 @@ import dask
 from distributed import Security, Worker, WorkerPlugin
 
 from labledger.cluster.dask_transport import quiet_dask
-from labledger.cluster.host_service import HostService, HostSettings
+from labledger.cluster.host_side.host_service import HostService, HostSettings
 
 PLUGIN_NAME = "labledger-host"
 """`dask_call` finds the plugin of a worker by it."""

@@ -92,8 +92,8 @@ def clean_hosts(
     for each run and each thing that could not be removed. Raises `RunNotFound`.
     """
     # Imported late: it needs what only runs on clusters need.
-    from labledger.cluster.cluster_executor import ClusterRun
     from labledger.cluster.connect import open_executor
+    from labledger.cluster.coordinator_side.cluster_executor import ClusterRun
 
     sentences = []
     with LedgerReader.open(lab.ledger) as reader:

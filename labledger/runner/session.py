@@ -280,8 +280,8 @@ class Session:
             width = self.options.max_concurrency or experiment.design.max_concurrency
             return LocalExecutor(width, full_disks)
         # Imported late: runs on this machine need none of it.
-        from labledger.cluster.cluster_executor import ClusterRun
         from labledger.cluster.connect import open_executor
+        from labledger.cluster.coordinator_side.cluster_executor import ClusterRun
 
         cluster_run = ClusterRun(
             ledger_id=self.writer.ledger_id,

@@ -16,8 +16,8 @@ from dask_clusters import DaskCluster, dask_cluster
 from sample_trials import ENGINE, Trials, trials_in
 from waiting import PATIENCE_S, wait_until
 
-from labledger.cluster.cluster_executor import ClusterExecutor, ClusterRun
 from labledger.cluster.connect import open_executor
+from labledger.cluster.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
 from labledger.errors import HostLost
 from labledger.executors.executor import RunRecords
 from labledger.records.attempt_result import AttemptResult

@@ -18,8 +18,8 @@ from dask_clusters import DaskCluster, dask_cluster
 from sample_trials import Trials, brief
 from waiting import PATIENCE_S, wait_until
 
-from labledger.cluster.cluster_executor import ClusterRun
 from labledger.cluster.connect import open_executor
+from labledger.cluster.coordinator_side.cluster_executor import ClusterRun
 from labledger.executors.executor import RunRecords, TrialExecutor
 from labledger.executors.local_executor import LocalExecutor
 from labledger.records.identity import Slot

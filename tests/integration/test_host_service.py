@@ -14,7 +14,6 @@ from containers import build_image, docker
 from sample_trials import ENGINE, Trials
 from waiting import PATIENCE_S, wait_until
 
-from labledger.cluster.host_identity import HostBusy, serving_host
 from labledger.cluster.host_messages import (
     CleanUp,
     Describe,
@@ -33,7 +32,8 @@ from labledger.cluster.host_messages import (
     decode,
     encode,
 )
-from labledger.cluster.host_service import HostService, HostSettings
+from labledger.cluster.host_side.host_identity import HostBusy, serving_host
+from labledger.cluster.host_side.host_service import HostService, HostSettings
 from labledger.docker import image_files
 from labledger.errors import InvalidInput
 from labledger.records.attempt_result import AttemptResult

@@ -12,10 +12,10 @@ import pytest
 from sample_trials import Trials
 from waiting import wait_until
 
-from labledger.cluster.blocked_hosts import BlockedHosts
-from labledger.cluster.host_link import HostLink, Pending
+from labledger.cluster.coordinator_side.blocked_hosts import BlockedHosts
+from labledger.cluster.coordinator_side.host_link import HostLink, Pending
 from labledger.cluster.host_messages import Describe, Described, decode, encode
-from labledger.cluster.outbox import Outbox
+from labledger.cluster.host_side.outbox import Outbox
 from labledger.cluster.partial_files import DigestMismatch, PartialFile
 from labledger.executors.executor import HostState
 from labledger.executors.placement import choose_host

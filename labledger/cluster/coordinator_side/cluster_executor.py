@@ -15,15 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labledger.cluster.host_cleanup import clean_up_hosts
-from labledger.cluster.host_exchanges import (
+from labledger.cluster.attempt_inputs import input_digests
+from labledger.cluster.coordinator_side.host_cleanup import clean_up_hosts
+from labledger.cluster.coordinator_side.host_exchanges import (
     ClusterState,
     HostExchanges,
     set_exception,
     set_result,
 )
-from labledger.cluster.host_inputs import input_digests
-from labledger.cluster.host_link import HostLink, Leaving, Pending, attempt_key
+from labledger.cluster.coordinator_side.host_link import HostLink, Leaving, Pending, attempt_key
 from labledger.cluster.host_messages import (
     Cancellation,
     Removal,

@@ -18,10 +18,11 @@ from typing import Any
 
 from labledger import __version__, clock
 from labledger.cluster import host_messages as messages
-from labledger.cluster.host_identity import HostIdentity, default_folder, serving_host
-from labledger.cluster.host_inputs import HostInputs
 from labledger.cluster.host_messages import HostRefused, Refusal, RunKey, WrongSession
-from labledger.cluster.host_run import HostRun
+from labledger.cluster.host_side.host_identity import HostIdentity, default_folder, serving_host
+from labledger.cluster.host_side.host_inputs import HostInputs
+from labledger.cluster.host_side.host_run import HostRun
+from labledger.cluster.host_side.host_run_folder import HostRunFolder
 from labledger.cluster.partial_files import read_chunk
 from labledger.docker import image_files
 from labledger.docker.engine import ListedContainer
@@ -154,7 +155,7 @@ class HostService:
         return replace(reply, state=self.state()) if request.wants_state else reply
 
     def _read_chunk(self, request: messages.ReadChunk) -> messages.Chunk:
-        path = self._run(request.run).result_file(request.key, request.sha256)
+        path = self._run(request.run).folder.result_file(request.key, request.sha256)
         if path is None:
             raise HostRefused(f"the host has no such file of attempt {request.key}")
         return messages.Chunk(read_chunk(path, request.offset, messages.CHUNK_BYTES))
@@ -176,7 +177,7 @@ class HostService:
             labels[Labels.RUN] = request.run_id
         for run_id, key, reason in request.cancelled:
             run = self._run(RunKey(request.ledger_id, run_id))
-            attempt_notes.record_cancellation(trial_folder(run.folder, *key), reason)
+            attempt_notes.record_cancellation(trial_folder(run.folder.path, *key), reason)
         with self._engines.engine() as engine:
             listed = engine.containers_with_labels(labels)
             for container in listed:
@@ -204,7 +205,7 @@ class HostService:
             if run is None:
                 prefix = key.ledger_id[:_LEDGER_PREFIX]
                 run = self._runs[key] = HostRun(
-                    folder=self.folder / "runs" / prefix / key.run_id,
+                    folder=HostRunFolder(self.folder / "runs" / prefix / key.run_id),
                     slots=self._slots,
                     permits=self._permits,
                     inputs=self._inputs,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from labledger.cluster.host_link import HostLink
+from labledger.cluster.coordinator_side.host_link import HostLink
 from labledger.trial.attempt_spec import AttemptSpec
 
 _MAX_NAMED_SLOTS = 10

@@ -18,9 +18,11 @@ from queue import SimpleQueue
 from typing import Any
 
 from labledger import clock
-from labledger.cluster.blocked_hosts import BlockedHosts
-from labledger.cluster.host_inputs import input_digests, needed_images
-from labledger.cluster.host_link import HostLink
+from labledger.cluster.attempt_inputs import input_digests, needed_images
+from labledger.cluster.coordinator_side.blocked_hosts import BlockedHosts
+from labledger.cluster.coordinator_side.host_link import HostLink
+from labledger.cluster.coordinator_side.input_supply import InputSupply
+from labledger.cluster.coordinator_side.result_transfer import ResultTransfer
 from labledger.cluster.host_messages import (
     AttemptKey,
     Exchange,
@@ -32,8 +34,6 @@ from labledger.cluster.host_messages import (
     WrongSession,
 )
 from labledger.cluster.host_transport import ClusterConnection, FoundHost, HostUnreachable
-from labledger.cluster.input_supply import InputSupply
-from labledger.cluster.result_transfer import ResultTransfer
 from labledger.errors import LabLedgerError
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.trial.attempt_spec import AttemptSpec

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labledger.cluster.host_link import HostLink
+from labledger.cluster.coordinator_side.host_link import HostLink
 from labledger.cluster.host_messages import (
     CleanedUp,
     CleanUp,

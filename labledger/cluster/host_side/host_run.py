@@ -8,7 +8,6 @@ they are acknowledged, and tries again by itself what its engine or disk prevent
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from labledger.cluster.host_inputs import HostInputs, input_digests
+from labledger.cluster.attempt_inputs import input_digests
 from labledger.cluster.host_messages import (
     AttemptKey,
     Cancellation,
@@ -31,15 +30,15 @@ from labledger.cluster.host_messages import (
     RunSetup,
     SupersededEpoch,
 )
-from labledger.cluster.outbox import Outbox, attempt_key, attempt_name
+from labledger.cluster.host_side.host_inputs import HostInputs
+from labledger.cluster.host_side.host_run_folder import HostRunFolder
+from labledger.cluster.host_side.outbox import Outbox, attempt_name
 from labledger.docker.engine_pool import EnginePool
 from labledger.errors import DiskFull, EngineUnavailable, LabLedgerError
 from labledger.executors.executor import RunRecords
 from labledger.executors.local_executor import LocalExecutor
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.outcomes import NOT_STARTED
-from labledger.storage.artifact_store import ArtifactStore
-from labledger.storage.durable_files import make_folder, write_file
 from labledger.trial import attempt_notes
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.contract import Labels
@@ -57,7 +56,6 @@ _RECORD_BYTES = 8192
 REFUSALS_BEFORE_PROBLEM = 5
 """After so many attempts in a row that could not be started, the host tries them again itself."""
 
-_SHARED_FOLDERS = ("deps", "sealed", "unpacked", "incoming", "stores")
 _FIRST_RETRY_S = 0.5
 _MAX_RETRY_S = 10.0
 
@@ -75,8 +73,7 @@ class _Accepted:
 class HostRun:
     """The attempts of one run on this host."""
 
-    folder: Path
-    """The run folder on this host."""
+    folder: HostRunFolder
     slots: int
     permits: RunPermits
     """Shared by all runs of the host."""
@@ -117,10 +114,9 @@ class HostRun:
         )
         self._limiter.allow_until(0.0)
         self._executor = LocalExecutor(self.slots, FullDisks(), self._limiter)
-        self._outbox = Outbox(self.folder / "outbox")
+        self._outbox = Outbox(self.folder.outbox)
         self._ended = set(self._outbox.keys())
-        with_epoch = self.folder / "epoch"
-        self.epoch = int(with_epoch.read_text("ascii")) if with_epoch.exists() else 0
+        self.epoch = self.folder.read_epoch() or 0
 
     # -- orders of the coordinator
 
@@ -135,9 +131,8 @@ class HostRun:
                     f"{setup.run.run_id} belongs to the coordinator of epoch {self.epoch}; "
                     f"that of epoch {setup.epoch} has lost it"
                 )
-            if setup.epoch > self.epoch or not (self.folder / "epoch").exists():
-                make_folder(self.folder)
-                write_file(self.folder / "epoch", str(setup.epoch).encode())
+            if setup.epoch > self.epoch or self.folder.read_epoch() is None:
+                self.folder.write_epoch(setup.epoch)
                 self.epoch = setup.epoch
                 self._granted_until = 0.0
                 self._limiter.allow_until(0.0)
@@ -173,7 +168,7 @@ class HostRun:
     def _stage_files(self, setup: RunSetup) -> None:
         with self.changed:
             if not self._setup_done:
-                deps = self.folder / "deps"
+                deps = self.folder.dependencies
                 stage_dependencies(setup.files, self.inputs.store, deps, sealed=setup.is_sealed)
                 self._setup_done = True
 
@@ -188,11 +183,11 @@ class HostRun:
             if self._closed or key in self._open or key in self._ended or is_over:
                 return
             self._failures.pop(key, None)
-            was_accepted = self._accept_file(key).exists()
+            was_accepted = self.folder.has_accepted(key)
             here = self._on_this_host(spec, container_may_exist=was_accepted)
             if not was_accepted:
                 attempt_notes.mark_not_started(here.folder)
-                write_file(self._accept_file(key), b"")
+                self.folder.accept(key)
             self.inputs.link(input_digests(spec), here.plan.store_root)
             self._open[key] = _Accepted(here)
         self._submit(key, here)
@@ -205,8 +200,8 @@ class HostRun:
         """Return an attempt with the paths of this host."""
         plan = replace(
             spec.plan,
-            run_dir=self.folder,
-            store_root=self._store_of(_key(spec)),
+            run_dir=self.folder.path,
+            store_root=self.folder.store_of(_key(spec)),
             engine_root=self.engine_root,
         )
         here = replace(spec, plan=plan, container_may_exist=container_may_exist)
@@ -249,7 +244,7 @@ class HostRun:
                 self._warnings.append(f"attempt {attempt_name(key)} was not cleaned up: {error}")
         elif is_final and not future.cancelled():
             self._forget(key)
-        shutil.rmtree(self._store_of(key), ignore_errors=True)
+        self.folder.delete_store(key)
         with self.changed:
             self._ended.discard(key)
             self._removed[key] = self._leaving.pop(key)
@@ -262,7 +257,7 @@ class HostRun:
     def _forget(self, key: AttemptKey) -> None:
         """Delete the result and the record of acceptance of an attempt that is removed."""
         self._outbox.discard(key)
-        self._accept_file(key).unlink(missing_ok=True)
+        self.folder.forget(key)
 
     def _kill(self, spec: AttemptSpec) -> None:
         try:
@@ -394,31 +389,17 @@ class HostRun:
         """Return the attempts for which a container was started, as far as this host knows."""
         with self.changed:
             keys = self._ended | self._open.keys()
-            accepted = {key for path in self._accept_files() if (key := attempt_key(path.name))}
         return frozenset(
             key
-            for key in keys | accepted
-            if key in self._ended or not attempt_notes.is_marked_not_started(self._trial(key))
+            for key in keys | set(self.folder.accepted())
+            if key in self._ended or not self.folder.is_marked_not_started(key)
         )
-
-    def result_file(self, key: AttemptKey, sha256: str | None) -> Path | None:
-        """Return the path of an artifact of a result, or of its file of events for None."""
-        store = ArtifactStore(self._store_of(key))
-        if sha256 is not None:
-            return store.path(sha256) if len(sha256) == 64 and sha256.isalnum() else None
-        files = [path for path in store.staged_events.rglob("*.jsonl") if path.is_file()]
-        return files[0] if files else None
 
     # -- cleanup
 
     def attempts(self, ledger_id: str, run_id: str) -> frozenset[AttemptKey]:
         """Return every attempt of the run of which this host has anything."""
-        names = [path.name for path in self._accept_files()]
-        names += [path.name for path in (self.folder / "trials").glob("*-*")]
-        names += [path.name for path in (self.folder / "stores").glob("*-*")]
-        names += [path.name for path in attempt_notes.folders_with_notes(self.folder)]
-        keys = {key for name in names if (key := attempt_key(name)) is not None}
-        keys |= set(self._outbox.keys())
+        keys = self.folder.attempts() | set(self._outbox.keys())
         labels = {Labels.LEDGER: ledger_id, Labels.RUN: run_id}
         with self.engines.engine() as engine:
             for container in engine.containers_with_labels(labels):
@@ -433,14 +414,14 @@ class HostRun:
         records = RunRecords(
             ledger_id=request.setup.run.ledger_id,
             run_id=request.setup.run.run_id,
-            run_dir=self.folder,
+            run_dir=self.folder.path,
             is_durable=lambda idx, attempt: (idx, attempt) in durable,
             keeps_folder=lambda idx, attempt: (idx, attempt) in request.kept,
         )
         warnings = self._executor.clean_up(records)
         for key in durable:
             self._forget(key)
-            shutil.rmtree(self._store_of(key), ignore_errors=True)
+            self.folder.delete_store(key)
             with self.changed:
                 self._ended.discard(key)
                 self._failures.pop(key, None)
@@ -454,8 +435,7 @@ class HostRun:
         with self.changed:
             if self._open or self._leaving:
                 return
-            for name in _SHARED_FOLDERS:
-                shutil.rmtree(self.folder / name, ignore_errors=True)
+            self.folder.delete_shared_files()
             self._setup_done = False
 
     @contextmanager
@@ -468,18 +448,6 @@ class HostRun:
         yield
         self._executor.shutdown()
         self._executor.close()
-
-    def _accept_files(self) -> Iterator[Path]:
-        return (self.folder / "accepted").glob("*-*")
-
-    def _accept_file(self, key: AttemptKey) -> Path:
-        return self.folder / "accepted" / attempt_name(key)
-
-    def _trial(self, key: AttemptKey) -> Path:
-        return self.folder / "trials" / attempt_name(key)
-
-    def _store_of(self, key: AttemptKey) -> Path:
-        return self.folder / "stores" / attempt_name(key)
 
 
 def _key(spec: AttemptSpec) -> AttemptKey:

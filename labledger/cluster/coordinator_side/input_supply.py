@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from labledger.cluster.host_link import HostLink
+from labledger.cluster.coordinator_side.host_link import HostLink
 from labledger.cluster.host_messages import (
     CHUNK_BYTES,
     HostRefused,

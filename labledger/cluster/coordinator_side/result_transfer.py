@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labledger.cluster.host_link import HostLink
+from labledger.cluster.coordinator_side.host_link import HostLink
 from labledger.cluster.host_messages import AttemptKey, Chunk, ReadChunk, ResultMessage, RunKey
 from labledger.cluster.host_transport import ClusterConnection, HostUnreachable
 from labledger.cluster.partial_files import PartialFile

@@ -22,39 +22,13 @@ from labledger.cluster.partial_files import PartialFile
 from labledger.docker import image_files
 from labledger.docker.engine_pool import EnginePool
 from labledger.errors import LabLedgerError
-from labledger.records.artifacts import digest_of
 from labledger.storage.artifact_store import ArtifactStore
 from labledger.storage.durable_files import make_folder
-from labledger.trial.attempt_spec import AttemptSpec
-from labledger.trial.regrading.regraded_trial import RegradedTrial
 
 _UNUSED_AFTER_S = 7 * 24 * 3600.0
 _PULLS_AT_ONCE = 2
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _IMAGE_ID = re.compile(r"sha256:[0-9a-f]{64}")
-
-
-def input_digests(spec: AttemptSpec) -> frozenset[str]:
-    """Return the digests of the artifacts that an attempt reads, beside the run's staged files."""
-    task = spec.task
-    digests = {files.tar for files in task.files or ()}
-    if task.workspace is not None and task.workspace.tar is not None:
-        digests.add(task.workspace.tar)
-    if isinstance(spec.kind, RegradedTrial):
-        trial = spec.kind.stored
-        references = map(digest_of, trial.evidence["evidence"].values())
-        digests |= {digest for digest in references if digest not in trial.contents}
-    return frozenset(digest for digest in digests if _DIGEST.fullmatch(digest))
-
-
-def needed_images(spec: AttemptSpec) -> dict[str, str]:
-    """Return the ids of the images that an attempt runs in, by the names that they have."""
-    needed = {spec.image_ref: spec.image_id}
-    if spec.has_grader_container:
-        needed[spec.grader_image_ref] = spec.grader_image_id
-    if spec.uses_egress_proxy and spec.plan.egress_image is not None:
-        needed[spec.plan.egress_image] = spec.plan.egress_image
-    return needed
 
 
 class HostInputs:
