@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from labledger.api.tidying import delete_run as delete_run
     from labledger.api.trial_logs import LogPiece as LogPiece
     from labledger.compare.comparison_document import *
-    from labledger.compare.comparison_text import ComparisonText as ComparisonText
-    from labledger.compare.comparison_text import comparison_texts as comparison_texts
     from labledger.compare.options import *
-    from labledger.compare.ranking_text import RankingText as RankingText
-    from labledger.compare.ranking_text import ranking_text as ranking_text
     from labledger.compare.run_differences import OutcomeChange as OutcomeChange
+    from labledger.compare.wording.comparison_text import ComparisonText as ComparisonText
+    from labledger.compare.wording.comparison_text import comparison_texts as comparison_texts
+    from labledger.compare.wording.ranking_text import RankingText as RankingText
+    from labledger.compare.wording.ranking_text import ranking_text as ranking_text
     from labledger.errors import *
     from labledger.executors.executor import HostState as HostState
     from labledger.ledger.database.migrations import LedgerUpgrade as LedgerUpgrade
@@ -84,8 +84,8 @@ _NAMES_BY_MODULE = {
     "api.trial_logs": "LogPiece",
     "compare.comparison_document": "Compared Comparison Standing TaskRow",
     "compare.run_differences": "OutcomeChange",
-    "compare.comparison_text": "ComparisonText comparison_texts",
-    "compare.ranking_text": "RankingText ranking_text",
+    "compare.wording.comparison_text": "ComparisonText comparison_texts",
+    "compare.wording.ranking_text": "RankingText ranking_text",
     "compare.options": "CompareOptions ErrorCounting Estimand",
     "errors": "AlreadyGraded DiskFull EngineUnavailable Exit ExperimentChanged ExtraMissing "
     "HostLost InvalidInput LabLedgerError LeaseHeld LeaseLost LedgerDiskFull LedgerError "

@@ -1,14 +1,13 @@
 """Decide what a comparison shows, and whether its gates are passed.
 
 Decisions and gates use the same intervals, which hold together for all comparisons of the family.
-Their sentences are in `compare.sentences`. `compare.compare` calls this module.
+Their sentences are in `compare.wording.sentences`. `compare.compare` calls this module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from labledger.compare import sentences
 from labledger.compare.comparison_document import (
     Compared,
     Comparison,
@@ -17,6 +16,7 @@ from labledger.compare.comparison_document import (
     GateResult,
 )
 from labledger.compare.statistics.samples import Estimate
+from labledger.compare.wording import sentences
 
 
 def decide(compared: Compared, document: Comparison) -> Decision:

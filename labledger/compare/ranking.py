@@ -1,7 +1,8 @@
 """Rank sides that were all compared in pairs, with their tie groups.
 
 Sides share the letter of a group where no difference between them is shown, at the confidence of
-all comparisons together. `compare.compare` calls `rank`; `compare.ranking_text` puts it in words.
+all comparisons together. `compare.compare` calls `rank`; `compare.wording.ranking_text` puts it in
+words.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from labledger.compare import sentences as comparisons
-from labledger.compare.ranking_text import ranking_text
+from labledger.compare.wording import sentences as comparisons
+from labledger.compare.wording.ranking_text import ranking_text
 from labledger.report import outcomes, sentences, spending
 from labledger.report.document import Report
 from labledger.text.figures import DASH, confidence_level, count, rounded

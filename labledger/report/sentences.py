@@ -1,17 +1,17 @@
 """The sentences of a report about a run, the same on the page and in Markdown.
 
-Sentences about a comparison are in `compare.sentences`; figures are formatted in `text.figures`.
+Sentences about a comparison are in `compare.wording`; figures are formatted in `text.figures`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from labledger.compare import sentences as comparisons
 from labledger.compare.comparison_document import Compared, Comparison
-from labledger.compare.comparison_text import facts
-from labledger.compare.ranking_text import ranking_text
-from labledger.compare.rerun_sentences import rerun_sentences
+from labledger.compare.wording import sentences as comparisons
+from labledger.compare.wording.comparison_text import facts
+from labledger.compare.wording.ranking_text import ranking_text
+from labledger.compare.wording.rerun_sentences import rerun_sentences
 from labledger.report.document import Provenance, Report, ReportedRun, VariantOutcomes
 from labledger.report.logs import PackedLogs
 from labledger.report.options import LogSelection

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from labledger import optional_libraries
-from labledger.compare import sentences as comparisons
 from labledger.compare.comparison_document import Compared, Comparison
-from labledger.compare.ranking_text import ranking_text
+from labledger.compare.wording import sentences as comparisons
+from labledger.compare.wording.ranking_text import ranking_text
 from labledger.ledger.reader import LedgerReader
 from labledger.report import outcomes, sentences, spending
 from labledger.report.document import (

@@ -1,7 +1,7 @@
 """One comparison in words: its title, the rows of its table, and its facts.
 
 The terminal, Markdown and the report's page lay out what this module returns. It takes figures and
-sentences from `compare.sentences`.
+sentences from `compare.wording.sentences`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from labledger.compare.comparison_document import (
     Sensitivity,
     Significance,
 )
-from labledger.compare.rerun_sentences import rerun_sentences
 from labledger.compare.run_differences import grader_name
-from labledger.compare.sentences import (
+from labledger.compare.statistics.samples import Estimate
+from labledger.compare.wording.rerun_sentences import rerun_sentences
+from labledger.compare.wording.sentences import (
     amount,
     assumption,
     bounds,
@@ -31,7 +32,6 @@ from labledger.compare.sentences import (
     signed_amount,
     value,
 )
-from labledger.compare.statistics.samples import Estimate
 from labledger.text import figures
 from labledger.text.figures import DASH, count
 from labledger.text.phrases import counted

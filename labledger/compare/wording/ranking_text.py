@@ -1,7 +1,7 @@
 """All pairs of some sides in words: a table of the ranking, one of the pairs, and what they mean.
 
 The terminal, Markdown and the report's page lay out what this module returns, in place of a text
-for each comparison (`compare.comparison_text`), of which there would be very many.
+for each comparison (`compare.wording.comparison_text`), of which there would be very many.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from labledger.compare import sentences
 from labledger.compare.comparison_document import Compared, Comparison, Standing
 from labledger.compare.side_trials import Side
+from labledger.compare.wording import sentences
 from labledger.text.figures import count
 from labledger.text.phrases import counted
 
