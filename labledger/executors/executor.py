@@ -94,9 +94,14 @@ class TrialExecutor(Protocol):
     def may_start(self) -> bool:
         """Whether this process certainly still owns the run."""
 
+    @property
+    def has_room(self) -> bool:
+        """Whether some host could take another attempt now, if it asked for little enough."""
+
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:
         """Return the attempt with the host on which it will run; None if none has room now.
 
+        Whether there is room depends on the attempt's `runtime.resources` alone.
         An attempt that has a host keeps it, whether or not that host has room or answers. Room is
         reserved, once for each attempt, until its future ends. What the host's own machine must
         know before the dispatch is journaled is durable when this returns.

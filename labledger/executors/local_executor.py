@@ -70,11 +70,13 @@ class LocalExecutor:
         """When the newest container that could be started was created, by the monotonic clock."""
         return self._limiter.last_start_created
 
-    def place(self, spec: AttemptSpec) -> AttemptSpec:
-        """Return the attempt placed on this machine; a new one is marked as not started.
+    @property
+    def has_room(self) -> bool:
+        """Always: the threads take attempts from a queue."""
+        return True
 
-        There is always room: the threads take attempts from a queue.
-        """
+    def place(self, spec: AttemptSpec) -> AttemptSpec:
+        """Return the attempt placed on this machine; a new one is marked as not started."""
         # After a suspension of this process, another coordinator may have started the attempt.
         if not spec.container_may_exist and self.may_start:
             attempt_notes.mark_not_started(spec.folder)

@@ -32,6 +32,7 @@ from labledger.run_control.trial_folder_retention import FolderRetention
 from labledger.runner.commit_queue import CommitQueue
 from labledger.runner.pending_attempts import PendingAttempts
 from labledger.runner.slot_queue import SlotQueue
+from labledger.runner.unplaced_attempts import UnplacedAttempts
 from labledger.trial.attempt_spec import AttemptSpec
 from labledger.trial.evidence.collect import infra_error_result
 from labledger.trial.life.start_limiter import StartRefused
@@ -84,8 +85,8 @@ class Coordinator:
     """How many removals have not ended, or are not counted as ended yet."""
     _journaled: set[tuple[int, int]] = field(default_factory=set)
     """Slot and attempt of requeued trials, whose dispatch is in the journal already."""
-    _unplaced: AttemptSpec | None = None
-    """The next attempt, if no host had room for it."""
+    _unplaced: UnplacedAttempts = field(default_factory=UnplacedAttempts)
+    """Attempts for which no host had room when they were due. Later slots go on meanwhile."""
     _is_stuck: bool = False
     """Whether the executor said in the last round that only unreachable hosts are left."""
     _schedule_exhausted: bool = False
@@ -160,12 +161,14 @@ class Coordinator:
     def _dispatch(self) -> bool:
         """Dispatch into the free capacity.
 
-        Return True if something was dispatched, or if a slot has become ready to commit.
+        Return True if something was dispatched, if a slot has become ready to commit, or if slots
+        were passed over for which no host has room.
         """
-        was_ready = self.commit_queue.is_ready
+        was_ready, unplaced = self.commit_queue.is_ready, len(self._unplaced)
         specs = self._choose_attempts()
         if not specs:
-            return self.commit_queue.is_ready and not was_ready
+            has_become_ready = self.commit_queue.is_ready and not was_ready
+            return has_become_ready or len(self._unplaced) > unplaced
         return self._dispatch_with(self.commit_queue.journal_dispatches, specs)
 
     def _dispatch_with(
@@ -205,13 +208,33 @@ class Coordinator:
         wanted = min(wanted, _MAX_REMOVALS_PER_CAPACITY * capacity - self._removing)
         allowed = self.pauses.allowed_dispatches(wanted) if wanted > 0 else 0
         allowed = min(allowed, _MAX_DISPATCHES_PER_ROUND)
+        if allowed <= 0 or self._only_collects_started:
+            return self._place_next(allowed)
+        specs = self._unplaced.place(self.executor.place, allowed, self._skip_if_pruned)
+        if self._unplaced and not self.executor.has_room:
+            return specs
+        return specs + self._place_next(allowed - len(specs))
+
+    def _place_next(self, limit: int) -> list[AttemptSpec]:
+        """Return the next attempts, placed on hosts, at most `limit`.
+
+        Those that ask for more than any host with room offers are passed over, and wait.
+        """
         specs: list[AttemptSpec] = []
-        while len(specs) < allowed and (spec := self._next_spec()) is not None:
-            placed = self.executor.place(spec)
-            if placed is None:
-                self._unplaced = spec
+        passed_over = 0
+        while len(specs) < limit and passed_over < _MAX_DISPATCHES_PER_ROUND:
+            spec = self._next_spec()
+            if spec is None:
                 break
-            specs.append(placed)
+            must_wait = not spec.host and self._unplaced.has_like(spec)
+            placed = None if must_wait else self.executor.place(spec)
+            if placed is not None:
+                specs.append(placed)
+                continue
+            self._unplaced.add(spec)
+            passed_over += 1
+            if not self.executor.has_room:
+                break
         return specs
 
     def _choose_attempts_with_result(self) -> list[AttemptSpec]:
@@ -226,23 +249,20 @@ class Coordinator:
         """Return the next attempt: a requeued one first, unless the engine refuses containers."""
         if self._only_collects_started:
             return self._next_started()
-        if (unplaced := self._take_unplaced()) is not None:
-            return unplaced
         if self.pauses.refusals.active:
             # New slots first: another trial may start. `next_deferred` also has requeued attempts.
             return self._next_new() or self.slot_queue.next_deferred()
         requeued = self.slot_queue.next_requeued()
         return requeued or self._next_new() or self.slot_queue.next_deferred()
 
-    def _take_unplaced(self) -> AttemptSpec | None:
-        """Return the attempt for which no host had room, unless its variant is pruned by now."""
-        spec, self._unplaced = self._unplaced, None
+    def _skip_if_pruned(self, spec: AttemptSpec) -> bool:
+        """Skip the slot of an attempt without a host if its variant is pruned by now."""
         pruning = self.commit_queue.pruning
-        if spec is not None and spec.attempt == 1 and pruning.is_pruned(spec.slot.variant_id):
-            reason = pruning.reason(spec.slot.variant_id)
-            self.commit_queue.skip_slot(spec.slot.schedule_idx, reason)
-            return None
-        return spec
+        if spec.attempt > 1 or not pruning.is_pruned(spec.slot.variant_id):
+            return False
+        reason = pruning.reason(spec.slot.variant_id)
+        self.commit_queue.skip_slot(spec.slot.schedule_idx, reason)
+        return True
 
     def _next_started(self) -> AttemptSpec | None:
         """Return the next attempt whose container an earlier coordinator started."""
@@ -294,7 +314,7 @@ class Coordinator:
         """Whether there is nothing left to wait for, given that nothing could be done just now."""
         if self._pending or self._removing:
             return False
-        lacks_room = self._unplaced is not None or self.executor.capacity < 1
+        lacks_room = len(self._unplaced) > 0 or self.executor.capacity < 1
         waits_for_room = lacks_room and self.commit_queue.next_idx < self.run.total_slots
         return self._stopping or not (self.pauses.active or waits_for_room)
 

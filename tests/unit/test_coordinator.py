@@ -121,7 +121,7 @@ class Run:
             heartbeat=Heartbeat(writer, self.lease, self.trials, self.emit),
             emit=self.emit,
         )
-        plan = _plan(lab / "runs" / kit.RUN, reader.ledger_id)
+        plan = plan_of(lab / "runs" / kit.RUN, reader.ledger_id)
         self.coordinator = Coordinator(
             run=run,
             commit_queue=self.commit_queue,
@@ -150,7 +150,7 @@ class Run:
         return [idx for _, idx in self.names("slot_dispatched")]
 
 
-def _plan(run_dir: Path, ledger_id: str) -> TrialPlan:
+def plan_of(run_dir: Path, ledger_id: str) -> TrialPlan:
     return TrialPlan(
         ledger_id=ledger_id,
         run_dir=run_dir,

@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 import sample_ledgers as kit
 from commands import run_forked
-from test_coordinator import SLOTS, WIDTH, Run, Trials
+from test_coordinator import SLOTS, WIDTH, Run, Trials, plan_of
 
 import labledger
 from labledger.api import HostLost, InvalidInput, open_ledger
+from labledger.experiment.plan_sections import Resources, Runtime
+from labledger.experiment.settings.trial_settings import TrialSettings, VariantSettings
 from labledger.ledger.database.model import Dispatch
 from labledger.ledger.database.sqlite import DRIVER
 from labledger.ledger.reader import LedgerReader
@@ -26,12 +28,14 @@ from labledger.ledger.verification.verify import verify
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.unfinished_slots import UnfinishedSlot
 from labledger.records.attempt_result import AttemptResult
-from labledger.records.outcomes import StopCause
+from labledger.records.outcomes import SlotStatus, StopCause
 from labledger.runner.run_hosts import LostHosts, require_reachable_attempts
+from labledger.runner.slot_queue import SlotQueue
 from labledger.trial.attempt_spec import AttemptSpec
 
 HOSTS = ("node-a/00000001", "node-b/00000002")
 SLOTS_OF_HOST = 3
+LARGE = 64 << 30
 
 
 class Hosts(Trials):
@@ -43,16 +47,29 @@ class Hosts(Trials):
         self.taken: dict[tuple[int, int], str] = {}
         """The host of each attempt that is placed and has not ended."""
         self.placed: dict[tuple[int, int], str] = {}
+        self.memory_bytes = dict.fromkeys(HOSTS, LARGE)
+        self.refused: set[int] = set()
+        """Slots that no host had room for when they were asked for."""
         self.lost: dict[str, str] = {}
         self.unreachable: str | None = None
 
+    def free_hosts(self) -> list[str]:
+        taken = list(self.taken.values())
+        is_free = {host: taken.count(host) < SLOTS_OF_HOST for host in HOSTS}
+        return [host for host in HOSTS if is_free[host] and host not in self.lost]
+
+    @property
+    def has_room(self) -> bool:
+        return bool(self.free_hosts())
+
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:  # type: ignore[override]
         key = spec.slot.schedule_idx, spec.attempt
-        for host in (spec.host,) if spec.host else HOSTS:
-            is_free = list(self.taken.values()).count(host) < SLOTS_OF_HOST
-            if spec.host or (is_free and host not in self.lost):
+        asked = spec.settings.runtime.resources.memory_bytes or 0
+        for host in (spec.host,) if spec.host else self.free_hosts():
+            if spec.host or asked <= self.memory_bytes[host]:
                 self.taken[key] = self.placed[key] = host
                 return spec.on_host(host)
+        self.refused.add(spec.slot.schedule_idx)
         return None
 
     def submit(self, spec: AttemptSpec) -> Future[AttemptResult]:
@@ -133,6 +150,61 @@ def test_a_slow_slot_holds_dispatch_back_by_the_window(run: Run) -> None:
     assert run.coordinator.execute()
     assert max(farthest) == 4
     assert run.dispatched() == list(range(SLOTS))
+
+
+@pytest.fixture
+def large_run(run: Run, path: Path, reader: LedgerReader) -> Run:
+    """A run whose odd slots, those of the variant `treat`, ask for much memory."""
+    asked = Runtime(image="python:3.11", resources=Resources(memory_bytes=LARGE))
+    plan = plan_of(path.parent / "runs" / kit.RUN, reader.ledger_id)
+    large = replace(plan, settings=VariantSettings(TrialSettings(asked, {})))
+    plans = {"base": plan, "treat": large}
+    run.coordinator.slot_queue = SlotQueue(reader, run.coordinator.run, plans, {})
+    return run
+
+
+def test_slots_that_no_host_can_take_now_hold_no_others_back(large_run: Run, path: Path) -> None:
+    """Later slots go on up to the window, only one of what waits is asked for again, and when a
+    host has room the lowest slots go first. The commits are in order."""
+    run, hosts = large_run, hosts_of(large_run)
+    hosts.memory_bytes = dict.fromkeys(HOSTS, LARGE - 1)
+    run.coordinator.window = 14
+    before: list[int] = []
+
+    def grow_when_only_these_are_left() -> None:
+        if not hosts.going and not before:
+            before.extend(run.dispatched())
+            assert hosts.refused == {1}
+            hosts.memory_bytes[HOSTS[1]] = LARGE
+        run.end_all()
+
+    run.when_idle = grow_when_only_these_are_left
+    assert run.coordinator.execute()
+    assert before == [0, 2, 4, 6, 8, 10, 12, 14]
+    large = [idx for idx in run.dispatched() if idx % 2]
+    assert large == list(range(1, SLOTS, 2))
+    assert {hosts.placed[idx, 1] for idx in large} == {HOSTS[1]}
+    assert [idx for _, idx in run.names("slot_committed")] == list(range(SLOTS))
+    assert verify(path).is_clean
+
+
+def test_a_waiting_slot_of_a_variant_that_is_given_up_is_skipped(large_run: Run) -> None:
+    """Pruning holds for slots that were due before it, and waited for a host."""
+    run, hosts = large_run, hosts_of(large_run)
+    hosts.memory_bytes[HOSTS[0]] = LARGE - 1
+
+    def fail_the_large() -> None:
+        for idx in list(run.trials.going):
+            status = SlotStatus.AGENT_ERROR if idx % 2 else SlotStatus.COMPLETED
+            run.trials.end(idx, status=status)
+
+    run.when_idle = fail_the_large
+    assert run.coordinator.execute()
+    assert hosts.refused, "none has waited"
+    large = [idx for idx in run.dispatched() if idx % 2]
+    assert large == list(range(1, SLOTS, 2))[: len(large)]
+    assert len(large) < SLOTS // 2
+    assert [idx for _, idx in run.names("slot_committed")] == list(range(SLOTS))
 
 
 def test_a_lost_host_ends_its_attempts_which_are_tried_elsewhere(

@@ -121,6 +121,11 @@ class ClusterExecutor:
             and time.monotonic() < self._state.allowed_until
         )
 
+    @property
+    def has_room(self) -> bool:
+        with self._state.lock:
+            return any(link.has_room for link in self._state.links.values())
+
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:
         key = attempt_key(spec)
         with self._state.lock:
@@ -130,12 +135,11 @@ class ClusterExecutor:
             with_room = [
                 link.state
                 for link in self._state.links.values()
-                if link.state is not None and link.taken < link.capacity
+                if link.state is not None and link.has_room
             ]
             taken = {name: link.taken for name, link in self._state.links.items()}
             chosen = choose_host(spec, with_room, taken, input_digests(spec))
-            healthy = any(host.problem is None for host in with_room)
-            self._state.blocked.record_placement(spec if chosen is None and healthy else None)
+            self._state.blocked.record_placement(spec if chosen is None and with_room else None)
             if chosen is None:
                 return None
             self._state.links[chosen].reserved.add(key)
