@@ -81,6 +81,7 @@ def serve_host(
     slots: int,
     folder: str | Path | None = None,
     name: str | None = None,
+    gpus: int | None = None,
     tls_ca: str | Path | None = None,
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
@@ -94,6 +95,7 @@ def serve_host(
         slots: How many trials run at once on this host, of all runs together.
         folder: Where the host keeps inputs, trial folders and results that are not acknowledged.
         name: The host's name; by default the machine's.
+        gpus: How many GPUs its engine offers to containers; by default NVIDIA's are counted.
         tls_ca: The certificate of the authority. All three TLS files, or none, are given.
         tls_cert: This worker's certificate.
         tls_key: This worker's key.
@@ -118,6 +120,7 @@ def serve_host(
         slots=slots,
         folder=None if folder is None else Path(folder).absolute(),
         name=name,
+        gpus=gpus,
         tls=tls,
         insecure=insecure,
         report=report,

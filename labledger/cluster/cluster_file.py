@@ -36,7 +36,7 @@ _KINDS: Mapping[str, type] = {
 }
 _KIND_NAMES = {str: "text", dict: "a mapping", bool: "true or false", int: "a whole number"}
 _TLS_KEYS = ("ca", "cert", "key")
-_HOST_KEYS = frozenset({"slots", "folder", "name"})
+_HOST_KEYS = frozenset({"slots", "folder", "name", "gpus"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def is_secure(address: str) -> bool:
 def _host_settings(folder: Path, host: JsonObject) -> HostSettings:
     given = host.get("folder")
     own = None if given is None else folder / Path(str(given)).expanduser()
-    return HostSettings(slots=host.get("slots", 1), folder=own, name=host.get("name"))
+    return HostSettings(host.get("slots", 1), own, host.get("name"), host.get("gpus"))
 
 
 def _file_problems(document: Any) -> Iterable[str]:
@@ -209,6 +209,9 @@ def _host_problems(host: JsonObject) -> Iterable[str]:
     slots = host.get("slots", 1)
     if type(slots) is not int or slots < 1:
         yield "host.slots: expected a number from 1 on"
+    gpus = host.get("gpus", 0)
+    if type(gpus) is not int or gpus < 0:
+        yield "host.gpus: expected a number from 0 on"
 
 
 def _unknown(mapping: JsonObject, known: frozenset[str], prefix: str) -> Iterable[str]:

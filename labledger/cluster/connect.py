@@ -73,6 +73,7 @@ def serve(
     slots: int,
     folder: Path | None,
     name: str | None,
+    gpus: int | None,
     tls: Sequence[Path | None],
     insecure: bool,
     report: Callable[[str], None],
@@ -83,11 +84,13 @@ def serve(
 
     if slots < 1:
         raise InvalidInput("the host", [Problem("--slots", f"found {slots}; expected 1 or more")])
+    if gpus is not None and gpus < 0:
+        raise InvalidInput("the host", [Problem("--gpus", f"found {gpus}; expected 0 or more")])
     cluster = Cluster.read(on, insecure=insecure, tls=_tls_files(tls))
     if cluster.address is None:
         problem = Problem(on, "a worker needs the `address` of a scheduler")
         raise InvalidInput("the cluster", [problem])
-    settings = HostSettings(slots, folder, name)
+    settings = HostSettings(slots, folder, name, gpus)
     dask_host.serve(cluster.address, settings, cluster.security(), report)
 
 

@@ -53,7 +53,8 @@ class HostState:
     cpus: float | None = None
     memory_bytes: int | None = None
     gpus: int | None = None
-    """What its engine offers to containers in all; None if not known."""
+    """What its engine offers to containers in all; None if not known. It is not divided among
+    trials: each may use what it asks for."""
     labledger_version: str = ""
     last_seen: str = ""
     """When it last answered, as the time of this machine (ISO 8601, UTC); empty if never."""
@@ -101,7 +102,7 @@ class TrialExecutor(Protocol):
     def place(self, spec: AttemptSpec) -> AttemptSpec | None:
         """Return the attempt with the host on which it will run; None if none has room now.
 
-        Whether there is room depends on the attempt's `runtime.resources` alone.
+        Whether there is room depends on what the attempt asks for alone (`placement.needs_of`).
         An attempt that has a host keeps it, whether or not that host has room or answers. Room is
         reserved, once for each attempt, until its future ends. What the host's own machine must
         know before the dispatch is journaled is durable when this returns.

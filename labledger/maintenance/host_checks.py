@@ -1,8 +1,9 @@
-"""The checks of a cluster's hosts before a run: version, engine, clock, disk space and images.
+"""The checks of a cluster's hosts before a run: version, engine, clock, disk, images, resources.
 
 What is wrong with one host is a warning: the others run the trials. It is a failure if no host can
-run any. Images that a host lacks are pulled there, or sent to it, before its first trial. Used by
-starting a run and `labledger preflight`; `labledger hosts` lists the same facts.
+run any, or none can run some of them. Images that a host lacks are pulled there, or sent to it,
+before its first trial. Used by starting a run and `labledger preflight`; `labledger hosts` lists
+the same facts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from collections.abc import Collection, Iterator
 from labledger import __version__
 from labledger.cluster import connect
 from labledger.cluster.host_messages import Described
-from labledger.errors import LabLedgerError
+from labledger.errors import Exit, LabLedgerError
+from labledger.executors.executor import HostState
+from labledger.executors.placement import Needs
+from labledger.experiment.resolve import ResolvedExperiment
 from labledger.maintenance.check_results import CheckResult
 from labledger.text.phrases import counted
 
@@ -22,7 +26,12 @@ _MAX_CLOCK_DIFFERENCE_S = 60.0
 
 
 def check_hosts(
-    on: str, images: Collection[str], *, insecure: bool, min_free_bytes: int
+    on: str,
+    images: Collection[str],
+    experiment: ResolvedExperiment,
+    *,
+    insecure: bool,
+    min_free_bytes: int,
 ) -> list[CheckResult]:
     """Check every host of a cluster. `images` are the ids of the images that trials need."""
     try:
@@ -30,7 +39,7 @@ def check_hosts(
     except LabLedgerError as error:
         return [CheckResult("hosts", error.message, ok=False, hint=error.hint)]
     checks: list[CheckResult] = []
-    slots = 0
+    usable: list[HostState] = []
     for host in found:
         if host.described is None:
             checks.append(_warning(host.address, host.problem or "it does not answer"))
@@ -40,16 +49,32 @@ def check_hosts(
             _warning(state.name, problem) for problem in _problems(host.described, min_free_bytes)
         ]
         if state.problem is None:
-            slots += state.slots
+            usable.append(state)
             missing = len(set(images) - state.images)
             supply = f", {counted(missing, 'image')} to be pulled or sent" if missing else ""
             busy = f"{state.busy} of {counted(state.slots, 'slot')} busy"
             checks.append(CheckResult("hosts", f"{state.name}: {busy}{supply}"))
-    if slots == 0:
+    if not usable:
         detail = f"none of the {counted(len(found), 'worker')} of {on} can run trials"
         hint = f"`labledger worker {on} --slots N` on a machine with Docker makes it a host"
         checks.append(CheckResult("hosts", detail, ok=False, hint=hint))
-    return checks
+        return checks
+    return checks + list(_check_needs(usable, experiment))
+
+
+def _check_needs(hosts: list[HostState], experiment: ResolvedExperiment) -> Iterator[CheckResult]:
+    """Check that for each trial some host offers what it asks for."""
+    is_sealed = experiment.plan.is_sealed
+    asked = {Needs.of_trial(merged, is_sealed=is_sealed) for _, merged in experiment.settings}
+    for needs in sorted(asked, key=str):
+        if not any(needs.are_met_by(host) for host in hosts):
+            yield CheckResult(
+                "hosts",
+                f"runtime.resources: no host offers what trials ask for: {needs}",
+                ok=False,
+                hint="lower it, leave out tasks that ask for more, or add a larger host",
+                exit_code=Exit.INVALID,
+            )
 
 
 def _problems(host: Described, min_free_bytes: int) -> Iterator[str]:

@@ -80,12 +80,14 @@ def preflight(
     min_free_bytes: int,
     use_cache: bool = False,
     egress_image: str | None = None,
+    runs_here: bool = True,
 ) -> Preflight:
     """Check everything that a run of `experiment` needs. `supply` says what is done about images.
 
     With `use_cache`, probes that an image has passed before are not repeated. `egress_image` is the
-    image of egress proxies, None for the default one. Raises `ImageBuildsStopped` if builds of
-    images were stopped.
+    image of egress proxies, None for the default one. Unless trials run on this machine
+    (`runs_here`), what its engine can give containers does not matter. Raises
+    `ImageBuildsStopped` if builds of images were stopped.
     """
     checks = [
         *_check_experiment(experiment),
@@ -114,8 +116,9 @@ def preflight(
         if all(check.ok for check in oci_runtime):
             probes = ImageProbes(engine, info, use_cache, oci)
             checks.extend(_check_containers(probes, images, experiment))
-            checks.extend(_check_cpus(int(info["NCPU"]), experiment))
-            checks.extend(_check_storage_and_gpus(probes, images, experiment))
+            if runs_here:
+                checks.extend(_check_cpus(int(info["NCPU"]), experiment))
+                checks.extend(_check_storage_and_gpus(probes, images, experiment))
             if needs_egress_proxy(merged for _, merged in experiment.settings):
                 checks.extend(check_egress(engine, probes, egress_image, pull=supply.pull))
     except EngineUnavailable as error:

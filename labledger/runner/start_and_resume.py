@@ -74,6 +74,7 @@ def _preflight(
     use_cache: bool = False,
 ) -> Preflight:
     """Check what a run needs on this machine, and on the hosts of its cluster."""
+    cluster = given_cluster(options)
     results = preflight(
         experiment,
         lab,
@@ -82,8 +83,8 @@ def _preflight(
         min_free_bytes=options.min_free_bytes,
         use_cache=use_cache,
         egress_image=options.egress_image,
+        runs_here=cluster is None,
     )
-    cluster = given_cluster(options)
     if cluster is None:
         return results
     # Imported late: runs on this machine need none of it.
@@ -92,6 +93,7 @@ def _preflight(
     of_hosts = check_hosts(
         cluster,
         results.images.values(),
+        experiment,
         insecure=options.insecure,
         min_free_bytes=options.min_free_bytes,
     )

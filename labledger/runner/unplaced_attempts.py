@@ -11,7 +11,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import islice
 
-from labledger.experiment.plan_sections import Resources
+from labledger.executors.placement import Needs, needs_of
 from labledger.trial.attempt_spec import AttemptSpec
 
 _MAX_KINDS_PER_TURN = 8
@@ -22,7 +22,7 @@ class UnplacedAttempts:
     """Attempts that wait for a host; nothing of them is journaled."""
 
     def __init__(self) -> None:
-        self._kinds: dict[Resources, list[tuple[int, int, AttemptSpec]]] = {}
+        self._kinds: dict[Needs, list[tuple[int, int, AttemptSpec]]] = {}
         """Heaps of slot, attempt number and attempt."""
         self._count = 0
 
@@ -31,13 +31,13 @@ class UnplacedAttempts:
 
     def add(self, spec: AttemptSpec) -> None:
         """Let an attempt wait."""
-        heap = self._kinds.setdefault(_kind(spec), [])
+        heap = self._kinds.setdefault(needs_of(spec), [])
         heappush(heap, (spec.slot.schedule_idx, spec.attempt, spec))
         self._count += 1
 
     def has_like(self, spec: AttemptSpec) -> bool:
         """Return whether an attempt that asks for the same as `spec` waits."""
-        return _kind(spec) in self._kinds
+        return bool(self._kinds) and needs_of(spec) in self._kinds
 
     def place(
         self,
@@ -65,7 +65,3 @@ class UnplacedAttempts:
             if heap:
                 self._kinds[kind] = heap
         return placed
-
-
-def _kind(spec: AttemptSpec) -> Resources:
-    return spec.settings.runtime.resources

@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,15 @@ from waiting import wait_until
 from labledger.cluster.coordinator_side.blocked_hosts import BlockedHosts
 from labledger.cluster.coordinator_side.host_link import HostLink, Pending
 from labledger.cluster.host_messages import Describe, Described, decode, encode
+from labledger.cluster.host_side.host_gpus import count_gpus
 from labledger.cluster.host_side.outbox import Outbox
 from labledger.cluster.partial_files import DigestMismatch, PartialFile
 from labledger.executors.executor import HostState
-from labledger.executors.placement import choose_host
+from labledger.executors.placement import Needs, choose_host
+from labledger.experiment.plan_sections import Resources
+from labledger.experiment.settings.grading import GradingMode
+from labledger.experiment.settings.runtime_values import ResourceOverrides
+from labledger.experiment.settings.trial_settings import VariantSettings
 from labledger.records.artifacts import Artifact
 from labledger.records.attempt_result import AttemptResult
 from labledger.records.canonical_json import sha256_hex
@@ -113,7 +119,42 @@ def test_a_host_is_chosen_by_free_slots_then_image_then_workspace(trials: Trials
     assert chosen(host("a", problem="its disk is full"), host("b", busy=2)) == "b"
     assert chosen(host("a", cpus=0.5), host("b", cpus=4, busy=1)) == "b"
     assert chosen(host("a", memory_bytes=1 << 20)) is None
+    assert chosen(host("a", gpus=0)) == "a"
     assert chosen() is None
+
+
+def test_gpus_are_asked_of_the_host_by_every_container(trials: Trials) -> None:
+    """A trial goes to a host with as many GPUs as any of its containers gets; `all` is one."""
+    spec = trials.spec()
+
+    def chosen(gpus: str | int, *hosts: HostState) -> str | None:
+        asked = replace(spec.settings.runtime, resources=Resources(gpus=gpus))
+        settings = VariantSettings(replace(spec.settings, runtime=asked))
+        return choose_host(replace(spec, plan=replace(spec.plan, settings=settings)), hosts, {}, [])
+
+    assert chosen(2, host("a", gpus=1), host("b", gpus=2, busy=1)) == "b"
+    assert chosen(2, host("a", gpus=1)) is None
+    assert chosen("all", host("a", gpus=0), host("b", gpus=1)) == "b"
+    assert chosen(4, host("a", gpus=None)) == "a", "it is not known that it has none"
+    grader = replace(
+        spec.settings.grading, mode=GradingMode.SEPARATE, resources=ResourceOverrides(gpus=2)
+    )
+    trial = replace(spec.settings, grading=grader)
+    assert Needs.of_trial(trial, is_sealed=False).gpus == 2
+    assert str(Needs(2, 1 << 30, 1)) == "2 CPUs, 1.0 GiB of memory, 1 GPU"
+
+
+def test_gpus_are_counted_as_the_engine_and_the_driver_know_them(tmp_path: Path) -> None:
+    """Devices that the engine lists, else the driver's; unknown if only a runtime is there."""
+    none, driver = tmp_path / "none", tmp_path / "gpus"
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (driver / name).mkdir(parents=True)
+    ids = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all", "vendor.com/net=0")
+    listed = {"DiscoveredDevices": [{"Source": "cdi", "ID": name} for name in ids]}
+    assert count_gpus(listed, none) == 2
+    assert count_gpus({"DiscoveredDevices": None}, driver) == 2
+    assert count_gpus({"Runtimes": {"runc": {}}}, none) == 0
+    assert count_gpus({"Runtimes": {"runc": {}, "nvidia": {}}}, none) is None
 
 
 def test_a_delayed_grant_is_never_longer_than_the_lease() -> None:

@@ -49,6 +49,12 @@ def worker(
             "folders may share an engine."
         ),
     ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            help="How many GPUs its engine offers to containers; by default NVIDIA's are counted."
+        ),
+    ] = None,
     tls_ca: Annotated[Path | None, typer.Option(help="The authority's certificate.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="This worker's key.")] = None,
@@ -66,6 +72,7 @@ def worker(
         slots=slots,
         folder=folder,
         name=name,
+        gpus=gpus,
         tls_ca=tls_ca,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -88,7 +95,7 @@ def list_hosts(
     insecure: arguments.Insecure = False,
     json: arguments.Json = False,
 ) -> None:
-    """List the hosts of a cluster: slots, images, disk, version, clock, and what is wrong."""
+    """List the hosts of a cluster: slots, GPUs, images, disk, version, clock, what is wrong."""
     if ctx.invoked_subcommand is not None:
         return
     from labledger import api
@@ -100,20 +107,31 @@ def list_hosts(
     if json:
         out_json([host.as_json() for host in found])
         return
-    columns = ("host", "slots", "busy", "images", "free disk", "version", "clock", "problem")
+    columns = (
+        "host",
+        "slots",
+        "busy",
+        "gpus",
+        "images",
+        "free disk",
+        "version",
+        "clock",
+        "problem",
+    )
     table(columns, [_row(host) for host in found])
 
 
 def _row(host: ClusterHost) -> tuple[str, ...]:
     state = host.state
     if state is None:
-        return (host.address, "", "", "", "", "", "", host.problem or "")
+        return (host.address, *[""] * 7, host.problem or "")
     free = "" if state.free_bytes is None else f"{state.free_bytes / 1e9:.1f} GB"
     offset = "" if host.clock_offset_s is None else f"{host.clock_offset_s:+.1f} s"
     return (
         state.name,
         str(state.slots),
         str(state.busy),
+        "" if state.gpus is None else str(state.gpus),
         str(len(state.images)),
         free,
         state.labledger_version,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 
 from labledger.cluster.coordinator_side.host_link import HostLink
+from labledger.executors.placement import needs_of
 from labledger.trial.attempt_spec import AttemptSpec
 
 _MAX_NAMED_SLOTS = 10
@@ -58,10 +59,9 @@ def _no_host(links: Sequence[HostLink], patience_s: float) -> str:
 
 
 def _too_large(spec: AttemptSpec, patience_s: float) -> str:
-    resources = spec.settings.runtime.resources
     return (
         f"no host could take slot {spec.slot.schedule_idx} for {patience_s:.0f} s: it asks for "
-        f"{resources.cpus} CPUs and {resources.memory_bytes} bytes of memory"
+        f"{needs_of(spec)}"
     )
 
 

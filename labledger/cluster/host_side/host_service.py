@@ -19,6 +19,7 @@ from typing import Any
 from labledger import __version__, clock
 from labledger.cluster import host_messages as messages
 from labledger.cluster.host_messages import HostRefused, Refusal, RunKey, WrongSession
+from labledger.cluster.host_side.host_gpus import count_gpus
 from labledger.cluster.host_side.host_identity import HostIdentity, default_folder, serving_host
 from labledger.cluster.host_side.host_inputs import HostInputs
 from labledger.cluster.host_side.host_run import HostRun
@@ -55,13 +56,18 @@ class HostService:
         identity: HostIdentity,
         slots: int,
         *,
+        gpus: int | None = None,
         min_free_bytes: int = MIN_FREE_BYTES,
     ) -> None:
-        """`folder` is that of the host, which this process serves alone (`serving_host`)."""
+        """`folder` is that of the host, which this process serves alone (`serving_host`).
+
+        `gpus` is how many GPUs its engine offers; by default they are counted.
+        """
         self.identity = identity
         self.session = secrets.token_hex(8)
         self.folder = folder
         self._slots = slots
+        self._gpus = gpus
         self._min_free_bytes = min_free_bytes
         self._engines = EnginePool()
         self._permits = RunPermits(slots)
@@ -131,6 +137,7 @@ class HostService:
             free_bytes=None if free is None else free.bytes,
             cpus=info.get("NCPU"),
             memory_bytes=info.get("MemTotal"),
+            gpus=count_gpus(info) if self._gpus is None else self._gpus,
             labledger_version=__version__,
             last_seen=clock.utc_now(),
             problem=self._problem(),
@@ -258,6 +265,8 @@ class HostSettings:
     """The host's folder; by default this user's."""
     name: str | None = None
     """The host's name; by default the machine's."""
+    gpus: int | None = None
+    """How many GPUs its engine offers; by default they are counted."""
     min_free_bytes: int = MIN_FREE_BYTES
     """Nothing is placed on the host while its disk has less free space."""
 
@@ -268,5 +277,7 @@ class HostSettings:
         """
         folder = self.folder or default_folder()
         identity = stack.enter_context(serving_host(folder, self.name))
-        service = HostService(folder, identity, self.slots, min_free_bytes=self.min_free_bytes)
+        service = HostService(
+            folder, identity, self.slots, gpus=self.gpus, min_free_bytes=self.min_free_bytes
+        )
         return stack.enter_context(service.serving())
