@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
-from commands import CHECKOUT, command_env, command_line, run_forked, run_real
+from command_server import ForkedCommand
+from commands import CHECKOUT, command_env, command_line, run_forked, run_real, start_forked
 from sample_trials import BUSYBOX, ENGINE
 from waiting import PATIENCE_S, wait_until
 
@@ -269,23 +271,31 @@ class Coordinator:
     def __init__(self, project: Project, *words: object) -> None:
         self.events: list[dict[str, Any]] = []
         self._log = (project.folder / f"stderr-{time.monotonic_ns()}").open("w+b")
-        self._process = subprocess.Popen(
-            [*project.before, *command_line(*words)],
-            cwd=project.folder,
-            env=command_env(**project.environment),
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            # A suspended one is continued by the kernel when its group loses who started the tests.
-            process_group=0,
-        )
+        lines, write = os.pipe()
+        self._stdout = os.fdopen(lines, encoding="utf-8")
+        self._process = self._start(project, words, write)
+        os.close(write)
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
+    def _start(
+        self, project: Project, words: Sequence[object], stdout: int
+    ) -> subprocess.Popen[bytes] | ForkedCommand:
+        env = command_env(**project.environment)
+        if not project.before and "PYTHONPATH" not in project.environment:
+            return start_forked(words, project.folder, env, stdout, self._log)
+        return subprocess.Popen(
+            [*project.before, *command_line(*words)],
+            cwd=project.folder,
+            env=env,
+            stdout=stdout,
+            stderr=self._log,
+            process_group=0,
+        )
+
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
+        with self._stdout as lines:
             for line in lines:
                 self._lines.put(line)
         self._lines.put(None)

@@ -1,0 +1,224 @@
+"""A process that has imported labledger, and forks commands of it.
+
+A forked command is a process of its own, with its own streams, environment and folder, and ends as
+any other does; only the imports, which take most of a short command's time, are done once for all
+of them. `commands` is what tests use.
+
+As a script, this is the process that forks. On its socket it gets commands as JSON, each with the
+three streams that it is to have and a pipe for its exit code, and answers with its process id.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+HEAVY = (
+    *("rich.console", "rich.live", "rich.table", "rich.progress_bar", "yaml", "docker"),
+    *("scipy.stats", "scipy.optimize", "labledger.maintenance.doctor", "labledger.cli.app"),
+    *("labledger.api.ledger", "labledger.compare.compare", "labledger.report.run_report"),
+    *("labledger.runner.start_and_resume", "labledger.ledger.verification.verify"),
+    *("jsonschema", "labledger.cli.output.query_results", "labledger.cli.output.table_layout"),
+)
+"""What commands import late, and forked ones find imported."""
+
+_MAX_REQUEST = 1 << 20
+
+
+class ForkedCommand:
+    """A command that was forked. Its parent is the server, so it is waited for through a pipe."""
+
+    def __init__(self, pid: int, ended: int) -> None:
+        self.pid = pid
+        self._ended = ended
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or minus the signal; None while it runs."""
+        return self._read(0)
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Return the exit code as soon as there is one. Raises `TimeoutError`."""
+        code = self._read(timeout_s)
+        if code is None:
+            raise TimeoutError(f"process {self.pid} has not ended within {timeout_s} s")
+        return code
+
+    def _read(self, timeout_s: float | None) -> int | None:
+        if self._code is None and select.select([self._ended], [], [], timeout_s)[0]:
+            self._code = int(os.read(self._ended, 16))
+            os.close(self._ended)
+        return self._code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class CommandServer:
+    """The process that forks commands, started when the first one is asked for."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """`env` is the environment in which the process imports labledger."""
+        self._env = {**env, "OPENBLAS_NUM_THREADS": "1"}  # One with other threads should not fork.
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def start(
+        self,
+        words: Sequence[object],
+        folder: Path,
+        env: Mapping[str, str],
+        streams: tuple[int, int, int],
+        *,
+        limit_s: int = 0,
+        group: bool = False,
+        terminal: bool = False,
+    ) -> ForkedCommand:
+        """Start `labledger WORDS`; a lone `!MODULE:FUNCTION` calls that function instead.
+
+        `streams` are its stdin, stdout and stderr. The kernel ends it after `limit_s`, with the
+        exit code -14. It may have a process group of its own, or a session with the terminal that
+        its stdin is.
+        """
+        request = {
+            "words": [*map(str, words)],
+            "folder": str(folder),
+            "env": {**env},
+            "limit_s": limit_s,
+            "group": group,
+            "terminal": terminal,
+        }
+        ended, end = os.pipe()
+        with self._lock:
+            if self._process is None:
+                self._begin()
+            socket.send_fds(self._socket, [json.dumps(request).encode()], [*streams, end])
+            pid = int(self._socket.recv(16))
+        os.close(end)
+        return ForkedCommand(pid, ended)
+
+    def _begin(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MAX_REQUEST)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                env=self._env,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._socket.close()
+            self._process.wait()
+            self._process = None
+
+
+def _serve(control: socket.socket) -> None:
+    for name in HEAVY:
+        importlib.import_module(name)
+    from labledger.cli.app import app
+    from labledger.errors import LabLedgerError
+
+    # The parser of options imports more when it is first used.
+    with suppress(LabLedgerError):
+        app(["runs", "--lab-dir", "/nowhere"], standalone_mode=False)
+    gc.freeze()
+    running: dict[int, tuple[int, int]] = {}
+    events = select.poll()
+    events.register(control, select.POLLIN)
+    while True:
+        for number, _ in events.poll():
+            if number != control.fileno():
+                events.unregister(number)
+                os.close(number)
+                _report_end(*running.pop(number))
+                continue
+            content, files, _, _ = socket.recv_fds(control, _MAX_REQUEST, 4)
+            if not content:
+                return
+            process = os.fork()
+            if process == 0:
+                _become(files[:3], **json.loads(content))
+            for file in files[:3]:
+                os.close(file)
+            handle = os.pidfd_open(process)
+            running[handle] = process, files[3]
+            events.register(handle, select.POLLIN)
+            control.send(str(process).encode())
+
+
+def _report_end(process: int, end: int) -> None:
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    with suppress(BrokenPipeError):
+        os.write(end, str(code).encode())
+    os.close(end)
+
+
+def _become(files: list[int], **command: Any) -> NoReturn:
+    """Be a command, on the streams 0 to 2, and end with its code."""
+    code = 99
+    try:
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        os.closerange(3, 4096)
+        if command["group"]:
+            os.setpgid(0, 0)
+        if command["terminal"]:
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.alarm(command["limit_s"])
+        code = _run(command["words"], command["folder"], command["env"])
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _run(words: list[str], folder: str, env: dict[str, str]) -> int:
+    from labledger import __main__, faults
+
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    encoding = env.get("PYTHONIOENCODING", "utf-8")
+    sys.stdin = open(0, encoding=encoding, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding=encoding, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding=encoding, closefd=False)  # noqa: SIM115
+    sys.argv = ["labledger", *words]
+    if words and words[0].startswith("!"):
+        module, name = words[0][1:].split(":")
+        getattr(importlib.import_module(module), name)()
+    else:
+        importlib.reload(faults)  # It reads the environment when it is imported.
+        __main__.main()
+    return 0
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
