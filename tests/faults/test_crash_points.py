@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiments import BY_MODE, FAILS, HOLDING, HOLDS, PASSING, UNGRADABLE, EngineLog, Project
+from experiments import BY_MODE, HOLDING, HOLDS, PASSING, UNGRADABLE, EngineLog, Project
 
 from labledger.faults import POINTS, VARIABLE
 
 pytestmark = pytest.mark.docker
 
-TASKS = {"a": HOLDS, "b": FAILS, "c": BY_MODE, "d": UNGRADABLE}
+TASKS = {"a": HOLDS, "b": BY_MODE, "c": UNGRADABLE}
 STAGED = 2
 """A slot that can end before its turn: those of task `a` may hold."""
 AT = {"before_stage": STAGED, "inside_stage": STAGED, "after_stage": STAGED, "before_commit": 0}
-"""The slot that is hit, where it is not slot 5."""
+"""The slot that is hit, where it is not slot 3."""
 EARLY = frozenset({"inside_upgrade"})
 """Points before there is a run to resume."""
 ELSEWHERE = frozenset(
@@ -41,14 +41,14 @@ SEPARATE = (
 MODES = ("same", "after_agent", "delivered", "separate")
 CASES = [
     *(
-        (point, AT.get(point, 5), "after_agent" if point in IN_TWO_PARTS else "same")
+        (point, AT.get(point, 3), "after_agent" if point in IN_TWO_PARTS else "same")
         for point in POINTS
         if point not in ELSEWHERE and point not in SEPARATE
     ),
-    *((point, 5, "separate") for point in ("agent_running", *SEPARATE, "grader_running")),
-    ("after_exit", 5, "separate"),
-    ("agent_running", 5, "after_agent"),
-    *((point, 5, "delivered") for point in ("agent_running", *IN_TWO_PARTS, "after_exit")),
+    *((point, 3, "separate") for point in ("agent_running", *SEPARATE, "grader_running")),
+    ("after_exit", 3, "separate"),
+    ("agent_running", 3, "after_agent"),
+    *((point, 3, "delivered") for point in ("agent_running", *IN_TWO_PARTS, "after_exit")),
     # The transaction that commits slot 0 journals the dispatch of another one.
     ("inside_commit", 0, "same"),
     ("after_commit", 0, "same"),

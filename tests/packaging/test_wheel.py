@@ -26,17 +26,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(target.glob("*.whl"))
 
 
-def run_installed(wheel: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the wheel's own `labledger` in a fresh environment that borrows only dependencies."""
-    venv = folder / "venv"
-    if not venv.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
-        python = venv / "bin" / "python"
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-        subprocess.run([*pip, str(wheel)], check=True)
-        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        borrowed = venv / "lib" / version / "site-packages" / "borrowed.pth"
-        borrowed.write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel, which borrows only dependencies."""
+    venv = tmp_path_factory.mktemp("installed") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
+    install = [*pip, "install", "--quiet", "--no-deps", "--no-index", "--no-compile", str(wheel)]
+    subprocess.run(install, check=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    borrowed = venv / "lib" / version / "site-packages" / "borrowed.pth"
+    borrowed.write_text(sysconfig.get_path("purelib") + "\n", "utf-8")
+    return venv
+
+
+def run_installed(venv: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
         [str(venv / "bin" / arguments[0]), *arguments[1:]],
@@ -68,7 +72,7 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
     assert "labledger/py.typed" in names
 
 
-def test_installed_wheel_creates_a_ledger(wheel: Path, tmp_path: Path) -> None:
+def test_installed_wheel_creates_a_ledger(installed: Path, tmp_path: Path) -> None:
     """A fresh environment with only the wheel finds its migrations and makes a current ledger."""
     code = (
         "from pathlib import Path; import labledger; "
@@ -76,18 +80,20 @@ def test_installed_wheel_creates_a_ledger(wheel: Path, tmp_path: Path) -> None:
         "migrations.upgrade(path); migrations.require_current(path); "
         "print(labledger.__file__, migrations.read_revision(path) == migrations.HEAD)"
     )
-    done = run_installed(wheel, tmp_path, "python", "-c", code)
+    done = run_installed(installed, tmp_path, "python", "-c", code)
     assert done.returncode == 0, done.stderr
     where, is_current = done.stdout.split()
-    assert Path(where).is_relative_to(tmp_path)
+    assert Path(where).is_relative_to(installed)
     assert is_current == "True"
 
 
-def test_installed_command_makes_and_resolves_an_experiment(wheel: Path, tmp_path: Path) -> None:
+def test_installed_command_makes_and_resolves_an_experiment(
+    installed: Path, tmp_path: Path
+) -> None:
     """The wheel's command finds its templates and schemas."""
-    done = run_installed(wheel, tmp_path, "labledger", "init", "mine")
+    done = run_installed(installed, tmp_path, "labledger", "init", "mine")
     assert done.returncode == 0, done.stderr
-    done = run_installed(wheel, tmp_path, "labledger", "run", "mine", "--dry-run")
+    done = run_installed(installed, tmp_path, "labledger", "run", "mine", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "resolved_experiment_v1" in done.stdout
 
