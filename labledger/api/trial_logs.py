@@ -85,14 +85,17 @@ def _read(reader: LedgerReader, live: _LiveOutputs, *, follow: bool) -> Iterator
             if collected or not follow:
                 break
             time.sleep(_POLL_S)
-        if collected and not live.has_read:
-            yield from _stored_pieces(reader, live)
+        # The folder may have gone before a late output, such as the grader's, could be opened.
+        if collected and (unread := [name for name in live.names if not live.is_opened(name)]):
+            yield from _stored_pieces(reader, live, unread)
 
 
-def _stored_pieces(reader: LedgerReader, live: _LiveOutputs) -> Iterator[LogPiece]:
-    """Yield the stored outputs of the slot's last attempt."""
+def _stored_pieces(
+    reader: LedgerReader, live: _LiveOutputs, names: Sequence[str]
+) -> Iterator[LogPiece]:
+    """Yield stored outputs of the slot's last attempt."""
     references = live.stored_references()
-    for name in live.names:
+    for name in names:
         if (reference := references.get(name)) is not None:
             yield LogPiece(name, reader.artifact(digest_of(reference)))
 
@@ -109,13 +112,13 @@ class _LiveOutputs:
         names: Sequence[str],
     ) -> None:
         self.names = names
-        self.has_read = False
-        """Whether any file was there to be read."""
         self._reader = reader
         self._run_folder = run_folder
         self._run_id = run_id
         self._schedule_idx = schedule_idx
         self._attempt = 0
+        """The attempt that is read; 0 before one was dispatched."""
+        self._newest_attempt = 0
         self._files = ExitStack()
         self._opened: dict[str, BinaryIO] = {}
         plan = ExperimentPlan.of_document(reader.run(run_id).resolved)
@@ -137,11 +140,14 @@ class _LiveOutputs:
         if reader.run(self._run_id).next_schedule_idx > idx:
             return True
         dispatch = reader.last_dispatches(self._run_id, idx).get(idx)
-        if dispatch is not None and dispatch.attempt != self._attempt:
-            self._files.close()
-            self._opened, self._attempt = {}, dispatch.attempt
+        if dispatch is not None:
+            self._newest_attempt = dispatch.attempt
         staged = reader.staged(self._run_id).get(idx)
         return staged is not None and staged.final
+
+    def is_opened(self, name: str) -> bool:
+        """Return whether an output of the newest attempt was opened, and is read to its end."""
+        return name in self._opened
 
     def stored_references(self) -> dict[str, str]:
         """Return the references of the stored outputs of the last attempt, by name."""
@@ -160,11 +166,19 @@ class _LiveOutputs:
         """Yield what was written since the last call, redacted.
 
         Where there are secrets to redact, a line is held back until it is complete, or `is_last`.
+        What an attempt wrote last comes before what the attempt after it writes.
         """
+        if self._attempt != self._newest_attempt:
+            if self._attempt:
+                yield from self._pieces_of_attempt(is_last=True)
+            self._files.close()
+            self._opened, self._attempt = {}, self._newest_attempt
+        yield from self._pieces_of_attempt(is_last=is_last)
+
+    def _pieces_of_attempt(self, *, is_last: bool) -> Iterator[LogPiece]:
         for name in self.names:
             file = self._file(name)
             while file is not None and (content := file.read(_CHUNK)):
-                self.has_read = True
                 yield from self._redacted(name, content)
             if is_last and (held := self._held.pop(name, b"")):
                 yield LogPiece(name, self._redactor.redact_bytes(held))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import HOSTILE, command_env, command_line
-from experiments import HOLDING, PASSING, Project
+from experiments import GRADER, HOLDING, PASSING, Project
 from waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.docker
@@ -45,7 +45,8 @@ def test_a_trial_that_has_ended(project: Project) -> None:
 
 
 def test_a_trial_that_runs(project: Project) -> None:
-    """What was written is printed at once; --follow prints the rest and ends with the trial."""
+    """What was written is printed at once; --follow prints the rest, the grader's output too."""
+    project.write("grader.sh", f"echo from the grader\n{GRADER}")
     project.save()
     with closing(project.run(RUN, *HOLDING)) as coordinator:
         coordinator.until("run_started")
@@ -53,7 +54,7 @@ def test_a_trial_that_runs(project: Project) -> None:
         wait_until(lambda: "to stderr" in project.output("logs", RUN, 0), "the output to be there")
         assert "at the end" not in project.output("logs", RUN, 0)
         follower = subprocess.Popen(
-            command_line("logs", RUN, 0, "--follow", "--phase", "agent"),
+            command_line("logs", RUN, 0, "--follow"),
             cwd=project.folder,
             env=command_env(),
             stdout=subprocess.PIPE,
@@ -67,7 +68,8 @@ def test_a_trial_that_runs(project: Project) -> None:
             rest = lines.read()
         assert follower.wait(PATIENCE_S) == 0
         assert "to stderr\n" in rest
-        assert rest.endswith("at the end\n")
+        assert "at the end\n" in rest
+        assert rest.endswith("==> grader stdout <==\nfrom the grader\n")
         assert coordinator.finish() == 0, coordinator.stderr
 
 
