@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 from labledger import clock
-from labledger.api.run_state import RunSelection, RunState
+from labledger.api.run_state import RunSelection, RunState, sort_runs
 from labledger.errors import InvalidInput, Problem
 from labledger.export import data_frames, query_rows, run_records, summary
 from labledger.ledger.database.model import Grading, Note, Rerun, RunInfo, Spent, VariantCounts
@@ -100,10 +100,33 @@ class Ledger:
         """Close the ledger's file."""
         self._reader.close()
 
-    def runs(self, selection: RunSelection | None = None) -> list[RunInfo]:
-        """Return every run, or those that `selection` describes, the newest first."""
+    def runs(
+        self,
+        selection: RunSelection | None = None,
+        *,
+        sort: str = "created",
+        reverse: bool = False,
+    ) -> list[RunInfo]:
+        """Return every run, or those that `selection` describes, the newest first.
+
+        Args:
+            selection: Which runs; None for all.
+            sort: `created`, `changed` and `slots` begin with the largest, `run`, `experiment` and
+                `status` with the first of the alphabet. Among equals, the newest comes first.
+            reverse: Turn the whole list round.
+
+        Raises:
+            InvalidInput: There is no such order.
+
+        Example:
+            >>> import labledger
+            >>> with labledger.open_ledger() as ledger:
+            ...     largest = ledger.runs(sort="slots")[:1]
+        """
         runs = self._reader.runs()
-        return runs if selection is None else [run for run in runs if selection.includes(run)]
+        if selection is not None:
+            runs = [run for run in runs if selection.includes(run)]
+        return sort_runs(runs, sort, reverse=reverse)
 
     def run(self, run_id: str) -> RunInfo:
         """Return a run."""
@@ -200,8 +223,14 @@ class Ledger:
         return self._reader.gradings(run_id)
 
     def reruns(self, run_id: str) -> list[Rerun]:
-        """Return which slots of a run were run again, the oldest rerun first."""
-        return self._reader.reruns(run_id)
+        """Return which slots of a run were run again, the oldest rerun first.
+
+        For a regrading, these are the reruns of the slots that it grades.
+        """
+        run = self._reader.run(run_id)
+        if run.regrades is None:
+            return self._reader.reruns(run_id)
+        return self._reader.reruns(run.regrades["run_id"], run.total_slots)
 
     def begun(self, run_id: str) -> int:
         """Return how many slots were dispatched or finished and are not committed yet."""
@@ -300,7 +329,8 @@ class Ledger:
             generation: Let the views show, for every run, its newest complete grading up to this
                 one. None shows the newest.
             as_of: Let the views show what was committed at this time, which needs a time zone; not
-                together with `generation`. Status and owner of runs, notes and tags are today's.
+                together with `generation`. Status, end and owner of runs, notes and tags are those
+                of today.
 
         Raises:
             QueryFailed: The statement is not valid, does more than read, or names a table.

@@ -189,7 +189,7 @@ def upgrade_ledger(*, lab_dir: str | Path | None = None) -> LedgerUpgrade:
     Example:
         >>> import labledger
         >>> labledger.upgrade_ledger(lab_dir=".lab").after
-        '0011'
+        '0012'
     """
     from labledger.ledger.database import migrations
 

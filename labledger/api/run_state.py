@@ -1,16 +1,18 @@
-"""The state of a run as a person asks for it, and the selection of runs from a list.
+"""The state of a run as a person asks for it, and the selection and order of a list of runs.
 
 `Ledger.state`, `Ledger.watch` and `Ledger.runs` use them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
+from typing import Any
 
 from labledger import clock
+from labledger.errors import InvalidInput, Problem
 from labledger.ledger.database.model import (
     Grading,
     Note,
@@ -98,3 +100,32 @@ class RunSelection:
         if self.since is not None and clock.parse(run.created_at) < self.since:
             return False
         return self.tag is None or self.tag in run.tags
+
+
+_SORT_VALUES: Mapping[str, Callable[[RunInfo], Any]] = {
+    "created": lambda run: run.created_at,
+    "changed": lambda run: run.updated_at,
+    "run": lambda run: run.run_id,
+    "experiment": lambda run: run.experiment_id,
+    "status": lambda run: run.status.value,
+    "slots": lambda run: run.total_slots,
+}
+_DESCENDING = frozenset({"created", "changed", "slots"})
+
+SORT_KEYS = tuple(_SORT_VALUES)
+"""By what `sort_runs` can sort."""
+
+
+def sort_runs(runs: Iterable[RunInfo], key: str, *, reverse: bool = False) -> list[RunInfo]:
+    """Return runs sorted by one of `SORT_KEYS`.
+
+    Times and numbers of slots begin with the largest, names with the first of the alphabet; among
+    equal ones, the newest run comes first. `reverse` turns the whole list round. Raises
+    `InvalidInput` for another key.
+    """
+    if key not in _SORT_VALUES:
+        message = f"found {key!r}; expected one of {', '.join(SORT_KEYS)}"
+        raise InvalidInput("the order", [Problem("--sort", message)])
+    newest_first = sorted(runs, key=_SORT_VALUES["created"], reverse=True)
+    ordered = sorted(newest_first, key=_SORT_VALUES[key], reverse=key in _DESCENDING)
+    return ordered[::-1] if reverse else ordered

@@ -131,11 +131,14 @@ def _read(
 def read_reruns(reader: LedgerReader, runs: Iterable[CombinedRuns]) -> Iterator[RunReruns]:
     """Yield the reruns of each run that has any, under the id of the run whose agents ran.
 
-    The report calls this, too.
+    Those that a regrading lacks, because the run grew after it, are left out. The report calls
+    this, too.
     """
-    root_ids = dict.fromkeys(graded.root_id for combined in runs for graded in combined.runs)
-    for root_id in root_ids:
-        if reruns := reader.reruns(root_id):
+    slots: dict[str, int] = {}
+    for graded in (graded for combined in runs for graded in combined.runs):
+        slots[graded.root_id] = max(graded.run.total_slots, slots.get(graded.root_id, 0))
+    for root_id, count in slots.items():
+        if reruns := reader.reruns(root_id, count):
             yield RunReruns(root_id, tuple(reruns))
 
 

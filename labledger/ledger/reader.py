@@ -136,10 +136,10 @@ class LedgerReader:
         with self._of_run(run_id) as (connection, run_no):
             return runs.read_lost_hosts(connection, run_no)
 
-    def reruns(self, run_id: str) -> list[Rerun]:
-        """Return every rerun of a run, the oldest first."""
+    def reruns(self, run_id: str, slots: int | None = None) -> list[Rerun]:
+        """Return the reruns of a run, the oldest first: all, or those among its first `slots`."""
         with self._of_run(run_id) as (connection, run_no):
-            return reruns.read_reruns(connection, run_no)
+            return reruns.read_reruns(connection, run_no, slots)
 
     def pending_reruns(self, run_id: str) -> set[int]:
         """Return the slots of a run whose replacement is scheduled and not committed yet."""

@@ -123,7 +123,7 @@ class _Part:
             run.run_id,
             run.next_schedule_idx,
             is_part=is_part,
-            has_reruns=any(part.kind == "rerun" for part in run.parts),
+            has_reruns=any(part.kind == "rerun" for part in root.parts),
         )
         tally = Tally() if is_part else None
         return cls(graded, root, commits, reader.scheduled(run.run_id), tally)

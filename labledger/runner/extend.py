@@ -40,6 +40,7 @@ from labledger.run_control.budget import check_limits
 from labledger.run_control.events import run_event
 from labledger.run_control.process_identity import process_is_dead
 from labledger.runner import environment_values
+from labledger.runner.new_parts import check_because, require_budget
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.run_hosts import cluster_of
 from labledger.runner.session import Session
@@ -110,10 +111,13 @@ def extend_run(
     """
     lab = LabFolder.find(options.lab_dir)
     store = ArtifactStore(lab.artifacts)
+    check_because(because)
     plan = plan_extension(run_id, path, options)
     _refuse_owned(plan.run, options)
     values = environment_values.gather(options.env, options.env_files)
     check_limits(plan.experiment.plan.metrics, options.budget)
+    with LedgerReader.open(lab.ledger) as reader:
+        require_budget(reader, plan.run, options.budget)
     with closing(Engine()) as engine:
         images = _check_requirements(engine, lab, plan, values, options)
         if store_source is not None:

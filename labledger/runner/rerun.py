@@ -21,6 +21,7 @@ from labledger.maintenance.image_checks.egress_checks import require_egress_imag
 from labledger.records.identity import Slot
 from labledger.run_control.budget import check_limits
 from labledger.runner import environment_values
+from labledger.runner.new_parts import require_budget
 from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.rerun_choice import RerunPlan
 from labledger.runner.run_hosts import cluster_of
@@ -55,6 +56,7 @@ def rerun_slots(plan: RerunPlan, options: RunOptions) -> RunOutcome:
                 require_images(engine, run, experiment.runtime.oci)
                 require_egress_image(engine, experiment, options.egress_image)
             check_limits(experiment.metrics, options.budget)
+            require_budget(reader, run, options.budget)
         with LedgerWriter.open(lab.ledger, store) as writer:
 
             def append(lease: Lease) -> None:

@@ -19,6 +19,7 @@ from labledger.ledger.query import query, query_run
 from labledger.ledger.reader import LedgerReader
 from labledger.records import JsonObject
 from labledger.records.outcomes import NOT_STARTED, SlotStatus
+from labledger.runner.new_parts import because_problems
 
 ENVIRONMENT_STATUSES = (
     SlotStatus.INFRA_ERROR.value,
@@ -26,9 +27,6 @@ ENVIRONMENT_STATUSES = (
     SlotStatus.GRADE_ERROR.value,
 )
 """The statuses of slots that the environment or the grader left without a verdict."""
-
-MAX_BECAUSE = 1_000
-"""The largest number of characters of a reason."""
 
 _TRIALS_SQL = """
 SELECT schedule_idx, variant_id, task_id, repl_idx, status, reason, verdict, passed
@@ -84,9 +82,7 @@ class RerunSelection:
             hint = "give the reason with --because TEXT: it stands in the head of every report"
             message = "repeating results that have a verdict needs a reason"
             problems.append(Problem("--despite-verdict", message, hint=hint))
-        if self.because is not None and (not reason or len(self.because) > MAX_BECAUSE):
-            message = f"found {len(reason):,} characters; expected 1 to {MAX_BECAUSE:,}"
-            problems.append(Problem("--because", message))
+        problems += because_problems(self.because)
         if problems:
             raise InvalidInput("which slots to run again", problems)
 

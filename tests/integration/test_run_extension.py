@@ -123,16 +123,22 @@ def test_a_run_that_is_owned_is_refused_and_one_that_was_killed_is_extended(
 
 
 def test_a_run_keeps_its_budget_when_it_grows(tmp_path: Path, image_ids: dict[str, str]) -> None:
-    """What the first part spent counts: new slots stop at the budget, and run with another."""
+    """What the first part spent counts: a spent budget adds nothing, and new slots stop at it."""
     pays = """echo '{"type": "call", "usd": 0.5}' >>"$AGENTLAB_TRAJECTORY_PATH"\n""" + RIGHT
-    project = Project(tmp_path, {"a": pays, "b": pays}, max_concurrency=1)
+    project = Project(tmp_path, {"a": pays, "b": pays, "c": pays})
     project.document["metrics"] = [
         {"id": "cost_usd", "from": "events", "event": "call", "field": "usd", "aggregate": "sum"}
     ]
     project.save()
-    assert project.start(RUN, limit=1, budget_usd=1).complete
-    outcome = extend(RUN, options=options(project))
+    assert project.start(RUN, limit=1, budget_usd=0.9).complete
+    with pytest.raises(InvalidInput, match=r"1 of 0.9 USD are spent; nothing was added"):
+        extend(RUN, options=options(project))
+    with pytest.raises(InvalidInput, match="found 0 characters"):
+        extend(RUN, options=options(project), because=" ")
+    with open_ledger(lab_dir=project.lab) as ledger:
+        assert (ledger.run(RUN).status, ledger.run(RUN).parts) == ("completed", ())
+    outcome = extend(RUN, options=options(project, budget_usd=1.1, max_concurrency=1))
     assert (outcome.complete, outcome.stop and outcome.stop.cause) == (False, "budget")
-    assert outcome.summary["ext"]["committed"] == 2
+    assert 3 <= outcome.summary["ext"]["committed"] < 6
     assert project.go_on(RUN, budget_usd=math.inf).complete
     project.check_whole(RUN)

@@ -85,6 +85,12 @@ def test_a_run_with_reruns_is_graded_again_and_imported(project: Project, tmp_pa
     assert ("right", "base", "completed", "pass") in outcomes(project)
     outcome = labledger.regrade("first", project.folder / "strict.sh", options, again=True)
     assert outcome.complete
+    with labledger.open_ledger(lab_dir=project.lab) as ledger:
+        [again] = ledger.reruns("first")
+        assert (ledger.reruns("first.g2"), ledger.reruns("first.g3")) == ([], [again])
+    sentence = "2 slots of first were run again (2 grade_error); they had no verdict."
+    assert sentence in project.output("status", "first.g3")
+    assert [sentence in project.output("compare", f"first.g{n}") for n in (2, 3)] == [False, True]
     verdicts = outcomes(project)
     assert {(status, verdict) for _, _, status, verdict in verdicts} == {("completed", "fail")}
     assert len(verdicts) == 6
@@ -92,7 +98,9 @@ def test_a_run_with_reruns_is_graded_again_and_imported(project: Project, tmp_pa
     imported = labledger.import_runs(project.lab, lab_dir=other.root)
     assert len(imported) == 3
     with labledger.open_ledger(lab_dir=project.lab) as here:
-        for view in ("trial_facts", "all_trials", "scores", "reruns", "leaderboard"):
+        # An import has no hosts.
+        counted = "SELECT trial_id, status, verdict, supersedes, superseded_by FROM all_trials"
+        for view in ("trial_facts", counted, "scores", "reruns", "leaderboard"):
             rows = list(here.rows(view)[1])
             with labledger.open_ledger(lab_dir=other.root) as there:
                 assert list(there.rows(view)[1]) == rows, view

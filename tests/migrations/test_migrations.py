@@ -135,7 +135,7 @@ def test_views_and_triggers_change_only_with_a_revision() -> None:
     texts += objects.TRIGGERS.values()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     assert {migrations.HEAD: digest} == {
-        "0011": "c210cb875b17e7dd049493c2bc205b4dc38978a61d12d55413a2e9e2a25efe5c"
+        "0012": "0ede0c3050b2c7bbba99d220b909adb4710c6164a7819984e7eb294eb88bd509"
     }
 
 

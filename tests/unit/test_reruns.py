@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import grown_ledgers as grown
 import pytest
 import rerun_ledgers as reruns
 import sample_ledgers as kit
@@ -13,8 +14,10 @@ from commands import run_forked
 
 import labledger
 from labledger.api import InvalidInput, QueryFailed, RerunSelection, open_ledger
+from labledger.api.run_state import SORT_KEYS
 from labledger.compare.options import CompareOptions
 from labledger.errors import LedgerError
+from labledger.ledger.database.model import Variant
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
 from labledger.records.outcomes import RunStatus
@@ -23,6 +26,15 @@ from labledger.runner.rerun import new_part, new_slots
 COUNTING = ("trial_facts", "scores", "metrics_long", "attempts", "leaderboard", "paired_outcomes",
             "win_loss_tie", "coverage", "task_difficulty", "flaky_tasks")  # fmt: skip
 """Views whose rows depend on which trial of a cell counts, and on nothing that has no time."""
+OF_A_TIME = [
+    *(f"SELECT * FROM {view}" for view in (*COUNTING, "trials", "all_trials", "run_parts")),
+    *("SELECT * FROM task_history", "SELECT * FROM reruns", "SELECT * FROM all_scores"),
+    "SELECT scheduled, committed, pass_rate, cost_usd, trials_ms, generations FROM run_history",
+    "SELECT scheduled, committed, source_path, images, resolved, generation FROM runs",
+    "SELECT scheduled, committed, runs, digest FROM same_experiment",
+    "SELECT scheduled, committed, passed, counts FROM gradings",
+]
+"""Queries of what a time has: all but status, end and owner of runs, notes and tags."""
 
 
 @pytest.fixture
@@ -171,42 +183,45 @@ def test_the_old_result_counts_until_the_new_one_is_committed(lab: Path) -> None
 
 
 def test_an_earlier_time_shows_what_counted_then(tmp_path: Path) -> None:
-    """--as-of shows superseded results until their replacement was committed, in every view."""
+    """--as-of shows each view as it was: while the run was run, extended, and run again."""
     clock = kit.FakeClock()
     path = kit.make_ledger(tmp_path)
-    slots = "SELECT schedule_idx FROM trials ORDER BY 1"
     seen = {}
 
-    def look(lab: Path) -> None:
-        with open_ledger(lab_dir=lab) as ledger:
-            queries = (slots, *(f"SELECT * FROM {view}" for view in COUNTING))
-            seen[clock.seconds] = [list(ledger.rows(sql)[1]) for sql in queries]
+    def look() -> None:
+        with open_ledger(lab_dir=path.parent) as ledger:
+            seen[clock.seconds] = [sorted(map(repr, ledger.rows(sql)[1])) for sql in OF_A_TIME]
+        clock.seconds += 10
 
     with kit.open_writer(path, clock) as writer:
         lease = kit.begin_run(writer, len(reruns.FATES))
         for idx in range(len(reruns.FATES)):
             clock.seconds += 1
             writer.commit_result(lease, reruns.result(kit.slot(idx), idx))
+            if idx == 4:
+                look()
         writer.leases.release(lease, RunStatus.COMPLETED)
-        look(path.parent)
-        for fates in ((1, 3, 0), (0, 6)):
-            clock.seconds += 10
+        for first, *others in ((1, 3, 0), (0, 6)):
             plan = labledger.plan_rerun(kit.RUN, lab_dir=path.parent)
             reruns.append(writer, plan)
-            for fate in fates:
-                clock.seconds += 10
-                reruns.commit(writer, (fate,))
-                look(path.parent)
-    assert len(seen) == 6
+            clock.seconds += 1
+            reruns.commit(writer, (first,))
+            look()
+            reruns.commit(writer, others)
+            lease = writer.leases.acquire(kit.RUN, kit.OWNER, 30.0)
+            late = Variant(f"late-{first}", "treatment", {})
+            grown.extend(writer, lease, plan.first_idx + len(plan.slots) + 2, variants=(late,))
+            writer.leases.release(lease, RunStatus.INTERRUPTED)
+            look()
+            reruns.commit(writer, (2, 7))
+    assert len(seen) == 5
     with open_ledger(lab_dir=path.parent) as ledger:
         for seconds, answers in seen.items():
             minutes, rest = divmod(seconds, 60)
             moment = datetime(2026, 2, 1, 0, minutes, rest, tzinfo=UTC)
-            queries = (slots, *(f"SELECT * FROM {view}" for view in COUNTING))
-            then = [list(ledger.rows(sql, as_of=moment)[1]) for sql in queries]
-            assert [sorted(map(repr, rows)) for rows in then] == [
-                sorted(map(repr, rows)) for rows in answers
-            ], seconds
+            for sql, answer in zip(OF_A_TIME, answers, strict=True):
+                then = sorted(map(repr, ledger.rows(sql, as_of=moment)[1]))
+                assert then == answer, (seconds, sql)
         assert ledger.query("trials", as_of=datetime(2026, 1, 1, tzinfo=UTC)) == []
         assert ledger.query("runs", as_of=datetime(2026, 1, 1, tzinfo=UTC)) == []
     shown = run_forked("query", "trials", "--as-of", "2026-01-01", folder=tmp_path)
@@ -323,3 +338,22 @@ def test_the_command_refuses_to_repeat_verdicts_quietly(lab: Path) -> None:
     done = run_forked("rerun", kit.RUN, "--status", "cancelled", "--yes", folder=lab.parent)
     assert done.returncode == 0
     assert "no slot of run-1 is to be run again" in done.stdout
+
+
+def test_runs_are_listed_in_the_order_asked_for(tmp_path: Path) -> None:
+    """By default the newest comes first, also if an older run was added to the ledger later."""
+    clock = kit.FakeClock()
+    path = kit.make_ledger(tmp_path)
+    with kit.open_writer(path, clock) as writer:
+        for run_id, slots, seconds in (("b", 4, 60), ("c", 2, 90), ("a", 4, 30)):
+            clock.seconds = seconds
+            kit.begin_run(writer, slots, run_id)
+    with open_ledger(lab_dir=path.parent) as ledger:
+        listed = {key: "".join(run.run_id for run in ledger.runs(sort=key)) for key in SORT_KEYS}
+        assert [run.run_id for run in ledger.runs(sort="slots", reverse=True)] == ["c", "a", "b"]
+        with pytest.raises(InvalidInput, match="found 'size'; expected one of created, changed"):
+            ledger.runs(sort="size")
+    assert listed["created"] == "cba"
+    assert (listed["run"], listed["slots"]) == ("abc", "bac")
+    shown = run_forked("runs", "--sort", "run", "--reverse", folder=tmp_path)
+    assert [line[:1] for line in shown.stdout.splitlines()[2:]] == ["c", "b", "a"]

@@ -36,11 +36,19 @@ def runs(
         str | None,
         typer.Option(help="Only runs created since 2026-11-22, 2026-11-22T14:00, 7d or 12h."),
     ] = None,
-    tag: Annotated[str | None, typer.Option(help="Only runs of experiments with this tag.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY",
+            help="created, changed or slots: the largest first. run, experiment or status: by name",
+        ),
+    ] = "created",
+    reverse: Annotated[bool, typer.Option("--reverse", help="The other way round.")] = False,
     lab_dir: arguments.LabDir = None,
     json: arguments.Json = False,
 ) -> None:
-    """List the runs in the ledger, the newest first."""
+    """List the runs in the ledger, by default the newest first."""
     from labledger.api import RunSelection, open_ledger
     from labledger.cli.output.run_outcome import grading_lines
 
@@ -48,7 +56,7 @@ def runs(
         experiment, arguments.parse_run_status(status), arguments.parse_since(since), tag
     )
     with open_ledger(lab_dir=lab_dir) as ledger:
-        all_runs = ledger.runs(selection)
+        all_runs = ledger.runs(selection, sort=sort, reverse=reverse)
         all_gradings = [ledger.gradings(run.run_id) for run in all_runs]
         causes = [_stop_cause(run, lost=ledger.is_lost(run)) for run in all_runs]
     if json:

@@ -139,7 +139,7 @@ def print_status(state: RunState, lab_dir: Path | None) -> None:
     for line in (
         *grading_lines(run.run_id, state.gradings),
         *part_lines(run),
-        *rerun_sentences(run.run_id, state.reruns),
+        *rerun_sentences((run.regrades or {}).get("run_id", run.run_id), state.reruns),
     ):
         out(line)
     if texts := spent_texts(state.spent, run.budget):

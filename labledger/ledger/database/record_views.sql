@@ -97,6 +97,9 @@ CREATE VIEW all_trials AS SELECT
     trial.agent_duration_ms, trial.agent_exit_status, trial.agent_timed_out,
     trial.grader_duration_ms, trial.grader_exit_status, trial.grader_timed_out,
     trial.image_ref, trial.image_id, trial.events_dropped,
+    (SELECT dispatch.host FROM dispatch
+     WHERE dispatch.run_no = trial.run_no AND dispatch.schedule_idx = trial.schedule_idx
+       AND dispatch.attempt = trial.attempt ORDER BY dispatch.epoch DESC LIMIT 1) AS host,
     slot_commit.slot_commit_id, slot_commit.committed_at, slot.supersedes,
     (SELECT newer.schedule_idx FROM slot AS newer
      JOIN slot_commit AS replacement

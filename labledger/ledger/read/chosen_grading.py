@@ -9,6 +9,7 @@ For an earlier time, temporary views also hide what was committed later: each ru
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -37,7 +38,8 @@ WHERE grading.run_no = (SELECT run_no FROM run WHERE run_id = ?)"""
 
 _CREATE_HORIZON_SQL = """
 CREATE TEMP TABLE horizon (
-  run_no INTEGER PRIMARY KEY, committed INTEGER NOT NULL, scheduled INTEGER NOT NULL) STRICT"""
+  run_no INTEGER PRIMARY KEY, committed INTEGER NOT NULL, scheduled INTEGER NOT NULL,
+  moment TEXT) STRICT"""
 _INSERT_HORIZON_SQL = """
 INSERT INTO temp.horizon
 SELECT run.run_no,
@@ -45,7 +47,8 @@ SELECT run.run_no,
    WHERE slot_commit.run_no = run.run_no AND slot_commit.committed_at <= ?1),
   (SELECT total_slots FROM schedule WHERE schedule.run_no = run.run_no) - (
    SELECT coalesce(sum(slot_count), 0) FROM run_part
-   WHERE run_part.run_no = run.run_no AND run_part.created_at > ?1)
+   WHERE run_part.run_no = run.run_no AND run_part.created_at > ?1),
+  ?1
 FROM run WHERE run.created_at <= ?1"""
 _INSERT_AS_OF_SQL = """
 INSERT INTO temp.counted
@@ -62,7 +65,7 @@ SELECT root_no, run_no FROM (
 
 _INSERT_RUN_HORIZON_SQL = """
 INSERT INTO temp.horizon
-SELECT run.run_no, ?2, schedule.total_slots
+SELECT run.run_no, ?2, schedule.total_slots, NULL
 FROM run JOIN schedule ON schedule.run_no = run.run_no WHERE run.run_id = ?1"""
 
 _PASSED = PASSED_SQL.format(
@@ -70,13 +73,31 @@ _PASSED = PASSED_SQL.format(
     verdict="score.verdict",
     agent_exit_status="trial.agent_exit_status",
 )
+_COMMITTED_TABLES = (
+    *("slot_commit", "trial", "attempt", "prediction", "score", "evidence_record"),
+    *("metric", "event"),
+)
+"""The tables of which each row comes with the commit of its slot."""
+_COMMITTED_ROWS_SQL = """
+SELECT {0}.* FROM main.{0} JOIN temp.horizon ON horizon.run_no = {0}.run_no
+WHERE {0}.schedule_idx < horizon.committed"""
 _HIDING_VIEWS = {
+    **{name: _COMMITTED_ROWS_SQL.format(name) for name in _COMMITTED_TABLES},
     "slot": """
 SELECT slot.* FROM main.slot JOIN temp.horizon ON horizon.run_no = slot.run_no
-WHERE slot.schedule_idx < horizon.committed""",
-    "slot_commit": """
-SELECT slot_commit.* FROM main.slot_commit JOIN temp.horizon ON horizon.run_no = slot_commit.run_no
-WHERE slot_commit.schedule_idx < horizon.committed""",
+WHERE slot.schedule_idx < horizon.scheduled""",
+    "run_variant": """
+SELECT run_variant.* FROM main.run_variant JOIN temp.horizon ON horizon.run_no = run_variant.run_no
+WHERE run_variant.variant_idx < coalesce(
+  (SELECT count(*) FROM main.run_variant AS each WHERE each.run_no = horizon.run_no)
+  - (SELECT sum(part.variant_count) FROM main.run_part AS part
+     WHERE part.run_no = horizon.run_no AND part.first_idx >= horizon.scheduled),
+  run_variant.variant_idx + 1)""",
+    "grading": """
+SELECT grading.* FROM main.grading JOIN temp.horizon ON horizon.run_no = grading.run_no""",
+    "dispatch": """
+SELECT dispatch.* FROM main.dispatch JOIN temp.horizon ON horizon.run_no = dispatch.run_no
+WHERE horizon.moment IS NULL OR dispatch.dispatched_at <= horizon.moment""",
     "schedule": """
 SELECT schedule.run_no, horizon.scheduled AS total_slots, schedule.genesis_digest
 FROM main.schedule JOIN temp.horizon ON horizon.run_no = schedule.run_no""",
@@ -112,6 +133,9 @@ WHERE newer.supersedes IS NOT NULL AND newer.schedule_idx >= horizon.committed
 }
 """What hides later rows. A cell whose slot was superseded later has the outcome of that slot."""
 
+_INDEX_HINT = re.compile(r" INDEXED BY \w+")
+"""What SQLite refuses where a view takes the place of a table."""
+
 VIEW_NAMES = frozenset(_HIDING_VIEWS)
 """The names of temporary views that read the ledger's own tables of the same name."""
 
@@ -140,7 +164,7 @@ def select_run(connection: Connection, run_id: str, committed: int | None = None
 def select_time(connection: Connection, moment: str) -> None:
     """Make the views show what was committed at a time, which is text of `labledger.clock`.
 
-    Status and owner of a run, notes and tags are those of today.
+    Status, end and owner of a run, notes and tags are those of today.
     """
     _create_views(connection, _as_of_statements(moment))
 
@@ -164,4 +188,4 @@ def _create_views(connection: Connection, statements: Iterable[_Statement]) -> N
     for sql, values in statements:
         driver.execute(sql, values)
     for name, view in views_and_triggers.VIEWS.items():
-        driver.execute(f"CREATE TEMP VIEW {name} AS {view.sql.strip()}")
+        driver.execute(f"CREATE TEMP VIEW {name} AS {_INDEX_HINT.sub('', view.sql.strip())}")

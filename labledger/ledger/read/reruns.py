@@ -24,7 +24,10 @@ SELECT run_part.part, run_part.created_at, run_part.slot_count,
        AND slot.schedule_idx < run_part.first_idx + run_part.slot_count
      GROUP BY slot_commit.status ORDER BY slot_commit.status)),
   run_part.because, run_part.selection
-FROM run_part WHERE run_part.run_no = ? AND run_part.kind = 'rerun' ORDER BY run_part.part"""
+FROM run_part
+WHERE run_part.run_no = ? AND run_part.kind = 'rerun' AND run_part.first_idx < coalesce(?,
+  run_part.first_idx + 1)
+ORDER BY run_part.part"""
 _PENDING_SQL = """
 SELECT slot.supersedes FROM slot
 WHERE slot.run_no = ? AND slot.supersedes IS NOT NULL AND NOT EXISTS (
@@ -33,10 +36,10 @@ WHERE slot.run_no = ? AND slot.supersedes IS NOT NULL AND NOT EXISTS (
 _REPLACEMENT_SQL = "SELECT schedule_idx FROM slot WHERE run_no = ? AND supersedes = ?"
 
 
-def read_reruns(connection: Connection, run_no: int) -> list[Rerun]:
-    """Return every rerun of a run, the oldest first."""
+def read_reruns(connection: Connection, run_no: int, slots: int | None = None) -> list[Rerun]:
+    """Return the reruns of a run, the oldest first: all, or those among its first `slots` slots."""
     reruns = []
-    rows = connection.exec_driver_sql(_RERUNS_SQL, (run_no,))
+    rows = connection.exec_driver_sql(_RERUNS_SQL, (run_no, slots))
     for part, created_at, slots, committed, superseded, because, selection in rows:
         chosen = {} if selection is None else json.loads(selection)
         despite_verdict = chosen.get("despite_verdict") is True
