@@ -505,14 +505,15 @@ class Ledger:
         `jsonl` writes the mirrors and the summary, byte for byte as the run wrote them; without
         `out`, it replaces those in the run folder. `csv` and `parquet` write tables with fixed
         columns; without `out`, into the folder `tables` of the run folder. With `what="all"`,
-        `out` is a folder.
+        `out` is a folder. Tables may be those of several runs, ``RUN1+RUN2``, with `out` given.
 
         Raises:
             InvalidInput: There is no such kind of record or format.
             ExtraMissing: Parquet cannot be written: pyarrow is not installed.
         """
-        folder = self._lab.run_folder(self._reader.run(run_id).run_id)
-        return run_records.write_records(self._reader, run_id, folder, what, out, format)
+        run_ids = run_records.run_ids_of(self._reader, run_id, format)
+        folder = self._lab.run_folder(run_ids[0]) if len(run_ids) == 1 else None
+        return run_records.write_records(self._reader, run_ids, folder, what, out, format)
 
     def export_to(
         self,
@@ -523,5 +524,5 @@ class Ledger:
         format: str = "jsonl",  # noqa: A002
     ) -> None:
         """Write one kind of record, or the summary, to a binary stream. See `export`."""
-        self._reader.run(run_id)
-        run_records.stream_records(self._reader, run_id, what, stream, format)
+        run_ids = run_records.run_ids_of(self._reader, run_id, format)
+        run_records.stream_records(self._reader, run_ids, what, stream, format)

@@ -15,9 +15,7 @@ from labledger.errors import InvalidInput, Problem
 from labledger.experiment.changes import document_differences
 from labledger.ledger.database.model import Graded, Variant
 from labledger.ledger.reader import LedgerReader
-
-SEPARATOR = "+"
-"""Between the names of runs; no run's id can hold it."""
+from labledger.records.identity import RUN_SEPARATOR
 
 _MAX_NAMED_DIFFERENCES = 5
 """How many differences of two experiments a sentence names."""
@@ -28,7 +26,7 @@ class CombinedRuns:
     """One run, or several that are taken as one, as they were named."""
 
     name: str
-    """The names of the runs, with `SEPARATOR` between them."""
+    """The names of the runs, with `RUN_SEPARATOR` between them."""
     runs: tuple[Graded, ...]
     """At least one; no two are gradings of the same trials."""
     differences: tuple[str, ...] = ()
@@ -63,7 +61,7 @@ def read_combined(reader: LedgerReader, name: str) -> CombinedRuns:
 
     Raises `RunNotFound`, or `InvalidInput` where two of them are the same trials.
     """
-    runs = tuple(map(reader.graded, name.split(SEPARATOR)))
+    runs = tuple(map(reader.graded, name.split(RUN_SEPARATOR)))
     by_root: dict[str, Graded] = {}
     for graded in runs:
         earlier = by_root.setdefault(graded.root_id, graded)

@@ -6,7 +6,7 @@ In: a reader and a target. Out: files that appear whole or not at all, or bytes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,19 +14,45 @@ from labledger.errors import InvalidInput, Problem
 from labledger.export import mirrors, run_folder, summary, tables
 from labledger.ledger.read import export_tables
 from labledger.ledger.reader import LedgerReader
+from labledger.records.identity import RUN_SEPARATOR
 from labledger.storage.durable_files import replace_output
 
 
+def run_ids_of(reader: LedgerReader, name: str, form: str) -> tuple[str, ...]:
+    """Return the run, or the several runs ``RUN1+RUN2``, whose records are to be written.
+
+    Raises `RunNotFound`, and `InvalidInput` for several runs as `jsonl`, or one named twice.
+    """
+    run_ids = tuple(reader.run(run_id).run_id for run_id in name.split(RUN_SEPARATOR))
+    if len(set(run_ids)) < len(run_ids):
+        raise InvalidInput("the export", [Problem(name, "a run is named twice")])
+    if len(run_ids) > 1 and form == "jsonl":
+        message = "records as jsonl are those of one run"
+        hint = "export each run, or several as tables: --format csv or parquet"
+        raise InvalidInput("the export", [Problem(name, message, hint=hint)])
+    return run_ids
+
+
 def write_records(
-    reader: LedgerReader, run_id: str, folder: Path, what: str, out: Path | None, form: str
+    reader: LedgerReader,
+    run_ids: Sequence[str],
+    folder: Path | None,
+    what: str,
+    out: Path | None,
+    form: str,
 ) -> list[Path]:
     """Write one kind of record, or `all`, to files, and return them.
 
-    `folder` is the run folder, in which they are written if `out` is None. Raises `InvalidInput`,
-    and `ExtraMissing` if Parquet cannot be written.
+    `folder` is the run folder, in which they are written if `out` is None; several runs have none.
+    Raises `InvalidInput`, and `ExtraMissing` if Parquet cannot be written.
     """
+    if folder is None and out is None:
+        message = "several runs have no run folder in common; expected a file or a folder"
+        raise InvalidInput("the export", [Problem("--out", message)])
+    folder = folder or Path()
     if form != "jsonl":
-        return _write_tables(reader, run_id, what, out, folder / tables.FOLDER, form)
+        return _write_tables(reader, run_ids, what, out, folder / tables.FOLDER, form)
+    [run_id] = run_ids
     if what == "all":
         folder = out or folder
         files = mirrors.rebuild_all(reader, run_id, folder)
@@ -36,18 +62,19 @@ def write_records(
     relative = _record_path(what, "all")
     path = out or folder / relative
     with replace_output(path) as handle:
-        stream_records(reader, run_id, what, handle, form)
+        stream_records(reader, run_ids, what, handle, form)
     return [path]
 
 
 def stream_records(
-    reader: LedgerReader, run_id: str, what: str, stream: BinaryIO, form: str
+    reader: LedgerReader, run_ids: Sequence[str], what: str, stream: BinaryIO, form: str
 ) -> None:
     """Write one kind of record, the chain or the summary to a stream. Raises as `write_records`."""
     if form != "jsonl":
         _check_table_and_format(what, form)
-        tables.write_table(reader, run_id, what, form, stream)
+        tables.write_table(reader, run_ids, what, form, stream)
         return
+    [run_id] = run_ids
     _record_path(what)
     if what == "summary":
         stream.write(summary.summary_bytes(summary.build_summary(reader, run_id)))
@@ -58,14 +85,19 @@ def stream_records(
 
 
 def _write_tables(
-    reader: LedgerReader, run_id: str, what: str, out: Path | None, folder: Path, form: str
+    reader: LedgerReader,
+    run_ids: Sequence[str],
+    what: str,
+    out: Path | None,
+    folder: Path,
+    form: str,
 ) -> list[Path]:
     if what == "all":
         tables.check_format(form)
-        return tables.write_tables(reader, run_id, form, out or folder)
+        return tables.write_tables(reader, run_ids, form, out or folder)
     _check_table_and_format(what, form, "all")
     path = out or folder / f"{what}.{form}"
-    tables.write_table(reader, run_id, what, form, path)
+    tables.write_table(reader, run_ids, what, form, path)
     return [path]
 
 

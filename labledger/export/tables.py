@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -18,6 +19,7 @@ from labledger.errors import InvalidInput, Problem
 from labledger.export.data_frames import require_parquet
 from labledger.ledger.read import export_tables
 from labledger.ledger.reader import LedgerReader
+from labledger.records.identity import RUN_SEPARATOR
 from labledger.storage.batches import batched
 from labledger.storage.durable_files import replace_output
 
@@ -41,15 +43,17 @@ Row = tuple[Any, ...]
 
 
 def write_table(
-    reader: LedgerReader, run_id: str, kind: str, form: str, out: Path | BinaryIO
+    reader: LedgerReader, run_ids: Sequence[str], kind: str, form: str, out: Path | BinaryIO
 ) -> None:
     """Write one of `export_tables.TABLES` as `form`, into a stream or, atomically, into a file.
 
-    Memory does not grow with the rows. Raises `ExtraMissing` if Parquet cannot be written.
+    The rows are those of the runs, one after the other. Memory does not grow with them. Raises
+    `ExtraMissing` if Parquet cannot be written.
     """
     if form == "parquet":
         require_parquet()
-    rows = reader.flat_rows(run_id, kind)
+    rows = chain.from_iterable(reader.flat_rows(run_id, kind) for run_id in run_ids)
+    run_id = RUN_SEPARATOR.join(run_ids)
     with replace_output(out) if isinstance(out, Path) else nullcontext(out) as handle:
         if form == "csv":
             _write_csv(export_tables.TABLES[kind].columns, rows, handle)
@@ -63,11 +67,13 @@ def write_table(
                 shutil.copyfileobj(file, handle)
 
 
-def write_tables(reader: LedgerReader, run_id: str, form: str, folder: Path) -> list[Path]:
+def write_tables(
+    reader: LedgerReader, run_ids: Sequence[str], form: str, folder: Path
+) -> list[Path]:
     """Write each of `export_tables.TABLES` into a file in `folder`; return the files."""
     files = {kind: folder / f"{kind}.{form}" for kind in export_tables.TABLES}
     for kind, path in files.items():
-        write_table(reader, run_id, kind, form, path)
+        write_table(reader, run_ids, kind, form, path)
     return list(files.values())
 
 

@@ -16,6 +16,9 @@ from labledger.records import JsonObject
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 """The form of a run's id, which also names its folder and its containers."""
 
+RUN_SEPARATOR = "+"
+"""Between the ids of several runs that are taken as one; no run's id can hold it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:

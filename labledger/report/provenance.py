@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from labledger.compare.combined_runs import SEPARATOR
 from labledger.experiment.stored_facts import StoredFacts, benchmark_identity
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.verification.verify import verify
+from labledger.records.identity import RUN_SEPARATOR
 from labledger.report.document import (
     Image,
     Isolation,
@@ -84,13 +84,13 @@ def combined_provenance(parts: Sequence[Provenance]) -> Provenance:
         experiment_digest=_joined(part.experiment_digest for part in parts),
         labledger_version=_joined(part.labledger_version for part in parts),
         ledger_id=parts[0].ledger_id,
-        chain_head=SEPARATOR.join(part.chain_head for part in parts),
+        chain_head=RUN_SEPARATOR.join(part.chain_head for part in parts),
         images=tuple(image for _, image in sorted(images.items())),
         benchmark=parts[0].benchmark,
         evaluator=parts[0].evaluator,
         grading=ReportedGrading(
-            root_id=SEPARATOR.join(grading.root_id for grading in gradings),
-            run_id=SEPARATOR.join(grading.run_id for grading in gradings),
+            root_id=RUN_SEPARATOR.join(grading.root_id for grading in gradings),
+            run_id=RUN_SEPARATOR.join(grading.run_id for grading in gradings),
             generation=1,
             generations=1,
             counts=all(grading.counts for grading in gradings),
@@ -114,7 +114,7 @@ def combined_provenance(parts: Sequence[Provenance]) -> Provenance:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    return SEPARATOR.join(dict.fromkeys(texts))
+    return RUN_SEPARATOR.join(dict.fromkeys(texts))
 
 
 def _verify_all(reader: LedgerReader, run_id: str) -> Verification:

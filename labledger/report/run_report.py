@@ -15,13 +15,14 @@ from itertools import chain
 from typing import Self
 
 from labledger import __version__, clock, optional_libraries
-from labledger.compare.combined_runs import SEPARATOR, CombinedRuns, read_combined
+from labledger.compare.combined_runs import CombinedRuns, read_combined
 from labledger.compare.compare import compare_family, read_reruns
 from labledger.compare.comparison_document import Comparison
 from labledger.compare.options import CompareOptions
 from labledger.errors import ExtraMissing, InvalidInput, Problem
 from labledger.ledger.database.model import Graded, RunInfo
 from labledger.ledger.reader import LedgerReader
+from labledger.records.identity import RUN_SEPARATOR
 from labledger.report import markdown, outcomes, sentences, spending
 from labledger.report.document import Extension, Report, ReportedPart, ReportedRun
 from labledger.report.ledger_queries import ReportedCommits, Trial
@@ -159,7 +160,7 @@ def _combined_run(name: str, parts: Sequence[ReportedPart]) -> ReportedRun:
     ends = [run.ended_at for run in runs]
     return ReportedRun(
         run_id=name,
-        experiment_id=SEPARATOR.join(dict.fromkeys(run.experiment_id for run in runs)),
+        experiment_id=RUN_SEPARATOR.join(dict.fromkeys(run.experiment_id for run in runs)),
         name=runs[0].name,
         status=next(s for s in ("running", "interrupted", "completed") if s in statuses),
         created_at=min(run.created_at for run in runs),

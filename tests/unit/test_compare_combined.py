@@ -163,3 +163,24 @@ def test_a_view_says_which_runs_are_of_one_experiment(path: Path) -> None:
         ]
         assert ledger.query("same_experiment", generation=1) == ledger.query("same_experiment")
         assert ledger.compare(rows[1]["together"]).has_pairs
+
+
+def test_the_tables_of_several_runs_are_exported_as_one(path: Path, tmp_path: Path) -> None:
+    """CSV and Parquet have the rows of both runs; mirrors are those of one run each."""
+    make_shards(path)
+    with open_ledger(path) as ledger:
+        [one] = ledger.export("s1", "trials", tmp_path / "one.csv", format="csv")
+        [two] = ledger.export("s2", "trials", tmp_path / "two.csv", format="csv")
+        [both] = ledger.export("s1+s2", "trials", tmp_path / "both.csv", format="csv")
+        header, *rows = two.read_bytes().splitlines(keepends=True)
+        assert both.read_bytes() == one.read_bytes() + b"".join(rows)
+        assert one.read_bytes().startswith(header)
+        files = ledger.export("s1+s2", "all", tmp_path / "all", format="parquet")
+        assert {file.name for file in files} >= {"trials.parquet", "events.parquet"}
+        for name, form, out, message in (
+            ("s1+s2", "jsonl", tmp_path / "both", "records as jsonl are those of one run"),
+            ("s1+s2", "csv", None, "no run folder in common"),
+            ("s1+s1", "csv", tmp_path / "both", "named twice"),
+        ):
+            with pytest.raises(InvalidInput, match=message):
+                ledger.export(name, "all", out, format=form)

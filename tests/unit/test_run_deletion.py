@@ -44,7 +44,7 @@ def lab(tmp_path: Path) -> Path:
         with LedgerReader.open(path / "ledger.sqlite") as reader:
             folder = path / "runs" / run_id
             create_run_folder(folder, reader.run(run_id))
-            write_records(reader, run_id, folder, "all", None, "jsonl")
+            write_records(reader, [run_id], folder, "all", None, "jsonl")
     return path
 
 

@@ -273,7 +273,7 @@ def export(
 
     jsonl is byte for byte what the run wrote; without --out, the mirrors in the run folder are
     rebuilt. csv and parquet are tables with fixed columns; without --out, they are written into
-    the folder `tables` of the run folder.
+    the folder `tables` of the run folder. RUN1+RUN2 writes the rows of several runs into one table.
     """
     from labledger.api import open_ledger
 
