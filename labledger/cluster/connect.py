@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from labledger.cluster.cluster_file import Cluster, TlsFiles
+from labledger.cluster.coordinator_side import image_lookup
 from labledger.cluster.coordinator_side.cluster_executor import ClusterExecutor, ClusterRun
+from labledger.cluster.coordinator_side.image_lookup import AskedHost, ImagesOfHosts
 from labledger.cluster.dask_transport import DaskTransport, require_dask
 from labledger.cluster.host_side.host_service import HostSettings
 from labledger.cluster.host_transport import ClusterConnection, FoundHost
@@ -65,6 +67,18 @@ def find_hosts(connection: ClusterConnection) -> list[FoundHost]:
         if addresses or time.monotonic() > deadline:
             return connection.run(connection.describe(addresses)).result()
         time.sleep(0.1)
+
+
+def find_images(
+    connection: ClusterConnection, hosts: Sequence[FoundHost], refs: Iterable[str], *, pull: bool
+) -> ImagesOfHosts:
+    """Return which ids images have on hosts; see `image_lookup.find_images`."""
+    asked = [
+        AskedHost(host.described.state.name, host.address, host.described.session)
+        for host in hosts
+        if host.described is not None
+    ]
+    return image_lookup.find_images(connection, asked, refs, pull=pull)
 
 
 def serve(

@@ -192,6 +192,37 @@ class MissingReply:
 
 
 @dataclass(frozen=True, slots=True)
+class FindImages:
+    """Ask which ids these images have on a host, by name."""
+
+    session: str
+    refs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundImages:
+    """The ids of the images that the host has, by name."""
+
+    ids: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PullImage:
+    """Have a host pull an image that it lacks. Repeated until the reply says how that ended."""
+
+    session: str
+    ref: str
+
+
+@dataclass(frozen=True, slots=True)
+class PulledImage:
+    """The id of an image, or why the host cannot get it; neither while it is being pulled."""
+
+    image_id: str | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PutChunk:
     """A piece of an artifact, or of the tar of an image, for a host."""
 

@@ -144,6 +144,12 @@ class TrialExecutor(Protocol):
         One sentence each, such as that a host does not answer.
         """
 
+    def image_id(self, ref: str) -> str | None:
+        """Return the id of an image on the hosts, None if none has it.
+
+        Raises `EngineUnavailable` if the hosts' engine is this machine's and does not answer.
+        """
+
     def hosts(self) -> list[HostState]:
         """Return the hosts of this run, by name."""
 

@@ -139,6 +139,11 @@ class LocalExecutor:
         """Return nothing: trouble of this machine reaches the coordinator by futures."""
         return []
 
+    def image_id(self, ref: str) -> str | None:
+        """Return the id of an image, None if the engine lacks it. Raises `EngineUnavailable`."""
+        with self._engines.engine() as engine:
+            return engine.image_id(ref)
+
     def hosts(self) -> list[HostState]:
         """Return this machine."""
         busy = self.width - max(0, self._limiter.free_permits)

@@ -9,16 +9,20 @@ the same facts.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 
 from labledger import __version__
 from labledger.cluster import connect
 from labledger.cluster.host_messages import Described
+from labledger.cluster.host_transport import FoundHost
 from labledger.errors import Exit, LabLedgerError
 from labledger.executors.executor import HostState
 from labledger.executors.placement import Needs
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.maintenance.check_results import CheckResult
+from labledger.maintenance.host_images import check_host_images
+from labledger.maintenance.preflight import Preflight
 from labledger.text.phrases import counted
 
 _MAX_CLOCK_DIFFERENCE_S = 60.0
@@ -27,17 +31,48 @@ _MAX_CLOCK_DIFFERENCE_S = 60.0
 
 def check_hosts(
     on: str,
-    images: Collection[str],
+    results: Preflight,
     experiment: ResolvedExperiment,
     *,
     insecure: bool,
     min_free_bytes: int,
-) -> list[CheckResult]:
-    """Check every host of a cluster. `images` are the ids of the images that trials need."""
+    egress_image: str | None,
+    pull: bool,
+) -> Preflight:
+    """Check every host of a cluster. Return `results`, of the checks of this machine, with it.
+
+    Where no engine answers on this machine, images are looked up on the hosts; `pull` and
+    `egress_image` are as for `preflight`.
+    """
+    checks, images = list(results.checks), dict(results.images)
     try:
-        found = connect.list_hosts(on, insecure=insecure)
+        with connect.connected(on, insecure=insecure) as connection:
+            found = connect.find_hosts(connection)
+            if not results.has_engine and results.is_ready:
+                usable = [each for each in found if each.described and not _problem(each)]
+                of_images, images = check_host_images(
+                    connection, usable, experiment, egress_image, pull=pull
+                )
+                checks += of_images if usable else []
     except LabLedgerError as error:
-        return [CheckResult("hosts", error.message, ok=False, hint=error.hint)]
+        checks.append(CheckResult("hosts", error.message, ok=False, hint=error.hint))
+    else:
+        checks += _check_found(on, found, set(images.values()), experiment, min_free_bytes)
+    return replace(results, checks=tuple(checks), images=images)
+
+
+def _problem(host: FoundHost) -> str | None:
+    return host.problem if host.described is None else host.described.state.problem
+
+
+def _check_found(
+    on: str,
+    found: Sequence[FoundHost],
+    images: Set[str],
+    experiment: ResolvedExperiment,
+    min_free_bytes: int,
+) -> list[CheckResult]:
+    """Check hosts that were found. `images` are the ids of the images that trials need."""
     checks: list[CheckResult] = []
     usable: list[HostState] = []
     for host in found:
@@ -50,7 +85,7 @@ def check_hosts(
         ]
         if state.problem is None:
             usable.append(state)
-            missing = len(set(images) - state.images)
+            missing = len(images - state.images)
             supply = f", {counted(missing, 'image')} to be pulled or sent" if missing else ""
             busy = f"{state.busy} of {counted(state.slots, 'slot')} busy"
             checks.append(CheckResult("hosts", f"{state.name}: {busy}{supply}"))

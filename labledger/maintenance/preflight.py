@@ -26,9 +26,11 @@ from labledger.errors import (
     PreflightFailed,
     Problem,
 )
+from labledger.experiment.inputs.image_builds import find_build
 from labledger.experiment.plan_sections import Resources
 from labledger.experiment.resolve import ResolvedExperiment
 from labledger.experiment.settings.trial_settings import TrialSettings
+from labledger.images.image_names import is_local
 from labledger.ledger.database import migrations
 from labledger.maintenance.check_results import CheckResult, TaskSupport, check_disk_space
 from labledger.maintenance.image_checks.command_checks import check_commands, phases_of
@@ -45,6 +47,10 @@ from labledger.text.phrases import counted
 from labledger.trial.evidence.redaction import MIN_LENGTH
 from labledger.trial.life import container_config
 
+_NO_ENGINE = (
+    "no engine answers on this machine: images are looked up on the hosts, and what is in them is "
+    "not checked"
+)
 _IMAGES_AT_ONCE = 4
 """How many images are checked at once: a benchmark may have an image for every task."""
 
@@ -58,11 +64,18 @@ class Preflight:
     """Image id by reference, for each image that this machine has."""
     tasks: tuple[TaskSupport, ...] = ()
     """Of a benchmark: whether each selected task can be run."""
+    has_engine: bool = True
+    """Whether an engine answers on this machine. A run on a cluster needs none here."""
 
     @property
     def failures(self) -> list[CheckResult]:
         """The failed checks, without warnings."""
         return [check for check in self.checks if not check.ok and not check.warning]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a run may begin, as far as this was checked."""
+        return not self.failures
 
     def require(self) -> None:
         """Raise `PreflightFailed` with every failed check and its hint."""
@@ -98,8 +111,13 @@ def preflight(
     try:
         engine = Engine().connect()
     except EngineUnavailable as error:
-        checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
-        return Preflight(tuple(checks), images)
+        if runs_here:
+            checks.append(CheckResult("docker", error.message, ok=False, hint=error.hint))
+        else:
+            checks.append(CheckResult("docker", f"{_NO_ENGINE} ({error.message})"))
+            checks.append(check_disk_space(DiskSpace.of(lab.existing, {}, min_free_bytes)))
+            checks += _check_builds(experiment, supply)
+        return Preflight(tuple(checks), images, has_engine=False)
     try:
         info = engine.info()
         checks.append(CheckResult("docker", f"engine {info['ServerVersion']} answers"))
@@ -156,6 +174,21 @@ def _check_containers(
             return [result for results in threads.map(check, images) for result in results]
     finally:
         engines.close()
+
+
+def _check_builds(experiment: ResolvedExperiment, supply: Supply) -> Iterator[CheckResult]:
+    """Check, where no engine answers, that no image has to be built."""
+    builds = experiment.plan.image_builds
+    for ref in experiment.images:
+        build = find_build(builds, ref)
+        if build is not None and (supply.build or is_local(ref)):
+            yield CheckResult(
+                "image",
+                f"{ref} is built from {build.context}, which needs an engine on this machine, and "
+                "none answers",
+                ok=False,
+                hint="start the run on a machine with an engine; it sends the image to the hosts",
+            )
 
 
 def _check_experiment(experiment: ResolvedExperiment) -> Iterator[CheckResult]:

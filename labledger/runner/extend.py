@@ -34,7 +34,6 @@ from labledger.ledger.database.model import (
 from labledger.ledger.reader import LedgerReader
 from labledger.ledger.writer import LedgerWriter
 from labledger.maintenance.image_checks.image_supply import Supply
-from labledger.maintenance.preflight import preflight
 from labledger.records import JsonObject
 from labledger.run_control.budget import check_limits
 from labledger.run_control.events import run_event
@@ -45,6 +44,7 @@ from labledger.runner.options import RunOptions, RunOutcome
 from labledger.runner.run_hosts import cluster_of
 from labledger.runner.session import Session
 from labledger.runner.start_and_resume import (
+    check_requirements,
     require_environment,
     require_images,
     resolve_experiment,
@@ -177,21 +177,15 @@ def _check_requirements(
     An image that the run has used stays the one that it has used, as when it is resumed.
     """
     experiment, run = plan.experiment, plan.run
-    results = preflight(
-        experiment,
-        lab,
-        values,
-        supply=Supply(True, options.build, options.on_event, options.stop_request),
-        min_free_bytes=options.min_free_bytes,
-        use_cache=True,
-        egress_image=options.egress_image,
-    )
+    cluster = cluster_of(run, options)
+    supply = Supply(True, options.build, options.on_event, options.stop_request)
+    results = check_requirements(experiment, lab, values, options, supply, cluster, use_cache=True)
     for check in results.checks:
         if check.warning:
             options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))
     results.require()
     require_environment(run, experiment.plan.environment, values)
-    if cluster_of(run, options) is None:
+    if cluster is None:
         require_images(engine, run, experiment.plan.runtime.oci)
     for ref, image in results.images.items():
         if run.images.get(ref, image) != image:

@@ -231,7 +231,8 @@ class Session:
         )
         lost_hosts = LostHosts(reader, run.run_id, executor)
         lost_hosts.report_new()
-        plans = self._plans(run, experiment, reader.ledger_id, engine_data_folder(engine_info))
+        root = engine_data_folder(engine_info)
+        plans = self._plans(run, experiment, reader.ledger_id, root, executor)
         coordinator = Coordinator(
             run=run,
             commit_queue=CommitQueue(
@@ -322,15 +323,18 @@ class Session:
         except EngineUnavailable:
             return {}
 
-    def _egress_image(self) -> str | None:
+    def _egress_image(self, run: RunInfo, executor: TrialExecutor) -> str | None:
         """Return the image id of egress proxies; None if the engine has none, or does not answer.
 
-        A trial that needs one raises `EngineUnavailable`, which pauses dispatch.
+        A trial that needs one raises `EngineUnavailable`, which pauses dispatch. For a run on a
+        cluster, the hosts are asked if this machine has none.
         """
+        ref = egress_image_ref(self.options.egress_image)
         try:
-            return self.engine.image_id(egress_image_ref(self.options.egress_image))
+            image = self.engine.image_id(ref)
         except EngineUnavailable:
-            return None
+            image = None
+        return executor.image_id(ref) if image is None and run.on is not None else image
 
     def _disk_space(self, engine_info: JsonObject, full_disks: FullDisks) -> DiskSpace:
         """Return the folders in which this run needs disk space."""
@@ -339,9 +343,14 @@ class Session:
         return replace(space, locations={**space.locations, **trials}, full_disks=full_disks)
 
     def _plans(
-        self, run: RunInfo, experiment: ExperimentPlan, ledger_id: str, root: Path | None
+        self,
+        run: RunInfo,
+        experiment: ExperimentPlan,
+        ledger_id: str,
+        root: Path | None,
+        executor: TrialExecutor,
     ) -> dict[str, TrialPlan]:
-        egress_image = self._egress_image()
+        egress_image = self._egress_image(run, executor)
         return {
             variant.variant_id: TrialPlan.of(
                 experiment,

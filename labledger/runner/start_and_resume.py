@@ -11,7 +11,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -61,20 +60,20 @@ def check_experiment(path: Path, options: RunOptions, *, pull: bool = False) -> 
     values = environment_values.gather(options.env, options.env_files)
     lab = LabFolder.find(options.lab_dir)
     supply = Supply(pull, options.build, options.on_event, options.stop_request)
-    return _preflight(experiment, lab, values, options, supply)
+    return check_requirements(experiment, lab, values, options, supply, given_cluster(options))
 
 
-def _preflight(
+def check_requirements(
     experiment: ResolvedExperiment,
     lab: LabFolder,
     values: Mapping[str, str],
     options: RunOptions,
     supply: Supply,
+    cluster: str | None,
     *,
     use_cache: bool = False,
 ) -> Preflight:
-    """Check what a run needs on this machine, and on the hosts of its cluster."""
-    cluster = given_cluster(options)
+    """Check what a run needs on this machine, and on the hosts of its cluster if it has one."""
     results = preflight(
         experiment,
         lab,
@@ -90,14 +89,15 @@ def _preflight(
     # Imported late: runs on this machine need none of it.
     from labledger.maintenance.host_checks import check_hosts
 
-    of_hosts = check_hosts(
+    return check_hosts(
         cluster,
-        results.images.values(),
+        results,
         experiment,
         insecure=options.insecure,
         min_free_bytes=options.min_free_bytes,
+        egress_image=options.egress_image,
+        pull=supply.pull,
     )
-    return replace(results, checks=(*results.checks, *of_hosts))
 
 
 def start_run(
@@ -115,7 +115,8 @@ def start_run(
     values = environment_values.gather(options.env, options.env_files)
     check_limits(experiment.plan.metrics, options.budget)
     supply = Supply(True, options.build, options.on_event, options.stop_request)
-    results = _preflight(experiment, lab, values, options, supply, use_cache=True)
+    cluster = given_cluster(options)
+    results = check_requirements(experiment, lab, values, options, supply, cluster, use_cache=True)
     for check in results.checks:
         if check.warning:
             options.on_event(run_event("warning", message=f"{check.detail} ({check.hint})"))

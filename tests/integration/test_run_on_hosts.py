@@ -8,13 +8,44 @@ from pathlib import Path
 import pytest
 from containers import docker
 from dask_clusters import dask_cluster
-from experiments import HOLDING, HOLDS, PASSING, Project
+from experiments import BUSYBOX, HOLDING, HOLDS, PASSING, Project
 
 from labledger.api import open_ledger
 
 pytestmark = pytest.mark.docker
 
 SLOTS = 4
+
+
+def test_a_run_needs_no_engine_where_its_coordinator_is(tmp_path: Path) -> None:
+    """The hosts say which images a run has, from preflight to clean; builds are refused."""
+    project = Project(tmp_path / "project", {"a": "answer=right"})
+    project.environment["DOCKER_HOST"] = f"unix://{tmp_path}/none.sock"
+    with dask_cluster(tmp_path / "cluster", "one", "two") as cluster:
+        on = ("--on", cluster.on)
+        checks = project.output("preflight", project.experiment, *PASSING, *on)
+        assert "no engine answers on this machine" in checks
+        assert "on 2 of 2 hosts" in checks
+        with closing(project.run("many", *PASSING, *on)) as coordinator:
+            assert coordinator.finish() == 0, coordinator.stderr
+        with closing(project.resume("many", *PASSING)) as coordinator:
+            assert coordinator.finish() == 0, coordinator.stderr
+        with open_ledger(lab_dir=project.lab) as ledger:
+            rows = list(ledger.query("SELECT status, verdict, image_id FROM trials"))
+        image = docker("image", "inspect", "--format", "{{.Id}}", BUSYBOX)
+        assert {(row["status"], row["verdict"]) for row in rows} == {("completed", "pass")}
+        assert {row["image_id"] for row in rows} == {image}
+        assert "many was cleaned up on" in project.output("clean", *on)
+        (project.folder / "image").mkdir()
+        project.write("image/Dockerfile", f"FROM {BUSYBOX}\n")
+        project.document["images"] = {"labledger-made:1": {"context": "image"}}
+        project.document["runtime"]["image"] = "labledger-made:1"
+        project.save()
+        refused = project.command("run", project.experiment, *PASSING, *on)
+        assert refused.returncode != 0
+        assert "labledger-made:1 is built from image, which needs an engine" in refused.stderr
+    project.check_run("many")
+    assert project.on_engine("many") == []
 
 
 def test_a_killed_run_on_two_hosts_is_resumed_where_its_trials_are(

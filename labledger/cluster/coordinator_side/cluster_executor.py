@@ -24,6 +24,7 @@ from labledger.cluster.coordinator_side.host_exchanges import (
     set_result,
 )
 from labledger.cluster.coordinator_side.host_link import HostLink, Leaving, Pending, attempt_key
+from labledger.cluster.coordinator_side.image_lookup import AskedHost, find_images
 from labledger.cluster.host_messages import (
     Cancellation,
     Removal,
@@ -201,6 +202,16 @@ class ClusterExecutor:
 
     def warnings(self) -> list[str]:
         return list(drain(self._state.warnings))
+
+    def image_id(self, ref: str) -> str | None:
+        with self._state.lock:
+            hosts = [
+                AskedHost(link.name, link.address, link.session)
+                for link in self._state.links.values()
+                if link.address is not None and link.session is not None
+            ]
+        ids = find_images(self._connection, hosts, (ref,), pull=False).ids[ref]
+        return ids[min(ids)] if ids else None
 
     def hosts(self) -> list[HostState]:
         with self._state.lock:

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from labledger.cluster.host_messages import HostRefused, MissingReply, PutChunk
+from labledger.cluster.host_messages import HostRefused, MissingReply, PulledImage, PutChunk
 from labledger.cluster.partial_files import PartialFile
 from labledger.docker import image_files
 from labledger.docker.engine_pool import EnginePool
@@ -42,7 +42,7 @@ class HostInputs:
         self._locks: dict[str, threading.Lock] = {}
         """One for each file that is arriving."""
         self._supplies: dict[str, Future[None]] = {}
-        """Pulls and loads of images by id, ended or not."""
+        """Pulls and loads of images by id, and pulls by name, ended or not."""
         self._suppliers = ThreadPoolExecutor(_PULLS_AT_ONCE, "image")
 
     def missing(
@@ -74,6 +74,31 @@ class HostInputs:
                 self._supplies.pop(image_id, None)
                 pulling.append(image_id)
         return MissingReply(lacking, tuple(pulling), unobtainable)
+
+    def find_images(self, refs: Iterable[str]) -> dict[str, str]:
+        """Return the ids of the images that the host has. Raises `EngineUnavailable`."""
+        with self._engines.engine() as engine:
+            found = {ref: engine.image_id(ref) for ref in refs}
+        return {ref: image for ref, image in found.items() if image is not None}
+
+    def pull_image(self, ref: str) -> PulledImage:
+        """Begin to pull an image that the host lacks, or return how that has ended.
+
+        Raises `EngineUnavailable`.
+        """
+        image = self.find_images((ref,)).get(ref)
+        with self._lock:
+            pull = self._supplies.get(ref)
+            if pull is None and image is None:
+                pull = self._supplies[ref] = self._suppliers.submit(self._pull_by_name, ref)
+            if pull is not None and not pull.done():
+                return PulledImage()
+            self._supplies.pop(ref, None)
+        if image is None and pull is not None:
+            # One that came after the engine was asked above is found at the next request.
+            error = pull.exception()
+            return PulledImage(problem=None if error is None else str(error))
+        return PulledImage(image)
 
     def put(self, chunk: PutChunk) -> tuple[int, bool]:
         """Add a piece of an artifact or of an image's tar. Return the size, and if it is complete.
@@ -143,6 +168,10 @@ class HostInputs:
             found = engine.image_id(ref)
         if found != image_id:
             raise LabLedgerError(f"{ref} is {found or 'not available'} there, not {image_id}")
+
+    def _pull_by_name(self, ref: str) -> None:
+        with self._engines.engine() as engine:
+            engine.pull(ref)
 
     def _load(self, image_id: str) -> None:
         """Load an image from its tar, which is deleted. Raises `LabLedgerError`."""

@@ -85,6 +85,8 @@ class HostService:
             messages.Describe: lambda _: self.describe(),
             messages.Exchange: self._exchange,
             messages.MissingInputs: lambda r: self._inputs.missing(r.digests, r.images),
+            messages.FindImages: lambda r: messages.FoundImages(self._inputs.find_images(r.refs)),
+            messages.PullImage: lambda r: self._inputs.pull_image(r.ref),
             messages.PutChunk: lambda r: messages.ChunkReply(*self._inputs.put(r)),
             messages.ReadChunk: self._read_chunk,
             messages.ListAttempts: self._list_attempts,

@@ -1,0 +1,114 @@
+"""Which ids images have on the hosts of a cluster, for a coordinator whose machine has no engine.
+
+Every host is asked which images it has. One that no host has is pulled by one of them, and by the
+others when their first trial needs it, which they compare by id. Used by the checks before a run
+and by the cluster executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from labledger.cluster.host_messages import FindImages, FoundImages, PulledImage, PullImage
+from labledger.cluster.host_transport import ClusterConnection, HostUnreachable
+from labledger.errors import LabLedgerError
+
+_TIMEOUT_S = 15.0
+_HOSTS_THAT_TRY = 3
+"""How many hosts try to pull an image before none is asked any more."""
+_FIRST_POLL_S = 0.2
+_MAX_POLL_S = 5.0
+_MAX_FAILED_POLLS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class AskedHost:
+    """A host that answers."""
+
+    name: str
+    address: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesOfHosts:
+    """What the hosts have of some images."""
+
+    ids: Mapping[str, Mapping[str, str]]
+    """For each image, its ids by the names of the hosts that have it."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """Why an image that no host has could not be pulled."""
+
+
+def find_images(
+    connection: ClusterConnection, hosts: Sequence[AskedHost], refs: Iterable[str], *, pull: bool
+) -> ImagesOfHosts:
+    """Return which ids images have on hosts. With `pull`, hosts pull those that none has.
+
+    Hosts that do not answer are left out. A pull may take as long as the host's engine tries.
+    """
+    lookup = _Lookup(connection, hosts)
+    return connection.run(lookup.find(tuple(dict.fromkeys(refs)), pull=pull)).result()
+
+
+@dataclass(slots=True)
+class _Lookup:
+    connection: ClusterConnection
+    hosts: Sequence[AskedHost]
+
+    async def find(self, refs: tuple[str, ...], *, pull: bool) -> ImagesOfHosts:
+        ids: dict[str, dict[str, str]] = {ref: {} for ref in refs}
+        found = await asyncio.gather(*(self._ask(host, refs) for host in self.hosts))
+        for host, of_host in zip(self.hosts, found, strict=True):
+            for ref, image in of_host.items():
+                ids[ref][host.name] = image
+        missing = [ref for ref in refs if not ids[ref]] if pull and self.hosts else []
+        pulls = (self._pull(ref, number, ids[ref]) for number, ref in enumerate(missing))
+        problems = await asyncio.gather(*pulls)
+        failed = {ref: why for ref, why in zip(missing, problems, strict=True) if why is not None}
+        return ImagesOfHosts(ids, failed)
+
+    async def _ask(self, host: AskedHost, refs: tuple[str, ...]) -> Mapping[str, str]:
+        try:
+            request = FindImages(host.session, refs)
+            reply: FoundImages = await self.connection.call(host.address, request, _TIMEOUT_S)
+        except LabLedgerError:
+            return {}
+        return reply.ids
+
+    async def _pull(self, ref: str, number: int, ids: dict[str, str]) -> str | None:
+        """Have a host pull an image, the next if it cannot. Return why none could, else None.
+
+        Images that are missing together, each with a `number`, are pulled by different hosts.
+        """
+        first = number % len(self.hosts)
+        problems = []
+        for host in [*self.hosts[first:], *self.hosts[:first]][:_HOSTS_THAT_TRY]:
+            try:
+                ids[host.name] = await self._pull_on(host, ref)
+            except LabLedgerError as error:
+                problems.append(f"{host.name}: {error.message}")
+            else:
+                return None
+        return "; ".join(problems)
+
+    async def _pull_on(self, host: AskedHost, ref: str) -> str:
+        """Return the id of an image that a host pulls. Raises `LabLedgerError` if it cannot."""
+        poll_s, failures = _FIRST_POLL_S, 0
+        while True:
+            try:
+                request = PullImage(host.session, ref)
+                reply: PulledImage = await self.connection.call(host.address, request, _TIMEOUT_S)
+            except HostUnreachable:
+                failures += 1
+                if failures > _MAX_FAILED_POLLS:
+                    raise
+            else:
+                if reply.image_id is not None:
+                    return reply.image_id
+                if reply.problem is not None:
+                    raise LabLedgerError(reply.problem)
+            await asyncio.sleep(poll_s)
+            poll_s = min(2 * poll_s, _MAX_POLL_S)
