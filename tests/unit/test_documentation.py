@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,14 @@ def whole_lines(block: str) -> Iterator[str]:
             line = ""
 
 
+@cache
+def program() -> Any:
+    return typer.main.get_command(app)
+
+
 def find_command(words: list[str]) -> tuple[Any, list[str]]:
     """The command that some words name, and the words after its name."""
-    command: Any = typer.main.get_command(app)
+    command = program()
     rest = list(words)
     while hasattr(command, "commands") and rest:
         if command.invoke_without_command and rest[0] not in command.commands:
